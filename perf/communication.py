@@ -30,12 +30,12 @@ from pretune.models.create_model import make_model
 from pretune.objectives import Data, parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.packing.sequences import Packing
-from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
 from pretune.training.optim.optimizers import hidden_matrices
 from pretune.training.parallel.distributed import World
-from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 STEPS = 2
 LENGTH, PACK = 64, 128
@@ -88,9 +88,9 @@ def make(model: str, setup: Setup, world: World) -> Training:
         root=made.root,
         streams=make_streams(mixture, data, tokens=tokens, packing=Packing(PACK, LENGTH), seed=0),
         budget=Budget(steps=STEPS),
-        optimizer=fill(Optimizer, Optimizer(name=setup.optimizer)),  # type: ignore[arg-type]
-        schedule=fill(Schedule, None),
-        watching=fill(Watching, Watching(log=10_000, save=0)),
+        optimizer=resolve_section(Optimizer, Optimizer(name=setup.optimizer)),  # type: ignore[arg-type]
+        schedule=resolve_section(Schedule, None),
+        watching=resolve_section(Monitoring, Monitoring(log=10_000, save=0)),
         world=world,
         parallel=setup.parallel,  # type: ignore[arg-type]
         reduce=setup.reduce,  # type: ignore[arg-type]

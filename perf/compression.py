@@ -35,12 +35,19 @@ from tasks_beside_peer import KOREAN, LENGTH, RATE, ROWS, TASKS, read
 
 import pretune as pt
 from pretune.compression import measurement
-from pretune.compression.layer_dropping import WAYS
-from pretune.compression.measurement import MANY, WORDS, forward, quality, ragged_batches, seconds
-from pretune.compression.task_model import Trained
+from pretune.compression.layer_dropping import METHODS
+from pretune.compression.measurement import (
+    BATCH_SIZE,
+    WORDS,
+    evaluate_quality,
+    forward_pass,
+    median_seconds,
+    unsorted_batches,
+)
+from pretune.compression.task_model import TrainedModel
 from pretune.families import find_family
 from pretune.models.loading import load
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.models.presets import find_preset
 from pretune.objectives import parse_objective
 from pretune.runtime.output_paths import INTERMEDIATE
@@ -179,7 +186,7 @@ def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[st
                     f"layers={half}", out, **more
                 )
         case "layers":
-            for way in WAYS:
+            for way in METHODS:
                 drop = f"{way}({min(count, half) if way in ('even', 'odd') else count})"
                 found[f"{drop} of {depth} layers dropped"] = lambda case, out, drop=drop: case.prune(out, drop=drop)
         case "heads":
@@ -245,7 +252,7 @@ def well_read(options: argparse.Namespace, results: Results, preset: str) -> Pat
 def reading(options: argparse.Namespace, rate: float) -> dict[str, Any]:
     """How running text is learned from."""
     batch = pt.Batching(tokens=options.tokens, length=LENGTH, pack=options.tokens)
-    watching = pt.Watching(save=0, evaluate=0)
+    watching = pt.Monitoring(save=0, evaluate=0)
     budget = pt.Budget(steps=options.reading)
     return {"budget": budget, "batch": batch, "watching": watching, "optimizer": pt.Optimizer(lr=rate)}
 
@@ -297,7 +304,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 def train(options: argparse.Namespace) -> None:
     """One part after the other, all cases of each."""
-    measurement.ROUNDS, measurement.TEXTS = 1, 2  # times are the business of `speed`
+    measurement.ROUNDS, measurement.NUM_TEXTS = 1, 2  # times are the business of `speed`
     results = Results(options.out, options.minutes, options.model)
     all_cases = list(cases(options))
     try:
@@ -343,9 +350,9 @@ def once(name: str, case: Case, results: Results, make: Makes, alone: bool) -> N
 
 def score(folder: Path, case: Case, metric: str) -> float:
     """What a model in a folder comes to on dev."""
-    trained = Trained.load(folder)
+    trained = TrainedModel.load(folder)
     task = trained.need_task("it is scored")
-    return quality(trained.model, task, task.read(case.folder / "dev.jsonl", case.columns), LENGTH)[metric]
+    return evaluate_quality(trained.model, task, task.read(case.folder / "dev.jsonl", case.columns), LENGTH)[metric]
 
 
 def patient(folder: Path) -> list[str]:
@@ -357,7 +364,7 @@ def patient(folder: Path) -> list[str]:
 def sizes(folder: Path) -> dict[str, float]:
     """Megabytes on disk, millions of parameters."""
     count = sum(parameter.numel() for parameter in load(folder).root.parameters())
-    return {"megabytes": measurement.bytes_of(folder) / 1e6, "parameters": count / 1e6}
+    return {"megabytes": measurement.model_bytes(folder) / 1e6, "parameters": count / 1e6}
 
 
 # -- integers -------------------------------------------------------------------------------------------------------
@@ -365,7 +372,7 @@ def sizes(folder: Path) -> dict[str, float]:
 
 def int8(options: argparse.Namespace) -> None:
     """Quantize the models that `train` left."""
-    measurement.ROUNDS, measurement.TEXTS = 1, 2
+    measurement.ROUNDS, measurement.NUM_TEXTS = 1, 2
     results = Results(options.out, options.minutes, options.model)
     ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "aware")}
     try:
@@ -387,7 +394,7 @@ def int8(options: argparse.Namespace) -> None:
                         case.seed,
                         score(out, case, metric),
                         metric=metric,
-                        megabytes=measurement.bytes_of(out) / 1e6,
+                        megabytes=measurement.model_bytes(out) / 1e6,
                     )
     except TimeIsOver:
         print(f"{options.minutes:g} minutes are over; the same command goes on", flush=True)
@@ -413,7 +420,7 @@ def make(folder: Path, layers: int, width: int) -> None:
         num_attention_heads=max(1, width // 64), intermediate_size=4 * width,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = Model(family, config, Root(family.build(config)), tokenizer, "classify", list(LABELS))
+    model = Model(family, config, Network(family.build(config)), tokenizer, "classify", list(LABELS))
     model.add_heads(parse_objective("classify", labels=LABELS).objectives)
     model.save(folder)
 
@@ -454,7 +461,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
-    measurement.ROUNDS, measurement.TEXTS = 1, 2  # of what the verbs measure themselves
+    measurement.ROUNDS, measurement.NUM_TEXTS = 1, 2  # of what the verbs measure themselves
     rows: list[dict[str, Any]] = []
     count = options.texts
     texts = some_texts(count) if options.work is None else some_texts(count, words_of(place_of(options)))
@@ -468,23 +475,26 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
         for threads in options.threads:
             torch.set_num_threads(threads)
             jobs: list[dict[str, Any]] = [{}, {}]
-            for place, size in enumerate((1, MANY)):
+            for place, size in enumerate((1, BATCH_SIZE)):
                 some = texts if size > 1 else texts[: max(1, count // 4)]
                 parts = [some[first : first + size] for first in range(0, len(some), size)]
                 ready = [tokenizer(part, return_tensors="pt", padding=True) for part in parts]
                 jobs[place]["peer, fp32"] = lambda ready=ready: [peer(**batch).logits for batch in ready]
                 jobs[place]["peer, pipeline"] = lambda some=some, size=size: pipeline(some, batch_size=size)
                 for who, folder in ours.items():
-                    trained = Trained.load(folder)
-                    run, batches = forward(trained.model, trained.task), ragged_batches(trained.model, some, None, size)
+                    trained = TrainedModel.load(folder)
+                    run, batches = (
+                        forward_pass(trained.model, trained.task),
+                        unsorted_batches(trained.model, some, None, size),
+                    )
                     jobs[place][who] = lambda run=run, batches=batches: [run(batch) for batch in batches]
-            alone, together = (seconds(some, options.rounds) for some in jobs)
+            alone, together = (median_seconds(some, options.rounds) for some in jobs)
             singles = max(1, count // 4)
             for who in alone:
                 folder = ours.get(who, source)
                 rows.append(
                     {
-                        "who": who, "threads": threads, "megabytes": measurement.bytes_of(folder) / 1e6,
+                        "who": who, "threads": threads, "megabytes": measurement.model_bytes(folder) / 1e6,
                         "ms for one": 1e3 * alone[who] / singles, "texts a second": count / together[who],
                         "times the peer, alone": alone["peer, pipeline"] / alone[who],
                         "in batches": together["peer, pipeline"] / together[who],

@@ -24,16 +24,16 @@ from common import machine
 from pretraining_speed import VOCABULARY, RandomStore
 
 from pretune.objectives import Data, parse_objective
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, collate
-from pretune.text.spans import spans_to_indices
+from pretune.text.spans import span_indices
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train as train_tokenizer
-from pretune.training.data_streams import Stream
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
+from pretune.training.data_streams import DataStream
 
 SENTENCES = 30  # in a document
 OBJECTIVES = (
@@ -56,7 +56,7 @@ class WordStore(RandomStore):
         return np.random.default_rng(2).random(int(self.lengths.sum())) < 0.75
 
     def gather_words(self, starts: Any, lengths: Any) -> Any:
-        return self.words[spans_to_indices(starts, lengths)]
+        return self.words[span_indices(starts, lengths)]
 
 
 def make_tokenizer() -> Tokenizer:
@@ -64,7 +64,7 @@ def make_tokenizer() -> Tokenizer:
     return train_tokenizer([Document(" ".join(f"w{i}" for i in range(200)), Path("made up"), 1)], "bpe", 200)
 
 
-def make_rows(name: str, tokens: int) -> Labeled | Dialogues:
+def make_rows(name: str, tokens: int) -> LabeledRows | Dialogues:
     """Pairs of texts, or dialogues of four turns, of 22 random words each."""
     chance = np.random.default_rng(3)
     words = np.array([f"w{i}" for i in range(200)])
@@ -72,7 +72,7 @@ def make_rows(name: str, tokens: int) -> Labeled | Dialogues:
     texts = [" ".join(part) for part in np.split(words[chance.integers(0, 200, 22 * count)], 22 * np.arange(1, count))]
     if name.endswith("dlm"):
         return Dialogues(Path("made up"), texts, [0, 1] * (count // 2), [4] * (count // 4))
-    return Labeled(Path("made up"), {}, texts[::2], texts[1::2], ["en fr"] * (count // 2))
+    return LabeledRows(Path("made up"), {}, texts[::2], texts[1::2], ["en fr"] * (count // 2))
 
 
 def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, float]:
@@ -81,7 +81,7 @@ def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, 
     if data.rows is not None:
         assert len(data.token_rows.ids)  # tokenized once, before any epoch
     start = time.process_time()
-    epoch: Any = joint.arrange(data, packing, Draws(0))
+    epoch: Any = joint.arrange(data, packing, EpochRandom(0))
     arranged = time.process_time() - start
     times = {"corrupt": 0.0, "batch": 0.0, "fixed": 0.0}
     tokens = 0
@@ -89,7 +89,7 @@ def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, 
         marks = [time.process_time()]
         sequences = epoch.pack(max(index, 0))
         marks.append(time.process_time())
-        sequences = joint.corrupt(sequences, data.tokenizer, Draws(0))
+        sequences = joint.corrupt(sequences, data.tokenizer, EpochRandom(0))
         marks.append(time.process_time())
         batch = collate(sequences)
         marks.append(time.process_time())
@@ -97,7 +97,7 @@ def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, 
             times["corrupt"] += marks[2] - marks[1]
             times["batch"] += marks[3] - marks[0]
             tokens += batch.tokens
-    stream = Stream(joint, data, replace(packing, fixed=True), seed=0)
+    stream = DataStream(joint, data, replace(packing, fixed=True), seed=0)
     fixed_tokens = 0
     for index in range(-2, min(batches, len(stream.epoch_plan(0)))):
         start = time.process_time()

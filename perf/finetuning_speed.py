@@ -24,7 +24,7 @@ from common import machine
 
 import pretune as pt
 from pretune.families import find_family
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.models.presets import find_preset
 from pretune.text.examples.labeled import read_labeled
 
@@ -48,7 +48,7 @@ def make_start(folder: Path, train: str, layers: int, width: int) -> None:
         intermediate_size=4 * width,
     )
     torch.manual_seed(0)
-    Model(family, config, Root(family.build(config)), tokenizer).save(folder / "start")
+    Model(family, config, Network(family.build(config)), tokenizer).save(folder / "start")
 
 
 def ours(folder: Path, train: str, dev: str, epochs: int) -> tuple[float, float]:

@@ -21,8 +21,8 @@ import torch
 from common import machine
 
 from pretune.families import FAMILIES
-from pretune.inference.generation.generate import Decoding, Writer
-from pretune.models.model import Model, Root
+from pretune.inference.generation.generate import GenerationConfig, TextGenerator
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 
 PROMPT = 16  # tokens
@@ -36,7 +36,7 @@ def pair(device: torch.device) -> tuple[Model, Any]:
     torch.manual_seed(0)
     config = {"n_positions": PROMPT + max(LENGTHS)}
     family = FAMILIES["gpt2"]
-    model = Model(family, family.read_config(config), Root(family.build(family.read_config(config))))
+    model = Model(family, family.read_config(config), Network(family.build(family.read_config(config))))
     model.add_heads(parse_objective("lm").objectives)
     model.tokenizer = SimpleNamespace(size=model.config.vocab_size)  # type: ignore[assignment]
     peer = GPT2LMHeadModel(GPT2Config(**config)).eval().to(device)
@@ -48,8 +48,8 @@ def pair(device: torch.device) -> tuple[Model, Any]:
 
 def ours(model: Model, prompts: Any, tokens: int) -> list[list[int]]:
     """New tokens of each prompt."""
-    writer = Writer(model, next(model.root.parameters()).device)
-    return [text.ids for text in writer.write_ids(prompts.tolist(), Decoding(tokens), set())]
+    writer = TextGenerator(model, next(model.root.parameters()).device)
+    return [text.ids for text in writer.write_ids(prompts.tolist(), GenerationConfig(tokens), set())]
 
 
 def theirs(peer: Any, prompts: Any, tokens: int) -> list[list[int]]:

@@ -19,9 +19,9 @@ from attention import milliseconds
 from common import machine
 from torch import Tensor
 
-from pretune.nn.dropout import kept_on_gpu
+from pretune.nn.dropout import dropout_mask_cuda
 from pretune.nn.kernels import add_norm, gelu
-from pretune.nn.positional_encoding import Rotary
+from pretune.nn.positional_encoding import RotaryPositions
 
 SHARE, EPS, HEADS, HEAD_WIDTH = 0.1, 1e-12, 12, 64
 BYTES_A_SECOND = 4.3e12
@@ -73,7 +73,7 @@ def main() -> None:
     weight, bias = (torch.ones(width, device="cuda", requires_grad=True) for _ in range(2))
 
     def plain_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        mask = kept_on_gpu(seed, x.numel(), SHARE, 0).view(x.shape)
+        mask = dropout_mask_cuda(seed, x.numel(), SHARE, 0).view(x.shape)
         total = x + torch.where(mask, y, 0.0) / (1.0 - SHARE)
         return F.layer_norm(total, (width,), weight.bfloat16(), bias.bfloat16(), EPS)
 
@@ -90,7 +90,7 @@ def main() -> None:
         return F.gelu(opened) * gate
 
     report("gated gelu", plain_gate, gelu.gated_gelu, [inner], 16 * n * width)
-    rotary = Rotary(HEAD_WIDTH)
+    rotary = RotaryPositions(HEAD_WIDTH)
     angles = rotary.angles(torch.arange(n, device="cuda") % 128)
     qkv = random(n, 3, HEADS, HEAD_WIDTH)
 
@@ -105,14 +105,19 @@ def main() -> None:
     held: dict[str, Sequence[int]] = {"held": (1024, 2048, 4096, 8192), "num_warps": (2, 4, 8)}
     with torch.no_grad():
         out, total, mean, scale = add_norm.add_norm(x, y, weight, bias, seed, 0, SHARE, EPS)
-        scan("add_norm forward", lambda: our_norm(x, y, weight, bias), add_norm.chosen(width, add_norm.FORWARD), held)
+        scan(
+            "add_norm forward",
+            lambda: our_norm(x, y, weight, bias),
+            add_norm.launch_settings(width, add_norm.FORWARD),
+            held,
+        )
         backward = add_norm.add_norm_backward
         for programs in (528, 1056, 2112, 4224):
             add_norm.PROGRAMS = programs
             scan(
                 f"add_norm backward, {programs} programs",
                 lambda: backward(out, total, mean, scale, weight, seed, 0, SHARE),
-                add_norm.chosen(width, add_norm.BACKWARD),
+                add_norm.launch_settings(width, add_norm.BACKWARD),
                 held,
             )
         tiles: dict[str, Sequence[int]] = {"rows": (2, 4, 8), "columns": (256, 512), "num_warps": (4, 8)}

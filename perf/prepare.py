@@ -17,8 +17,8 @@ from pathlib import Path
 from common import generate_text, machine
 
 from pretune.text.corpus.documents import read_documents
-from pretune.text.store.builder import Settings, make_store
-from pretune.text.tokenizers.training import train
+from pretune.text.store.builder import StoreSettings, build_store
+from pretune.text.tokenizers.training import train_on_documents
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
         folder = Path(name)
         generate_text(folder / "text.txt", options.megabytes << 20)
         documents = [document.text for document in read_documents([folder / "text.txt"])]
-        tokenizer = train(read_documents([folder / "text.txt"]), options.kind, 30_000)
+        tokenizer = train_on_documents(read_documents([folder / "text.txt"]), options.kind, 30_000)
 
         started = time.perf_counter()
         tokens = sum(len(e) for e in tokenizer.backend.encode_batch(documents, add_special_tokens=False))
@@ -40,7 +40,7 @@ def main() -> None:
         del documents
 
         started = time.perf_counter()
-        store = make_store([folder / "text.txt"], tokenizer, folder / "store", Settings())
+        store = build_store([folder / "text.txt"], tokenizer, folder / "store", StoreSettings())
         ours = store.tokens / (time.perf_counter() - started)
     result = {
         "prepare_tokens_per_s": round(ours),

@@ -25,11 +25,11 @@ from pretune.models.create_model import make_model
 from pretune.objectives import Data, parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.packing.sequences import Packing
-from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training import metrics_log
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
-from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 LENGTH, VOCABULARY = 128, 30522
 WARM = 10  # steps before the clock runs
@@ -61,9 +61,9 @@ class RandomStore:
     document_languages = document_files
 
     def gather(self, starts: Any, lengths: Any) -> Any:
-        from pretune.text.spans import spans_to_indices
+        from pretune.text.spans import span_indices
 
-        return self.ids[spans_to_indices(starts, lengths)]
+        return self.ids[span_indices(starts, lengths)]
 
     def gather_words(self, starts: Any, lengths: Any) -> Any:
         return np.ones(int(lengths.sum()), dtype=bool)
@@ -91,15 +91,15 @@ def ours(preset: str, ragged: bool, tokens: int, steps: int, device: torch.devic
         root=model.root,
         streams=streams,
         budget=Budget(steps=steps + warm),
-        optimizer=fill(Optimizer, None),
-        schedule=fill(Schedule, None),
-        watching=fill(Watching, Watching(log=warm, save=0)),
+        optimizer=resolve_section(Optimizer, None),
+        schedule=resolve_section(Schedule, None),
+        watching=resolve_section(Monitoring, Monitoring(log=warm, save=0)),
         device=device,
         compiled=fixed,
-        graphed=fixed,
+        cuda_graphs=fixed,
     )
     marks: list[tuple[float, float, float]] = []
-    write = metrics_log.Log.write
+    write = metrics_log.MetricsLog.write
 
     def note(self: Any, rate: float, norm: Any, layers: Any) -> None:
         write(self, rate, norm, layers)
@@ -108,9 +108,9 @@ def ours(preset: str, ragged: bool, tokens: int, steps: int, device: torch.devic
                 torch.cuda.synchronize()
             marks.append((time.perf_counter(), self.clock.used["tokens"], self.clock.used["flops"]))
 
-    metrics_log.Log.write = note  # type: ignore[method-assign]
+    metrics_log.MetricsLog.write = note  # type: ignore[method-assign]
     train(training)
-    metrics_log.Log.write = write  # type: ignore[method-assign]
+    metrics_log.MetricsLog.write = write  # type: ignore[method-assign]
     (start, tokens_before, flops_before), (end, tokens_after, flops_after) = marks[0], marks[-1]
     return (tokens_after - tokens_before) / (end - start), (flops_after - flops_before) / (end - start)
 

@@ -24,7 +24,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["PRETUNE_PROGRESS"] = "none"
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-    rate = loop.rate_factor
+    rate = loop.lr_factor
     steps = 0
 
     def counted(*arguments: Any) -> float:  # called once a step
@@ -37,7 +37,7 @@ def main() -> None:
             profiler.stop()
         return rate(*arguments)
 
-    loop.rate_factor = counted
+    loop.lr_factor = counted
     speed, flops = ours(options.preset, options.ragged, options.tokens, 20, torch.device("cuda"))
     print(f"{speed:,.0f} tokens/s, {flops / 1e12:.0f} TFLOP/s (profiling included)")
     rows = profiler.key_averages()

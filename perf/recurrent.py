@@ -28,8 +28,8 @@ from common import machine
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from pretune.nn.dropout import share_seed
-from pretune.nn.recurrent import Recurrence, RecurrentLayer, Rows
+from pretune.nn.dropout import share_dropout_seed
+from pretune.nn.recurrent import RecurrentCells, RecurrentLayer, TimeMajorRows
 from pretune.packed import Packed, pack
 
 DOCUMENT = 300  # tokens, where documents begin inside lanes
@@ -40,10 +40,10 @@ def layers() -> dict[str, tuple[RecurrentLayer, nn.LSTM]]:
     """Ours and theirs, by name."""
     made: dict[str, tuple[RecurrentLayer, nn.LSTM]] = {}
     for number, (inputs, width) in enumerate([(400, 1150), (1150, 1150), (1150, 400)]):
-        ours = RecurrentLayer(Recurrence(inputs, width, drop=0.5), dropout=0.2)
+        ours = RecurrentLayer(RecurrentCells(inputs, width, drop=0.5), dropout=0.2)
         made[f"AWD-LSTM layer {number}: {inputs} to {width}"] = ours, nn.LSTM(inputs, width)
     for number in range(2):
-        ours = RecurrentLayer(Recurrence(512, 4096, projection=512), dropout=0.1, residual=number > 0)
+        ours = RecurrentLayer(RecurrentCells(512, 4096, projection=512), dropout=0.1, residual=number > 0)
         made[f"ELMo layer {number}: 4096 projected to 512"] = ours, nn.LSTM(512, 4096, proj_size=512)
     return made
 
@@ -90,9 +90,9 @@ def compare(
     ours.to(device).train()
     whole = deepcopy(theirs).to(device).train()
     theirs.to(device, kind).train()
-    share_seed(ours, device)
+    share_dropout_seed(ours, device)
     packed = packed.to(device)
-    rows = Rows.make(packed)
+    rows = TimeMajorRows.make(packed)
     torch.manual_seed(0)
     x = torch.randn(len(packed), ours.cells.inputs, device=device, dtype=kind, requires_grad=True)
     gradient = torch.randn(len(packed), ours.cells.outputs, device=device, dtype=kind)

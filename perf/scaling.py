@@ -24,15 +24,15 @@ from common import machine
 from pretraining_speed import VOCABULARY, RandomStore
 
 from pretune.families.encoders.bert import BERT, BertConfig
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.objectives import Data, parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.packing.sequences import Packing
-from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
 from pretune.training.metrics_log import METRICS
-from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 WARM = 4  # steps before the clock runs
 AT_ONCE = 5  # points that are compiled side by side
@@ -50,7 +50,7 @@ def point(length: int, width: int, depth: int, tokens: int, device: torch.device
         vocab_size=VOCABULARY + 6, hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 64,
         intermediate_size=4 * width, max_position_embeddings=max(512, length),
     )  # fmt: skip
-    root = Root(BERT.build(config))
+    root = Network(BERT.build(config))
     mixture = parse_objective("mlm")
     root.heads["mlm"] = mixture.objectives[0].head(root.backbone)
     store: Any = RandomStore(np.full(48 * tokens // length, length - 2))
@@ -63,12 +63,12 @@ def point(length: int, width: int, depth: int, tokens: int, device: torch.device
             root=root,
             streams=make_streams(mixture, data, tokens=tokens, packing=packing, seed=0),
             budget=Budget(steps=steps + WARM),
-            optimizer=fill(Optimizer, None),
-            schedule=fill(Schedule, None),
-            watching=fill(Watching, Watching(log=WARM, save=0)),
+            optimizer=resolve_section(Optimizer, None),
+            schedule=resolve_section(Schedule, None),
+            watching=resolve_section(Monitoring, Monitoring(log=WARM, save=0)),
             device=device,
             compiled=fixed,
-            graphed=fixed,
+            cuda_graphs=fixed,
             run=Path(folder),
         )
         train(training)

@@ -20,13 +20,13 @@ import torch
 from common import generate_text, machine
 
 from pretune.objectives import Data, parse_objective
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.documents import read_documents
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, collate
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.tokenizers.template import Template
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 NAMES = (
     "lm",  # nothing to corrupt: what gathering and collating cost by themselves
@@ -58,10 +58,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         generate_text(folder / "text.txt", options.megabytes << 20)
-        tokenizer = train(read_documents([folder / "text.txt"]), "wordpiece", 30_000, sentinels=100)
-        store = make_store([folder / "text.txt"], tokenizer, folder / "store", Settings())
+        tokenizer = train_on_documents(read_documents([folder / "text.txt"]), "wordpiece", 30_000, sentinels=100)
+        store = build_store([folder / "text.txt"], tokenizer, folder / "store", StoreSettings())
         lines = [document.text for document in read_documents([folder / "text.txt"])]
-        rows = Labeled(Path("rows"), {}, lines[::2], lines[1::2])
+        rows = LabeledRows(Path("rows"), {}, lines[::2], lines[1::2])
         data = Data(tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=rows)
         result: dict[str, object] = {one: measure(one, data, options.length, options.pack) for one in NAMES}
     slow = [one for one in NAMES if int(str(result[one])) < LEAST]
@@ -74,7 +74,7 @@ def main() -> None:
 def measure(name: str, data: Data, length: int, pack: int, rounds: int = 3) -> int:
     """Tokens a second, the best of some rounds over all packs of an epoch."""
     joint = parse_objective(name).joints[0]
-    draws = Draws(0)
+    draws = EpochRandom(0)
     epoch = joint.arrange(data, Packing(pack, length), draws)
     best = 0.0
     for _ in range(rounds):

@@ -195,12 +195,12 @@ def batches(
 def judge(task: Task, found: list[Any], rows: list[dict[str, Any]], labels: list[str]) -> dict[str, float]:
     """The peer's answers, by the same definitions."""
     if task.kind == "tag":
-        from pretune.text.examples.tag_schemes import find_entities
+        from pretune.text.examples.tag_schemes import parse_tags
 
         both = hits = 0
         for answer, row in zip(found, rows, strict=True):
             said = [labels[i] for i in answer] + ["O"] * (len(row["tags"]) - len(answer))
-            one, other = set(find_entities(said)), set(find_entities(row["tags"]))
+            one, other = set(parse_tags(said)), set(parse_tags(row["tags"]))
             both, hits = both + len(one) + len(other), hits + len(one & other)
         return {"f1": 2 * hits / max(1, both)}
     if task.kind == "regress":

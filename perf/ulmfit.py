@@ -86,10 +86,10 @@ def rows_of(task: str, data: Path, held_out: bool = False) -> tuple[list[dict[st
 
 def draw(rows: Sequence[dict[str, str]], count: int, seed: int) -> list[dict[str, str]]:
     """Some rows, of each class its share."""
-    from pretune.evaluation.learning_curve import places
+    from pretune.evaluation.learning_curve import relative_ranks
 
     order = random.Random(seed).sample(list(rows), len(rows))
-    at = places(row["label"] for row in order)
+    at = relative_ranks(row["label"] for row in order)
     return [order[row] for row in np.argsort(at, kind="stable")[:count]] if count < len(rows) else order
 
 
@@ -101,17 +101,17 @@ def write(rows: Sequence[dict[str, str]], file: Path) -> Path:
 
 def adapt(options: argparse.Namespace) -> None:
     """The second stage."""
-    from pretune.training.jobs.ulmfit import OPTIMIZER, Stages, way_of
+    from pretune.training.jobs.ulmfit import OPTIMIZER, UlmfitJob, reading_direction
     from pretune.training.jobs.ulmfit import adapt as go_on
 
-    way, settings = way_of(options.lm), {}
+    way, settings = reading_direction(options.lm), {}
     if options.plain:
         way += "-plain"
         settings = {"optimizer": replace(OPTIMIZER, lr=options.plain, layer_decay=1.0), "schedule": steady()}
     for task in options.tasks:
         train, _ = rows_of(task, Path(options.data))
         texts = write([{"text": row["text"]} for row in train], Path(options.out) / task / "texts.jsonl")
-        stages = Stages(
+        stages = UlmfitJob(
             train=str(texts), dev=None, columns={}, lm_epochs=options.epochs or LM_EPOCHS[task], language="lines"
         )
         start = time.perf_counter()
@@ -160,7 +160,7 @@ def classify(
 ) -> float:
     """The error, in percent, of a classifier that learns from so many rows."""
     import pretune as pt
-    from pretune.training.jobs.ulmfit import OBJECTIVE, OPTIMIZER, SCHEDULE, unfreezing
+    from pretune.training.jobs.ulmfit import OBJECTIVE, OPTIMIZER, SCHEDULE, unfreezing_strategy
 
     task, arm = cell["task"], cell["arm"]
     start_from = Path(options.out) / task / (options.way + "-plain" * (arm == "plain")) / "texts"
@@ -171,7 +171,7 @@ def classify(
         dev=dev,
         out=folder,
         objective=OBJECTIVE,
-        strategy=unfreezing(start_from, often) if arm == "ulmfit" else "full",
+        strategy=unfreezing_strategy(start_from, often) if arm == "ulmfit" else "full",
         epochs=often,
         optimizer=replace(OPTIMIZER, lr=cell["rate"], **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
         schedule=SCHEDULE if arm in ("ulmfit", "scratch") else steady(),
@@ -194,9 +194,9 @@ def said_file(out: Path, cell: dict[str, Any]) -> Path:
 
 def keep_said(folder: Path, dev: Path, file: Path) -> None:
     """Write what a classifier said, (n, labels) with probabilities, and the truth, (n,) with places among the labels."""
-    from pretune.training.jobs.finetuning import ANSWERS
+    from pretune.training.jobs.finetuning import DEV_PREDICTIONS
 
-    said = [answer["probabilities"] for answer in read_results([folder / ANSWERS])]
+    said = [answer["probabilities"] for answer in read_results([folder / DEV_PREDICTIONS])]
     labels = sorted(said[0])
     truth = [labels.index(row["label"]) for row in read_results([dev])]
     file.parent.mkdir(parents=True, exist_ok=True)

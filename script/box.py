@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-from pretune.models.bundled import boxed_folder
+from pretune.models.bundled import bundled_folder
 from pretune.models.model import load_model
 from pretune.objectives import parse_objective
 
@@ -19,7 +19,7 @@ MOST = 25_000_000  # bytes
 def main() -> None:
     run, name = sys.argv[1:]
     model = load_model(run, parse_objective("mlm"))
-    folder = boxed_folder(name)
+    folder = bundled_folder(name)
     folder.mkdir(parents=True, exist_ok=True)
     model.save(folder, kind=torch.bfloat16)
     size = sum(file.stat().st_size for file in folder.iterdir())

@@ -106,4 +106,4 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     from pretune.compression import measurement
 
     monkeypatch.setattr(measurement, "ROUNDS", 1)
-    monkeypatch.setattr(measurement, "TEXTS", 8)
+    monkeypatch.setattr(measurement, "NUM_TEXTS", 8)

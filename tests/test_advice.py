@@ -12,10 +12,10 @@ import call_graph
 from pretune import PretuneError
 from pretune.cli import GROUPS, VERBS, main, make_command, parse_docstring
 from pretune.objectives import OBJECTIVES, parse_objective
-from pretune.runtime.errors import if_option, running_with
+from pretune.runtime.errors import command_options, if_option
 from pretune.runtime.recipe import section_keys
 from pretune.text.examples.labeled import read_labeled
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -24,7 +24,7 @@ PAGES = [
     "CHANGELOG.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
-SECTIONS = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching, "watching": Watching}
+SECTIONS = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching, "watching": Monitoring}
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 # A command that a text has in it: options after its name are its own.
 COMMAND = re.compile(r"(?:\bpretune (" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b)|\b(torchrun|ray start|pip|pytest|kubectl|srun|sbatch)\b")  # fmt: skip
@@ -35,10 +35,10 @@ OTHERS = {
 }  # fmt: skip
 # Where an option's name is filled in, and why it is one that the command has.
 FILLED_IN = {
-    ("pretune.text.examples.labeled", "with_options"),  # each is guarded
+    ("pretune.text.examples.labeled", "advise_options"),  # each is guarded
     ("pretune.runtime.recipe", "_explain"),  # a parameter that the verb lacks
     ("pretune.evaluation.language_modeling", "evaluate_language"),  # those that were given
-    ("pretune.verbs.verb", "spelled"),  # the same
+    ("pretune.verbs.verb", "option_spelling"),  # the same
     ("pretune.cli", "_spell"),  # makes them
     ("pretune.cli", "check_flags"),  # one that was given
     ("pretune.training.jobs.multitask", "find_tasks"),  # --train or --dev, which was given
@@ -167,9 +167,9 @@ def test_advice_is_given_where_the_command_has_the_option(tmp_path: Path, capsys
 
 
 def test_the_options_of_a_command_are_known_while_it_runs_alone() -> None:
-    with running_with(["out", "steps"]):
+    with command_options(["out", "steps"]):
         assert if_option("steps", "--steps") and not if_option("errors", "--errors")
-        with running_with(["errors"]):
+        with command_options(["errors"]):
             assert if_option("errors", "--errors") and not if_option("steps", "--steps")
         assert if_option("steps", "--steps")
     assert if_option("errors", "--errors")
@@ -181,12 +181,12 @@ def test_the_call_graph_follows_calls_methods_and_values() -> None:
     def who(*unit: str) -> set[str]:
         return set(users().get(unit, []))
 
-    assert {"finetune", "predict", "prepare", "pretrain"} <= who("pretune.text.corpus.files", "decode")
-    assert {"finetune", "predict"} <= who("pretune.objectives.tasks.rank", "need_pairs") and "prepare" not in who(
-        "pretune.objectives.tasks.rank", "need_pairs"
+    assert {"finetune", "predict", "prepare", "pretrain"} <= who("pretune.text.corpus.files", "decode_line")
+    assert {"finetune", "predict"} <= who("pretune.objectives.tasks.rank", "require_pairs") and "prepare" not in who(
+        "pretune.objectives.tasks.rank", "require_pairs"
     )
     assert {"pretrain", "adapt"} <= who("pretune.training.jobs.pretraining_data", "get_store")
-    assert who("pretune.compression.pruning", "Pruning", "check") >= {"prune", "compress"}
+    assert who("pretune.compression.pruning", "PruningSpec", "check") >= {"prune", "compress"}
     assert foreign("replace invalid bytes with --errors replace", ["finetune"]) == ["--errors"]
     assert foreign("use `pretune prepare --errors replace`", ["finetune"]) == []
     assert foreign("use `pretune prepare --error replace`", ["finetune"]) == ["--error"]

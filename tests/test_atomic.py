@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pretune.runtime import atomic_io
-from pretune.runtime.atomic_io import atomic_file, open_to_append, remove_temporaries, temporary_folder, write_bytes
+from pretune.runtime.atomic_io import atomic_file, open_append, remove_temporaries, temporary_folder, write_bytes
 from pretune.runtime.errors import PretuneError
 
 
@@ -39,7 +39,7 @@ def test_appending_refuses_a_link(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("precious")
     (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="symbolic links"):
-        open_to_append(tmp_path / "metrics.jsonl")
+        open_append(tmp_path / "metrics.jsonl")
 
 
 def test_temporary_names_are_not_predictable(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.models.bundled import boxed_folder, boxed_names
+from pretune.models.bundled import bundled_folder, bundled_names
 from pretune.models.references import find_folder
 from pretune.sample_data import clozes
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -22,10 +22,10 @@ def first_five(texts: list[str]) -> list[list[str]]:
 
 
 def test_it_is_found_by_name_and_small_and_has_a_card() -> None:
-    assert NAME in boxed_names() and find_folder(NAME) == boxed_folder(NAME)
-    files = list(boxed_folder(NAME).iterdir())
+    assert NAME in bundled_names() and find_folder(NAME) == bundled_folder(NAME)
+    files = list(bundled_folder(NAME).iterdir())
     assert sum(file.stat().st_size for file in files) < 25_000_000
-    card = (boxed_folder(NAME) / "README.md").read_text(encoding="utf-8")
+    card = (bundled_folder(NAME) / "README.md").read_text(encoding="utf-8")
     for part in ("license: ", "pretune pretrain modern-small", "CoLA", "MRPC", "SST-2", "--seed 0"):
         assert part in card
 
@@ -35,7 +35,7 @@ def test_its_tokenizer_is_found_by_name_unless_a_folder_has_that_name(
 ) -> None:
     (tmp_path / "text.txt").write_text("A small text.", encoding="utf-8")
     made = pt.prepare(tmp_path / "text.txt", NAME, tmp_path / "store")
-    assert made.tokenizer.vocabulary == pt.load(NAME).need_tokenizer().vocabulary
+    assert made.tokenizer.vocabulary == pt.load(NAME).require_tokenizer().vocabulary
     monkeypatch.chdir(tmp_path)
     pt.train_tokenizer("text.txt", kind="byte-bpe", size=300, out=NAME)
     assert Tokenizer.load(NAME).size < 1000
@@ -55,8 +55,8 @@ def test_it_knows_the_capital_of_france_and_most_clozes() -> None:
 def test_other_programs_fill_in_the_same() -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(boxed_folder(NAME))
-    model = AutoModelForMaskedLM.from_pretrained(boxed_folder(NAME), dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(bundled_folder(NAME))
+    model = AutoModelForMaskedLM.from_pretrained(bundled_folder(NAME), dtype=torch.float32).eval()
     texts = [PARIS, *(text for text, _ in clozes()[:5])]
     for text, ours in zip(texts, first_five(texts), strict=True):
         given = tokenizer(text, return_tensors="pt")

@@ -153,9 +153,9 @@ def test_the_command_line_can_be_called_from_python(capsys: pytest.CaptureFixtur
 
 def flags(name: str) -> list[str]:
     """Return the flags of a verb as they are spelled on the command line."""
-    from pretune.runtime.recipe import hints
+    from pretune.runtime.recipe import parameter_types
 
-    return [option.replace("_", "-") for option, hint in hints(VERBS[name]).items() if hint is bool]
+    return [option.replace("_", "-") for option, hint in parameter_types(VERBS[name]).items() if hint is bool]
 
 
 @pytest.mark.parametrize("name", [name for name in VERBS if flags(name)])

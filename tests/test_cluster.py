@@ -26,7 +26,7 @@ from small_task import start, tune
 def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PretuneError, match=r"pip install 'pretune\[cluster\]'"):
-        ray_jobs.connect()
+        ray_jobs.connect_ray()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_errors_of_a_cluster_are_those_of_one_machine(ray: Any, texts: Path, tmp
     assert str(told.value) == str(here.value)
     assert not (tmp_path / "store").exists() and not (tmp_path / "store.partial").exists()
     with pytest.raises(PretuneError, match="cannot see this path"):
-        next(ray_jobs.on_cluster(ray_jobs.check_seen, [(tmp_path / "elsewhere",)]))
+        next(ray_jobs.run_on_ray(ray_jobs.check_visible, [(tmp_path / "elsewhere",)]))
 
 
 def test_a_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +118,11 @@ def test_a_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch:
 
 def test_a_teacher_on_a_cluster_says_the_same(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tune(tmp_path / "run", steps=5)
-    monkeypatch.setattr(teacher_labels, "SOME", 20)
+    monkeypatch.setattr(teacher_labels, "EXCERPT_ROWS", 20)
     rows = Classify().read(start() / "train.csv", {})
     own = sorted(set(rows.labels or ()))
     local, there = (
-        teacher_labels.ask([str(run.folder)], rows, own, tmp_path / f"{engine}.npz", engine=engine)  # type: ignore[arg-type]
+        teacher_labels.label_with_teachers([str(run.folder)], rows, own, tmp_path / f"{engine}.npz", engine=engine)  # type: ignore[arg-type]
         for engine in ("local", "ray")
     )
     assert local.shape == (64, 2)

@@ -6,10 +6,10 @@ import re
 from collections import Counter
 
 from pretune.sample_data import clozes, example
-from pretune.text.examples.labeled import Labeled, read_labeled
+from pretune.text.examples.labeled import LabeledRows, read_labeled
 
 
-def messages(part: str) -> Labeled:
+def messages(part: str) -> LabeledRows:
     return read_labeled(example(f"messages_{part}.csv"), {})
 
 

@@ -11,10 +11,10 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.inference.fill import Filler
-from pretune.inference.generation.generate import Decoding, Writer
+from pretune.inference.fill import MaskFiller
+from pretune.inference.generation.generate import GenerationConfig, TextGenerator
 from pretune.inference.predict import predict_texts
-from pretune.models.bundled import boxed_folder
+from pretune.models.bundled import bundled_folder
 from test_refit import small, tokenizer
 
 TEXT = "An assignment is a statement"
@@ -55,7 +55,7 @@ def test_a_masked_language_model(tmp_path: Path) -> None:
     read("AutoModelForMaskedLM", tmp_path / "out")
     text = "An assignment is a [MASK]"
     theirs = pipeline("fill-mask", model=str(tmp_path / "out"), top_k=3)(text)
-    ours = Filler.load(tmp_path / "out").fill(text, 3)["gaps"][0]
+    ours = MaskFiller.load(tmp_path / "out").fill(text, 3)["gaps"][0]
     assert [row["token_str"] for row in theirs] == [row["token"] for row in ours]
     # The peer counts special tokens and rows that only round the size among the candidates.
     assert ours[1]["probability"] / ours[0]["probability"] == pytest.approx(
@@ -86,7 +86,9 @@ def test_a_causal_language_model(tmp_path: Path) -> None:
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "GPT2LMHeadModel"
     peer, given = read("AutoModelForCausalLM", tmp_path / "out"), inputs(tmp_path / "out")
     written = peer.generate(**given, max_new_tokens=8, do_sample=False)[0].tolist()
-    (ours,) = Writer.load(tmp_path / "out", "cpu").write_ids([given["input_ids"][0].tolist()], Decoding(8), set())
+    (ours,) = TextGenerator.load(tmp_path / "out", "cpu").write_ids(
+        [given["input_ids"][0].tolist()], GenerationConfig(8), set()
+    )
     new = written[given["input_ids"].shape[1] :]
     assert ours.ids[: len(new)] == new
 
@@ -185,7 +187,7 @@ def test_the_model_in_the_box_fills_in_the_same_in_a_pipeline(tmp_path: Path) ->
     pt.export("pretune-small-en", out=tmp_path / "out")
     texts = ["The capital of France is [MASK].", "She put the [MASK] on the table."]
     ours = [[row["token"] for row in line["candidates"]] for line in pt.fill("pretune-small-en", texts)]
-    for folder in (boxed_folder("pretune-small-en"), tmp_path / "out"):
+    for folder in (bundled_folder("pretune-small-en"), tmp_path / "out"):
         theirs = pipeline("fill-mask", model=str(folder), top_k=5)(texts)
         assert [[row["token_str"] for row in rows] for rows in theirs] == ours
 
@@ -195,7 +197,7 @@ def test_lm_eval_finds_the_same_likelihoods(tmp_path: Path) -> None:
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
-    from pretune.inference.likelihood import Scorer
+    from pretune.inference.likelihood import LikelihoodScorer
 
     pt.export(save(tmp_path / "run", "gpt2", "lm"), out=tmp_path / "out")
     peer = HFLM(pretrained=str(tmp_path / "out"), device="cpu", batch_size=2)
@@ -203,8 +205,8 @@ def test_lm_eval_finds_the_same_likelihoods(tmp_path: Path) -> None:
     pairs = [("An assignment is", " a statement"), ("The object", " is a class and"), ("x", " is bound")]
     requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
     found = [value for value, _ in peer.loglikelihood(requests, disable_tqdm=True)]
-    scorer = Scorer.load(tmp_path / "out", "cpu")
-    model, words = scorer.model, scorer.model.need_tokenizer()
+    scorer = LikelihoodScorer.load(tmp_path / "out", "cpu")
+    model, words = scorer.model, scorer.model.require_tokenizer()
 
     def likelihood(context: str, text: str) -> float:
         """Of a text after its context, from our logits."""

@@ -14,7 +14,7 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.training.run_folder import Run
 
 WORDS = ["value", "list", "string", "class"]
@@ -36,7 +36,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     sizes = {"vocab_size": 320, "n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 2}
     config = family.read_config(sizes | {"resid_pdrop": 0.0, "embd_pdrop": 0.0})
     torch.manual_seed(0)
-    Model(family, config, Root(family.build(config)), tokenizer, "lm").save(folder / "start")
+    Model(family, config, Network(family.build(config)), tokenizer, "lm").save(folder / "start")
     return pt.pretrain(
         folder / "start", folder / "text.txt", objective="lm", tokenizer=folder / "start", out=folder / "run",
         budget=pt.Budget(steps=60), batch=pt.Batching(tokens=512, length=32), optimizer=pt.Optimizer(lr=5e-3),

@@ -19,7 +19,7 @@ import pretune as pt
 from peers import assert_same
 from pretune import PretuneError
 from pretune.models.loading import load_model
-from pretune.models.weights import PICKLE, WEIGHTS, read_size, read_weights, write_weights
+from pretune.models.weights import PICKLE_FILE, WEIGHTS_FILE, parse_size, read_weights, write_weights
 from test_export import save
 
 
@@ -39,15 +39,15 @@ def folder(tmp_path: Path) -> Path:
 
 def change(folder: Path, **tensors: torch.Tensor | None) -> None:
     """Tensors replaced, added or, by None, taken away."""
-    content = load_file(folder / WEIGHTS) | tensors
-    save_file({name: tensor for name, tensor in content.items() if tensor is not None}, folder / WEIGHTS)
+    content = load_file(folder / WEIGHTS_FILE) | tensors
+    save_file({name: tensor for name, tensor in content.items() if tensor is not None}, folder / WEIGHTS_FILE)
 
 
 def test_shards_are_read_as_one_file_is(folder: Path, tmp_path: Path) -> None:
     peer().save_pretrained(tmp_path / "shards", max_shard_size="30KB")
     assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
     assert_same(pt.load(folder).root, pt.load(tmp_path / "shards").root)
-    index = tmp_path / "shards" / f"{WEIGHTS}.index.json"
+    index = tmp_path / "shards" / f"{WEIGHTS_FILE}.index.json"
     shard = next(iter(json.loads(index.read_text())["weight_map"].values()))
     (tmp_path / "shards" / shard).rename(tmp_path / "elsewhere")
     with pytest.raises(PretuneError, match=rf"{shard}: there is no such file"):
@@ -72,7 +72,7 @@ def test_our_shards_are_read_by_us_and_by_the_peer(folder: Path, tmp_path: Path)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert torch.equal(theirs.get_input_embeddings().weight, model.backbone.embed.tokens)
     model.export(tmp_path / "out")  # whole again: no shard stays behind
-    assert [file.name for file in (tmp_path / "out").glob("model*")] == [WEIGHTS]
+    assert [file.name for file in (tmp_path / "out").glob("model*")] == [WEIGHTS_FILE]
 
 
 def test_a_tensor_larger_than_a_shard_has_one_for_itself(tmp_path: Path) -> None:
@@ -84,13 +84,13 @@ def test_a_tensor_larger_than_a_shard_has_one_for_itself(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("text", "size"), [("2GB", 2 * 10**9), ("1.5 kb", 1500), ("7", 7)])
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
-    assert read_size(text) == size
+    assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "much", "0", "-3MB", "2TB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(PretuneError, match="is not a size"):
-        read_size(text)
+        parse_size(text)
 
 
 class Harmful:
@@ -100,16 +100,16 @@ class Harmful:
 
 def test_a_pickle_of_tensors_is_read(folder: Path) -> None:
     expected = pt.load(folder)
-    tensors = load_file(folder / WEIGHTS)
-    (folder / WEIGHTS).unlink()
-    torch.save(tensors, folder / PICKLE)
+    tensors = load_file(folder / WEIGHTS_FILE)
+    (folder / WEIGHTS_FILE).unlink()
+    torch.save(tensors, folder / PICKLE_FILE)
     assert_same(expected.root, pt.load(folder).root)
     first = dict(list(tensors.items())[:5])
     torch.save(first, folder / "pytorch_model-00001-of-00002.bin")
     torch.save({n: t for n, t in tensors.items() if n not in first}, folder / "pytorch_model-00002-of-00002.bin")
     places = {name: f"pytorch_model-0000{1 if name in first else 2}-of-00002.bin" for name in tensors}
-    (folder / PICKLE).unlink()
-    (folder / f"{PICKLE}.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / PICKLE_FILE).unlink()
+    (folder / f"{PICKLE_FILE}.index.json").write_text(json.dumps({"weight_map": places}))
     assert_same(expected.root, pt.load(folder).root)
 
 
@@ -125,19 +125,19 @@ def test_a_pickle_of_tensors_is_read(folder: Path) -> None:
 def test_a_pickle_of_anything_else_is_refused(
     content: Any, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / WEIGHTS).unlink()
-    torch.save(content, folder / PICKLE)
+    (folder / WEIGHTS_FILE).unlink()
+    torch.save(content, folder / PICKLE_FILE)
     with pytest.raises(PretuneError, match=rf"pytorch_model\.bin: .*{words}"):
         pt.load(folder)
-    (folder / PICKLE).write_bytes(pickle.dumps(content) if not isinstance(content, list) else b"\x80\x04nonsense")
+    (folder / PICKLE_FILE).write_bytes(pickle.dumps(content) if not isinstance(content, list) else b"\x80\x04nonsense")
     with pytest.raises(PretuneError, match=r"pytorch_model\.bin: "):
         pt.load(folder)
     assert "never" not in capsys.readouterr().out
 
 
 def test_damaged_pickles_and_folders_without_weights_are_refused(folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    (folder / WEIGHTS).unlink()
+    tensors = load_file(folder / WEIGHTS_FILE)
+    (folder / WEIGHTS_FILE).unlink()
     with pytest.raises(
         PretuneError,
         match=r"there are no weights in this folder \(looked for model\.safetensors and pytorch_model\.bin",
@@ -146,10 +146,10 @@ def test_damaged_pickles_and_folders_without_weights_are_refused(folder: Path) -
     (folder / "tf_model.h5").touch()
     with pytest.raises(PretuneError, match=r"convert tf_model\.h5 first"):
         pt.load(folder)
-    torch.save(tensors, folder / PICKLE)
-    whole = (folder / PICKLE).read_bytes()
+    torch.save(tensors, folder / PICKLE_FILE)
+    whole = (folder / PICKLE_FILE).read_bytes()
     for damaged in (b"", whole[:200], whole[:-100], b"version https://git-lfs.github.com/spec/v1\n"):
-        (folder / PICKLE).write_bytes(damaged)
+        (folder / PICKLE_FILE).write_bytes(damaged)
         with pytest.raises(PretuneError, match=r"pytorch_model\.bin: "):
             pt.load(folder)
 
@@ -180,7 +180,7 @@ def test_a_partial_model_is_random_where_it_must_be_and_the_same_every_time(
     whole = pt.load(folder).root.tensors()
     change(folder, **{"bert.embeddings.position_embeddings.weight": torch.zeros(8, 32)})
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.loading.say", said.append)
+    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
     first, second = (pt.load(folder, partial=True) for _ in range(2))
     assert_same(first.root, second.root)
     assert first.untrained == ["backbone.embed.positions.weight"]

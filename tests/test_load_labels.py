@@ -18,16 +18,16 @@ import pretune as pt
 from conftest import english_documents
 from peers import assert_same
 from pretune import PretuneError
-from pretune.inference.likelihood import Scorer
+from pretune.inference.likelihood import LikelihoodScorer
 from pretune.inference.predict import predict_texts
-from pretune.models.checkpoint_heads import trained_for
+from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load_model
 from pretune.models.presets import is_preset
 from pretune.models.references import find_folder
-from pretune.models.weights import PICKLE, WEIGHTS
+from pretune.models.weights import PICKLE_FILE, WEIGHTS_FILE
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 TEXTS = ["An assignment is a statement", "and that"]
 
@@ -36,7 +36,7 @@ def save(folder: Path, kind: str, **sizes: Any) -> Any:
     """A BERT of `transformers` with a tokenizer."""
     import transformers
 
-    words = train([Document(text, Path("x"), 1) for text in english_documents()[:2]], "wordpiece", 300)
+    words = train_on_documents([Document(text, Path("x"), 1) for text in english_documents()[:2]], "wordpiece", 300)
     torch.manual_seed(0)
     peer = getattr(transformers, kind)(transformers.BertConfig(**{**SMALL, "vocab_size": words.size, **sizes})).eval()
     for parameter in peer.parameters():
@@ -69,8 +69,8 @@ def test_a_classifier_has_all_its_classes(
     expected = logits(peer, tmp_path).softmax(-1)
     change(tmp_path, label2id=None, **keys)
     if pickled:
-        torch.save(load_file(tmp_path / WEIGHTS), tmp_path / PICKLE)
-        (tmp_path / WEIGHTS).unlink()
+        torch.save(load_file(tmp_path / WEIGHTS_FILE), tmp_path / PICKLE_FILE)
+        (tmp_path / WEIGHTS_FILE).unlink()
     found = predict_texts(tmp_path, TEXTS)
     assert list(found[0]["probabilities"]) == labels
     ours = torch.tensor([list(row["probabilities"].values()) for row in found])
@@ -126,7 +126,7 @@ def test_kinds_of_problems_that_are_not_there_are_refused(problem: str, count: i
     save(tmp_path, "BertForSequenceClassification", num_labels=count)
     change(tmp_path, problem_type=problem)
     with pytest.raises(PretuneError, match=words):
-        trained_for(tmp_path)
+        stored_objectives(tmp_path)
 
 
 def test_other_labels_are_a_new_head_and_the_old_one_no_contradiction(tmp_path: Path) -> None:
@@ -161,8 +161,10 @@ def test_no_text_is_classified_by_a_head_that_is_random(tmp_path: Path) -> None:
 
 
 def without(folder: Path, *parts: str) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    save_file({name: x for name, x in tensors.items() if not any(part in name for part in parts)}, folder / WEIGHTS)
+    tensors = load_file(folder / WEIGHTS_FILE)
+    save_file(
+        {name: x for name, x in tensors.items() if not any(part in name for part in parts)}, folder / WEIGHTS_FILE
+    )
 
 
 def test_no_gap_is_filled_by_a_head_that_is_random(tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ def test_no_gap_is_filled_by_a_head_that_is_random(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=words):
         pt.fill(tmp_path, ["a [MASK]"])
     with pytest.raises(PretuneError, match=words):
-        Scorer.load(tmp_path)
+        LikelihoodScorer.load(tmp_path)
     with pytest.raises(PretuneError, match=r"its head for prompt is untrained .* pretrain it with mlm first"):
         pt.ask(tmp_path, ["a text"], answers=["one", "two"])
 
@@ -200,8 +202,8 @@ def test_nothing_is_written_by_a_head_that_is_random(tmp_path: Path) -> None:
 @pytest.mark.parametrize("known", ["class", "tensors"])
 def test_a_family_is_recognized(name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.hf_config.say", said.append)
-    monkeypatch.setattr("pretune.models.loading.say", said.append)
+    monkeypatch.setattr("pretune.models.hf_config.log_info", said.append)
+    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
     case = CASES[name]
     case.peer(tmp_path, {})
     whole = load_model(tmp_path)
@@ -230,8 +232,8 @@ def test_a_family_that_could_be_several_is_refused(tmp_path: Path) -> None:
         PretuneError, match=r"no model_type, and it could be .*bert, .*roberta.*; write the model_type into"
     ):
         load_model(tmp_path)
-    tensors = {f"x.{name}": tensor for name, tensor in load_file(tmp_path / WEIGHTS).items()}
-    save_file(tensors, tmp_path / WEIGHTS)
+    tensors = {f"x.{name}": tensor for name, tensor in load_file(tmp_path / WEIGHTS_FILE).items()}
+    save_file(tensors, tmp_path / WEIGHTS_FILE)
     with pytest.raises(
         PretuneError, match="no model_type, and no family has such tensors; write the model_type into the file"
     ):
@@ -241,8 +243,8 @@ def test_a_family_that_could_be_several_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gpt", "bert-tiny", "pretune-small-en"])
 def test_a_folder_goes_before_a_preset_of_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.hf_config.say", said.append)
-    monkeypatch.setattr("pretune.models.loading.say", said.append)
+    monkeypatch.setattr("pretune.models.hf_config.log_info", said.append)
+    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
     monkeypatch.chdir(tmp_path)
     save(tmp_path / name, "BertForMaskedLM")
     config = json.loads((tmp_path / name / "config.json").read_text())
@@ -261,8 +263,8 @@ def test_a_folder_goes_before_a_preset_of_its_name(name: str, tmp_path: Path, mo
 def test_parameters_in_a_pickle_are_tensors(tmp_path: Path) -> None:
     save(tmp_path, "BertForMaskedLM")
     whole = pt.load(tmp_path)
-    tensors = load_file(tmp_path / WEIGHTS)
-    (tmp_path / WEIGHTS).unlink()
-    torch.save({name: torch.nn.Parameter(tensor) for name, tensor in tensors.items()}, tmp_path / PICKLE)
+    tensors = load_file(tmp_path / WEIGHTS_FILE)
+    (tmp_path / WEIGHTS_FILE).unlink()
+    torch.save({name: torch.nn.Parameter(tensor) for name, tensor in tensors.items()}, tmp_path / PICKLE_FILE)
     again = pt.load(tmp_path)
     assert_same(whole.root, again.root)

@@ -11,7 +11,7 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.backbones.onnx_runtime import GRAPH, STATES, OnnxBackbone, open_graph
+from pretune.backbones.onnx_runtime import GRAPH, STATES, OnnxBackbone, open_session
 from pretune.models.loading import load
 from pretune.models.onnx_export import export_graph, write_graph
 from pretune.objectives import parse_objective
@@ -63,7 +63,7 @@ def test_language_models_give_logits(family: str, head: str, tmp_path: Path) -> 
     ids = np.zeros_like(mask)
     for row, tokens in enumerate(texts):
         ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
-    session = open_graph(tmp_path / "graph" / GRAPH)
+    session = open_session(tmp_path / "graph" / GRAPH)
     assert session.get_outputs()[1].shape == ["rows", "length", peer.config.vocab_size]
     feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
     (logits,) = session.run(["logits"], {entry.name: feed[entry.name] for entry in session.get_inputs()})
@@ -85,7 +85,7 @@ def test_a_causal_head_on_an_encoder_sees_no_later_token(tmp_path: Path) -> None
     """A BERT trained as a language model is causal by its objective, not by its layers."""
     model = small("bert", tokenizer("wordpiece"), "lm")
     export_graph(model, tmp_path)
-    session, ids = open_graph(tmp_path / GRAPH), np.array([[5, 6, 7, 8], [5, 6, 9, 10]])
+    session, ids = open_session(tmp_path / GRAPH), np.array([[5, 6, 7, 8], [5, 6, 9, 10]])
     feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     (logits,) = session.run(["logits"], {entry.name: feed[entry.name] for entry in session.get_inputs()})
     np.testing.assert_allclose(logits[0, :2], logits[1, :2], atol=1e-5)
@@ -176,7 +176,7 @@ def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
         np.array([row["vector"] for row in pt.embed(folder, texts)]) for folder in (trained(), tmp_path / "graph")
     )
     np.testing.assert_allclose(first, second, atol=1e-4)
-    session = open_graph(tmp_path / "graph" / GRAPH)
+    session = open_session(tmp_path / "graph" / GRAPH)
     assert [entry.name for entry in session.get_outputs()] == ["last_hidden_state", "logits"]
     model = load(tmp_path / "graph")
     with pytest.raises(PretuneError, match="only the hidden states of its top layer"):
@@ -209,4 +209,4 @@ def test_a_pruned_model_is_a_graph_too(tmp_path: Path) -> None:
 def test_a_damaged_graph(tmp_path: Path) -> None:
     (tmp_path / GRAPH).write_bytes(b"no graph")
     with pytest.raises(PretuneError, match="ONNX Runtime cannot load the graph"):
-        open_graph(tmp_path / GRAPH)
+        open_session(tmp_path / GRAPH)

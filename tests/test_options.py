@@ -18,12 +18,12 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.cli import VERBS, main
 from pretune.compression import distillation, pruning_job, quantization
-from pretune.runtime.recipe import hints, section_of
+from pretune.runtime.recipe import find_section, parameter_types
 from pretune.training import settings
 from pretune.training.jobs import finetuning, pretraining_settings
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule, resolve_section
 from pretune.verbs import options
-from pretune.verbs.verb import given_options, only, parse_parameters, spelled, split_docstring, verb
+from pretune.verbs.verb import only, option_spelling, parse_parameters, set_options, split_docstring, verb
 from small_task import start, trained
 
 # Options that apply in every mode of their verb. A new option belongs either here or in an `only` of its verb.
@@ -68,9 +68,9 @@ ALWAYS_KEYS = {
     Optimizer: "name lr decay clip layer_decay head_factor ema average meant_for",
     Schedule: "kind warmup dropout",
     Batching: "length recompute",
-    Watching: "log save keep layers spike",
+    Monitoring: "log save keep layers spike",
 }
-SECTIONS = {"batch": Batching, "watching": Watching}
+SECTIONS = {"batch": Batching, "watching": Monitoring}
 
 
 def names(rule: Any) -> set[str]:
@@ -94,14 +94,14 @@ def test_every_section_key_declares_where_it_applies() -> None:
         needs, text, rows = (keys.get(section, ()) for keys in (settings.NEEDS, settings.ON_TEXT, settings.ON_ROWS))
         assert {*always.split(), *kinds, *needs, *text, *rows} == {key.name for key in fields(section)}  # type: ignore[arg-type]
         for name in {name for where in kinds.values() for name in where}:  # of kinds that there are
-            assert fill(section, section(name))  # type: ignore[type-var]
+            assert resolve_section(section, section(name))  # type: ignore[type-var]
 
 
 def test_verbs_accept_the_keys_of_their_kind_of_training() -> None:
     text = {f"{name}.{key}" for name, section in SECTIONS.items() for key in settings.ON_TEXT[section]}
     rows = {f"{name}.{key}" for name, section in SECTIONS.items() for key in settings.ON_ROWS[section]}
     for name, function in VERBS.items():
-        if not any(section_of(hint) is Batching for hint in hints(function).values()):
+        if not any(find_section(hint) is Batching for hint in parameter_types(function).values()):
             continue
         refused = {option for rule in function.rules for option in rule.options if "." in option}  # type: ignore[attr-defined]
         assert refused == {"pretrain": rows, "adapt": rows, "distill": text | rows}.get(name, text), name
@@ -164,7 +164,7 @@ SECTION = {
     "optimizer": Optimizer(lr=1e-3),
     "schedule": Schedule(kind="linear"),
     "batch": Batching(length=8),
-    "watching": Watching(log=1),
+    "watching": Monitoring(log=1),
 }
 COLUMNS = {"text": "a", "pair": "b", "label": "c", "columns": {"group": "d"}}
 FINETUNE = {"model": "{model}", "train": "{rows}", "out": "{out}"}
@@ -183,14 +183,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("tokenizer train", {"column": "text"}, {"corpus": "{text}"}, {"corpus": "{rows}"}),
     ("prepare", {"layout": "line"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}),
     ("prepare", {"column": "text"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}),
-    ("pretrain", {"batch": Batching(sequences=2), "watching": Watching(patience=1)}, {"model": "bert-tiny", "out": "{out}"}, {}),
+    ("pretrain", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, {"model": "bert-tiny", "out": "{out}"}, {}),
     ("pretrain", {"language": "ru"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
     ("pretrain", {"language": "ru"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}),
     ("pretrain", {"tokenizer": "t"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
     ("pretrain", {"from_": "x"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "bert-tiny", "out": "{out}"}),
     ("pretrain", {"partial": True}, {"model": "bert-tiny", "out": "{out}"}, {"model": "{model}", "out": "{out}"}),
     ("pretrain", {"parallel": "shard", "reduce": "bf16"}, {"model": "bert-tiny", "out": "{out}"}, {}),
-    ("adapt", {"batch": Batching(sequences=2), "watching": Watching(patience=1)}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {}),
+    ("adapt", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {}),
     ("adapt", {"language": "ru"}, {"model": "{model}", "data": "{store}", "out": "{out}"}, {"model": "{model}", "data": "{text}", "out": "{out}"}),
     ("pretrain", {"layout": "line", "column": "text"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}, {}),
     ("pretrain", {"layout": "line"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
@@ -201,7 +201,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("ulmfit", {"layout": "line", "errors": "replace"}, {"model": "{model}", "train": "{rows}", "out": "{out}"}, {"model": "{model}", "train": "{rows}", "texts": ["{text}"], "out": "{out}"}),
     ("ulmfit", {"column": "text"}, {"model": "{model}", "train": "{rows}", "texts": ["{text}"], "out": "{out}"}, {"model": "{model}", "train": "{rows}", "texts": ["{rows}"], "out": "{out}"}),
     ("finetune", {"batch": Batching(tokens=2, pack=2, stages=((1.0, 8),), ramp=(0.5, 0.5), exponent=0.5)}, FINETUNE, {}),
-    ("finetune", {"watching": Watching(held_out=0.1, packs=1)}, FINETUNE, {}),
+    ("finetune", {"watching": Monitoring(held_out=0.1, packs=1)}, FINETUNE, {}),
     ("finetune", {"epochs": 3.0}, {**FINETUNE, "budget": Budget(steps=1)}, FINETUNE),
     ("finetune", {"tokenizer": "t"}, FINETUNE, {**FINETUNE, "model": "bert-tiny"}),
     ("finetune", {"partial": True, "scratch": True, "dropout": {"x": 0.1}}, {**FINETUNE, "model": "bert-tiny"}, FINETUNE),
@@ -230,9 +230,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("distill", {**COLUMNS, "dev": "x", "soft": 0.5, "loss": "kl", "augment": 1, "epochs": 3.0, "processes": 2, "engine": "local"}, OF_TEXT, OF_TASK),
     ("distill", {"layout": "line", "errors": "replace"}, OF_TASK, OF_TEXT),
     ("distill", {"column": "text"}, OF_TEXT, {**DISTILL, "data": "{rows}"}),
-    ("distill", {"batch": Batching(sequences=2), "watching": Watching(patience=1)}, OF_TEXT, OF_TASK),
+    ("distill", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, OF_TEXT, OF_TASK),
     ("distill", {"loss_weights": {"cosine": 0}, "write": 5}, OF_TASK, OF_TEXT),
-    ("distill", {"batch": Batching(tokens=2), "watching": Watching(packs=1)}, OF_TASK, OF_TEXT),
+    ("distill", {"batch": Batching(tokens=2), "watching": Monitoring(packs=1)}, OF_TASK, OF_TEXT),
     ("distill", {"soft": 0.5, "control": True}, {**DISTILL, "unlabeled": "{text}"}, OF_TASK),
     ("distill", {"temperature": 2.0, "loss": "kl", "processes": 2, "engine": "ray"}, {**OF_TASK, "soft": 0.0}, {**OF_TASK, "soft": 0.0, "augment": 1}),
     ("distill", {"temperature": 2.0, "loss": "kl"}, {**OF_TASK, "teacher": "{regression}"}, OF_TASK),
@@ -299,7 +299,7 @@ def broken(function: Any, options: dict[str, Any]) -> list[Any]:
     """Return the rules that a call violates."""
     signature = inspect.signature(function)
     call = signature.bind(**options)
-    given = list(given_options(signature, call.arguments))
+    given = list(set_options(signature, call.arguments))
     call.apply_defaults()
     found = []
     for rule in function.rules:
@@ -324,7 +324,9 @@ def test_an_option_that_does_not_apply_is_refused_by_name(
         with pytest.raises(PretuneError) as refused:
             function(**{**put(wrong, places), option: value})
         message = str(refused.value)
-        assert all(spelled(key) in message for key in keys) and " only " in message and "leave" in message, message
+        assert all(option_spelling(key) in message for key in keys) and " only " in message and "leave" in message, (
+            message
+        )
         assert not places.out.exists()
         if right:
             assert not [
@@ -379,15 +381,18 @@ def test_keys_of_another_optimizer_or_schedule_are_refused() -> None:
         (Optimizer(name="adafactor", eps=1e-8), r"optimizer\.eps .* not to name=adafactor"),
         (Schedule(decay=0.1), r"schedule\.decay applies only to stable, not to kind=linear"),
         (Schedule(kind="constant", final=0.1), r"schedule\.final .* not to kind=constant"),
-        (Watching(on_spike="skip"), r"watching\.on_spike applies only with watching\.spike"),
-        (Watching(held_out=0.0, evaluate=5), r"watching\.evaluate applies only with watching\.held_out"),
+        (Monitoring(on_spike="skip"), r"watching\.on_spike applies only with watching\.spike"),
+        (Monitoring(held_out=0.0, evaluate=5), r"watching\.evaluate applies only with watching\.held_out"),
         (Batching(length=8, stages=((1.0, 8),)), r"batch\.length and batch\.stages"),
     ):
         with pytest.raises(PretuneError, match=words):
-            fill(type(given), given)  # type: ignore[type-var]
+            resolve_section(type(given), given)  # type: ignore[type-var]
     # What another layer says and the kind has no use for is left out: recipes name what counts.
-    assert fill(Optimizer, Optimizer(name="sgd"), {"betas": [0.9, 0.98]}).betas is None
-    assert fill(Optimizer, None).matrix_lr is None and fill(Optimizer, Optimizer(name="muon")).matrix_lr == 0.02
+    assert resolve_section(Optimizer, Optimizer(name="sgd"), {"betas": [0.9, 0.98]}).betas is None
+    assert (
+        resolve_section(Optimizer, None).matrix_lr is None
+        and resolve_section(Optimizer, Optimizer(name="muon")).matrix_lr == 0.02
+    )
     with pytest.raises(PretuneError, match="not to name=sgd"):
         pt.adapt(start() / "start", start() / "text.txt", optimizer=Optimizer(name="sgd", eps=1.0), out="never")
 
@@ -420,10 +425,10 @@ MODES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "prune": ("prune", pruning_job.PruningJob, PRUNE),
     "prune and train": ("prune", pruning_job.PruningJob, {**PRUNE, **FAST, "train": "{rows}"}),
     "quantize": ("quantize", quantization.QuantizationJob, {**QUANTIZE, "engine": "onnx"}),
-    "finetune": ("finetune", finetuning.Plan, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(length=16)}),
-    "self-training": ("finetune", finetuning.Plan, {**FINETUNE, **FAST, "seeds": 1, "report": False, "unlabeled": "{text}", "confident": 0.1}),
-    "several tasks": ("finetune", finetuning.Plan, {**FINETUNE, **FAST, "seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),
-    "pretrain": ("pretrain", pretraining_settings.Plan, {"model": "bert-tiny", "data": "{text}", "out": "{out}", "objective": "mlm", **FAST}),
+    "finetune": ("finetune", finetuning.FinetuningJob, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(length=16)}),
+    "self-training": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "seeds": 1, "report": False, "unlabeled": "{text}", "confident": 0.1}),
+    "several tasks": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),
+    "pretrain": ("pretrain", pretraining_settings.PretrainingJob, {"model": "bert-tiny", "data": "{text}", "out": "{out}", "objective": "mlm", **FAST}),
 }  # fmt: skip
 BY_THE_VERB = {"prune": {"vocabulary"}, "finetune": {"unlabeled"}}  # which passes them on in another form
 

@@ -13,7 +13,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.cli import VERBS, main
 from pretune.runtime.output_paths import INTERMEDIATE, RECIPE, RESULTS
-from pretune.runtime.parsing import write_sealed_json
+from pretune.runtime.parsing import write_checksummed_json
 from small_task import start
 
 WRITING = [name for name, function in VERBS.items() if "out" in inspect.signature(function).parameters]
@@ -106,7 +106,7 @@ def test_a_search_and_an_evaluation_with_other_settings_are_refused_first(tmp_pa
     (tmp_path / RECIPE).write_text("model: another\n")
     with pytest.raises(PretuneError, match="this run was started with other settings"):
         call("tune", tmp_path, model=start() / "start", trials=1)
-    write_sealed_json(tmp_path / "suite.json", {"model": "another"})
+    write_checksummed_json(tmp_path / "suite.json", {"model": "another"})
     with pytest.raises(PretuneError, match=r"holds an evaluation with other settings \(model"):
         pt.evaluate("nowhere", data=start(), suite="glue", out=tmp_path)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.packed import Batch, Capacity, make_targets, pack, pack_lists
+from pretune.packed import Batch, Capacity, pack, pack_lists, pack_targets
 
 
 @given(st.lists(st.integers(1, 10), max_size=8), st.integers(0, 50), st.integers(0, 5))
@@ -38,11 +38,11 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(PretuneError, match="20 tokens do not fit into 2 sequences of at most 8"):
         Capacity(20, 2, 8)
     with pytest.raises(PretuneError, match="3 targets do not fit into the 2"):
-        make_targets(np.arange(3), np.arange(3), capacity=2)
+        pack_targets(np.arange(3), np.arange(3), capacity=2)
 
 
 def test_a_batch_without_targets_counts_nothing() -> None:
-    batch = Batch((pack_lists([[1, 2]]),), {"x": make_targets(np.array([1]), np.array([2]))}, {"x": 1.0, "tokens": 2.0})
+    batch = Batch((pack_lists([[1, 2]]),), {"x": pack_targets(np.array([1]), np.array([2]))}, {"x": 1.0, "tokens": 2.0})
     blank = batch.blank()
     assert blank.counts == {"x": 0.0, "tokens": 0.0}
     assert not blank.targets["x"].weight.any()

@@ -4,12 +4,22 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pretune
-from pretune.runtime.html_report import Line, chart, commands, page, paragraph, section, table
+from pretune.runtime.html_report import (
+    ChartLine,
+    command_block,
+    paragraph,
+    render_chart,
+    render_page,
+    render_table,
+    section,
+)
 
 
 def test_a_page_is_well_formed_and_harmless() -> None:
     rows = [{"learner": "<script>alert(1)</script>", "accuracy": 0.51234}, {"learner": "b & c", "accuracy": 2}]
-    text = page("A < B", section("S & T", paragraph("x < y"), table(rows, best=1), commands("a", "b > c")))
+    text = render_page(
+        "A < B", section("S & T", paragraph("x < y"), render_table(rows, best=1), command_block("a", "b > c"))
+    )
     body = text[text.index("<body>") : text.index("</html>")]
     tree = ElementTree.fromstring(body.replace(" class=number", ' class="number"'))
     assert [cell.text for cell in tree.iter("td")] == ["<script>alert(1)</script>", "0.512", "b & c", "2"]
@@ -20,20 +30,20 @@ def test_a_page_is_well_formed_and_harmless() -> None:
 
 def test_a_chart_draws_each_line_and_names_it_once() -> None:
     lines = [
-        Line("tall", [(0, 0), (1, 1)], faint=True), Line("tall", [(0, 1), (1, 2)]), Line("flat", [(0, 0.5)], level=True),
+        ChartLine("tall", [(0, 0), (1, 1)], faint=True), ChartLine("tall", [(0, 1), (1, 2)]), ChartLine("flat", [(0, 0.5)], level=True),
     ]  # fmt: skip
-    svg = chart(lines, across="epochs", up="accuracy")
+    svg = render_chart(lines, across="epochs", up="accuracy")
     tree = ElementTree.fromstring(svg)
     drawn = [g for g in tree.iter("{http://www.w3.org/2000/svg}g") if (g.get("id") or "").startswith("line2d")]
     assert len(drawn) > 3
     assert svg.count("tall") == 1 or svg.count("<!-- tall -->") == 1
-    assert chart(lines, across="epochs", up="accuracy").count("<path") == svg.count("<path")
+    assert render_chart(lines, across="epochs", up="accuracy").count("<path") == svg.count("<path")
 
 
 def test_what_is_wider_than_a_phone_scrolls_in_its_own_box() -> None:
     rows = [{"text": "a long text that no narrow column should squeeze", "right": 1}]
-    drawn = chart([Line("one", [(0, 0), (1, 1)])], across="x", up="y")
-    text = page("Wide", section("S", table(rows), drawn))
+    drawn = render_chart([ChartLine("one", [(0, 0), (1, 1)])], across="x", up="y")
+    text = render_page("Wide", section("S", render_table(rows), drawn))
     assert text.count("<table") == text.count('<div class="scroll"><table') == 1
     assert text.count("<svg") == text.count('<div class="scroll"><svg') == 1
     assert "width=device-width, initial-scale=1" in text and "<td class=long>" in text and "<td class=number>" in text

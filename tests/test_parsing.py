@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from pretune.runtime.errors import LONGEST_MESSAGE, PretuneError, quote
 from pretune.runtime.parsing import (
-    conform,
     json_depth,
     parse_json,
     parse_yaml,
+    read_checksummed_json,
     read_json_lines,
     read_mapping,
-    read_sealed_json,
     read_text,
-    write_sealed_json,
+    validate_schema,
+    write_checksummed_json,
 )
 
 VALUES = st.recursive(
@@ -121,14 +121,14 @@ def test_a_sealed_file_shows_every_change(
 ) -> None:
     value.pop("sha256", None)
     path = tmp_path_factory.mktemp("sealed") / "state.json"
-    write_sealed_json(path, value)
-    assert read_sealed_json(path, "a state") == value
+    write_checksummed_json(path, value)
+    assert read_checksummed_json(path, "a state") == value
     raw = bytearray(path.read_bytes())
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(raw)
     try:
-        found = read_sealed_json(path, "a state")
+        found = read_checksummed_json(path, "a state")
     except PretuneError:
         return
     assert found == value  # white space, or another spelling of the same value
@@ -136,9 +136,9 @@ def test_a_sealed_file_shows_every_change(
 
 def test_values_of_the_wrong_type_are_named() -> None:
     with pytest.raises(PretuneError, match=r"state\.json: step: input should be a valid integer, not 'three'"):
-        conform({"step": "three"}, dict[str, int], "state.json")
+        validate_schema({"step": "three"}, dict[str, int], "state.json")
     with pytest.raises(PretuneError, match="step"):
-        conform({"step": True}, dict[str, int], "state.json")
+        validate_schema({"step": True}, dict[str, int], "state.json")
 
 
 def test_messages_stay_short_and_on_one_line() -> None:

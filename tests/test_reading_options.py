@@ -11,7 +11,7 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import VERBS
-from pretune.runtime.recipe import hints
+from pretune.runtime.recipe import parameter_types
 from tiny import read, tiny
 
 LINES = ["the red cat sat", "the old dog ran", "a red dog sat"]
@@ -37,7 +37,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", READERS)
 def test_the_options_are_the_same_everywhere(name: str) -> None:
-    known, ours = hints(VERBS["prepare"]), hints(VERBS[name])
+    known, ours = parameter_types(VERBS["prepare"]), parameter_types(VERBS[name])
     assert {option: ours[option] for option in ("layout", "column", "errors")} == {
         option: known[option] for option in ("layout", "column", "errors")
     }
@@ -73,7 +73,7 @@ def test_word_vectors_learn_from_text_read_as_told(
     def stop(documents: Iterator[Any], *_: Any, **__: Any) -> None:
         raise Enough([document.text for document in documents])
 
-    monkeypatch.setattr("pretune.inference.word_vector_models.train_static", stop)
+    monkeypatch.setattr("pretune.inference.word_vector_models.train_word_vectors", stop)
     with pytest.raises(Enough, match="caf\ufffd cat"):
         pt.train_vectors(table, column="remark", errors="replace", out=tmp_path / "vectors")
 
@@ -94,8 +94,8 @@ def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Pat
 
 def test_a_vocabulary_is_pruned_by_text_read_as_told(model: Path, table: Path, tmp_path: Path) -> None:
     run = pt.prune(model, vocabulary=table, column="remark", errors="replace", out=tmp_path / "a")
-    kept = pt.load(run).need_tokenizer().vocabulary
-    assert len(kept) < len(pt.load(model).need_tokenizer().vocabulary)
+    kept = pt.load(run).require_tokenizer().vocabulary
+    assert len(kept) < len(pt.load(model).require_tokenizer().vocabulary)
     assert run.recipe["column"] == "remark" and run.recipe["errors"] == "replace"
     with pytest.raises(PretuneError, match="--column applies only to tables of --vocabulary"):
         pt.prune(model, drop="top(1)", column="remark", out=tmp_path / "b")
@@ -112,10 +112,10 @@ def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, m
 
     train = tmp_path / "train.csv"
     train.write_text("text,label\ngood film,a\nbad film,b\n", encoding="utf-8")
-    monkeypatch.setattr(ulmfit, "way_of", lambda model: "forward")
-    monkeypatch.setattr(ulmfit, "rematch", lambda *_: None)
+    monkeypatch.setattr(ulmfit, "reading_direction", lambda model: "forward")
+    monkeypatch.setattr(ulmfit, "match_model_vocabulary", lambda *_: None)
     monkeypatch.setattr(ulmfit.Tokenizer, "load", lambda *_: None)
-    monkeypatch.setattr(ulmfit, "make_store", stop)
+    monkeypatch.setattr(ulmfit, "build_store", stop)
     with pytest.raises(Enough, match=r"good film.*the red cat sat.*caf\ufffd cat"):
         pt.ulmfit("any", train, texts=[table], column="remark", errors="replace", out=tmp_path / "runs")
     with pytest.raises(PretuneError, match="--column applies only to tables of --texts"):

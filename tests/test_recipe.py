@@ -9,17 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.runtime.recipe import Section, merge, parse_settings, read_recipe, resolve, write_recipe
+from pretune.runtime.recipe import (
+    RecipeSection,
+    merge_recipes,
+    parse_settings,
+    read_recipe,
+    validate_arguments,
+    write_recipe,
+)
 
 
 @dataclass(frozen=True)
-class Optimizer(Section):
+class Optimizer(RecipeSection):
     lr: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.999)
 
 
 @dataclass(frozen=True)
-class Budget(Section):
+class Budget(RecipeSection):
     flat: ClassVar[bool] = True
     steps: int | None = None
 
@@ -36,7 +43,7 @@ def verb(
 
 
 def check(values: dict[str, object]) -> dict[str, object]:
-    return resolve(verb, values, "verb")
+    return validate_arguments(verb, values, "verb")
 
 
 def test_sections_become_objects_and_defaults_stay_out() -> None:
@@ -103,4 +110,8 @@ def test_recipes_round_trip(tmp_path_factory: pytest.TempPathFactory, values: di
 
 
 def test_merging_goes_section_by_section() -> None:
-    assert merge({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}, "c": 4}) == {"a": {"x": 1, "y": 3}, "b": 1, "c": 4}
+    assert merge_recipes({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}, "c": 4}) == {
+        "a": {"x": 1, "y": 3},
+        "b": 1,
+        "c": 4,
+    }

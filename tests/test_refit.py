@@ -14,15 +14,15 @@ import torch
 from conftest import RUSSIAN, english_documents
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.adapt_vocabulary import lengthen, match_vocabulary
+from pretune.models.adapt_vocabulary import extend_positions, replace_vocabulary
 from pretune.models.loading import load
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.packed import pack
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.shared_vocabulary import match_tokens
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import Kind, train
+from pretune.text.tokenizers.training import Kind, train_on_documents
 
 WIDTHS = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
@@ -37,7 +37,7 @@ WIDTHS = {
 @cache
 def tokenizer(kind: Kind, size: int = 350, russian: bool = False) -> Tokenizer:
     texts = RUSSIAN if russian else english_documents()[:2]
-    return train([Document(text, Path("x"), 1) for text in texts], kind, size, fit=True)
+    return train_on_documents([Document(text, Path("x"), 1) for text in texts], kind, size, fit=True)
 
 
 def small(family: str, words: Tokenizer, objective: str, **sizes: Any) -> Model:
@@ -46,7 +46,7 @@ def small(family: str, words: Tokenizer, objective: str, **sizes: Any) -> Model:
     keys = {field.name for field in fields(found.config)}  # WIDTHS has those of all families
     config = found.read_config({key: value for key, value in (WIDTHS | ids | sizes).items() if key in keys})
     torch.manual_seed(0)
-    model = Model(found, config, Root(found.build(config)), words, objective)
+    model = Model(found, config, Network(found.build(config)), words, objective)
     model.add_heads(parse_objective(objective).objectives)
     for tensor in model.root.tensors().values():
         torch.nn.init.normal_(tensor.detach(), std=0.2)
@@ -98,7 +98,7 @@ def test_shared_tokens_keep_their_vectors_and_biases_and_the_rest_start_from_the
 ) -> None:
     old, new = tokenizer("byte-bpe"), tokenizer("byte-bpe", 400, russian=True)
     model = small(family, old, objective)
-    made, report = match_vocabulary(model, new)
+    made, report = replace_vocabulary(model, new)
     where = match_tokens(old, new)
     matched = np.flatnonzero(where >= 0)
     assert report["matched"] == len(matched) == new.size - report["from_the_mean"]
@@ -129,7 +129,7 @@ def test_positions_that_are_counted_from_the_padding_token_move_with_it() -> Non
     model = small("roberta", old, "mlm")
     shifted = small("roberta", old, "mlm", pad_token_id=7, max_position_embeddings=30)
     for source in (model, shifted):
-        made, _ = match_vocabulary(source, new)
+        made, _ = replace_vocabulary(source, new)
         where = match_tokens(old, new)
         ids = np.flatnonzero(where >= 0)[:9]
         ours = made.backbone(pack(ids, np.array([9]))).last
@@ -143,7 +143,7 @@ def test_positions_that_are_counted_from_the_padding_token_move_with_it() -> Non
 def test_more_positions(family: str, objective: str, how: Any, tmp_path: Path) -> None:
     model = small(family, tokenizer("byte-bpe"), objective)
     was = model.backbone.longest
-    made, report = lengthen(model, 61, how)
+    made, report = extend_positions(model, 61, how)
     assert made.backbone.longest == 61
     assert (report["positions"], report["were"]) == (61, was)
     old, learned = (
@@ -160,7 +160,7 @@ def test_more_positions(family: str, objective: str, how: Any, tmp_path: Path) -
     made.save(tmp_path)
     assert load(tmp_path).backbone.longest == 61
     with pytest.raises(PretuneError, match=f"already has {was} positions; give a number larger than that"):
-        lengthen(model, was)
+        extend_positions(model, was)
 
 
 @pytest.mark.parametrize(("family", "objective", "kind"), [("modernbert", "mlm", "rotary"), ("t5", "spans", "relative"), ("marian", "translate", "sinusoidal")])  # fmt: skip
@@ -169,13 +169,13 @@ def test_models_without_learned_positions_need_no_more(family: str, objective: s
     with pytest.raises(
         PretuneError, match=rf"{family}: there are no learned positions to extend: positions are {kind}"
     ):
-        lengthen(model, 4096)
+        extend_positions(model, 4096)
 
 
 def test_sines_that_are_kept_as_a_table_are_computed(tmp_path: Path) -> None:
     model = small("xlm", tokenizer("byte-bpe"), "mlm", sinusoidal_embeddings=True, emb_dim=16, n_layers=2, n_heads=2)
-    model.backbone.embed.positions.fix_waves()
-    made, _ = lengthen(model, 50)
+    model.backbone.embed.positions.freeze_sinusoidal()
+    made, _ = extend_positions(model, 50)
     table = made.backbone.embed.positions.weight
     assert table.shape == (50, 16)
     assert torch.equal(table[:24], model.backbone.embed.positions.weight)

@@ -198,7 +198,7 @@ def test_bad_tags_are_said_in_a_line(
         pt.finetune(tagger, bad, objective="tag", out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
     said: list[str] = []
-    monkeypatch.setattr("pretune.objectives.tasks.tag.say", said.append)
+    monkeypatch.setattr("pretune.objectives.tasks.tag.log_info", said.append)
     odd = tmp_path / "odd.conll"
     odd.write_text("Anna B-PER\n\nMars B-PLANET\n", encoding="utf-8")
     pt.finetune(

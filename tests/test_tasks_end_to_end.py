@@ -148,7 +148,7 @@ def refusal(task: Task, file: Path) -> str:
     """Why the examples of a file are refused, if they are."""
     try:
         examples = task.read(file, {})
-        task.fit(examples).lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=examples), 32)
+        task.fit(examples).tokenize_examples(Data(Tokenizer.load(few_words()), TEMPLATE, rows=examples), 32)
     except pt.PretuneError as error:
         return str(error)
     return ""

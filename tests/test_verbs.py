@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 import pretune as pt
 from pretune.training.run_folder import Run
-from pretune.verbs.quickstart import MARK
+from pretune.verbs.quickstart import MARKER
 
 SMALL = ["--set", "batch.tokens=256", "--set", "batch.length=64"]
 
@@ -49,7 +49,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Run:
         objective="mlm+nsp",
         budget=pt.Budget(steps=60),
         batch=pt.Batching(tokens=1024, length=64),
-        watching=pt.Watching(evaluate=30),
+        watching=pt.Monitoring(evaluate=30),
         out=folder / "mine",
     )
 
@@ -441,7 +441,7 @@ def test_a_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None
         0,
         0,
     ]
-    ids = model.need_tokenizer().encode("unparenthesized")
+    ids = model.require_tokenizer().encode("unparenthesized")
     assert len(ids) > 1
     (batch,) = text_batches(model, texts[:1])
     with torch.no_grad():
@@ -452,7 +452,7 @@ def test_a_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None
 def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path) -> None:
     arguments = ["quickstart", pretrained.folder, "--labels", 4, "--seeds", 2, "--epochs", 2, "--seconds", 2, "--json"]
     (tmp_path / "q").mkdir()
-    (tmp_path / "q" / MARK).touch()
+    (tmp_path / "q" / MARKER).touch()
     (tmp_path / "q" / "report.html").write_text("of another day")  # a quickstart that is there is replaced
     result = json.loads(run(*arguments, "--out", tmp_path / "q").stdout)
     assert sorted(result) == ["bag_of_words", "pretrained", "scratch", "seconds"]

@@ -11,7 +11,7 @@ import torch
 import pretune as pt
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.training.checkpoints import load_newest
 from pretune.training.run_folder import Run
 
@@ -29,11 +29,11 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     sizes |= {"initializer_range": 0.1}
     config = family.read_config(sizes)
     torch.manual_seed(0)
-    Model(family, config, Root(family.build(config)), tokenizer, "plm").save(folder / "start")
+    Model(family, config, Network(family.build(config)), tokenizer, "plm").save(folder / "start")
     return pt.pretrain(
         folder / "start", folder / "text.txt", objective="plm(stateful=true)", tokenizer=folder / "start",
         out=folder / "run", budget=pt.Budget(steps=8), batch=pt.Batching(tokens=128, length=16),
-        optimizer=pt.Optimizer(lr=5e-3), watching=pt.Watching(log=1, save=4, evaluate=4),
+        optimizer=pt.Optimizer(lr=5e-3), watching=pt.Monitoring(log=1, save=4, evaluate=4),
     )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_it_learns_and_its_memory_is_saved(pretrained: Run) -> None:
     newest = load_newest(pretrained.folder)
     assert newest is not None
     carry = newest[1]["carry"]
-    memory = load_model(pretrained.folder).backbone.restore_carry(
+    memory = load_model(pretrained.folder).backbone.restore_state(
         {name.removeprefix("0/"): tensor for name, tensor in carry.items()}
     )
     assert memory.states[0].shape[1:] == (8, 32) and len(memory.states) == 2

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.errors import PretuneError
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule
 from pretune.verbs.adapt import adapt
 from pretune.verbs.ask import ask
 from pretune.verbs.bench import bench_device
@@ -62,6 +62,7 @@ __all__ = [
     "Budget",
     "Family",
     "Model",
+    "Monitoring",
     "Objective",
     "Optimizer",
     "Packed",
@@ -71,7 +72,6 @@ __all__ = [
     "Store",
     "Task",
     "Tokenizer",
-    "Watching",
     "__version__",
     "adapt",
     "ask",

@@ -22,19 +22,19 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from cyclopts import App, Parameter
 
 import pretune
-from pretune.runtime.console import render
-from pretune.runtime.errors import PretuneError, running_with, shorten
-from pretune.runtime.progress import say
+from pretune.runtime.console import format_result
+from pretune.runtime.errors import PretuneError, command_options, shorten
+from pretune.runtime.progress import log_info
 from pretune.runtime.recipe import (
-    Loaded,
+    LoadedObject,
     Values,
-    hints,
-    merge,
+    find_section,
+    merge_recipes,
+    parameter_types,
     parse_settings,
     read_recipe,
-    resolve,
     section_keys,
-    section_of,
+    validate_arguments,
 )
 from pretune.verbs.verb import parse_parameters, split_docstring
 
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         advice = OTHER_ADVICE.get(error.errno, "free some space, or choose another place")
         _fail(f"{shorten(str(error.filename or 'output'), 200)}: {error.strerror}; {advice}")
     except KeyboardInterrupt:
-        say("interrupted")
+        log_info("interrupted")
         sys.exit(130)
     except (MemoryError, RuntimeError) as error:
         from pretune.runtime.devices import out_of_memory  # imports torch, which `--help` does without
@@ -133,7 +133,7 @@ def check_flags(arguments: Sequence[str]) -> None:
     name = next((name for name in VERBS if list(arguments[: len(name.split())]) == name.split()), None)
     if name is None:
         return
-    flags = {_spell(option) for option, hint in hints(VERBS[name]).items() if hint is bool} | {"--json"}
+    flags = {_spell(option) for option, hint in parameter_types(VERBS[name]).items() if hint is bool} | {"--json"}
     for option, value in pairwise(arguments):
         if option in flags and value.lower() in ("true", "false"):
             no = option.replace("--", "--no-", 1)
@@ -165,8 +165,8 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
     options: list[inspect.Parameter] = []
     positional = True
     for parameter in inspect.signature(verb).parameters.values():
-        hint = hints(verb)[parameter.name]
-        section = section_of(hint)
+        hint = parameter_types(verb)[parameter.name]
+        section = find_section(hint)
         if section is not None:
             if section.flat:  # other sections are set with --set
                 for field in fields(section):  # type: ignore[arg-type]
@@ -195,18 +195,18 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         given = signature.bind_partial(*arguments, **named).arguments
         as_json = given.pop("json", False)
         values = without_defaults(verb, read_recipe(given.pop("recipe"))) if given.get("recipe") else {}
-        values = merge(values, parse_settings(given.pop("set", ())))
+        values = merge_recipes(values, parse_settings(given.pop("set", ())))
         for option, value in given.items():
-            values = merge(values, _nest(homes[option], value))
-        with running_with(option.name.rstrip("_").replace("_", "-") for option in options):
-            result = verb(**resolve(verb, values, name))
+            values = merge_recipes(values, _nest(homes[option], value))
+        with command_options(option.name.rstrip("_").replace("_", "-") for option in options):
+            result = verb(**validate_arguments(verb, values, name))
         _destroy_process_group()
         if os.environ.get("RANK", "0") != "0":  # only the first process prints the result
             return
         if as_json:
             print(json.dumps(result.describe(), ensure_ascii=False, default=str), flush=True)
         else:
-            print(render(result.table() if hasattr(result, "table") else result.describe()), flush=True)
+            print(format_result(result.table() if hasattr(result, "table") else result.describe()), flush=True)
 
     command.__name__ = verb.__name__
     command.__doc__ = description
@@ -231,7 +231,7 @@ def _describe_settings(verb: Callable[..., Any]) -> str:
     """Return the help of --set, which lists the recipe sections of a verb with the keys that apply to it."""
     refused = {option for rule in getattr(verb, "rules", ()) if rule.never for option in rule.options}
     sections = []
-    for name, section in ((name, section_of(hint)) for name, hint in hints(verb).items()):
+    for name, section in ((name, find_section(hint)) for name, hint in parameter_types(verb).items()):
         if section is not None and not section.flat:
             keys = [key for key in section_keys(section) if f"{name}.{key}" not in refused]
             sections.append(f"{name} ({', '.join(keys)})")
@@ -280,7 +280,7 @@ def _simplify(hint: Any) -> Any:
         if str in kinds:  # other types only in a recipe
             return str
         return Union[tuple(kinds)] if len(kinds) > 1 else kinds[0]
-    if hint in (Path, Loaded):
+    if hint in (Path, LoadedObject):
         return str
     if origin is None or origin is Literal:
         return hint

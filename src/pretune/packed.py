@@ -69,7 +69,7 @@ class Packed:
 
     def to(self, device: torch.device) -> Packed:
         """Return a copy on another device, transferred asynchronously."""
-        moved = self.map(lambda tensor: move(tensor, device))
+        moved = self.map(lambda tensor: copy_async(tensor, device))
         moved.host_offsets = self.host_offsets if device.type == "cpu" else None
         return moved
 
@@ -94,7 +94,7 @@ class Targets:
 
     def to(self, device: torch.device) -> Targets:
         """Return a copy on another device."""
-        return self.map(lambda tensor: move(tensor, device))
+        return self.map(lambda tensor: copy_async(tensor, device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Targets:
         """Return a copy with `change` applied to every tensor."""
@@ -139,7 +139,7 @@ class Batch:
         return replace(self, targets=targets, counts=dict.fromkeys(self.counts, 0.0))
 
 
-def move(tensor: Tensor, device: torch.device) -> Tensor:
+def copy_async(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to a device asynchronously, by way of pinned memory: a copy from pageable memory would block the host."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
@@ -199,10 +199,10 @@ def _extend(column: Array, tail: int) -> Array:
     return np.concatenate([column, np.zeros((tail, *column.shape[1:]), dtype=column.dtype)])
 
 
-def make_targets(at: Array, target: Array, weight: Array | None = None, capacity: int | None = None) -> Targets:
+def pack_targets(at: Array, target: Array, weight: Array | None = None, capacity: int | None = None) -> Targets:
     """Build the targets of a loss term, filled up to `capacity` with unused slots of weight 0.
 
-    >>> make_targets(np.array([4]), np.array([7]), capacity=3).weight.tolist()
+    >>> pack_targets(np.array([4]), np.array([7]), capacity=3).weight.tolist()
     [1.0, 0.0, 0.0]
     """
     if weight is None:

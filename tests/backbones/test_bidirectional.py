@@ -10,31 +10,31 @@ import torch
 
 from material import store, two_ways
 from peers import check_folder_and_back
-from pretune.backbones.bidirectional import TwoWays
-from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.bidirectional import BidirectionalBackbone
+from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.families import FAMILIES
 from pretune.models.create_model import make_model
-from pretune.models.model import Model, Root
-from pretune.nn.attention.packed_layout import reverse
+from pretune.models.model import Model, Network
+from pretune.nn.attention.packed_layout import reverse_index
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize
-from pretune.nn.output_heads import VocabularyHead
-from pretune.nn.recurrent import Recurrence, RecurrentLayer
+from pretune.nn.output_heads import TiedVocabularyHead
+from pretune.nn.recurrent import RecurrentCells, RecurrentLayer
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack_lists
 
 SENTENCES = [[5, 6, 7, 8], [9], [4, 5, 6], [11, 10, 9, 8, 7]]
 
 
-def recurrent(vocabulary: int, width: int = 12, layers: int = 2) -> TwoWays:
+def recurrent(vocabulary: int, width: int = 12, layers: int = 2) -> BidirectionalBackbone:
     torch.manual_seed(0)
     embed = Embeddings(vocabulary, width)
 
-    def way() -> Recurrent:
-        cells = [RecurrentLayer(Recurrence(width, width)) for _ in range(layers)]
-        return Recurrent(embed, cells, vocabulary_head=lambda: VocabularyHead(vocabulary))
+    def way() -> RecurrentBackbone:
+        cells = [RecurrentLayer(RecurrentCells(width, width)) for _ in range(layers)]
+        return RecurrentBackbone(embed, cells, vocabulary_head=lambda: TiedVocabularyHead(vocabulary))
 
-    return initialize(TwoWays(way(), way()), 0.2)
+    return initialize(BidirectionalBackbone(way(), way()), 0.2)
 
 
 MADE: dict[str, Any] = {"attention": two_ways, "recurrent": recurrent}
@@ -52,7 +52,7 @@ def test_states_concatenate_both_directions(kind: str) -> None:
         ahead, back = network.ahead(packed, keep="all"), network.back(backward(packed), keep="all")
     bounds = pairwise(packed.offsets.tolist())
     turn = np.concatenate([np.arange(start, end)[::-1] for start, end in bounds])
-    assert reverse(packed).tolist() == turn.tolist()
+    assert reverse_index(packed).tolist() == turn.tolist()
     assert len(states.layers) == 3 and states.last.shape == (len(packed), network.width)
     for layer, x, y in zip(states.layers, ahead.layers, back.layers, strict=True):
         torch.testing.assert_close(layer, torch.cat([x, y[turn]], 1))
@@ -88,7 +88,7 @@ def test_save_and_load(tmp_path: Path) -> None:
         {"vocab_size": store().tokenizer.size, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
         | {"intermediate_size": 24}
     )
-    model = Model(family, config, Root(family.build(config)), store().tokenizer)
+    model = Model(family, config, Network(family.build(config)), store().tokenizer)
     check_folder_and_back(model, parse_objective("bilm"), tmp_path)
 
 

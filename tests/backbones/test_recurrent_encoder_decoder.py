@@ -16,10 +16,10 @@ from pretune.backbones.recurrent_state import RecurrentCache
 from pretune.families import FAMILIES
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import Data, parse_objective
 from pretune.packed import Capacity, pack, pack_lists
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, collate
 
 SMALL = {"vocab_size": 40, "embedding_size": 8, "hidden_size": 12, "encoder_layers": 2, "decoder_layers": 2}
@@ -101,7 +101,7 @@ def test_every_parameter_is_in_one_group_and_learns(kind: str) -> None:
 def test_save_and_load(kind: str, tmp_path: Path) -> None:
     family, mixture = FAMILIES["seq2seq"], parse_objective("translate")
     config = family.read_config({**SMALL, **KINDS[kind]})
-    model = Model(family, config, Root(family.build(config)))
+    model = Model(family, config, Network(family.build(config)))
     model.add_heads(mixture.objectives)
     for parameter in model.root.parameters():
         nn.init.normal_(parameter)
@@ -155,8 +155,8 @@ def test_seq2seq_objectives_memorize_a_batch(kind: str, objective: str) -> None:
     sizes = {"vocab_size": made_data.tokenizer.size, "target_vocab_size": None, "initializer_range": 0.15}
     backbone = made(kind, **sizes).train()
     head = part.head(backbone)
-    epoch = part.arrange(made_data, Packing(128, 32), Draws(0))
-    batch = collate(part.corrupt(epoch.pack(0), made_data.tokenizer, Draws(0)))
+    epoch = part.arrange(made_data, Packing(128, 32), EpochRandom(0))
+    batch = collate(part.corrupt(epoch.pack(0), made_data.tokenizer, EpochRandom(0)))
     optimizer = torch.optim.Adam([*backbone.parameters(), *head.parameters()], lr=0.01)
     losses = []
     for _ in range(25):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from canary import VOCABULARY, xl
 from pretune.backbones.encoder import Encoder
-from pretune.backbones.segment_memory import Memory
+from pretune.backbones.segment_memory import SegmentMemory
 from pretune.nn.attention.patterns import causal
 from pretune.packed import Capacity, Packed, pack
 
@@ -48,7 +48,7 @@ def test_memory_is_attention_over_the_longer_text(ids) -> None:  # type: ignore[
     for start in range(0, 4 * LENGTH, LENGTH):
         states = stack(segment(ids[:, start : start + LENGTH]), carry=carry)
         torch.testing.assert_close(rows(states.last), whole[:, start : start + LENGTH], atol=1e-5, rtol=1e-5)
-        carry = Memory.from_tensors(states.carry.tensors())
+        carry = SegmentMemory.from_tensors(states.carry.tensors())
         assert carry.used.tolist() == [start + LENGTH] * 2
 
 

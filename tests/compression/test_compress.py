@@ -9,8 +9,8 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.compression import pruning_job, quantization
-from pretune.compression.search import parse_sequence, usual_sequences
-from pretune.compression.targets import Found, Target, choose, parse_target
+from pretune.compression.search import default_pipelines, parse_pipeline
+from pretune.compression.targets import Candidate, Target, choose_candidate, parse_target
 from small_task import start, trained
 
 pytestmark = pytest.mark.usefixtures("briefly")
@@ -84,23 +84,23 @@ def test_parsing_targets() -> None:
 
 
 def test_choosing_a_candidate() -> None:
-    found = [Found("whole", 100, 1.0, 1.0), Found("half", 50, 0.5, 0.98), Found("tiny", 10, 0.1, 0.8)]
-    assert choose(found, [parse_target("quality>=0.97")]) == found[1]
-    assert choose(found, [Target("size", 60)]) == found[1]
-    assert choose(found, [Target("latency", 0.2), Target("quality", 0.9)]) is None
+    found = [Candidate("whole", 100, 1.0, 1.0), Candidate("half", 50, 0.5, 0.98), Candidate("tiny", 10, 0.1, 0.8)]
+    assert choose_candidate(found, [parse_target("quality>=0.97")]) == found[1]
+    assert choose_candidate(found, [Target("size", 60)]) == found[1]
+    assert choose_candidate(found, [Target("latency", 0.2), Target("quality", 0.9)]) is None
 
 
 def test_parsing_sequences() -> None:
-    assert "layers=6 > int8" in usual_sequences(12)
-    for text in usual_sequences(12):
-        parse_sequence(text)
+    assert "layers=6 > int8" in default_pipelines(12)
+    for text in default_pipelines(12):
+        parse_pipeline(text)
     for text, words in (
         ("int8 > layers=6", "layers must be the first step"),
         ("layer=6", "did you mean 'layers'"),
         ("heads", "needs a number"),
     ):
         with pytest.raises(PretuneError, match=words):
-            parse_sequence(text)
+            parse_pipeline(text)
 
 
 def test_a_model_without_a_task_is_refused(tmp_path: Path) -> None:

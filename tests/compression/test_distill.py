@@ -14,13 +14,13 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.cli import main
 from pretune.compression import distillation
-from pretune.compression.parameter_sharing import shared_twin
+from pretune.compression.parameter_sharing import convert_to_albert
 from pretune.inference import teacher_labels
 from pretune.models.loading import load
 from pretune.objectives import Loss, parse_objective
 from pretune.text.examples.augmentation import augment
-from pretune.text.examples.labeled import Labeled
-from pretune.training.jobs.finetuning import Material
+from pretune.text.examples.labeled import LabeledRows
+from pretune.training.jobs.finetuning import TaskData
 from small_task import start, trained, tune
 from tiny import read, tiny
 from tiny import tune as learn
@@ -78,15 +78,18 @@ def test_predictions_for_unlabeled_texts_are_cached(tmp_path: Path, monkeypatch:
     with np.load(cache) as kept:
         assert kept["shares"].shape == (run.results["texts"], 2)
     shutil.copytree(cache.parent, tmp_path / "again/intermediate")  # what an attempt that was stopped leaves behind
-    monkeypatch.setattr(teacher_labels, "answer_parts", None)
+    monkeypatch.setattr(teacher_labels, "predict_excerpts", None)
     assert pt.distill(trained(), out=tmp_path / "again", **asked).finished  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
 def test_predictions_of_several_processes_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teacher_labels, "SOME", 8)
-    rows = Labeled(Path("texts"), {}, texts(tmp_path).read_text().splitlines(), lines=list(range(1, 49)))
-    one, two = (teacher_labels.ask([str(trained())], rows, ["no", "yes"], tmp_path / f"{n}.npz", n) for n in (1, 2))
+    monkeypatch.setattr(teacher_labels, "EXCERPT_ROWS", 8)
+    rows = LabeledRows(Path("texts"), {}, texts(tmp_path).read_text().splitlines(), lines=list(range(1, 49)))
+    one, two = (
+        teacher_labels.label_with_teachers([str(trained())], rows, ["no", "yes"], tmp_path / f"{n}.npz", n)
+        for n in (1, 2)
+    )
     np.testing.assert_allclose(one, two, atol=1e-6)
     assert one.shape == (48, 2)
 
@@ -169,7 +172,7 @@ def test_loss_weights_are_those_of_distilbert_or_given(tmp_path: Path, monkeypat
 
 def test_control_of_task_agnostic_distillation(tmp_path: Path) -> None:
     teacher = teacher_of_tokens(tmp_path / "mlm")
-    run = from_text(teacher, tmp_path / "student", control=True, watching=pt.Watching(evaluate=1))
+    run = from_text(teacher, tmp_path / "student", control=True, watching=pt.Monitoring(evaluate=1))
     assert [row["model"] for row in run.results["beside"]] == ["teacher", "student without a teacher", "student"]
     control = pt.Run(tmp_path / "student/intermediate/control")
     assert control.finished and run.results["control/dev/mlm"] == control.results["dev/mlm"] > 0
@@ -194,9 +197,9 @@ def test_nothing_is_written_outside_the_run_folder(verb: str, tmp_path: Path) ->
 
 def test_converting_bert_to_albert(tmp_path: Path) -> None:
     teacher = load(trained())
-    twin = shared_twin(teacher, 32)
+    twin = convert_to_albert(teacher, 32)
     assert twin.family.name == "albert" and twin.backbone.depth == 4 and len(twin.backbone.layers) == 1
-    wide = shared_twin(teacher, 63)
+    wide = convert_to_albert(teacher, 63)
     from pretune.packed import pack_lists
 
     packed = pack_lists([[5, 9, 12, 40, 7]])
@@ -218,7 +221,7 @@ def test_augmentation(tmp_path: Path) -> None:
     assert made and pairs == augment(few, 3) and not set(made) & set(few) and all(made)
     words = {word for text in few for word in text.split()}
     assert {word for text in made for word in text.split()} <= words
-    rows = Labeled(Path("rows"), {}, few, ["x", "y"], lines=[1, 2])
+    rows = LabeledRows(Path("rows"), {}, few, ["x", "y"], lines=[1, 2])
     job = distillation.DistillationJob(teachers=["teacher"], student="layers=2", out=tmp_path / "out", augment=3)
     varied = distillation.with_variants(None, rows, job)
     assert varied.texts == made and varied.pairs == ["xy"[number] for number, _ in pairs]
@@ -258,7 +261,7 @@ def test_distillation_on_text_generated_by_the_teacher(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("An assignment is\nThe value of a name\n" * 6, encoding="utf-8")
     run = pt.distill(
         tmp_path / "gpt", student="layers=2", data=tmp_path / "text.txt", write=6, out=tmp_path / "student",
-        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=256, length=24), watching=pt.Watching(held_out=0.0),
+        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=256, length=24), watching=pt.Monitoring(held_out=0.0),
     )  # fmt: skip
     lines = (tmp_path / "student/intermediate/written.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 12 and all(line.startswith(("An assignment is", "The value of a name")) for line in lines)
@@ -306,12 +309,14 @@ def test_sequence_level_distillation(tmp_path: Path) -> None:
 
 
 def test_regression_targets_are_mixed_with_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Labeled(Path("rows"), {}, ["a", "b"], labels=[1.0, 3.0], lines=[1, 2])
-    more = Labeled(Path("more"), {}, ["c"], lines=[1])
+    rows = LabeledRows(Path("rows"), {}, ["a", "b"], labels=[1.0, 3.0], lines=[1, 2])
+    more = LabeledRows(Path("more"), {}, ["c"], lines=[1])
     mixture = parse_objective("regress")
     (task,) = mixture.objectives
-    material: Any = Material(mixture, task, task, rows, None, [])  # type: ignore[arg-type]
-    monkeypatch.setattr(distillation, "ask", lambda teachers, read, *others: np.full((len(read), 1), 5.0))
+    material: Any = TaskData(mixture, task, task, rows, None, [])  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        distillation, "label_with_teachers", lambda teachers, read, *others: np.full((len(read), 1), 5.0)
+    )
     options: dict[str, Any] = {"teachers": ["teacher"], "student": "layers=2", "train": "rows", "soft": 0.25}
     job = distillation.DistillationJob(out=tmp_path / "out", **options)
     taught = distillation.add_predictions(job, material, more)

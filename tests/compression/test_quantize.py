@@ -15,24 +15,30 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.backbones.onnx_runtime import OnnxBackbone, feeds, open_graph
+from pretune.backbones.onnx_runtime import OnnxBackbone, open_session, padded_inputs
 from pretune.compression import onnx_int8, quantization
-from pretune.compression.measurement import Costs, bytes_of, some_texts, verdict
-from pretune.compression.onnx_int8 import dynamic, learned, static
-from pretune.compression.quantization import QuantizationJob, check, choose_engine, write_learned
-from pretune.compression.task_model import Trained
+from pretune.compression.measurement import Costs, model_bytes, summarize_gains, synthetic_texts
+from pretune.compression.onnx_int8 import quantize_graph_dynamic, quantize_graph_learned, quantize_graph_static
+from pretune.compression.quantization import QuantizationJob, check_options, choose_engine, write_aware_graph
+from pretune.compression.task_model import TrainedModel
 from pretune.inference.batching import text_batches
 from pretune.models.loading import load
 from pretune.models.onnx_export import INPUTS, PaddedModel, write_graph
 from pretune.nn.linear import Linear
 from pretune.nn.quantized import int8
 from pretune.nn.quantized.int4 import Int4Linear
-from pretune.nn.quantized.int8 import REDUCED
-from pretune.nn.quantized.quantization_aware import add_rounding, keep_rounded, linears, rounded, use_ranges
+from pretune.nn.quantized.int8 import LARGEST_7_BIT
+from pretune.nn.quantized.quantization_aware import (
+    add_fake_quantization,
+    fake_quantize,
+    named_linears,
+    remove_fake_quantization,
+    set_input_ranges,
+)
 from pretune.objectives import parse_objective
 from pretune.objectives.tasks.classify import Pooling
-from pretune.objectives.tasks.layer_features import On
-from pretune.runtime.tensor_encoding import as_int8, restored, to_int8
+from pretune.objectives.tasks.layer_features import OnLayerFeatures
+from pretune.runtime.tensor_encoding import decode_tensors, encode_int8, quantize_rows
 from pretune.training.jobs.finetuning import RANGES
 from small_task import start, trained
 from test_refit import small, tokenizer
@@ -105,7 +111,7 @@ def test_quantization_aware_training(tmp_path: Path) -> None:
     assert list(rows) == ["before", "trained for int8", "quantized without that", "quantized"]
     source = load(tmp_path / "q8/intermediate/aware")
     ranges = json.loads((tmp_path / "q8/intermediate/aware" / RANGES).read_text())
-    assert list(ranges) == [path for path, _ in linears(source.backbone)] and min(ranges.values()) > 0
+    assert list(ranges) == [path for path, _ in named_linears(source.backbone)] and min(ranges.values()) > 0
     graph = onnx.load(tmp_path / "q8" / "model.onnx").graph
     values = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
     values |= {n.output[0]: numpy_helper.to_array(n.attribute[0].t) for n in graph.node if n.op_type == "Constant"}
@@ -114,8 +120,8 @@ def test_quantization_aware_training(tmp_path: Path) -> None:
     assert scales == pytest.approx(sorted(largest / 127 for largest in ranges.values()), rel=1e-5)
     assert {(int(values[node.input[2]]), values[node.input[2]].dtype.name) for node in nodes} == {(128, "uint8")}
     assert not any(node.op_type == "DynamicQuantizeLinear" for node in graph.node)
-    for path, linear in linears(source.backbone):
-        whole, scale = to_int8(linear.weight.detach(), REDUCED)
+    for path, linear in named_linears(source.backbone):
+        whole, scale = quantize_rows(linear.weight.detach(), LARGEST_7_BIT)
         torch.testing.assert_close(whole.float() * scale[:, None], linear.weight.detach(), rtol=1e-5, atol=1e-6)
         assert any(np.array_equal(whole.numpy().T, x) for x in values.values() if x.dtype == np.int8), path
     # From the folder that was trained, without training again: the same graph.
@@ -126,17 +132,17 @@ def test_quantization_aware_training(tmp_path: Path) -> None:
 def test_a_quantization_aware_graph_matches_the_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its outputs by int8 kernels are those of the fake-quantized model; with other ranges they are not."""
     model = small("bert", tokenizer("wordpiece"), "mlm")
-    packed = next(iter(text_batches(model, some_texts(4)))).packed[0]
-    add_rounding(model.backbone)
+    packed = next(iter(text_batches(model, synthetic_texts(4)))).packed[0]
+    add_fake_quantization(model.backbone)
     model.backbone.train()(packed)
     trained_as = model.backbone.eval()(packed).last
-    ranges = keep_rounded(model.backbone)
-    assert list(ranges) == [path for path, _ in linears(model.backbone)]
+    ranges = remove_fake_quantization(model.backbone)
+    assert list(ranges) == [path for path, _ in named_linears(model.backbone)]
 
     def graph_of(ranges: dict[str, float], name: str) -> torch.Tensor:
-        use_ranges(model.backbone, ranges)
+        set_input_ranges(model.backbone, ranges)
         write_graph(model, tmp_path / "float.onnx", check=False)
-        learned(tmp_path / "float.onnx", tmp_path / name)
+        quantize_graph_learned(tmp_path / "float.onnx", tmp_path / name)
         found: torch.Tensor = OnnxBackbone(tmp_path / name, model.backbone)(packed).last
         return found
 
@@ -145,11 +151,13 @@ def test_a_quantization_aware_graph_matches_the_trained_model(tmp_path: Path, mo
     other = graph_of({path: value / 4 for path, value in ranges.items()}, "other.onnx")
     assert float((other - trained_as).abs().max()) > 0.1 * largest
     # A graph that computes something else is refused.
-    monkeypatch.setattr(quantization, "learned", lambda draft, out: shutil.copy(tmp_path / "other.onnx", out))
-    for _, linear in linears(model.backbone):
+    monkeypatch.setattr(
+        quantization, "quantize_graph_learned", lambda draft, out: shutil.copy(tmp_path / "other.onnx", out)
+    )
+    for _, linear in named_linears(model.backbone):
         linear.input_quantizer = None
     with pytest.raises(PretuneError, match="differ from those of the trained model"):
-        write_learned(model, None, ranges, tmp_path / "float.onnx", tmp_path / "never.onnx")
+        write_aware_graph(model, None, ranges, tmp_path / "float.onnx", tmp_path / "never.onnx")
     # ONNX Runtime multiplies integers, and keeps no matrix as float.
     operators = optimized(tmp_path / "q8.onnx", tmp_path / "optimized.onnx")
     assert operators.count("MatMulIntegerToFloat") == len(ranges)
@@ -173,35 +181,35 @@ def test_graphs_do_not_saturate_on_processors_without_vnni(how: Any, tmp_path: P
     weights = int8_weights(quantized_graph(how, tmp_path))
     assert len(weights) >= 8  # of two layers
     for name, weight in weights.items():
-        assert 60 <= int(np.abs(weight.astype(int)).max()) <= REDUCED, name
+        assert 60 <= int(np.abs(weight.astype(int)).max()) <= LARGEST_7_BIT, name
 
 
 def test_lstm_graphs_do_not_saturate_on_processors_without_vnni(tmp_path: Path) -> None:
     sizes = {"embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "cell": "lstm"}
     model = small("bilstm", tokenizer("wordpiece"), "bilm", **sizes)
     write_graph(model, tmp_path / "float.onnx")
-    dynamic(tmp_path / "float.onnx", tmp_path / "int8.onnx", per_channel=True)
-    learned(tmp_path / "float.onnx", tmp_path / "learned.onnx")
+    quantize_graph_dynamic(tmp_path / "float.onnx", tmp_path / "int8.onnx", per_channel=True)
+    quantize_graph_learned(tmp_path / "float.onnx", tmp_path / "learned.onnx")
     for name in ("int8.onnx", "learned.onnx"):
         weights = int8_weights(tmp_path / name)
-        assert len(weights) >= 4 and all(int(np.abs(w.astype(int)).max()) <= REDUCED for w in weights.values())
+        assert len(weights) >= 4 and all(int(np.abs(w.astype(int)).max()) <= LARGEST_7_BIT for w in weights.values())
 
 
 def quantized_graph(how: str, folder: Path) -> Path:
     model = small("bert", tokenizer("wordpiece"), "mlm")
-    batches = list(text_batches(model, some_texts(4)))
+    batches = list(text_batches(model, synthetic_texts(4)))
     if how == "aware":
-        add_rounding(model.backbone)
+        add_fake_quantization(model.backbone)
         model.backbone.train()(batches[0].packed[0])
-        use_ranges(model.backbone.eval(), keep_rounded(model.backbone))
+        set_input_ranges(model.backbone.eval(), remove_fake_quantization(model.backbone))
     write_graph(model, folder / "float.onnx", check=False)
     match how:
         case "dynamic":
-            dynamic(folder / "float.onnx", folder / "int8.onnx", per_channel=True)
+            quantize_graph_dynamic(folder / "float.onnx", folder / "int8.onnx", per_channel=True)
         case "static":
-            static(folder / "float.onnx", folder / "int8.onnx", per_channel=True, batches=batches)
+            quantize_graph_static(folder / "float.onnx", folder / "int8.onnx", per_channel=True, batches=batches)
         case _:
-            learned(folder / "float.onnx", folder / "int8.onnx")
+            quantize_graph_learned(folder / "float.onnx", folder / "int8.onnx")
     return folder / "int8.onnx"
 
 
@@ -232,16 +240,16 @@ def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Pat
     model.save(tmp_path / "model")
     pt.export(tmp_path / "model", to="onnx", out=tmp_path / "graph")
     pt.quantize(tmp_path / "model", out=tmp_path / "int8")
-    texts = some_texts(6)
+    texts = synthetic_texts(6)
     whole, graph, small_one = (
         [row["probability"] for row in pt.predict(tmp_path / name, texts)] for name in ("model", "graph", "int8")
     )
     np.testing.assert_allclose(graph, whole, atol=1e-4)
     np.testing.assert_allclose(small_one, whole, atol=0.2)
     for name, close in (("graph", 1e-4), ("int8", 0.2)):  # logits of the graph itself, which others use
-        session = open_graph(tmp_path / name / "model.onnx")
+        session = open_session(tmp_path / name / "model.onnx")
         for batch in text_batches(model, texts):
-            for feed, _ in feeds(batch.packed[0]):
+            for feed, _ in padded_inputs(batch.packed[0]):
                 wanted = {entry.name: feed[entry.name] for entry in session.get_inputs()}
                 (logits,) = session.run(["logits"], wanted)
                 tensors = [torch.from_numpy(feed[key]) for key in INPUTS]
@@ -273,20 +281,20 @@ def test_int8_recurrent_cells(tmp_path: Path) -> None:
 def test_fake_quantization_is_reversible() -> None:
     torch.manual_seed(0)
     x = torch.randn(6, 8, requires_grad=True)
-    out = rounded(x, torch.tensor(1.0))
+    out = fake_quantize(x, torch.tensor(1.0))
     assert len(out.detach().unique()) <= 255 and float(out.detach().abs().max()) <= 1.0
     (slope,) = torch.autograd.grad(out.sum(), x)
     assert torch.equal(slope, torch.ones_like(x))
     linear, values = Linear(8, 4), x.detach()
-    add_rounding(linear)
+    add_fake_quantization(linear)
     linear.train()(values)
     assert float(linear.input_quantizer.largest) == float(values.abs().max())  # type: ignore[arg-type, union-attr]
     linear(2 * values)
-    learned = 1.1 * float(values.abs().max())
+    quantize_graph_learned = 1.1 * float(values.abs().max())
     rounded_twice = linear.eval()(3 * values)  # a range is learned in training alone
-    assert keep_rounded(linear) == {"": pytest.approx(learned)}
+    assert remove_fake_quantization(linear) == {"": pytest.approx(quantize_graph_learned)}
     assert set(dict(linear.named_parameters())) == {"weight", "bias"} and not list(linear.named_buffers())
-    use_ranges(linear, {"": learned})
+    set_input_ranges(linear, {"": quantize_graph_learned})
     torch.testing.assert_close(linear(3 * values), rounded_twice)  # values beyond the range included
 
 
@@ -298,11 +306,11 @@ def test_the_input_of_a_fused_feed_forward_network_is_rounded_too(monkeypatch: p
     kernels.bias_gelu = lambda x, bias: torch.nn.functional.gelu(x + bias)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, kernels.__name__, kernels)
     network, x = feed_forward.FeedForward(8, 16), torch.randn(5, 8)
-    add_rounding(network)
-    monkeypatch.setattr(feed_forward, "ours", lambda x: True)
+    add_fake_quantization(network)
+    monkeypatch.setattr(feed_forward, "supports_custom_kernels", lambda x: True)
     fused = network.train()(x)
-    assert keep_rounded(network)["inner"] == float(x.abs().max())
-    monkeypatch.setattr(feed_forward, "ours", lambda x: False)
+    assert remove_fake_quantization(network)["inner"] == float(x.abs().max())
+    monkeypatch.setattr(feed_forward, "supports_custom_kernels", lambda x: False)
     assert not torch.equal(network(x), fused)
 
 
@@ -317,7 +325,7 @@ def test_int4_weights(tmp_path: Path) -> None:
     pt.quantize(tmp_path / "gpt", how="weights", bits=4, out=tmp_path / "small")
     again = load(tmp_path / "small")
     assert again.shape.linear == "int4" and isinstance(again.backbone.layers[0].attention.part.output, Int4Linear)
-    assert bytes_of(tmp_path / "small") < 0.5 * bytes_of(tmp_path / "gpt")
+    assert model_bytes(tmp_path / "small") < 0.5 * model_bytes(tmp_path / "gpt")
     again.save(tmp_path / "copy")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("small", "copy")]
     assert weights[0] == weights[1]
@@ -326,7 +334,7 @@ def test_int4_weights(tmp_path: Path) -> None:
 
 def test_int8_storage_of_embeddings() -> None:
     rows = torch.randn(20, 8)
-    back = restored(as_int8({"w": rows, "b": torch.zeros(3)}, ["w", "not there"]))
+    back = decode_tensors(encode_int8({"w": rows, "b": torch.zeros(3)}, ["w", "not there"]))
     assert float((back["w"] - rows).abs().max()) < 0.02 and back.keys() == {"w", "b"}
 
 
@@ -374,7 +382,7 @@ def test_only_measured_speed_is_reported(
     (tmp_path / "cpuinfo").write_text("flags : fpu sse4_2 avx2")
     monkeypatch.setattr(onnx_int8, "CPU", tmp_path / "cpuinfo", raising=False)
     monkeypatch.setattr(
-        "pretune.compression.task_model.compare",
+        "pretune.compression.task_model.measure_costs",
         lambda models, examples: {name: Costs(100 - i, 1.0 / (1 + i), 1.0 + i) for i, name in enumerate(models)},
     )
     results = pt.quantize(trained(), out=tmp_path / "small").results
@@ -386,15 +394,19 @@ def test_only_measured_speed_is_reported(
 def test_heads_that_a_graph_cannot_feed_use_torch(objective: str) -> None:
     model = small("bert", tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective("classify", labels=("no", "yes")).objectives
-    task = On(task, "mix") if objective == "on" else parse_objective("prompt", labels=("no", "yes")).objectives[0]  # type: ignore[assignment, arg-type]
-    source = Trained(Path("run"), model, task)  # type: ignore[arg-type]
+    task = (
+        OnLayerFeatures(task, "mix")
+        if objective == "on"
+        else parse_objective("prompt", labels=("no", "yes")).objectives[0]
+    )  # type: ignore[assignment, arg-type]
+    source = TrainedModel(Path("run"), model, task)  # type: ignore[arg-type]
     assert choose_engine("dynamic", source) == "torch" and choose_engine("static", source) == "onnx"
     job = QuantizationJob(model="run", out=Path("out"), engine="onnx")
     with pytest.raises(PretuneError, match="cannot be used with an ONNX graph: its head"):
-        check(job, "onnx", source)
+        check_options(job, "onnx", source)
 
 
 def test_missing_gains_are_reported() -> None:
     old, new = Costs(100, 0.5, 10.0), Costs(120, 0.6, 9.0)
-    assert verdict(old, new)["but"] == "it is not smaller on disk; it is not faster on this machine"
-    assert "but" not in verdict(new, old)
+    assert summarize_gains(old, new)["but"] == "it is not smaller on disk; it is not faster on this machine"
+    assert "but" not in summarize_gains(new, old)

@@ -10,10 +10,10 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.backbones.pruned_shape import attentions, feed_forwards, keep_layers
-from pretune.compression.importance import by_gradient, least_heads, multiplied
-from pretune.compression.layer_dropping import choose_kept, parse_drop
-from pretune.compression.pruning import Examples, Pruning, prune
+from pretune.backbones.pruned_shape import feed_forwards, keep_layers, prunable_attentions
+from pretune.compression.importance import gated, gradient_importance, heads_to_keep
+from pretune.compression.layer_dropping import layers_to_keep, parse_drop
+from pretune.compression.pruning import ImportanceData, PruningSpec, prune_model
 from pretune.models.loading import load
 from pretune.models.model import Model
 from pretune.packed import Packed, pack_lists
@@ -38,9 +38,9 @@ def states(model: Model) -> torch.Tensor:
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "albert"])
 def test_removing_heads_and_units_equals_gating_them_to_zero(family: str, tmp_path: Path) -> None:
     model = made(family, num_attention_heads=4, n_head=4, embedding_size=16)
-    smaller, report = prune(model, Pruning(heads=0.5, units=0.5), Examples([]))
+    smaller, report = prune_model(model, PruningSpec(heads=0.5, units=0.5), ImportanceData([]))
     masks = {}
-    for find in (attentions, feed_forwards):
+    for find in (prunable_attentions, feed_forwards):
         old, new = dict(find(model.backbone)), dict(find(smaller.backbone))
         for path, part in old.items():
             # Which ones stayed can be seen from the columns of the last matrix.
@@ -49,8 +49,8 @@ def test_removing_heads_and_units_equals_gating_them_to_zero(family: str, tmp_pa
             stayed = (columns[:, None] == left[None]).all(-1).any(1).view(-1, width)[:, 0]
             masks[path] = stayed.float()
             assert 1 <= int(stayed.sum()) < len(stayed)
-    parts = dict(attentions(model.backbone)) | dict(feed_forwards(model.backbone))
-    with multiplied(parts, masks):
+    parts = dict(prunable_attentions(model.backbone)) | dict(feed_forwards(model.backbone))
+    with gated(parts, masks):
         masked = states(model)
     torch.testing.assert_close(states(smaller), masked, rtol=1e-5, atol=1e-5)
     assert report["heads"]["left"] == report["heads"]["were"] // 2
@@ -69,14 +69,14 @@ def test_dropping_layers(family: str, tmp_path: Path) -> None:
     model = made(family, **sizes)
     by_hand = made(family, **sizes)
     keep_layers(by_hand.backbone, [1, 2, 4])
-    smaller, _ = prune(model, Pruning(drop="odd(2)"), Examples([]))
+    smaller, _ = prune_model(model, PruningSpec(drop="odd(2)"), ImportanceData([]))
     assert smaller.backbone.depth == 3
     smaller.save(tmp_path / "odd")
     torch.testing.assert_close(states(load(tmp_path / "odd")), states(smaller))
-    bottom, _ = prune(smaller, Pruning(drop="bottom(1)"), Examples([]))
+    bottom, _ = prune_model(smaller, PruningSpec(drop="bottom(1)"), ImportanceData([]))
     bottom.save(tmp_path / "again")
     torch.testing.assert_close(states(load(tmp_path / "again")), states(bottom))
-    top, _ = prune(model, Pruning(drop="top(2)"), Examples([]))
+    top, _ = prune_model(model, PruningSpec(drop="top(2)"), ImportanceData([]))
     # Fewer layers are what a configuration can say; ModernBERT's first one, without a norm, is another kind.
     assert not top.shape
     top.export(tmp_path / "top")
@@ -87,8 +87,8 @@ def test_dropping_layers(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["bert", "albert"])
 def test_dropping_layers_of_a_pruned_model(family: str, tmp_path: Path) -> None:
     model = made(family, num_attention_heads=4, num_hidden_layers=4, embedding_size=16)
-    smaller, _ = prune(model, Pruning(heads=0.4), Examples([]))
-    twice, _ = prune(smaller, Pruning(drop="bottom(2)"), Examples([]))
+    smaller, _ = prune_model(model, PruningSpec(heads=0.4), ImportanceData([]))
+    twice, _ = prune_model(smaller, PruningSpec(drop="bottom(2)"), ImportanceData([]))
     twice.save(tmp_path)
     torch.testing.assert_close(states(load(tmp_path)), states(twice))
 
@@ -97,13 +97,13 @@ def test_which_pruned_models_transformers_can_load(tmp_path: Path) -> None:
     from transformers import AutoModel
 
     model = made(num_attention_heads=4, num_hidden_layers=4)
-    smaller, _ = prune(model, Pruning(drop="even(1)", units=0.5), Examples([]))
+    smaller, _ = prune_model(model, PruningSpec(drop="even(1)", units=0.5), ImportanceData([]))
     smaller.save(tmp_path / "run")
     pt.export(tmp_path / "run", out=tmp_path / "out", head="none")
     theirs: Any = AutoModel.from_pretrained(tmp_path / "out").eval()
     ids = torch.tensor([[5, 9, 12, 40, 7]])
     torch.testing.assert_close(theirs(ids).last_hidden_state[0], states(smaller)[:5], rtol=1e-4, atol=1e-4)
-    headless, _ = prune(model, Pruning(heads=0.3), Examples([]))
+    headless, _ = prune_model(model, PruningSpec(heads=0.3), ImportanceData([]))
     headless.save(tmp_path / "heads")
     with pytest.raises(PretuneError, match="cannot describe pruned heads"):
         pt.export(tmp_path / "heads", out=tmp_path / "never")
@@ -112,7 +112,7 @@ def test_which_pruned_models_transformers_can_load(tmp_path: Path) -> None:
 
 def test_gradient_importance_finds_the_head_that_matters() -> None:
     model = made(num_attention_heads=4)
-    parts = dict(attentions(model.backbone))
+    parts = dict(prunable_attentions(model.backbone))
     first = next(iter(parts.values()))
     with torch.no_grad():  # nothing comes out of three of the heads
         first.output.weight[:, 4:] = 0.0  # type: ignore[union-attr, index]
@@ -121,20 +121,20 @@ def test_gradient_importance_finds_the_head_that_matters() -> None:
     def loss(batch: Batch) -> torch.Tensor:
         return model.backbone(*batch.packed).last.square().sum()
 
-    found = by_gradient(parts, loss, [Batch((packed(),))])
+    found = gradient_importance(parts, loss, [Batch((packed(),))])
     assert found[next(iter(parts))].argmax() == 0 and float(found[next(iter(parts))][1:].max()) == 0.0
-    kept = least_heads(found, 0.3)
+    kept = heads_to_keep(found, 0.3)
     assert 0 in kept[next(iter(parts))]
 
 
 def test_methods_to_choose_layers() -> None:
-    assert choose_kept("top", 4, 12, list) == list(range(8))
-    assert choose_kept("bottom", 4, 12, list) == list(range(4, 12))
-    assert choose_kept("odd", 4, 12, list) == [0, 1, 2, 3, 5, 7, 9, 11]  # 5, 7, 9, 11 go
-    assert choose_kept("even", 4, 12, list) == [0, 1, 2, 3, 4, 6, 8, 10]
-    assert choose_kept("symmetric", 4, 12, list) == [0, 1, 2, 3, 8, 9, 10, 11]
-    assert choose_kept("contributions", 1, 3, lambda: [0.2, 0.9, 0.5]) == [0, 2]
-    assert choose_kept("random", 3, 6, list, seed=1) == choose_kept("random", 3, 6, list, seed=1)
+    assert layers_to_keep("top", 4, 12, list) == list(range(8))
+    assert layers_to_keep("bottom", 4, 12, list) == list(range(4, 12))
+    assert layers_to_keep("odd", 4, 12, list) == [0, 1, 2, 3, 5, 7, 9, 11]  # 5, 7, 9, 11 go
+    assert layers_to_keep("even", 4, 12, list) == [0, 1, 2, 3, 4, 6, 8, 10]
+    assert layers_to_keep("symmetric", 4, 12, list) == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert layers_to_keep("contributions", 1, 3, lambda: [0.2, 0.9, 0.5]) == [0, 2]
+    assert layers_to_keep("random", 3, 6, list, seed=1) == layers_to_keep("random", 3, 6, list, seed=1)
 
 
 def test_invalid_options_are_refused() -> None:
@@ -142,14 +142,14 @@ def test_invalid_options_are_refused() -> None:
         with pytest.raises(PretuneError, match=words):
             parse_drop(text)
     with pytest.raises(PretuneError, match="the model has 12 layers; drop 1 to 11"):
-        choose_kept("top", 12, 12, list)
+        layers_to_keep("top", 12, 12, list)
     with pytest.raises(PretuneError, match="only 6 of the 12 layers are even"):
-        choose_kept("even", 7, 12, list)
+        layers_to_keep("even", 7, 12, list)
     with pytest.raises(PretuneError, match="must be at least 0 and below 1"):
-        Pruning(heads=1.0).check()
+        PruningSpec(heads=1.0).check()
     with pytest.raises(PretuneError, match="nothing to prune"):
-        Pruning().check()
+        PruningSpec().check()
     with pytest.raises(PretuneError, match="give some with --train"):
-        prune(made(), Pruning(drop="contributions(1)"), Examples([]))
+        prune_model(made(), PruningSpec(drop="contributions(1)"), ImportanceData([]))
     with pytest.raises(PretuneError, match="single stack"):
-        prune(small("bart", tokenizer("byte-bpe"), "denoise"), Pruning(drop="top(1)"), Examples([]))
+        prune_model(small("bart", tokenizer("byte-bpe"), "denoise"), PruningSpec(drop="top(1)"), ImportanceData([]))

@@ -14,10 +14,10 @@ from test_kinds import SUPERGLUE, lines
 
 import pretune as pt
 from pretune.evaluation import paired_bootstrap, suite_runner
-from pretune.evaluation.in_context import KINDS, Asking, kind_of
+from pretune.evaluation.in_context import KINDS, InContextLearning, kind_of
 from pretune.evaluation.suite import SuiteRows, SuiteTask, find_suite
 from pretune.evaluation.suites import suite_names
-from pretune.inference.ask import load_writer
+from pretune.inference.ask import load_text_generator
 from pretune.objectives import parse_objective
 from pretune.runtime.errors import PretuneError
 from pretune.text.examples.clozes import GAP, Cloze
@@ -44,11 +44,11 @@ def cola(folder: Path, count: int = 8) -> Path:
     return folder
 
 
-def asked(task: str, suite: str, rows: list[dict[str, Any]], shots: int = 0, **prompt: Any) -> Asking:
+def asked(task: str, suite: str, rows: list[dict[str, Any]], shots: int = 0, **prompt: Any) -> InContextLearning:
     found = find_suite(suite).tasks[task]
     found = SuiteTask(**{**vars(found), "prompt": {**found.prompt, **prompt}})
     splits = {split: SuiteRows(found, split, Path("x"), rows) for split in ("train", "dev")}
-    return Asking(load_writer(models() / "gpt2"), found, splits, shots)
+    return InContextLearning(load_text_generator(models() / "gpt2"), found, splits, shots)
 
 
 # -- the table ------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_asking_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pyte
         for job in pickle.loads(pickle.dumps(jobs)):
             work(*job)
 
-    monkeypatch.setattr(suite_runner, "share_out", share_out)
+    monkeypatch.setattr(suite_runner, "run_jobs", share_out)
     options: dict[str, Any] = {"suite": "glue", "data": cola(tmp_path / "data"), "seeds": 2, "shots": 1}
     here, there = (
         pt.evaluate(models() / "gpt2", out=tmp_path / str(n), subsets=True, devices=n, **options) for n in (1, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pretune as pt
-from pretune.evaluation.contamination import Hashes, find_words, overlap
+from pretune.evaluation.contamination import NgramHasher, find_words, ngram_overlap
 from pretune.evaluation.suite import SuiteRows, find_suite
 from pretune.text.store.store import Store
 
@@ -35,7 +35,7 @@ def rows(*texts: str) -> SuiteRows:
 
 def test_what_is_in_the_store_is_found(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    found = overlap(store, [rows(SEEN, OTHER, "Small words, stand here — now", "Few words here")])
+    found = ngram_overlap(store, [rows(SEEN, OTHER, "Small words, stand here — now", "Few words here")])
     text = next(row for row in found if row["role"] == "text")
     assert text["found"] == 2 and text["examples"] == 4 and text["too_short"] == 1
     assert text["first"] == ["dev.tsv, line 2", "dev.tsv, line 4"] and abs(text["share"] - 2 / 3) < 1e-9
@@ -47,16 +47,16 @@ def test_what_is_in_the_store_is_found(tmp_path: Path) -> None:
 def test_runs_do_not_reach_over_documents(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     across = "Nothing else happened. Small words stand here now."
-    found = overlap(store, [rows(across)], size=8)[0]
+    found = ngram_overlap(store, [rows(across)], size=8)[0]
     assert found["found"] == 0
     assert (
-        overlap(store, [rows(across)], size=5)[0]["found"] == 1
-        and overlap(store, [rows(across)], size=5)[0]["covered"] < 1
+        ngram_overlap(store, [rows(across)], size=5)[0]["found"] == 1
+        and ngram_overlap(store, [rows(across)], size=5)[0]["covered"] < 1
     )
 
 
 def test_runs_are_told_apart() -> None:
-    hashes = Hashes()
+    hashes = NgramHasher()
     words = find_words("a b a b c a b")
     numbers = hashes.words(words)
     for size in (1, 2, 3):

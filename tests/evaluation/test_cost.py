@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pretune.evaluation.cost import STATUS, measured
+from pretune.evaluation.cost import STATUS, measure_cost
 
 
 def test_memory_that_is_taken_is_seen() -> None:
-    with measured(torch.device("cpu")) as little:
+    with measure_cost(torch.device("cpu")) as little:
         pass
-    with measured(torch.device("cpu")) as cost:
+    with measure_cost(torch.device("cpu")) as cost:
         taken = np.ones(8_000_000)
     assert cost.seconds > 0 and len(taken)
     if STATUS.is_file():

@@ -10,8 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pretune.evaluation.language_modeling import Reading, bias, evaluate_language, minimal_pairs, quality
-from pretune.inference.likelihood import WAYS
+from pretune.evaluation.language_modeling import (
+    ReadingOptions,
+    evaluate_language,
+    minimal_pairs,
+    perplexity,
+    stereotype_bias,
+)
+from pretune.inference.likelihood import SCORING_METHODS
 from pretune.runtime.errors import PretuneError
 
 
@@ -35,8 +41,8 @@ class Fake:
     """Every letter has a likelihood of its own; the first is not predicted."""
 
     def __init__(self, head: str = "lm", first: bool = True) -> None:
-        self.head, self.way, self.first = head, WAYS[head], first
-        self.model = type("M", (), {"need_tokenizer": lambda self: Letters()})()
+        self.head, self.way, self.first = head, SCORING_METHODS[head], first
+        self.model = type("M", (), {"require_tokenizer": lambda self: Letters()})()
 
     def __call__(self, texts: list[str], *_: Any) -> list[Any]:
         found = [np.array([-(ord(letter) % 7) / 2 for letter in text], dtype=float) for text in texts]
@@ -52,18 +58,18 @@ def score(text: str) -> float:
 
 def test_perplexity_and_bits_are_the_definitions() -> None:
     texts = ["ein Text", "größer?"]
-    found = quality(Fake(), texts, Reading())  # type: ignore[arg-type]
+    found = perplexity(Fake(), texts, ReadingOptions())  # type: ignore[arg-type]
     nats = -sum(map(score, texts))
     assert found["perplexity"] == pytest.approx(math.exp(nats / 15)) and found["tokens"] == 15
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / 17) and found["bytes"] == 17
     assert found["unknown_share"] == pytest.approx(1 / 15) and found["not_predicted"] == 0
-    assert "pseudo_perplexity" in quality(Fake("mlm"), texts, Reading())  # type: ignore[arg-type]
-    part = quality(Fake(first=False), texts, Reading())  # type: ignore[arg-type]
+    assert "pseudo_perplexity" in perplexity(Fake("mlm"), texts, ReadingOptions())  # type: ignore[arg-type]
+    part = perplexity(Fake(first=False), texts, ReadingOptions())  # type: ignore[arg-type]
     assert part["not_predicted"] == 2 and part["tokens"] == 15
     with pytest.raises(PretuneError, match="has no perplexity"):
-        quality(Fake("rtd"), texts, Reading())  # type: ignore[arg-type]
+        perplexity(Fake("rtd"), texts, ReadingOptions())  # type: ignore[arg-type]
     with pytest.raises(PretuneError, match="no text has a token that can be predicted"):
-        quality(Fake(), [], Reading())  # type: ignore[arg-type]
+        perplexity(Fake(), [], ReadingOptions())  # type: ignore[arg-type]
 
 
 def test_minimal_pairs_by_paradigm(tmp_path: Path) -> None:
@@ -77,25 +83,25 @@ def test_minimal_pairs_by_paradigm(tmp_path: Path) -> None:
     assert found["accuracy"] == pytest.approx(((wins[0] + wins[1]) / 2 + wins[2]) / 2)
     assert found["fields"] == [{"name": "syntax", "accuracy": pytest.approx(sum(wins) / 3)}]
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert evaluate_language(Fake(), tmp_path / "p.jsonl", Reading(), {}) == found  # type: ignore[arg-type]
-    assert evaluate_language(Fake(), tmp_path, Reading(limit=1), {})["pairs"] == 1  # type: ignore[arg-type]
+    assert evaluate_language(Fake(), tmp_path / "p.jsonl", ReadingOptions(), {}) == found  # type: ignore[arg-type]
+    assert evaluate_language(Fake(), tmp_path, ReadingOptions(limit=1), {})["pairs"] == 1  # type: ignore[arg-type]
     (tmp_path / "p.jsonl").write_text('{"sentence_good": "a", "sentence_bad": " "}\n')
     with pytest.raises(PretuneError, match="line 1: no sentence in 'sentence_bad'"):
-        evaluate_language(Fake(), tmp_path, Reading(), {})  # type: ignore[arg-type]
+        evaluate_language(Fake(), tmp_path, ReadingOptions(), {})  # type: ignore[arg-type]
 
 
 def test_bias_counts_the_words_that_both_have(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("sent_more,sent_less,bias_type\nxab,yab,age\nab,ab!,age\n")
-    found = evaluate_language(Fake(), tmp_path / "pairs.csv", Reading(), {})  # type: ignore[arg-type]
+    found = evaluate_language(Fake(), tmp_path / "pairs.csv", ReadingOptions(), {})  # type: ignore[arg-type]
     assert found["stereotype"] == 0.5 and found["kinds"] == [{"kind": "age", "pairs": 2, "stereotype": 0.5}]
     rows = [{"sent_more": "abc", "sent_less": "axc"}]
-    assert bias(Fake(first=False), rows)["stereotype"] == 0.5  # type: ignore[arg-type]
+    assert stereotype_bias(Fake(first=False), rows)["stereotype"] == 0.5  # type: ignore[arg-type]
 
 
 def test_texts_of_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
-    assert evaluate_language(Fake(), tmp_path / "a.txt", Reading(), {})["texts"] == 2  # type: ignore[arg-type]
-    assert evaluate_language(Fake(), tmp_path / "a.txt", Reading(limit=1), {})["tokens"] == 3  # type: ignore[arg-type]
+    assert evaluate_language(Fake(), tmp_path / "a.txt", ReadingOptions(), {})["texts"] == 2  # type: ignore[arg-type]
+    assert evaluate_language(Fake(), tmp_path / "a.txt", ReadingOptions(limit=1), {})["tokens"] == 3  # type: ignore[arg-type]
     (tmp_path / "b.tsv").write_text("en\tde\none\teins\n")
-    found = evaluate_language(Fake(), tmp_path / "b.tsv", Reading(), {"text": "en", "pair": "de"})  # type: ignore[arg-type]
+    found = evaluate_language(Fake(), tmp_path / "b.tsv", ReadingOptions(), {"text": "en", "pair": "de"})  # type: ignore[arg-type]
     assert found["bytes"] == 4

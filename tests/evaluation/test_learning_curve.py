@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.evaluation.learning_curve import FILE, FOLDER, nested
-from pretune.text.examples.labeled import Labeled
+from pretune.evaluation.learning_curve import FILE, FOLDER, stratified_order
+from pretune.text.examples.labeled import LabeledRows
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 from small_task import share_here, tune
@@ -20,8 +20,8 @@ from small_task import share_here, tune
 
 @given(st.lists(st.sampled_from("aab"), min_size=1, max_size=60), st.integers(0, 5))
 def test_beginnings_have_every_label_in_its_share(labels: list[str], seed: int) -> None:
-    rows = Labeled(Path("x.csv"), {}, ["t"] * len(labels), labels=list(labels))
-    order = nested(rows, seed)
+    rows = LabeledRows(Path("x.csv"), {}, ["t"] * len(labels), labels=list(labels))
+    order = stratified_order(rows, seed)
     assert sorted(order) == list(range(len(labels)))
     for size in range(1, len(labels) + 1):
         for label in set(labels):

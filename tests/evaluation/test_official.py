@@ -8,7 +8,7 @@ import pytest
 
 from pretune.evaluation.suite import find_suite
 from pretune.evaluation.suite_averages import average, averages, group_averages
-from pretune.evaluation.suite_metrics import METRICS, official, phenomena
+from pretune.evaluation.suite_metrics import METRICS, phenomena, suite_metrics
 from pretune.evaluation.suites import suite_names
 from pretune.runtime.errors import PretuneError
 
@@ -17,7 +17,7 @@ def test_every_metric_of_every_suite_is_known() -> None:
     names = {metric for name in suite_names() for task in find_suite(name).tasks.values() for metric in task.metrics}
     assert names <= METRICS.keys()
     with pytest.raises(PretuneError, match="did you mean 'accuracy'"):
-        official(["acuracy"], [], [])
+        suite_metrics(["acuracy"], [], [])
 
 
 def labels(given: list[Any]) -> list[dict[str, Any]]:
@@ -26,39 +26,41 @@ def labels(given: list[Any]) -> list[dict[str, Any]]:
 
 def test_classes_and_choices() -> None:
     rows, answers = labels(["1", "0", "1", "1"]), labels(["1", "1", "0", "1"])
-    assert official(["f1", "accuracy"], rows, answers) == pytest.approx({"f1": 2 / 3, "accuracy": 0.5})
-    assert official(["accuracy"], labels(["C", "A"]), [{"choice": 2}, {"choice": 1}]) == {"accuracy": 0.5}
-    assert official(["accuracy"], labels([0, 1]), [{"choice": 0}, {"choice": 1}]) == {"accuracy": 1.0}
-    assert official(["f1"], labels(["0", "0"]), labels(["0", "0"])) == {"f1": 0.0}  # nothing is found
+    assert suite_metrics(["f1", "accuracy"], rows, answers) == pytest.approx({"f1": 2 / 3, "accuracy": 0.5})
+    assert suite_metrics(["accuracy"], labels(["C", "A"]), [{"choice": 2}, {"choice": 1}]) == {"accuracy": 0.5}
+    assert suite_metrics(["accuracy"], labels([0, 1]), [{"choice": 0}, {"choice": 1}]) == {"accuracy": 1.0}
+    assert suite_metrics(["f1"], labels(["0", "0"]), labels(["0", "0"])) == {"f1": 0.0}  # nothing is found
     # CB: F1 is the mean over its three classes.
     rows, answers = (
         labels(["entailment", "neutral", "contradiction"]),
         labels(["entailment", "entailment", "contradiction"]),
     )
-    assert official(["macro_f1"], rows, answers)["macro_f1"] == pytest.approx((2 / 3 + 0 + 1) / 3)
+    assert suite_metrics(["macro_f1"], rows, answers)["macro_f1"] == pytest.approx((2 / 3 + 0 + 1) / 3)
 
 
 def test_groups_numbers_gaps_tags_and_texts() -> None:
     rows = [{"label": 1, "group": "a"}, {"label": 0, "group": "a"}, {"label": 1, "group": "b"}]
-    assert official(["f1a", "exact_questions"], rows, labels(["1", "0", "0"])) == pytest.approx(
+    assert suite_metrics(["f1a", "exact_questions"], rows, labels(["1", "0", "0"])) == pytest.approx(
         {"f1a": 2 / 3, "exact_questions": 0.5}
     )
-    assert official(["parity"], rows[:2], labels(["x", "x"])) == {"parity": 1.0}
-    assert official(["spearman"], labels(["1.0", "2.5", "5"]), [{"value": x} for x in (0, 1, 9)])["spearman"] == 1.0
+    assert suite_metrics(["parity"], rows[:2], labels(["x", "x"])) == {"parity": 1.0}
+    assert (
+        suite_metrics(["spearman"], labels(["1.0", "2.5", "5"]), [{"value": x} for x in (0, 1, 9)])["spearman"] == 1.0
+    )
     gaps = [{"answers": ["the U.S. Army", "Army"]}, {"answers": ["Bob"]}]
     said = [{"answer": "us army"}, {"answer": "Anna"}]
-    assert official(["gap_f1", "gap_exact"], gaps, said) == {"gap_f1": 0.5, "gap_exact": 0.5}
+    assert suite_metrics(["gap_f1", "gap_exact"], gaps, said) == {"gap_f1": 0.5, "gap_exact": 0.5}
     spans = [{"label": [{"text": "Paris", "start": 3}]}, {"label": []}]
-    assert official(["answer_exact"], spans, [{"answer": "paris."}, {"answer": ""}]) == {"answer_exact": 1.0}
+    assert suite_metrics(["answer_exact"], spans, [{"answer": "paris."}, {"answer": ""}]) == {"answer_exact": 1.0}
     tags = [{"label": ["B-PER", "I-PER", "O"]}]
-    assert official(["entity_f1", "word_accuracy"], tags, [{"tags": ["B-PER", "O", "O"]}]) == pytest.approx(
+    assert suite_metrics(["entity_f1", "word_accuracy"], tags, [{"tags": ["B-PER", "O", "O"]}]) == pytest.approx(
         {"entity_f1": 0.0, "word_accuracy": 2 / 3}
     )
     ranked = [{"text": "q", "label": "4"}, {"text": "q", "label": "0"}, {"text": "q", "label": "2"}]
     # (4 + 0 / log2 3 + 2 / 2) / (4 + 2 / log2 3)
-    assert official(["ndcg"], ranked, [{"score": s} for s in (3, 2, 1)])["ndcg"] == pytest.approx(5 / 5.2618595)
+    assert suite_metrics(["ndcg"], ranked, [{"score": s} for s in (3, 2, 1)])["ndcg"] == pytest.approx(5 / 5.2618595)
     written = {"bleu": 1.0, "chrf": 1.0, "rougeL": 1.0}
-    assert official(list(written), labels(["a b c d e"]), [{"answer": "a b c d e"}]) == pytest.approx(written)
+    assert suite_metrics(list(written), labels(["a b c d e"]), [{"answer": "a b c d e"}]) == pytest.approx(written)
 
 
 def test_phenomena_of_rows() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pretune.evaluation import paired_bootstrap
-from pretune.evaluation.paired_bootstrap import compare, compare_parts
+from pretune.evaluation.paired_bootstrap import compare, compare_additive
 from pretune.evaluation.suite_metrics import METRICS, PARTS
 
 
@@ -78,7 +78,7 @@ def test_sums_are_the_official_metrics_and_their_draws(name: str, monkeypatch: p
     first, second = ([some(name, seed)[1] for seed in seeds] for seeds in ((0, 1, 2), (3, 4)))
     for answers in (*first, *second):
         assert PARTS[name](rows, answers).whole()[name] == pytest.approx(METRICS[name](rows, answers), abs=1e-12)
-    quick = compare_parts(name, *([PARTS[name](rows, answers) for answers in side] for side in (first, second)))
+    quick = compare_additive(name, *([PARTS[name](rows, answers) for answers in side] for side in (first, second)))
     assert quick.first == pytest.approx(np.mean([METRICS[name](rows, a) for a in first]), abs=1e-12)
     if name != "ndcg":  # of which queries are drawn, not rows
         slow = compare(METRICS[name], rows, first, second)
@@ -90,5 +90,5 @@ def test_large_sets_are_quick() -> None:
     rows = [{"label": str(label)} for label in chance.integers(0, 2, 40_430)]
     sides = [[[{"label": str(label)} for label in chance.integers(0, 2, 40_430)] for _ in range(2)] for _ in range(2)]
     began = time.process_time()
-    found = compare_parts("f1", *([PARTS["f1"](rows, answers) for answers in side] for side in sides))
+    found = compare_additive("f1", *([PARTS["f1"](rows, answers) for answers in side] for side in sides))
     assert time.process_time() - began < 8 and found.low < 0 < found.high

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pretune.evaluation.published_results import legend, references, sources, table
+from pretune.evaluation.published_results import legend, published_results, results_table, sources
 from pretune.evaluation.suite import find_suite
 from pretune.evaluation.suite_averages import averages
 
@@ -14,8 +14,8 @@ WITH_ROWS = ["glue", "superglue", "russian-superglue", "squad"]
 @pytest.mark.parametrize("name", WITH_ROWS)
 def test_rows_name_tasks_metrics_splits_and_sources(name: str) -> None:
     suite = find_suite(name)
-    assert references(suite)
-    for row in references(suite):
+    assert published_results(suite)
+    for row in published_results(suite):
         assert row.split in ("dev", "test") and row.source and row.scores.keys() <= suite.tasks.keys()
         assert row.averages.keys() <= suite.averages.keys()
         for task, scores in row.scores.items():
@@ -25,7 +25,7 @@ def test_rows_name_tasks_metrics_splits_and_sources(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_ROWS)
 def test_printed_averages_are_those_of_their_rows(name: str) -> None:
     suite = find_suite(name)
-    for row in references(suite):
+    for row in published_results(suite):
         whole = {}
         for task, scores in row.scores.items():
             metric = suite.tasks[task].metrics[0]
@@ -37,7 +37,7 @@ def test_printed_averages_are_those_of_their_rows(name: str) -> None:
 
 
 def test_systems_of_the_lectures_are_there() -> None:
-    names = {row.name for row in references(find_suite("glue"))}
+    names = {row.name for row in published_results(find_suite("glue"))}
     assert {"Pre-OpenAI SOTA", "BiLSTM+ELMo+Attn", "OpenAI GPT", "BERT-base", "BERT-large", "RoBERTa", "XLNet"} <= names
     assert {"ALBERT (1.5M)", "ELECTRA-1.75M"} <= names
 
@@ -46,7 +46,7 @@ def test_our_row_stands_beside_them() -> None:
     glue = find_suite("glue")
     tasks = {name: glue.tasks[name] for name in ("cola", "mrpc", "sts-b")}
     scores = {"cola": {"matthews": (0.3456, 0.0123)}, "mrpc": {"f1": (0.88, 0.01), "accuracy": (0.84, 0.02)}}
-    rows = table(glue, [{"system": "mine", "split": "dev", "scores": scores}], tasks)
+    rows = results_table(glue, [{"system": "mine", "split": "dev", "scores": scores}], tasks)
     assert rows[0] == {
         "system": "mine", "split": "dev", "CoLA": "34.6±1.2", "MRPC": "88.0±1.0/84.0±2.0", "STS-B": "-",
         "average": "61.3 (2 of 9)", "glue score": "60.3 (2 of 9)",
@@ -59,10 +59,10 @@ def test_our_row_stands_beside_them() -> None:
     assert legend(tasks) == "CoLA mcc, MRPC f1/acc, STS-B r/ρ"
     assert any("1810.04805" in source for source in sources(glue, tasks))
     russian = find_suite("russian-superglue")
-    rows = table(
+    rows = results_table(
         russian,
         [{"system": "mine", "split": "dev", "scores": {"terra": {"accuracy": 0.5}}}],
         {"terra": russian.tasks["terra"]},
     )
     assert rows[0]["TERRa"] == "0.500" and rows[1]["score"] == "0.811"
-    assert references(find_suite("translation")) == []
+    assert published_results(find_suite("translation")) == []

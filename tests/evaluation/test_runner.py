@@ -93,7 +93,7 @@ def test_what_is_finished_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: Any) -> None:
         raise AssertionError("again")
 
-    monkeypatch.setattr(suite_runner, "one_seed", refuse)
+    monkeypatch.setattr(suite_runner, "run_seed", refuse)
     again = pt.evaluate(start() / "start", data=data, out=out, **OPTIONS)
     assert again.describe() == before.describe()
     with pytest.raises(PretuneError, match=r"other settings \(settings\); choose another --out"):
@@ -105,7 +105,7 @@ def test_what_is_finished_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_killed_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = lay(tmp_path / "data")
     options = {**OPTIONS, "tasks": ["cola"]}
-    plain = suite_runner.one_seed
+    plain = suite_runner.run_seed
     calls = []
 
     def stop(plan: Any, material: Any) -> Any:
@@ -114,7 +114,7 @@ def test_a_killed_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise KeyboardInterrupt
         return plain(plan, material)
 
-    monkeypatch.setattr(suite_runner, "one_seed", stop)
+    monkeypatch.setattr(suite_runner, "run_seed", stop)
     with pytest.raises(KeyboardInterrupt):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "out", **options)
     result = pt.evaluate(start() / "start", data=data, out=tmp_path / "out", **options)

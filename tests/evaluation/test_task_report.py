@@ -9,25 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretune.evaluation.bootstrap import intervals
+from pretune.evaluation.bootstrap import bootstrap_intervals
 from pretune.evaluation.calibration import calibration
 from pretune.evaluation.task_report import TaskReport, write_report
 from pretune.objectives import parse_objective
 from pretune.objectives.tasks.classify import Classify
-from pretune.text.examples.labeled import Labeled
-from pretune.training.jobs.finetuning import ANSWERS, Material
+from pretune.text.examples.labeled import LabeledRows
+from pretune.training.jobs.finetuning import DEV_PREDICTIONS, TaskData
 from pretune.training.run_folder import Run
 
 TASK = Classify(labels=("no", "yes"))
 
 
-def rows(count: int) -> Labeled:
+def rows(count: int) -> LabeledRows:
     texts = [f"{'good' if i % 2 else 'bad'} <b>thing</b> {i}" for i in range(count)]
     labels = ["yes" if i % 2 else "no" for i in range(count)]
-    return Labeled(Path("dev.csv"), {}, texts, labels=labels, lines=list(range(2, count + 2)))
+    return LabeledRows(Path("dev.csv"), {}, texts, labels=labels, lines=list(range(2, count + 2)))
 
 
-def answers(found: Labeled, wrong: set[int]) -> list[dict[str, object]]:
+def answers(found: LabeledRows, wrong: set[int]) -> list[dict[str, object]]:
     made = []
     for row, label in enumerate(found.labels or []):
         given = {"yes": "no", "no": "yes"}[label] if row in wrong else label
@@ -47,7 +47,7 @@ def make_run(folder: Path) -> Run:
 
 def test_a_report_says_what_the_answers_say(tmp_path: Path) -> None:
     dev = rows(40)
-    material = Material(parse_objective("classify"), TASK, TASK, rows(60), dev, [])
+    material = TaskData(parse_objective("classify"), TASK, TASK, rows(60), dev, [])
     report = TaskReport(make_run(tmp_path / "run"), material, answers(dev, {3, 8}))
     assert report.scores()[0]["this model"] == "0.9500"
     low, high = (float(x) for x in report.scores()[0]["95% interval"].split(" – "))
@@ -63,10 +63,10 @@ def test_a_report_says_what_the_answers_say(tmp_path: Path) -> None:
 
 def test_without_answers_there_is_no_report(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    material = Material(parse_objective("classify"), TASK, TASK, rows(60), rows(4), [])
+    material = TaskData(parse_objective("classify"), TASK, TASK, rows(60), rows(4), [])
     assert write_report(run, material) is None
     lines = ['{"label": "no", "probability": 0.9, "probabilities": {"no": 0.9, "yes": 0.1}}'] * 4
-    (run.folder / ANSWERS).write_text("\n".join(lines) + "\n")
+    (run.folder / DEV_PREDICTIONS).write_text("\n".join(lines) + "\n")
     assert write_report(run, material) == run.folder / "report.html"
 
 
@@ -74,7 +74,7 @@ def test_intervals_shrink_as_examples_grow() -> None:
     widths = []
     for count in (40, 640):
         dev = rows(count)
-        low, high = intervals(TASK, answers(dev, set(range(0, count, 4))), dev)["accuracy"]
+        low, high = bootstrap_intervals(TASK, answers(dev, set(range(0, count, 4))), dev)["accuracy"]
         assert low < 0.75 < high
         widths.append(high - low)
     assert widths[1] == pytest.approx(widths[0] / 4, rel=0.4)

@@ -14,7 +14,7 @@ from torch import Tensor
 from pretune.families.family import Family
 from pretune.inference.batching import text_batches
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import Mixture, parse_objective
 from pretune.packed import Packed, pack
 
@@ -158,7 +158,7 @@ def compare_classifier(
     labels = ["bad", "good", "so so"]
     objective = parse_objective("classify", labels=tuple(labels), pooling=family.poolings.get("", "start"))
     config = family.read_config(small)
-    model = Model(family, config, Root(family.build(config)), objective="classify", labels=labels)
+    model = Model(family, config, Network(family.build(config)), objective="classify", labels=labels)
     model.add_heads(objective.objectives)
     model.root.eval().requires_grad_(False)
     model.save(out / "ours")
@@ -196,7 +196,7 @@ def compare_texts(peer: Any, dress: Any, folder: Path, texts: list[str], pairs: 
     return model
 
 
-def assert_same(first: Root, second: Root) -> None:
+def assert_same(first: Network, second: Network) -> None:
     """Two models of the same names and numbers."""
     ours, theirs = first.tensors(), second.tensors()
     assert ours.keys() == theirs.keys()

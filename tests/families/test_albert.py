@@ -14,10 +14,10 @@ from peers import Ragged, assert_same, close, compare_classifier, compare_export
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
-from pretune.models.model import Root
-from pretune.nn.dropout import share_seed
+from pretune.models.model import Network
+from pretune.nn.dropout import share_dropout_seed
 from pretune.objectives import parse_objective
-from pretune.objectives.pretraining.nsp import PairHead
+from pretune.objectives.pretraining.sentence_pairs import SequenceClassificationHead
 from pretune.packed import Batch
 from pretune.training.flops import forward_flops
 from pretune.training.optim.optimizers import hidden_matrices
@@ -62,7 +62,7 @@ def test_the_head_for_the_order_of_sentences_goes_both_ways(tmp_path: Path) -> N
 
     peer = make_peer("PreTraining", tmp_path / "peer")
     model = load_model(tmp_path / "peer", parse_objective("mlm"))
-    model.root.heads["sop"] = PairHead(model.backbone)
+    model.root.heads["sop"] = SequenceClassificationHead(model.backbone)
     found, missing, extra = FAMILY.table.read(load_file(tmp_path / "peer" / "model.safetensors"), model.root.tensors())
     assert not missing
     assert not extra
@@ -98,7 +98,7 @@ def test_shared_layers_are_one_group_and_run_at_every_depth() -> None:
     assert list(two.order) == [0, 0, 0, 1, 1]
     grouped = {id(p) for _, modules in two.groups() for m in modules for p in m.parameters()}
     assert grouped == {id(p) for p in two.parameters()}
-    assert len(hidden_matrices(Root(two))) == 8
+    assert len(hidden_matrices(Network(two))) == 8
     with pytest.raises(PretuneError, match=r"num_hidden_groups \(6\) must not exceed num_hidden_layers \(5\)"):
         FAMILY.build(FAMILY.read_config(SMALL | {"num_hidden_groups": 6}))
 
@@ -112,13 +112,13 @@ def test_what_is_shared_is_counted_once_and_computed_at_every_depth(changes: dic
     for backbone in (shallow, deep):
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             backbone(packed)
-        assert counter.get_total_flops() == forward_flops(Root(backbone), batch)
+        assert counter.get_total_flops() == forward_flops(Network(backbone), batch)
 
 
 def test_every_depth_drops_other_elements() -> None:
     changes = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.5}
     model = FAMILY.build(FAMILY.read_config(SMALL | changes))
-    share_seed(model, torch.device("cpu")).fill_(3)
+    share_dropout_seed(model, torch.device("cpu")).fill_(3)
     dropout = model.layers[0][0].attention.dropout
     seen: list[torch.Tensor] = []
     dropout.register_forward_hook(lambda module, inputs, out: seen.append(out == 0))

@@ -14,10 +14,10 @@ from conftest import RUSSIAN
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
-from pretune.nn.dropout import share_seed
+from pretune.models.model import Model, Network
+from pretune.nn.dropout import share_dropout_seed
 from pretune.text.corpus.documents import Document
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 from two_streams import Pair, assert_classifier, assert_parity, assert_round_trip, randomize, writing
 
 SMALL = {
@@ -108,11 +108,11 @@ def test_special_ids_are_the_tokenizers(tmp_path: Path) -> None:
     """A model of our own with a tokenizer of its own: the peer must generate with these ids, not with the preset's."""
     from transformers import AutoConfig
 
-    tokenizer = train([Document(text, Path("x"), 1) for text in RUSSIAN * 4], "bpe", 120)
+    tokenizer = train_on_documents([Document(text, Path("x"), 1) for text in RUSSIAN * 4], "bpe", 120)
     for kind, start in (("bart", "end"), ("marian", "padding"), ("t5", "padding")):
         family = FAMILIES[kind]
         config = family.read_config({**SMALL, "vocab_size": 128, "num_layers": 1, "d_kv": 8, "d_ff": 8, "num_heads": 1})
-        Model(family, config, Root(family.build(config)), tokenizer).save(tmp_path)
+        Model(family, config, Network(family.build(config)), tokenizer).save(tmp_path)
         peer = AutoConfig.from_pretrained(tmp_path)
         assert peer.pad_token_id == tokenizer.role("padding")
         assert peer.eos_token_id == tokenizer.role("end")
@@ -131,7 +131,7 @@ def test_learned_positions_end(tmp_path: Path) -> None:
 def test_each_dropout_is_off_unless_training(place: str) -> None:
     family = FAMILIES["bart"]
     model = family.build(family.read_config(SMALL | {"dropout": 0.0, place: 0.5}))
-    share_seed(model, torch.device("cpu")).fill_(3)
+    share_dropout_seed(model, torch.device("cpu")).fill_(3)
     pair = Pair.make(60)
     trained = model(pair.source.packed, pair.target.packed).last
     evaluated = model.eval()(pair.source.packed, pair.target.packed).last

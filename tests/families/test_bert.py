@@ -13,7 +13,7 @@ from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 
 SMALL = {
@@ -101,7 +101,7 @@ def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
     objective = parse_objective("classify", labels=("bad", "good", "so so"))
     family = FAMILIES["bert"]
     config = family.read_config(SMALL)
-    model = Model(family, config, Root(family.build(config)), objective="classify", labels=["bad", "good", "so so"])
+    model = Model(family, config, Network(family.build(config)), objective="classify", labels=["bad", "good", "so so"])
     model.add_heads(objective.objectives)
     model.root.eval()
     model.save(tmp_path)

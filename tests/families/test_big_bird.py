@@ -21,8 +21,8 @@ from pretune.families import FAMILIES
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.nn.attention.big_bird import BlockSparseAttention, random_blocks
-from pretune.nn.attention.multi_head import Flow
-from pretune.nn.attention.packed_layout import Indexed, self_layout
+from pretune.nn.attention.multi_head import AttentionContext
+from pretune.nn.attention.packed_layout import TokenColumns, self_layout
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
 
@@ -115,7 +115,7 @@ def test_who_sees_whom_is_the_rule_by_hand() -> None:
     lengths = [24, 14, 15]
     side = self_layout(pack_lists([[5] * length for length in lengths])).queries
     rows, pattern = torch.arange(sum(lengths)), attention.pattern
-    allowed = pattern.allow(Indexed(side, rows[:, None], torch.arange(3)[:, None, None]), Indexed(side, rows))
+    allowed = pattern.allow(TokenColumns(side, rows[:, None], torch.arange(3)[:, None, None]), TokenColumns(side, rows))
     start = 0
     for length in lengths:
         blocks = -(-length // 2)
@@ -196,7 +196,7 @@ def test_a_layer_is_compiled_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> 
     attention = BlockSparseAttention(8, 2, size=2, random=1, blocks=32, layer=0).eval()
 
     def layer(x: Tensor, packed: Packed) -> Tensor:
-        return attention(x, Flow(self_layout(packed)))
+        return attention(x, AttentionContext(self_layout(packed)))
 
     torch._dynamo.reset()
     counter = CompileCounter()
@@ -208,7 +208,7 @@ def test_a_layer_is_compiled_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> 
             packed.longest = 60
             expected = layer(x, packed)
             with monkeypatch.context() as patch:
-                patch.setattr("pretune.nn.attention.functional.choose_path", lambda *_: "flex")
+                patch.setattr("pretune.nn.attention.functional.choose_backend", lambda *_: "flex")
                 torch.testing.assert_close(compiled(x, replace(packed, host_offsets=None)), expected)
     assert counter.frame_count == 1
     torch._dynamo.reset()

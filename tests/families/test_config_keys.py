@@ -198,7 +198,7 @@ class Case:
             out = head(states)
         else:
             out = head(states, model.backbone.embed.tokens)
-        assert not model.untrained and not model.left_out
+        assert not model.untrained and not model.skipped_head_tensors
         return out  # type: ignore[no-any-return]
 
 
@@ -414,7 +414,7 @@ def test_unknown_keys_can_be_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     peer = case.peer(tmp_path, {})
     change(tmp_path, glyph_embedding_dim=1728)
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.loading.say", said.append)
+    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
     with pytest.raises(PretuneError, match="glyph_embedding_dim; pass --partial to continue without them"):
         pt.load(tmp_path)
     model = pt.load(tmp_path, partial=True)

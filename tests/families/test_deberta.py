@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from peers import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.adapt_vocabulary import lengthen
+from pretune.models.adapt_vocabulary import extend_positions
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 
 SMALL: dict[str, Any] = {
@@ -106,12 +106,12 @@ def test_what_released_checkpoints_have_besides_is_not_refused(name: str, tmp_pa
 def test_more_positions_leave_distances_as_they_are() -> None:
     family = FAMILIES["deberta"]
     config = family.read_config(SMALL | {"position_biased_input": True})
-    longer, report = lengthen(Model(family, config, Root(family.build(config))), 50)
+    longer, report = extend_positions(Model(family, config, Network(family.build(config))), 50)
     assert (longer.backbone.longest, report["were"]) == (50, 40)
     assert longer.backbone.distances.weight.shape == (80, 32)
     config = family.read_config(SMALL)
     with pytest.raises(PretuneError, match="no learned positions to extend: positions are relative"):
-        lengthen(Model(family, config, Root(family.build(config))), 50)
+        extend_positions(Model(family, config, Network(family.build(config))), 50)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from peers import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
-from pretune.nn.positional_encoding import Sinusoidal
+from pretune.nn.positional_encoding import SinusoidalPositions
 
 FAMILY = FAMILIES["distilbert"]
 SMALL = {
@@ -52,7 +52,7 @@ def test_sinusoidal_positions_start_as_the_peers_and_stay(tmp_path: Path) -> Non
     positions = FAMILY.build(FAMILY.read_config(config)).embed.positions
     peer = DistilBertModel(DistilBertConfig(**config))
     torch.testing.assert_close(positions.weight, peer.embeddings.position_embeddings.weight)
-    assert torch.equal(positions.weight, Sinusoidal(32)(torch.arange(40)))
+    assert torch.equal(positions.weight, SinusoidalPositions(32)(torch.arange(40)))
     assert not positions.weight.requires_grad
 
 

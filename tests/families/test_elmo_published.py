@@ -12,7 +12,7 @@ import torch
 
 import pretune as pt
 from pretune.models.loading import load
-from pretune.text.tokenizers.character_ids import spell
+from pretune.text.tokenizers.character_ids import encode_characters
 
 h5py = pytest.importorskip("h5py")
 
@@ -91,14 +91,14 @@ def test_the_layers_are_what_the_authors_program_computes(tmp_path: Path) -> Non
     facts = pt.import_model(tmp_path / "published", out=tmp_path / "model").facts
     assert facts["family"] == "elmo" and facts["width"] == 8
     model = load(tmp_path / "model")
-    tokenizer = model.need_tokenizer()
+    tokenizer = model.require_tokenizer()
     from pretune.inference.batching import text_batches
 
     (batch,) = text_batches(model, ["play it, Sam"])
     with torch.no_grad():
         layers = model.root.eval().backbone(*batch.packed, keep="all").layers
-    start, end = (tokenizer.spelling[tokenizer.role(role)] for role in ("start", "end"))
-    sentence = [start, *spell(["play", "it", ",", "Sam"]), end]
+    start, end = (tokenizer.token_characters[tokenizer.role(role)] for role in ("start", "end"))
+    sentence = [start, *encode_characters(["play", "it", ",", "Sam"]), end]
     x = words(arrays, sentence)
     ahead, back = one_way(arrays, x, 0), one_way(arrays, x[::-1], 1)
     wanted = [np.concatenate([x, x], 1), *(np.concatenate([f, b[::-1]], 1) for f, b in zip(ahead, back, strict=True))]
@@ -110,7 +110,7 @@ def test_words_of_a_list_have_numbers_and_others_are_told_by_their_letters(tmp_p
     write(tmp_path / "published")
     (tmp_path / "words.txt").write_text("play\nbank\n", encoding="utf-8")
     pt.import_model(tmp_path / "published", out=tmp_path / "model", vocabulary=tmp_path / "words.txt")
-    tokenizer = load(tmp_path / "model").need_tokenizer()
+    tokenizer = load(tmp_path / "model").require_tokenizer()
     assert tokenizer.tokens(tokenizer.encode("play bank x")) == ["play", "bank", "[UNK]"]
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("They play chess.\n\nA quixotic play on words.\n\nHe sat by the river.", encoding="utf-8")

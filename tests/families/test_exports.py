@@ -28,13 +28,13 @@ from conftest import english_documents
 from peers import assert_same, close
 from pretune.families import FAMILIES
 from pretune.inference.embed import embed_texts
-from pretune.inference.predict import Answerer, predict_texts
-from pretune.models.model import Model, Root
+from pretune.inference.predict import Predictor, predict_texts
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.questions import Questions
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import Kind, train
+from pretune.text.tokenizers.training import Kind, train_on_documents
 
 SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "bert": ("wordpiece", test_bert.SMALL),
@@ -58,7 +58,7 @@ SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
 
 @cache
 def tokenizer(kind: Kind) -> Tokenizer:
-    return train([Document(text, Path("x"), 1) for text in english_documents()[:3]], kind, 400)
+    return train_on_documents([Document(text, Path("x"), 1) for text in english_documents()[:3]], kind, 400)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -70,7 +70,7 @@ def test_a_classifier_gives_the_same_answers_to_texts_and_pairs(name: str, tmp_p
     words = tokenizer(kind)
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
     config = family.read_config(small | sizes | {"initializer_range": 0.2})
-    model = Model(family, config, Root(family.build(config)), words, "classify", labels)
+    model = Model(family, config, Network(family.build(config)), words, "classify", labels)
     pooling = family.poolings.get("", "start")
     model.add_heads(parse_objective("classify", labels=tuple(labels), pooling=pooling).objectives)
     model.save(tmp_path)
@@ -95,7 +95,7 @@ def test_multiple_choice_goes_both_ways(name: str, tmp_path: Path) -> None:
     family, words = FAMILIES[name], tokenizer(kind)
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
     config = family.read_config(small | sizes | {"initializer_range": 0.2})
-    model = Model(family, config, Root(family.build(config)), words, "choose")
+    model = Model(family, config, Network(family.build(config)), words, "choose")
     model.add_heads(parse_objective("choose", pooling=family.poolings.get("", "start")).objectives)
     model.save(tmp_path / "ours")
     peer, report = AutoModelForMultipleChoice.from_pretrained(tmp_path / "ours", output_loading_info=True)
@@ -127,7 +127,7 @@ def test_an_answerer_gives_the_same_logits_to_a_question(name: str, tmp_path: Pa
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
     special = {"sep_token_id": words.role("separator"), "bos_token_id": words.role("start")}
     config = family.read_config(small | sizes | special | {"initializer_range": 0.2})
-    model = Model(family, config, Root(family.build(config)), words, "answer")
+    model = Model(family, config, Network(family.build(config)), words, "answer")
     (task,) = parse_objective("answer").objectives
     model.add_heads([task])
     model.save(tmp_path)
@@ -138,7 +138,7 @@ def test_an_answerer_gives_the_same_logits_to_a_question(name: str, tmp_path: Pa
         out = peer(**dress([question], [passage], return_tensors="pt"))
     theirs = torch.stack([out.start_logits, out.end_logits], -1)[0]
     asked = Questions(Path("x"), {}, [question], [passage])
-    (ours,) = Answerer(model, task, asked).outputs(torch.device("cpu"))  # type: ignore[arg-type]
+    (ours,) = Predictor(model, task, asked).outputs(torch.device("cpu"))  # type: ignore[arg-type]
     torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -150,7 +150,7 @@ def test_sentence_transformers_computes_the_same_vectors(name: str, tmp_path: Pa
     family, words = FAMILIES[name], tokenizer(kind)
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
     config = family.read_config(small | sizes | {"initializer_range": 0.2})
-    Model(family, config, Root(family.build(config)), words).save(tmp_path / "model")
+    Model(family, config, Network(family.build(config)), words).save(tmp_path / "model")
     facts = pt.export(
         tmp_path / "model", to="sentence-transformers", pooling="last+mean", max_length=16, out=tmp_path / "out"
     ).facts

@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 from peers import Ragged
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.predict import load_trained
+from pretune.inference.predict import load_task_model
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 
@@ -48,7 +48,7 @@ def make_peer(name: str, folder: Path, kind: str = "AutoModelForCausalLM", **cha
 def make_ours(name: str, objective: str = "lm", labels: tuple[str, ...] = ()) -> Model:
     family = FAMILIES[name]
     config = family.read_config(SMALL | QUIET)
-    model = Model(family, config, Root(family.build(config)), objective=objective, labels=list(labels))
+    model = Model(family, config, Network(family.build(config)), objective=objective, labels=list(labels))
     model.add_heads(parse_objective(objective, labels=labels, pooling="last").objectives)
     model.root.eval()
     return model
@@ -167,7 +167,7 @@ def test_a_classifier_stands_on_the_last_token_and_goes_both_ways(name: str, obj
     close(head(model.backbone(batch.packed).last, batch.packed), peer.eval()(**inputs(batch)).logits)
     assert peer.config.id2label == dict(enumerate(labels))
     peer.save_pretrained(tmp_path / "back")
-    back = load_trained(tmp_path / "back")[0]
+    back = load_task_model(tmp_path / "back")[0]
     assert back.labels == list(labels) and back.root.heads["classify"].pooling == "last"
     for key, tensor in model.root.state_dict().items():
         assert torch.equal(tensor, back.root.state_dict()[key])

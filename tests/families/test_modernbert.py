@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from peers import Ragged
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.predict import load_trained
+from pretune.inference.predict import load_task_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.nn.attention.patterns import causal
-from pretune.nn.dropout import share_seed
+from pretune.nn.dropout import share_dropout_seed
 from pretune.objectives import parse_objective
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -130,7 +130,7 @@ def test_a_model_of_our_own_is_loaded_by_the_peer_with_its_kinds_of_layers(tmp_p
     from transformers import AutoModelForMaskedLM
 
     config = FAMILY.read_config(SMALL | {"global_attn_every_n_layers": 2})
-    model = Model(FAMILY, config, Root(FAMILY.build(config)))
+    model = Model(FAMILY, config, Network(FAMILY.build(config)))
     model.add_heads(parse_objective("mlm").objectives)
     model.save(tmp_path)
     peer, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
@@ -191,7 +191,7 @@ def test_a_classifier_goes_both_ways(theirs: str, ours: str, tmp_path: Path) -> 
     labels = ["bad", "good", "so so"]
     objective = parse_objective(f"classify(pooling={ours})", labels=tuple(labels))
     config = FAMILY.read_config(SMALL)  # what the objective does is written, whatever the configuration said
-    model = Model(FAMILY, config, Root(FAMILY.build(config)), objective="classify", labels=labels)
+    model = Model(FAMILY, config, Network(FAMILY.build(config)), objective="classify", labels=labels)
     model.add_heads(objective.objectives)
     model.root.eval()
     model.save(tmp_path)
@@ -205,7 +205,7 @@ def test_a_classifier_goes_both_ways(theirs: str, ours: str, tmp_path: Path) -> 
     back = load_model(tmp_path / "back", objective)
     assert back.labels == labels
     assert back.config.classifier_pooling == theirs
-    assert load_trained(tmp_path / "back")[0].root.heads["classify"].pooling == ours
+    assert load_task_model(tmp_path / "back")[0].root.heads["classify"].pooling == ours
     for name, tensor in model.root.state_dict().items():
         assert torch.equal(tensor, back.root.state_dict()[name])
 
@@ -213,7 +213,7 @@ def test_a_classifier_goes_both_ways(theirs: str, ours: str, tmp_path: Path) -> 
 def test_heads_that_share_a_place_are_both_kept(tmp_path: Path) -> None:
     config = FAMILY.read_config(SMALL)
     objective = parse_objective("mlm+classify", labels=("bad", "good"))
-    model = Model(FAMILY, config, Root(FAMILY.build(config)), objective="mlm+classify", labels=["bad", "good"])
+    model = Model(FAMILY, config, Network(FAMILY.build(config)), objective="mlm+classify", labels=["bad", "good"])
     model.add_heads(objective.objectives[:1], seed=1)
     model.add_heads(objective.objectives[1:], seed=2)
     model.save(tmp_path)
@@ -235,7 +235,7 @@ def test_zero_outputs_start_as_the_embeddings_and_learn() -> None:
 @pytest.mark.parametrize("place", ["embedding_dropout", "attention_dropout", "mlp_dropout"])
 def test_each_dropout_is_off_unless_training(place: str) -> None:
     model = FAMILY.build(FAMILY.read_config(SMALL | {place: 0.5}))
-    share_seed(model, torch.device("cpu")).fill_(3)
+    share_dropout_seed(model, torch.device("cpu")).fill_(3)
     packed = Ragged.make(60).packed
     trained, evaluated = model(packed).last, model.eval()(packed).last
     assert not torch.equal(trained, evaluated)
@@ -247,7 +247,7 @@ def test_the_published_base_has_the_peers_number_of_parameters() -> None:
 
     with torch.device("meta"):
         config = FAMILY.config()
-        ours = Root(FAMILY.build(config))
+        ours = Network(FAMILY.build(config))
         ours.heads["mlm"] = ours.backbone.vocabulary_head()
         theirs = ModernBertForMaskedLM(ModernBertConfig())
     count = sum(p.numel() for p in theirs.parameters())

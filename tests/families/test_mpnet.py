@@ -17,9 +17,9 @@ from pretune.families import FAMILIES
 from pretune.inference.embed import embed_texts
 from pretune.models.loading import load_model
 from pretune.models.onnx_export import write_graph
-from pretune.nn.dropout import share_seed
+from pretune.nn.dropout import share_dropout_seed
 from pretune.text.corpus.documents import Document
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
@@ -113,7 +113,7 @@ def test_the_bias_is_one_for_all_layers() -> None:
     assert [name for name, _ in model.named_parameters() if "score" in name] == ["score.weight"]
     seen: list[Any] = []
     for layer in model.layers:
-        layer.attention.part.register_forward_hook(lambda module, given, out: seen.append(given[1].bend))
+        layer.attention.part.register_forward_hook(lambda module, given, out: seen.append(given[1].score_mod))
     model(make_batch().packed)
     assert len(seen) == 3 and len(set(seen)) == 1 and None not in seen
     assert model.score in dict(model.groups())["embed"]
@@ -135,7 +135,7 @@ def test_a_new_model_starts_as_the_peers() -> None:
 
 def test_dropout_is_off_unless_training() -> None:
     model = FAMILY.build(FAMILY.read_config(SMALL | {"hidden_dropout_prob": 0.5}))
-    share_seed(model, torch.device("cpu")).fill_(3)
+    share_dropout_seed(model, torch.device("cpu")).fill_(3)
     batch = make_batch()
     trained, evaluated = model(batch.packed).last, model.eval()(batch.packed).last
     assert not torch.equal(trained, evaluated)
@@ -147,7 +147,7 @@ def with_tokenizer(folder: Path) -> tuple[Any, Any]:
     from transformers import MPNetTokenizer
 
     documents = [Document(text, Path("x"), 1) for text in english_documents()[:3]]
-    trained = train(documents, "wordpiece", 300, lowercase=True)
+    trained = train_on_documents(documents, "wordpiece", 300, lowercase=True)
     pieces = [piece for piece in trained.vocabulary if not piece.startswith("[")]
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *pieces, "<mask>"]
     folder.mkdir(exist_ok=True)
@@ -163,7 +163,7 @@ def test_a_folder_with_its_tokenizer_gives_the_same_ids_and_states(files: str, t
         dress.save_pretrained(tmp_path)
         assert (tmp_path / "tokenizer.json").is_file()
     pairs = ["and a second one", "which is longer than the first", "y"]
-    roles = compare_texts(peer.mpnet, dress, tmp_path, TEXTS, pairs).need_tokenizer().roles
+    roles = compare_texts(peer.mpnet, dress, tmp_path, TEXTS, pairs).require_tokenizer().roles
     mask = peer.config.vocab_size - 1
     assert [roles[name] for name in ("start", "padding", "separator", "mask")] == [0, 1, 2, mask]
 

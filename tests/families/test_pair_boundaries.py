@@ -22,19 +22,19 @@ from pretune.families import FAMILIES
 from pretune.models.adapt_vocabulary import add_separator
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.models.presets import find_preset, preset_names
 from pretune.nn.pooling import pair_features
 from pretune.objectives import Data
-from pretune.objectives.seq2seq.source_target import in_language
+from pretune.objectives.seq2seq.source_target import with_language
 from pretune.objectives.tasks.classify import Classify
 from pretune.packed import pack_lists
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import collate
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 PAIRS = [
     ("a man sings", "a dog barks"),
@@ -51,7 +51,7 @@ def tokenizer(characters: bool = False) -> Tokenizer:
         Document(" ".join(WORDS * 3), Path("x"), 1),
         *(Document(t, Path("x"), 1) for t in english_documents()[:4]),
     ]
-    return train(documents, "characters" if characters else "bpe", 400, languages=("en",))
+    return train_on_documents(documents, "characters" if characters else "bpe", 400, languages=("en",))
 
 
 def tiny(name: str) -> Model:
@@ -59,12 +59,12 @@ def tiny(name: str) -> Model:
     tokens = tokenizer(characters=name == "elmo")
     family = FAMILIES[name]
     if name == "mbart":  # which is told the language of a text
-        items = {part: in_language(getattr(family.template, part), "en") for part in ("single", "pair", "target")}
+        items = {part: with_language(getattr(family.template, part), "en") for part in ("single", "pair", "target")}
         family = replace(family, template=replace(family.template, **items))
     if name == "word-vectors":
         config: Any = family.read_config({"vocab_size": tokens.size, "hidden_size": 16})
         torch.manual_seed(0)
-        return Model(family, config, Root(family.build(config)), tokens)
+        return Model(family, config, Network(family.build(config)), tokens)
     preset = next(p for p in preset_names() if p.endswith("-tiny") and find_preset(p)["family"] == name)
     model = make_model(preset, tokens.size, 0, padding=tokens.roles.get("padding"))
     model.tokenizer = tokens
@@ -86,9 +86,9 @@ def read(model: Model, texts: list[tuple[str, str]]) -> tuple[list[tuple[Any, ..
     head = task.head(model.backbone)
     enlarge(model.backbone)
     enlarge(head)
-    rows = Labeled(Path("rows"), {}, [a for a, _ in texts], [b for _, b in texts])
-    laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=rows), 64)
-    sequences = task.corrupt(laid.take(np.arange(len(texts))), model.need_tokenizer(), Draws(0))
+    rows = LabeledRows(Path("rows"), {}, [a for a, _ in texts], [b for _, b in texts])
+    laid = task.tokenize_examples(Data(model.require_tokenizer(), model.family.template, rows=rows), 64)
+    sequences = task.corrupt(laid.take(np.arange(len(texts))), model.require_tokenizer(), EpochRandom(0))
     batch = collate(sequences)
     ids, segments = (
         np.split(column, sequences.offsets[1:-1]) for column in (sequences.ids, sequences.columns["segment"])
@@ -117,8 +117,8 @@ def test_the_features_of_a_pair_by_hand() -> None:
         [7.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
     ]
     with pytest.raises(PretuneError, match="pooling=pair tells two texts apart by segments"):
-        Classify(pooling="pair").lay_out(
-            Data(tokenizer(), FAMILIES["roberta"].template, rows=Labeled(Path("x"), {}, ["a"], ["b"])), 64
+        Classify(pooling="pair").tokenize_examples(
+            Data(tokenizer(), FAMILIES["roberta"].template, rows=LabeledRows(Path("x"), {}, ["a"], ["b"])), 64
         )
 
 
@@ -137,7 +137,7 @@ def published(name: str, folder: Path, spare: int = 0) -> Model:
         sizes = {"embedding_size": 16, "hidden_size": 16, "num_layers": 1}
     config = family.read_config(sizes | {"vocab_size": tokens.size + spare})
     torch.manual_seed(0)
-    model = Model(family, config, Root(family.build(config)), tokens)
+    model = Model(family, config, Network(family.build(config)), tokens)
     enlarge(model.root)
     model.save(folder)
     return model
@@ -149,16 +149,16 @@ def test_a_separator_is_added_as_one_token(name: str, spare: int, tmp_path: Path
     old = published(name, tmp_path, spare)
     made = add_separator(load_model(tmp_path))
     before, after = (model.root.tensors() for model in (old, made))
-    size = old.need_tokenizer().size
+    size = old.require_tokenizer().size
     table = next(n for n in after if n.endswith("embed.tokens"))
-    assert made.need_tokenizer().role("separator") == size == made.need_tokenizer().role("end")
+    assert made.require_tokenizer().role("separator") == size == made.require_tokenizer().role("end")
     assert made.config.vocab_size == size + max(1, spare) == len(after[table])
     assert torch.equal(after[table][:size], before[table][:size])
     torch.testing.assert_close(after[table][size], before[table][:size].mean(0))
     assert torch.equal(after[table][size + 1 :], before[table][size + 1 :])
     assert all(torch.equal(after[n], before[n]) for n in after if n != table)
     text = "a man sings"
-    assert made.need_tokenizer().encode(text) == old.need_tokenizer().encode(text)
+    assert made.require_tokenizer().encode(text) == old.require_tokenizer().encode(text)
 
 
 def write_rows(file: Path, pairs: bool) -> Path:
@@ -180,7 +180,7 @@ def test_a_model_without_a_separator_learns_one_with_a_task_of_pairs(name: str, 
     }  # fmt: skip
     run = pt.finetune(tmp_path / "start", write_rows(tmp_path / "pairs.csv", True), out=tmp_path / "run", **options)
     model = load_model(run.folder)
-    assert model.need_tokenizer().vocabulary[-1] == "<sep>" and model.config.vocab_size == len(WORDS) + 2
+    assert model.require_tokenizer().vocabulary[-1] == "<sep>" and model.config.vocab_size == len(WORDS) + 2
     learned = model.backbone.embed.tokens[-1]
     start = add_separator(load_model(tmp_path / "start")).backbone.embed.tokens[-1]
     assert not torch.allclose(learned, start, atol=1e-3)

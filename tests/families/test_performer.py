@@ -15,7 +15,7 @@ from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.nn.attention.patterns import causal, prefix
 from pretune.objectives import parse_objective
 from pretune.packed import Capacity, Packed, pack
@@ -31,7 +31,7 @@ def make(objective: str = "mlm+nsp", seed: int = 0, **changes: Any) -> Model:
     family = FAMILIES["performer"]
     config = family.read_config(SMALL | changes)
     torch.manual_seed(seed)
-    model = Model(family, config, Root(family.build(config)), objective=objective)
+    model = Model(family, config, Network(family.build(config)), objective=objective)
     model.add_heads(parse_objective(objective).objectives)
     model.root.eval()
     return model

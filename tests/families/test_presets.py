@@ -12,7 +12,7 @@ from pretune.models.create_model import make_model
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 from pretune.training.jobs.pretraining_model import check_stages
-from pretune.training.jobs.pretraining_settings import make_plan
+from pretune.training.jobs.pretraining_settings import resolve_pretraining
 
 # preset → the class of `transformers` that the checkpoint was released for, what of it is not the backbone, and how many
 # parameters it has, those that are tied or shared once.
@@ -95,7 +95,7 @@ def test_presets_are_complete(name: str) -> None:
     preset = find_preset(name)
     assert preset["source"]
     parse_objective(preset["objective"])
-    plan = make_plan(name, ["texts"], "run", {}, 0, None)
+    plan = resolve_pretraining(name, ["texts"], "run", {}, 0, None)
     with torch.device("meta"):
         model = make_model(name, vocabulary=256, padding=0)
     assert model.backbone.embed.vocabulary == 256

@@ -17,10 +17,10 @@ from peers import check_folder_and_back
 from pretune.families import FAMILIES
 from pretune.models.create_model import make_model
 from pretune.models.loading import load
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
-from pretune.text.tokenizers.character_ids import spell
+from pretune.text.tokenizers.character_ids import encode_characters
 
 # Cells, biases (one of an LSTM's two, which are added up anyway) and token vectors.
 COUNTS = {
@@ -54,12 +54,12 @@ def made(kind: str, **options: Any) -> Model:
     torch.manual_seed(0)
     family = FAMILIES[kind]
     config = family.read_config({"vocab_size": 200, **SIZES[kind], **options})
-    return Model(family, config, Root(family.build(config)), tokenizer(kind))
+    return Model(family, config, Network(family.build(config)), tokenizer(kind))
 
 
 def texts(kind: str, sentences: list[list[int]]) -> Packed:
     ids = np.array([i for sentence in sentences for i in sentence])
-    columns = {"characters": spell([f"w{i}" for i in ids])} if kind == "elmo" else {}
+    columns = {"characters": encode_characters([f"w{i}" for i in ids])} if kind == "elmo" else {}
     return pack(ids, np.array([len(sentence) for sentence in sentences]), columns=columns)
 
 
@@ -120,7 +120,7 @@ def test_a_resumed_run_ends_with_the_same_bits(preset: str, tmp_path: Path) -> N
     settings = {"batch": pt.Batching(tokens=80, length=20), "data": data}
     small = {"kind": "characters" if preset.startswith("elmo") else "words", "size": 300}
     small |= {"target": 200} if preset.startswith("rnn") else {}
-    watching = pt.Watching(log=1, save=2, held_out=0.0, evaluate=0)
+    watching = pt.Monitoring(log=1, save=2, held_out=0.0, evaluate=0)
 
     def learn(steps: int, out: Path, **more: Any) -> pt.Run:
         budget = pt.Budget(steps=steps)

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from peers import assert_same, close, compare_gradients, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.generation.generate import Decoding, Reader, search_on, write_on
-from pretune.models.adapt_vocabulary import lengthen, match_vocabulary
+from pretune.inference.generation.generate import DecodingSession, GenerationConfig, beam_search_texts, sample_texts
+from pretune.models.adapt_vocabulary import extend_positions, replace_vocabulary
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Capacity, Packed, pack, pack_lists
@@ -149,7 +149,7 @@ def make(**changes: Any) -> Model:
     family = FAMILIES["reformer"]
     config = family.read_config(SMALL | {"hash_seed": None, "initializer_range": 0.2} | changes)
     torch.manual_seed(0)
-    model = Model(family, config, Root(family.build(config)), objective="lm")
+    model = Model(family, config, Network(family.build(config)), objective="lm")
     model.add_heads(parse_objective("lm").objectives)
     model.root.eval()
     return model
@@ -248,10 +248,10 @@ def test_buckets_are_as_many_as_the_peers_for_the_longest_sequences() -> None:
 
 
 def test_chance_is_for_training_alone() -> None:
-    from pretune.nn.dropout import share_seed
+    from pretune.nn.dropout import share_dropout_seed
 
     model, packed = make(), packed_of(texts((48,)))
-    seed = share_seed(model.root, torch.device("cpu"))
+    seed = share_dropout_seed(model.root, torch.device("cpu"))
     with torch.no_grad():
         seed.fill_(1)
         evaluated, trained = model.backbone(packed).last, model.root.train().backbone(packed).last
@@ -267,7 +267,7 @@ def test_it_writes_on_by_reading_all_again() -> None:
     model = make(vocab_size=canary.VOCABULARY)
     model.tokenizer = canary.store().tokenizer
     prompts = [[5, 9, 200], [17, 30] * 6, [8]]
-    reader = Reader(model, len(prompts), 30)
+    reader = DecodingSession(model, len(prompts), 30)
     whole = [list(prompt) for prompt in prompts]
     bits = whole
     for step in range(4):
@@ -278,8 +278,10 @@ def test_it_writes_on_by_reading_all_again() -> None:
         bits = [[40 + step + row] * (1 + row) for row in range(3)]
         whole = [text + bit for text, bit in zip(whole, bits, strict=True)]
     limits = [5] * 3
-    greedy = write_on(Reader(model, 3, 30), prompts, range(3), limits, Decoding(tokens=5), set())
-    beams = search_on(Reader(model, 3, 30), prompts, limits, Decoding(tokens=5, beams=3), set())
+    greedy = sample_texts(DecodingSession(model, 3, 30), prompts, range(3), limits, GenerationConfig(tokens=5), set())
+    beams = beam_search_texts(
+        DecodingSession(model, 3, 30), prompts, limits, GenerationConfig(tokens=5, beams=3), set()
+    )
     assert [len(text.ids) for text in (*greedy, *beams)] == [5] * 6
 
 
@@ -318,7 +320,7 @@ def test_another_vocabulary_and_no_more_positions(tmp_path: Path) -> None:
     model = make(vocab_size=old.size)
     model.tokenizer = old
     nn.init.normal_(model.root.heads["lm"].output.bias)
-    made, report = match_vocabulary(model, new)
+    made, report = replace_vocabulary(model, new)
     assert report["matched"] > 20
     here, there = new.role("mask"), old.role("mask")
     for name in ("weight", "bias"):
@@ -327,4 +329,4 @@ def test_another_vocabulary_and_no_more_positions(tmp_path: Path) -> None:
     made.save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["vocab_size"] == new.size
     with pytest.raises(PretuneError, match="axial positions, 48 here, cannot be extended"):
-        lengthen(model, 96)
+        extend_positions(model, 96)

@@ -23,10 +23,10 @@ from pretune.families import FAMILIES
 from pretune.inference.batching import text_batches
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
@@ -94,7 +94,9 @@ def test_a_folder_of_camembert_with_its_tokenizer_gives_the_same_ids_and_states(
         dress.save_pretrained(tmp_path)
         assert (tmp_path / "tokenizer.json").is_file()
     model = compare_texts(peer.roberta, dress, tmp_path, RUSSIAN, RUSSIAN[::-1])
-    assert model.family.name == "camembert" and model.need_tokenizer().role("padding") == peer.config.pad_token_id == 1
+    assert (
+        model.family.name == "camembert" and model.require_tokenizer().role("padding") == peer.config.pad_token_id == 1
+    )
 
 
 def test_heads_of_other_tasks_are_not_refused(tmp_path: Path) -> None:
@@ -110,13 +112,13 @@ def test_positions_follow_the_padding_of_the_tokenizer_a_preset_is_trained_with(
     from transformers import AutoModel, AutoTokenizer
 
     texts = ["the cat sat on the mat and the dog sat on the log", "a dog and a cat ran"]
-    tokenizer = train([Document(text, Path("x"), 1) for text in texts], "byte-bpe", 300)
+    tokenizer = train_on_documents([Document(text, Path("x"), 1) for text in texts], "byte-bpe", 300)
     assert tokenizer.role("padding") == 0
     with torch.device("meta"):
         config = make_model("roberta-base", padding=tokenizer.role("padding")).config
     config = replace(config, **(SMALL | {"vocab_size": 320}))
     family = FAMILIES["roberta"]
-    model = Model(family, config, Root(family.build(config)), tokenizer)
+    model = Model(family, config, Network(family.build(config)), tokenizer)
     model.root.eval().requires_grad_(False)
     model.save(tmp_path)
     peer, dress = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
@@ -130,4 +132,4 @@ def test_positions_follow_the_padding_of_the_tokenizer_a_preset_is_trained_with(
     assert batch.packed[0].ids.tolist() == expected
     with torch.no_grad():
         close(model.backbone(batch.packed[0]).last, peer(**inputs).last_hidden_state[0])
-    assert load_model(tmp_path).need_tokenizer().digest == tokenizer.digest
+    assert load_model(tmp_path).require_tokenizer().digest == tokenizer.digest

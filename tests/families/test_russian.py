@@ -14,7 +14,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from conftest import RUSSIAN, T5_IDS, russian_pieces
 from peers import close
-from pretune.inference.fill import MASK, Filler
+from pretune.inference.fill import MASK, MaskFiller
 from pretune.models.loading import load
 from pretune.packed import Packed, pack
 
@@ -103,7 +103,7 @@ def test_ids_and_logits_of_models_that_write_are_the_peers_before_and_after_our_
     for place in (folder, out):
         inputs = AutoTokenizer.from_pretrained(place)(text, return_tensors="pt")
         ids = inputs["input_ids"][0].tolist()
-        tokenizer = model.need_tokenizer()
+        tokenizer = model.require_tokenizer()
         assert ids == tokenizer.encode(text) + [tokenizer.role("end")] * writes
         assert tokenizer.decode(ids).strip() == tokenizer.decode(tokenizer.encode(text)).strip()
         peer = (AutoModelForSeq2SeqLM if writes else AutoModelForCausalLM).from_pretrained(place).eval()
@@ -157,10 +157,10 @@ def test_fills_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Pa
     teach(peer, AutoTokenizer.from_pretrained(folder))
     peer.save_pretrained(folder)
 
-    filler = Filler.load(folder)
+    filler = MaskFiller.load(folder)
     filler.model.save(out)
-    again = Filler.load(out)
-    tokenizer = filler.model.need_tokenizer()
+    again = MaskFiller.load(out)
+    tokenizer = filler.model.require_tokenizer()
     assert {"start", "separator", "mask", "padding", "unknown"} <= set(tokenizer.roles)
     right = 0
     for text, answer in [
@@ -188,7 +188,7 @@ def test_ids_of_texts_and_pairs_are_the_peers_before_and_after_our_export(make: 
     folder, out = tmp_path / "published", tmp_path / "ours"
     folder.mkdir()
     make(folder).save_pretrained(folder)
-    filler = Filler.load(folder)
+    filler = MaskFiller.load(folder)
     filler.model.save(out)
     texts, pairs = ["Ёжик нашёл гриб!", SENTENCES[0]], ["Йод — не яд.", SENTENCES[1]]
     for second in (None, pairs):

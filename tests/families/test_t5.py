@@ -14,8 +14,8 @@ from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.inference.batching import text_batches
 from pretune.models.loading import load_model
-from pretune.models.model import Root
-from pretune.nn.dropout import share_seed
+from pretune.models.model import Network
+from pretune.nn.dropout import share_dropout_seed
 from two_streams import IDS, Pair, assert_classifier, assert_parity, assert_round_trip, randomize, writing
 
 # Six buckets a side up to a distance of 8: shorter than the sequences. Heads that do not fill the width.
@@ -77,7 +77,7 @@ def test_a_folder_like_ru_t5s_loads(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = load_model(tmp_path, writing())
     assert model.root.eval().backbone.embed.vocabulary == 192
-    assert model.need_tokenizer().role("sentinel 0") == 179
+    assert model.require_tokenizer().role("sentinel 0") == 179
 
     tokens = T5Tokenizer.from_pretrained(tmp_path)(RUSSIAN, padding=True, return_tensors="pt")
     theirs = peer(**tokens, labels=tokens["input_ids"]).logits  # the decoder reads the same, one step late
@@ -89,7 +89,7 @@ def test_a_folder_like_ru_t5s_loads(tmp_path: Path) -> None:
 
     model.save(tmp_path / "again")
     again = load_model(tmp_path / "again", writing())
-    assert again.need_tokenizer().roles == model.need_tokenizer().roles
+    assert again.require_tokenizer().roles == model.require_tokenizer().roles
     assert again.config == model.config
 
 
@@ -155,7 +155,7 @@ def test_the_bias_of_distances_is_one_for_all_layers_of_a_stack(tmp_path: Path) 
     assert sorted(biases) == ["backbone.encoder.score.weight", "backbone.score.weight"]
     seen: list[Any] = []
     for layer in (*model.backbone.encoder.layers, *model.backbone.layers):
-        layer.attention.part.register_forward_hook(lambda module, given, out: seen.append(given[1].bend))
+        layer.attention.part.register_forward_hook(lambda module, given, out: seen.append(given[1].score_mod))
     pair = Pair.make(60)
     model.backbone(pair.source.packed, pair.target.packed)
     assert [len(set(seen[:2])), len(set(seen[2:])), len(set(seen))] == [1, 1, 2]
@@ -174,7 +174,7 @@ def test_initial_deviations_are_the_peers(variant: str) -> None:
     torch.manual_seed(0)
     peer = dict(T5ForConditionalGeneration(T5Config(**wide)).named_parameters())
     family = FAMILIES["t5"]
-    root = Root(family.build(family.read_config(wide)))
+    root = Network(family.build(family.read_config(wide)))
     ours, rest = family.table.write(root.tensors())
     assert not rest
     for name, tensor in ours.items():
@@ -191,7 +191,7 @@ def test_initial_deviations_are_the_peers(variant: str) -> None:
 def test_dropout_is_off_unless_training(variant: str) -> None:
     family, changes = VARIANTS[variant]
     model = FAMILIES[family].build(FAMILIES[family].read_config(SMALL | changes | {"dropout_rate": 0.5}))
-    share_seed(model, torch.device("cpu")).fill_(3)
+    share_dropout_seed(model, torch.device("cpu")).fill_(3)
     pair = Pair.make(60)
     trained = model(pair.source.packed, pair.target.packed).last
     evaluated = model.eval()(pair.source.packed, pair.target.packed).last

@@ -62,7 +62,7 @@ def with_tokenizer(folder: Path) -> tuple[Any, Any]:
 def test_states_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
     peer = make_peer(tmp_path, variant)
     model = pt.load(tmp_path)
-    assert isinstance(model.backbone, Encoder) and not model.untrained and not model.left_out
+    assert isinstance(model.backbone, Encoder) and not model.untrained and not model.skipped_head_tensors
     model.root.eval()
     batch = Ragged.make(60, columns={})
     theirs = peer(**batch.inputs, output_hidden_states=True)
@@ -121,7 +121,7 @@ class EncoderCase(Case):
 
     def ours(self, folder: Path, config: Any) -> Tensor:
         model = pt.load(folder)
-        assert not model.untrained and not model.left_out
+        assert not model.untrained and not model.skipped_head_tensors
         (batch,) = self.batches(config)
         with torch.no_grad():
             return model.root.eval().backbone(batch.packed).last  # type: ignore[no-any-return]

@@ -24,10 +24,10 @@ from conftest import english_documents
 from peers import assert_same, close
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.predict import Answerer, load_trained
+from pretune.inference.predict import Predictor, load_task_model
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 LABELS = {"0": "bad", "1": "good", "2": "so so"}
 LANGUAGES = ("de", "en")
@@ -112,7 +112,7 @@ KINDS = {"gpt2": "byte-bpe", "longformer": "byte-bpe"}
 def tokenizer(name: str) -> Tokenizer:
     documents = [Document(text, Path("x"), 1) for text in english_documents()[:2]]
     languages = LANGUAGES if name == "mbart" else ()
-    return train(documents, KINDS.get(name, "bpe"), 300, languages=languages)  # type: ignore[arg-type]
+    return train_on_documents(documents, KINDS.get(name, "bpe"), 300, languages=languages)  # type: ignore[arg-type]
 
 
 def write_tokenizer(name: str, folder: Path) -> Tokenizer:
@@ -153,7 +153,7 @@ def write_rows(folder: Path, name: str, answers: dict[str, list[Any]] | None = N
     return file
 
 
-def padded(answerer: Answerer) -> tuple[dict[str, Tensor], list[int]]:
+def padded(answerer: Predictor) -> tuple[dict[str, Tensor], list[int]]:
     """Return the sequences that a model answers, as `transformers` takes them, and their lengths."""
     model = answerer.model
     sequences = answerer.laid.take(np.arange(len(answerer.laid)))
@@ -161,7 +161,7 @@ def padded(answerer: Answerer) -> tuple[dict[str, Tensor], list[int]]:
     left = bool(model.family.template.last)  # XLNet looks for its classifier's token at the end
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     mask = mask.flip(1) if left else mask
-    inputs = {"input_ids": torch.full(mask.shape, model.need_tokenizer().role("padding"))}
+    inputs = {"input_ids": torch.full(mask.shape, model.require_tokenizer().role("padding"))}
     inputs["input_ids"][mask] = torch.from_numpy(sequences.ids)
     inputs["attention_mask"] = mask.long()
     if model.family.template.segments:
@@ -171,7 +171,7 @@ def padded(answerer: Answerer) -> tuple[dict[str, Tensor], list[int]]:
 
 
 @torch.no_grad()
-def their_logits(theirs: Any, head: str, answerer: Answerer) -> list[Tensor]:
+def their_logits(theirs: Any, head: str, answerer: Predictor) -> list[Tensor]:
     """Return the logits of `transformers` for each sequence, without padding."""
     inputs, lengths = padded(answerer)
     mask = inputs["attention_mask"].bool()
@@ -187,8 +187,8 @@ def their_logits(theirs: Any, head: str, answerer: Answerer) -> list[Tensor]:
 
 def compare(folder: Path, theirs: Any, head: str, rows: Path) -> None:
     """Compare the logits of the model in a folder with those of `transformers`, sequence by sequence."""
-    model, task = load_trained(folder)
-    answerer = Answerer(model, task, task.read(rows, {}, answered=False))
+    model, task = load_task_model(folder)
+    answerer = Predictor(model, task, task.read(rows, {}, answered=False))
     expected = their_logits(theirs, head, answerer)
     for ours, wanted in zip(answerer.outputs(torch.device("cpu")), expected, strict=True):
         ours = torch.as_tensor(ours)
@@ -204,7 +204,7 @@ def test_logits_are_those_of_transformers_both_ways(name: str, kind: str, head: 
     theirs = make_theirs(name, kind, tmp_path / "theirs")
     files = [write_rows(tmp_path, rows) for rows in ([head, "pairs"] if head == "classify" else [head])]
     model = pt.load(tmp_path / "theirs")
-    assert head in model.root.heads and not model.untrained and not model.left_out
+    assert head in model.root.heads and not model.untrained and not model.skipped_head_tensors
     for file in files:
         compare(tmp_path / "theirs", theirs, head, file)
 
@@ -265,8 +265,8 @@ def test_a_fine_tuned_model_becomes_a_class_of_transformers(name: str, kind: str
     answers = pt.predict(tmp_path / "run", rows)
     assert len(answers) == len(ROWS[head])
     if head in ("classify", "choose"):
-        model, task = load_trained(tmp_path / "run")
-        logits = their_logits(theirs, head, Answerer(model, task, task.read(rows, {}, answered=False)))
+        model, task = load_task_model(tmp_path / "run")
+        logits = their_logits(theirs, head, Predictor(model, task, task.read(rows, {}, answered=False)))
         if head == "classify":
             shares = [row.softmax(-1).max().item() for row in logits]
         else:
@@ -279,7 +279,7 @@ def test_a_fine_tuned_model_becomes_a_class_of_transformers(name: str, kind: str
 def test_a_head_that_pretune_does_not_have_never_answers(name: str, kind: str, tmp_path: Path) -> None:
     make_theirs(name, kind, tmp_path)
     model = pt.load(tmp_path)
-    assert not model.root.heads and any("end_logits" in tensor for tensor in model.left_out)
+    assert not model.root.heads and any("end_logits" in tensor for tensor in model.skipped_head_tensors)
     with pytest.raises(PretuneError, match=f"its class {kind} has a question-answering head with beam search"):
         pt.predict(tmp_path, write_rows(tmp_path, "answer"))
 
@@ -307,13 +307,13 @@ def test_the_language_of_mbarts_texts_is_that_of_src_lang(source: str | None, tm
         with pytest.raises(PretuneError, match=r"set src_lang in tokenizer_config\.json \(languages: de, en\)"):
             pt.predict(tmp_path, rows)
         return
-    model, task = load_trained(tmp_path)
-    answerer = Answerer(model, task, task.read(rows, {}, answered=False))
+    model, task = load_task_model(tmp_path)
+    answerer = Predictor(model, task, task.read(rows, {}, answered=False))
     sequences = answerer.laid.take(np.arange(1))
     assert sequences.second is not None
-    language = model.need_tokenizer().role(f"language {source}")
+    language = model.require_tokenizer().role(f"language {source}")
     assert sequences.ids[-1] == sequences.second.ids[0] == language
-    assert sequences.ids[-2] == model.need_tokenizer().role("end")
+    assert sequences.ids[-2] == model.require_tokenizer().role("end")
 
 
 def test_all_classes_for_tasks_are_here() -> None:

@@ -62,7 +62,9 @@ def check(name: str, folder: Path) -> None:
         left = {published for published in tensors if not set(tensors[published].flatten().tolist()) <= kept}
         today = FAMILIES[name].variant(kind).table.current_names(tensors)
         unheard = {today[published] for published in left if not HARMLESS.fullmatch(published)}
-        assert unheard == {published for published in model.left_out if not HARMLESS.fullmatch(published)}, kind
+        assert unheard == {
+            published for published in model.skipped_head_tensors if not HARMLESS.fullmatch(published)
+        }, kind
 
 
 @pytest.mark.parametrize("name", quick(TINY))
@@ -127,12 +129,12 @@ def test_what_the_config_has_no_place_for_is_refused(tmp_path: Path) -> None:
 
 def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.model.say", said.append)
-    monkeypatch.setattr("pretune.models.loading.say", said.append)
+    monkeypatch.setattr("pretune.models.model.log_info", said.append)
+    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
     save("bert", "BertForPreTraining", tmp_path)
     assert list(pt.load(tmp_path).root.heads) == ["mlm", "nsp"] and not said
     model = load_model(tmp_path, parse_objective("classify", labels=("a", "b")))
-    heads = {name.rpartition(".")[0] for name in model.left_out}
+    heads = {name.rpartition(".")[0] for name in model.skipped_head_tensors}
     assert heads == {
         "cls.predictions", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.seq_relationship",
     }  # fmt: skip
@@ -141,7 +143,7 @@ def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkey
         load_file(tmp_path / "model.safetensors")["bert.pooler.dense.weight"],
     )
     said.clear()
-    model.say_left_out(tmp_path)
+    model.report_skipped_heads(tmp_path)
     (line,) = said
     assert line.startswith(f"{tmp_path}: heads of the checkpoint that were not loaded: cls.predictions")
 
@@ -164,7 +166,7 @@ def test_a_model_with_two_heads_is_a_language_model_and_chooses(name: str, kind:
     peer = getattr(transformers, kind).from_pretrained(tmp_path).eval()
     case = CASES[name]
     model = pt.load(tmp_path)
-    assert list(model.root.heads) == ["choose", "lm"] and not model.untrained and not model.left_out
+    assert list(model.root.heads) == ["choose", "lm"] and not model.untrained and not model.skipped_head_tensors
     (batch,) = case.batches(peer.config)
     with torch.no_grad():
         ours = model.root.eval().heads["lm"](model.backbone(batch.packed).last, model.backbone.embed.tokens)

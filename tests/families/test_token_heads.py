@@ -11,9 +11,9 @@ from test_exports import SMALL
 
 from peers import Ragged, assert_same, close
 from pretune.families import ENCODERS, FAMILIES
-from pretune.models.checkpoint_heads import trained_for
+from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load, load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 
 LABELS = ["O", "B-X", "I-X"]
@@ -22,7 +22,7 @@ LABELS = ["O", "B-X", "I-X"]
 def build(name: str, *objectives: str, labels: list[str] = LABELS) -> Model:
     family = FAMILIES[name]
     config = family.read_config(SMALL[name][1])
-    model = Model(family, config, Root(family.build(config)), objective="|".join(objectives), labels=labels)
+    model = Model(family, config, Network(family.build(config)), objective="|".join(objectives), labels=labels)
     model.add_heads(parse_objective("|".join(objectives), labels=tuple(labels)).objectives)
     torch.manual_seed(0)
     for parameter in model.root.parameters():  # norms and biases too, so that nothing agrees by chance
@@ -72,7 +72,7 @@ def test_logits_are_the_peers_both_ways(name: str, objective: str, tmp_path: Pat
 
     peer.config.pretune = {}  # as one that we never saw
     peer.save_pretrained(tmp_path / "theirs")
-    mixture = trained_for(tmp_path / "theirs")
+    mixture = stored_objectives(tmp_path / "theirs")
     assert mixture is not None and [part.name for part in mixture.objectives] == [objective]
     back = load(tmp_path / "theirs")
     assert back.labels == model.labels and not back.untrained

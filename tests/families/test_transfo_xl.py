@@ -16,8 +16,8 @@ from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
-from pretune.nn.attention.kv_cache import Cache
+from pretune.models.model import Model, Network
+from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack
@@ -47,7 +47,7 @@ def make(objective: str = "lm", **changes: Any) -> Model:
     """Parameters are waves, in the order of their published names."""
     family = FAMILIES["transfo-xl"]
     config = family.read_config(SMALL | changes)
-    model = Model(family, config, Root(family.build(config)), objective=objective)
+    model = Model(family, config, Network(family.build(config)), objective=objective)
     model.labels = ["a", "b"] if "classify" in objective else []
     model.add_heads(parse_objective(objective, labels=("a", "b"), pooling="last").objectives)
     published, rest = family.table.write(model.root.tensors())
@@ -114,7 +114,7 @@ def test_every_token_sees_as_many() -> None:
 def test_a_cache_gives_the_same_token_by_token() -> None:
     model = make()
     whole = model.backbone(pack(IDS.ravel(), np.array([12, 12]))).last.view(2, 12, -1)
-    cache = Cache(sequences=2, slots=12)
+    cache = KVCache(sequences=2, slots=12)
     for place in range(12):
         packed = pack(IDS[:, place], np.array([1, 1]), positions=np.array([place, place]))
         torch.testing.assert_close(model.backbone(packed, carry=cache).last, whole[:, place], atol=1e-5, rtol=1e-5)

@@ -15,13 +15,13 @@ import pretune as pt
 from peers import assert_same, close
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.adapt_vocabulary import match_vocabulary
+from pretune.models.adapt_vocabulary import replace_vocabulary
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 UNTIED = [name for name in CASES if FAMILIES[name].table.output]
 
@@ -74,7 +74,7 @@ def test_a_matrix_that_differs_counts_even_if_config_ties_it(
 ) -> None:
     """As `transformers` 5 has it; where it does not differ, it is tied."""
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.loading.say", said.append)
+    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
     case, table = CASES[name], FAMILIES[name].table
     case.peer(tmp_path, {})
     tensors = load_file(tmp_path / "model.safetensors")
@@ -156,9 +156,9 @@ def test_another_vocabulary_takes_rows_of_both_matrices(name: str, tmp_path: Pat
     untied(case, tmp_path / "peer")
     model = pt.load(tmp_path / "peer")
     documents = [Document(text, Path("x"), 1) for text in english[:2]]
-    old, new = (train(documents, "byte-bpe", size) for size in (300, 290))
+    old, new = (train_on_documents(documents, "byte-bpe", size) for size in (300, 290))
     model.tokenizer = old
-    wide, _ = match_vocabulary(_widened(model, old.size), new)
+    wide, _ = replace_vocabulary(_widened(model, old.size), new)
     head, tokens = wide.root.heads[case.head].output.weight, wide.backbone.embed.tokens
     assert head.shape == tokens.shape == (new.size, tokens.shape[1]) and not torch.equal(head, tokens)
 
@@ -166,6 +166,6 @@ def test_another_vocabulary_takes_rows_of_both_matrices(name: str, tmp_path: Pat
 def _widened(model: Any, size: int) -> Any:
     """The same model with rows for a whole vocabulary."""
     config = replace(model.config, vocab_size=size)
-    made = Model(model.family, config, Root(model.family.build(config)), model.tokenizer)
+    made = Model(model.family, config, Network(model.family.build(config)), model.tokenizer)
     made.add_heads(parse_objective("mlm" if model.family.name == "bert" else "lm").objectives)
     return made

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from peers import Ragged, assert_same, close, compare_gradients
 from pretune.families import FAMILIES
-from pretune.inference.predict import load_trained
+from pretune.inference.predict import load_task_model
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
-from pretune.objectives import Mixture, Objective, alone, parse_objective
+from pretune.models.model import Model, Network
+from pretune.objectives import Mixture, Objective, parse_objective, single_objective
 from pretune.packed import Batch
 
 IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
@@ -32,7 +32,7 @@ class Writes(Objective):
 
 
 def writing() -> Mixture:
-    return alone(Writes())
+    return single_objective(Writes())
 
 
 def randomize(peer: Any, folder: Path) -> Any:
@@ -128,7 +128,9 @@ def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
     labels = ["bad", "good", "so so"]
     objective = parse_objective("classify", labels=tuple(labels), pooling=FAMILIES[family].poolings[""])
     made = FAMILIES[family]
-    model = Model(made, made.read_config(config), Root(made.build(made.read_config(config))), None, "classify", labels)
+    model = Model(
+        made, made.read_config(config), Network(made.build(made.read_config(config))), None, "classify", labels
+    )
     model.add_heads(objective.objectives)
     model.root.eval()
     model.save(out)
@@ -146,6 +148,6 @@ def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
     theirs = peer.eval()(input_ids=source.input_ids, attention_mask=source.attention_mask).logits
     close(ours, theirs)
     peer.save_pretrained(out / "back")
-    back = load_trained(out / "back")[0]
+    back = load_task_model(out / "back")[0]
     assert back.root.heads["classify"].pooling == "last"
     assert_same(model.root, back.root)

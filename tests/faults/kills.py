@@ -69,7 +69,7 @@ def material(folder: Path) -> None:
 SMALL: dict[str, Any] = {
     "budget": pt.Budget(steps=10),
     "batch": pt.Batching(tokens=128, length=32),
-    "watching": pt.Watching(save=2, keep=2, log=2),
+    "watching": pt.Monitoring(save=2, keep=2, log=2),
 }
 
 

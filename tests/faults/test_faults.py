@@ -19,11 +19,11 @@ from pretune.runtime.atomic_io import TEMPORARY, remove_folder, remove_temporari
 from pretune.training import checkpoints
 from pretune.training.budget import Clock
 from pretune.training.parallel.distributed import World
-from pretune.training.prefetch import Feed
+from pretune.training.prefetch import Prefetcher
 from pretune.training.settings import Budget
 from small_task import start, trained, tune
 
-FEW: dict[str, Any] = {"budget": pt.Budget(steps=2), "watching": pt.Watching(save=1, held_out=0.0)}
+FEW: dict[str, Any] = {"budget": pt.Budget(steps=2), "watching": pt.Monitoring(save=1, held_out=0.0)}
 SHORT: dict[str, Any] = {"batch": pt.Batching(tokens=64, length=16), **FEW}
 
 
@@ -52,7 +52,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
     "prepare": (lambda out: pt.prepare(text(), start() / "start", out, processes=1), 1000),
     "pretrain": (lambda out: pt.pretrain("bert-tiny", text(), objective="mlm", tokenizer=start() / "start", out=out, **SHORT), 20_000),
     "adapt": (lambda out: pt.adapt(start() / "start", text(), out=out, **SHORT), 20_000),
-    "finetune": (lambda out: tune(out, steps=2, watching=pt.Watching(save=1)), 20_000),
+    "finetune": (lambda out: tune(out, steps=2, watching=pt.Monitoring(save=1)), 20_000),
     "prune": (lambda out: pt.prune(trained(), heads=0.5, out=out), 20_000),
     "quantize": (lambda out: pt.quantize(trained(), how="bf16", out=out), 20_000),
     "distill": (lambda out: pt.distill(trained(), student="layers=2", train=rows(), out=out, epochs=0.1), 20_000),
@@ -85,15 +85,15 @@ def test_a_full_disk(verb: str, tmp_path: Path) -> None:
 def test_a_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody removes the run folder while it trains: an error of one line, whatever was being written."""
     out = tmp_path / "run"
-    begin = checkpoints.Saver._begin
+    begin = checkpoints.CheckpointWriter._begin
 
     def vanish(self: Any) -> None:
         begin(self)
         shutil.rmtree(out)
 
-    monkeypatch.setattr(checkpoints.Saver, "_begin", vanish)
+    monkeypatch.setattr(checkpoints.CheckpointWriter, "_begin", vanish)
     with pytest.raises((PretuneError, OSError)) as failure:
-        tune(out, steps=4, watching=pt.Watching(save=1))
+        tune(out, steps=4, watching=pt.Monitoring(save=1))
     assert isinstance(failure.value, PretuneError) or failure.value.errno in cli.FILE_ERRORS
 
 
@@ -173,8 +173,8 @@ def test_a_thread_of_the_feed_that_fails_ends_the_training() -> None:
             return self.take
 
     clock = Clock(Budget(steps=3))
-    with Feed(Broken(), World(), clock, ahead=True, pinned=False) as feed:  # type: ignore[arg-type]
-        feed.look_ahead()
+    with Prefetcher(Broken(), World(), clock, ahead=True, pinned=False) as feed:  # type: ignore[arg-type]
+        feed.prefetch_next()
         with pytest.raises(OSError, match="Input/output error"):
             feed.next(clock)
 
@@ -208,5 +208,5 @@ def test_a_run_on_such_a_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyP
             remove(folder, ignore_errors=ignore_errors)
 
     monkeypatch.setattr(shutil, "rmtree", busy)
-    run = tune(tmp_path / "run", steps=6, watching=pt.Watching(save=1, keep=1))
+    run = tune(tmp_path / "run", steps=6, watching=pt.Monitoring(save=1, keep=1))
     assert run.finished and len(checkpoints.list_checkpoints(run.folder)) <= 1

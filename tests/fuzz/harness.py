@@ -1,7 +1,7 @@
 """Damage files in many ways, read each, and count what happens.
 
 A `Kind` is a kind of file that pretune reads: how to make a good one, how to read it, and, where damage must never go unnoticed,
-a digest of what was read. `attack` reads mutated copies and returns an `Outcome` per case:
+a digest of what was read. `attack` reads mutated copies and returns an `LearnerResult` per case:
 
     refused    a PretuneError of one line
     accepted   read without a word; where the kind has a digest, with the same contents as the undamaged file

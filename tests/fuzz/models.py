@@ -7,7 +7,7 @@ from typing import Any
 
 from pretune.families import FAMILIES
 from pretune.models.create_model import make_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 
@@ -35,7 +35,7 @@ def tiny_model(family: str, objective: str = "", **options: Any) -> Model:
         config = replace(FAMILIES[family].config(), vocab_size=VOCABULARY)
     known = {field.name for field in fields(config)}
     config = replace(config, **{key: size for key, size in SMALL.items() if key in known})
-    model = Model(FAMILIES[family], config, Root(FAMILIES[family].build(config)))
+    model = Model(FAMILIES[family], config, Network(FAMILIES[family].build(config)))
     model.labels = list(options.get("labels", ()))
     if objective:
         model.objective = objective

@@ -16,8 +16,8 @@ from canary import make
 from fuzz.harness import FEW, MANY, Kind, attack, mutate, mutate_json
 from fuzz.test_fuzz_weights import digest
 from pretune import PretuneError
-from pretune.runtime.parsing import SEAL, seal
-from pretune.training.checkpoints import STATE, Saver, list_checkpoints, load_newest
+from pretune.runtime.parsing import CHECKSUM_KEY, json_checksum
+from pretune.training.checkpoints import STATE, CheckpointWriter, list_checkpoints, load_newest
 from pretune.training.loop import train
 from pretune.training.parallel.distributed import World
 
@@ -27,7 +27,7 @@ FILES = ["root.safetensors", "optimizer.safetensors", STATE]
 
 def save(run: Path, steps: tuple[int, ...] = (20, 40)) -> None:
     """Write the checkpoints of a small run."""
-    with Saver(run, World(), keep=3) as saver:
+    with CheckpointWriter(run, World(), keep=3) as saver:
         for step in steps:
             weights = {"a.weight": torch.full((6, 8), float(step)), "b": torch.arange(5.0) + step}
             moments = {"0/b/exp_avg": torch.arange(5.0) / step, "0/b/step": torch.tensor(float(step))}
@@ -120,10 +120,10 @@ def test_states_with_a_valid_checksum_and_odd_values_are_refused_or_read(tmp_pat
 def resealed(path: Path, chance: random.Random) -> str:
     """Change a value in a sealed JSON file, compute its checksum anew, and return what was changed."""
     content = json.loads(path.read_text())
-    del content[SEAL]
+    del content[CHECKSUM_KEY]
     raw, how = mutate_json(json.dumps(content).encode(), chance)
     changed: Any = json.loads(raw.decode("utf-8", "surrogatepass"))
-    path.write_text(json.dumps(changed | {SEAL: seal(changed)}))
+    path.write_text(json.dumps(changed | {CHECKSUM_KEY: json_checksum(changed)}))
     return how
 
 

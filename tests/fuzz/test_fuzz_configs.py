@@ -14,15 +14,15 @@ import torch
 from fuzz.harness import FEW, MANY, Kind, attack, limits
 from fuzz.models import PRESETS, VOCABULARY, tiny_model
 from pretune import PretuneError
-from pretune.backbones.pruned_shape import Shape
+from pretune.backbones.pruned_shape import PrunedShape
 from pretune.families import FAMILIES
 from pretune.families.config_bounds import BOUNDS
 from pretune.models.create_model import make_model
 from pretune.models.loading import load
-from pretune.models.model import Model, Root
-from pretune.nn.initialization import Undrawn
+from pretune.models.model import Model, Network
+from pretune.nn.initialization import SkipInitialization
 from pretune.nn.quantized.int8 import replace_linears
-from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding
+from pretune.nn.text_embedding import DenseSpec, DropoutSpec, LayerNormSpec, NormalizeSpec, TextEmbedding
 from pretune.objectives import parse_objective
 from pretune.runtime.parsing import read_mapping
 
@@ -39,22 +39,22 @@ def pruned(folder: Path) -> None:
     """Write a model that has lost a layer, a head and some units."""
     model = tiny_model("bert", "mlm")
     model.config = replace(model.config, num_hidden_layers=2)
-    shape = Shape((1,), {"layers.0.attention.part": 1}, {"layers.0.feed_forward.part": 10})
-    model.shape, model.root = shape, Root(shape.apply(model.family.build(model.config)))
+    shape = PrunedShape((1,), {"layers.0.attention.part": 1}, {"layers.0.feed_forward.part": 10})
+    model.shape, model.root = shape, Network(shape.apply(model.family.build(model.config)))
     model.save(folder)
 
 
 def quantized(folder: Path) -> None:
     """Write a model with int8 weights."""
     model = tiny_model("bert")
-    model.shape = Shape(linear="weights")
+    model.shape = PrunedShape(linear="weights")
     replace_linears(model.backbone, "weights")
     model.save(folder)
 
 
 def for_vectors(folder: Path) -> None:
     """Write a model that says how it computes vectors, with the options of its task and a maximum length."""
-    parts = (Dense(16, 12), LayerNorm(12), Dropout(0.1), Normalize())
+    parts = (DenseSpec(16, 12), LayerNormSpec(12), DropoutSpec(0.1), NormalizeSpec())
     embedding = TextEmbedding(
         ("mean",), parts, prompts={"query": "query: "}, default_prompt_name="query", truncate_dim=8
     )
@@ -116,7 +116,7 @@ def family_config(family: str) -> dict[str, Any]:
 
 
 def make_model_of_shapes(family: str) -> Model:
-    with torch.device("meta"), Undrawn():
+    with torch.device("meta"), SkipInitialization():
         return make_model(PRESETS[family], vocabulary=VOCABULARY)
 
 
@@ -126,7 +126,7 @@ def build_on_meta(family: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
         path = folder / "config.json"
         config = FAMILIES[family].read_config(read_mapping(path, "a configuration"), str(path))
-        with torch.device("meta"), Undrawn():
+        with torch.device("meta"), SkipInitialization():
             return FAMILIES[family].build(config)
 
     return read

@@ -15,10 +15,10 @@ from fuzz.test_fuzz_weights import digest
 from pretune.backbones.onnx_runtime import GRAPH
 from pretune.compression.quantization import read_ranges
 from pretune.models.loading import load, load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.models.onnx_export import export_graph
 from pretune.models.sentence_transformers import read_layout, transformer_folder
-from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding
+from pretune.nn.text_embedding import DenseSpec, DropoutSpec, LayerNormSpec, NormalizeSpec, TextEmbedding
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -37,14 +37,14 @@ def words() -> Tokenizer:
 def encoder(objective: str, **options: Any) -> Model:
     """Return a tiny encoder with the head of an objective."""
     base = small("bert", words(), "mlm", num_hidden_layers=1)
-    model = Model(base.family, base.config, Root(base.backbone), words(), objective)
+    model = Model(base.family, base.config, Network(base.backbone), words(), objective)
     model.add_heads(parse_objective(objective, **options).objectives)
     return model
 
 
 def sentence_transformers(folder: Path) -> None:
     """Write a model with every kind of module after its pooling, and prompts."""
-    parts = (Dense(2 * WIDTH, 12), LayerNorm(12), Dropout(0.1), Normalize())
+    parts = (DenseSpec(2 * WIDTH, 12), LayerNormSpec(12), DropoutSpec(0.1), NormalizeSpec())
     prompts = {"query": "query: ", "passage": "passage: "}
     embedding = TextEmbedding(("mean", "max"), parts, prompts=prompts, default_prompt_name="query", truncate_dim=8)
     encoder("contrast", embedding=embedding).export(folder)
@@ -62,7 +62,7 @@ def read_modules(folder: Path) -> Any:
 
 def head(folder: Path) -> None:
     """Write a model with a head that has no place in the layout of its family, so that it has a file for itself."""
-    tiny_model("bert", "contrast", embedding=TextEmbedding(("mean",), (Dense(WIDTH, 12),))).save(folder)
+    tiny_model("bert", "contrast", embedding=TextEmbedding(("mean",), (DenseSpec(WIDTH, 12),))).save(folder)
 
 
 def graph(folder: Path) -> None:

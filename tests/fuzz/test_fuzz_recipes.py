@@ -20,8 +20,8 @@ from pretune.evaluation.comparison import compare_evaluations
 from pretune.evaluation.suite import find_suite
 from pretune.evaluation.suite_runner import rows_path, write_lines
 from pretune.objectives import OBJECTIVES, parse_objective
-from pretune.runtime.parsing import write_sealed_json
-from pretune.runtime.recipe import merge, parse_settings, read_recipe, resolve, write_recipe
+from pretune.runtime.parsing import write_checksummed_json
+from pretune.runtime.recipe import merge_recipes, parse_settings, read_recipe, validate_arguments, write_recipe
 from pretune.training.jobs import finetuning, pretraining
 from pretune.training.jobs.finetuning_strategies import parse_strategy
 from pretune.training.jobs.hyperparameter_search import read_trials
@@ -125,13 +125,13 @@ def run(verb: Any, folder: Path, name: str, settled: dict[str, Any]) -> dict[str
     with (
         patch.object(pretraining, "pretrain", begin),
         patch("pretune.training.jobs.several_seeds.finetune_seeds", begin),
-        patch.object(finetuning, "read_material", lambda plan: begin(plan)),
+        patch.object(finetuning, "read_task_data", lambda plan: begin(plan)),
         patch("pretune.training.jobs.multitask.read_tasks", lambda plan: begin(plan)),
         patch("pretune.training.jobs.self_training.self_train", begin),
         contextlib.chdir(folder),
         contextlib.suppress(ArrivedError),
     ):
-        verb(**resolve(verb, {**settled, "out": str(folder / "run")}, name))
+        verb(**validate_arguments(verb, {**settled, "out": str(folder / "run")}, name))
     assert not (folder / "run").exists()
     return {"read": True}
 
@@ -163,8 +163,8 @@ def evaluations(folder: Path) -> None:
     writer(suite=SUITE)(folder)
     for name in ("first", "second"):
         out = folder / name
-        write_sealed_json(out / "suite.json", {"suite": str(folder / "suite.yaml"), "model": name})
-        write_sealed_json(out / "one" / "result.json", {"seeds": 1, "best": 0, "scores": {"accuracy": [0.5]}})
+        write_checksummed_json(out / "suite.json", {"suite": str(folder / "suite.yaml"), "model": name})
+        write_checksummed_json(out / "one" / "result.json", {"seeds": 1, "best": 0, "scores": {"accuracy": [0.5]}})
         rows = [{"text": f"text {i}", "label": str(i % 2)} for i in range(6)]
         write_lines(rows_path(out, "one", "dev"), rows)
         write_lines(out / "one/seeds/0/answers/one.dev.jsonl", [{"label": "1"} for _ in rows])
@@ -280,7 +280,7 @@ PATHS = ["optimizer.lr", "optimizer.betas", "optimizer", "schedule.warmup", "bat
 def test_set_options(tmp_path_factory: pytest.TempPathFactory, given_: list[str]) -> None:
     folder = tmp_path_factory.getbasetemp()
     base = {"model": "bert-tiny", "data": ["corpus.txt"], "budget": {"steps": 10}}
-    refused_in_one_line(lambda: run(pretrain, folder, "pretrain", merge(base, parse_settings(given_))))
+    refused_in_one_line(lambda: run(pretrain, folder, "pretrain", merge_recipes(base, parse_settings(given_))))
 
 
 def test_settings_out_of_range_are_refused_before_a_run_folder_is_made(tmp_path: Path) -> None:
@@ -296,5 +296,5 @@ def test_settings_out_of_range_are_refused_before_a_run_folder_is_made(tmp_path:
     for key, values in bad.items():
         for value in values:
             with pytest.raises(PretuneError, match=key.split(".")[-1]):
-                run(pretrain, tmp_path, "pretrain", merge(base, parse_settings([f"{key}={value}"])))
+                run(pretrain, tmp_path, "pretrain", merge_recipes(base, parse_settings([f"{key}={value}"])))
     assert not (tmp_path / "run").exists()

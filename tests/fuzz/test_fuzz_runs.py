@@ -12,7 +12,7 @@ import pretune as pt
 from fuzz.harness import FEW, MANY, Kind, attack
 from fuzz.models import tiny_model
 from pretune.models.model_card import write_card
-from pretune.runtime.console import render
+from pretune.runtime.console import format_result
 from pretune.training.metrics_log import METRICS
 from pretune.training.run_folder import ENVIRONMENT, RECIPE, RESULTS, Run, finish_run, start_run
 
@@ -51,7 +51,7 @@ def show(folder: Path) -> str:
     run = Run(folder)
     shown = pt.show(folder)
     json.dumps(shown.describe(), default=str)
-    return render(shown.table()) + render(run.table()) + str(run.history)
+    return format_result(shown.table()) + format_result(run.table()) + str(run.history)
 
 
 def card(folder: Path) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import pretune as pt
 from fuzz.harness import FEW, MANY, Kind, attack
 from pretune import PretuneError
-from pretune.runtime.parsing import SEAL, seal
+from pretune.runtime.parsing import CHECKSUM_KEY, json_checksum
 from pretune.text.store.store import MANIFEST, Store, file_digest
 
 TEXTS = ["News of the day. More rain is expected!", "Nothing else happened. Small words stand here now.", "One more."]
@@ -60,8 +60,8 @@ def read_forged(folder: Path) -> str:
             if shard["file"] == SHARD:
                 shard |= {"size": (folder / SHARD).stat().st_size, "sha256": file_digest(folder / SHARD)}
         if isinstance(content, dict):
-            content.pop(SEAL, None)
-            path.write_text(json.dumps(content | {SEAL: seal(content)}))
+            content.pop(CHECKSUM_KEY, None)
+            path.write_text(json.dumps(content | {CHECKSUM_KEY: json_checksum(content)}))
     except (ValueError, KeyError, TypeError, RecursionError):
         pass  # it is too damaged to be forged
     return read_all(folder)
@@ -100,8 +100,8 @@ def test_shards_stay_inside_the_store(place: str, tmp_path: Path) -> None:
     (tmp_path / "secret.safetensors").write_bytes(prepared()[SHARD])
     path = tmp_path / "store" / MANIFEST
     content = json.loads(path.read_text())
-    del content[SEAL]
+    del content[CHECKSUM_KEY]
     content["shards"][0]["file"] = place
-    path.write_text(json.dumps(content | {SEAL: seal(content)}))
+    path.write_text(json.dumps(content | {CHECKSUM_KEY: json_checksum(content)}))
     with pytest.raises(PretuneError, match=r"manifest\.json"):
         Store(tmp_path / "store")

@@ -20,17 +20,17 @@ from pretune import PretuneError
 from pretune.evaluation.file_formats import LAYOUTS, read_layout
 from pretune.text.corpus.dialogues import read_dialogues
 from pretune.text.corpus.documents import read_documents
-from pretune.text.corpus.table_writer import csv_line
+from pretune.text.corpus.table_writer import format_csv_line
 from pretune.text.corpus.user_histories import write_histories
-from pretune.text.examples.cloze_entities import read_entities
+from pretune.text.examples.cloze_entities import read_entity_clozes
 from pretune.text.examples.labeled import read_labeled
 from pretune.text.examples.multiple_choice import read_choices
-from pretune.text.examples.parallel import read_pairs
+from pretune.text.examples.parallel import read_parallel
 from pretune.text.examples.questions import read_questions
-from pretune.text.examples.span_pairs import read_marked
+from pretune.text.examples.span_pairs import read_span_pairs
 from pretune.text.examples.tagged import read_tagged
 from pretune.text.examples.text_to_text import read_text_to_text
-from pretune.text.tokenizers.phrases import check_phrases
+from pretune.text.tokenizers.phrases import check_phrase_file
 
 Rows = list[dict[str, Any]]
 LABELED: Rows = [{"text": f"a good text {i}, naïve “quoted”", "label": "yes" if i % 2 else "no"} for i in range(6)]
@@ -78,7 +78,7 @@ def serialize(name: str, content: str | Rows | dict[str, Any]) -> bytes:
         return bytes(sink.getvalue())
     if ".csv" in name or ".tsv" in name:
         table = [list(content[0]), *([str(cell) for cell in row.values()] for row in content)]
-        return "".join(csv_line(row) if ".csv" in name else "\t".join(row) + "\n" for row in table).encode()
+        return "".join(format_csv_line(row) if ".csv" in name else "\t".join(row) + "\n" for row in table).encode()
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content).encode()
 
 
@@ -119,13 +119,13 @@ KINDS = [
     *(kind("choices", f"rows{end}", CHOICES, read_choices) for end in (".jsonl", ".parquet")),
     kind("dialogues", "turns.jsonl", TURNS, read_dialogues),
     *(kind("dialogues with roles", f"turns{end}", ROLES, read_dialogues) for end in (".jsonl", ".parquet")),
-    *(kind("marked", f"rows{end}", MARKED, read_marked) for end in (".jsonl", ".csv", ".parquet")),
-    kind("entities", "rows.jsonl", ENTITIES, read_entities),
-    kind("nested entities", "rows.jsonl", NESTED, read_entities),
+    *(kind("marked", f"rows{end}", MARKED, read_span_pairs) for end in (".jsonl", ".csv", ".parquet")),
+    kind("entities", "rows.jsonl", ENTITIES, read_entity_clozes),
+    kind("nested entities", "rows.jsonl", NESTED, read_entity_clozes),
     *(kind("histories", f"rows{end}", HISTORIES, histories) for end in (".jsonl", ".csv", ".parquet")),
-    *(kind("pairs", f"rows{end}", PAIRS, read_pairs) for end in (".jsonl", ".tsv")),
+    *(kind("pairs", f"rows{end}", PAIRS, read_parallel) for end in (".jsonl", ".tsv")),
     kind("text to text", "rows.jsonl", [{"source": "a b", "target": "c"}] * 3, partial(read_text_to_text, columns={})),
-    kind("phrases", "phrases.txt", "machine learning\nnew york\n", lambda path: check_phrases(path) or True),
+    kind("phrases", "phrases.txt", "machine learning\nnew york\n", lambda path: check_phrase_file(path) or True),
     *(
         kind(f"suite layout {name}", f"rows{end}", content, partial(layout, name=name))
         for name, end, content in (

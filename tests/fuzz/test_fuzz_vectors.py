@@ -13,7 +13,7 @@ import pytest
 
 from fuzz.harness import FEW, MANY, Kind, attack
 from pretune import PretuneError
-from pretune.text.corpus.word_vector_files import FASTTEXT, read_vectors
+from pretune.text.corpus.word_vector_files import FASTTEXT, read_word_vectors
 
 WORDS = ["the", "cat", "sat", "naïve", "中文"]
 WIDTH = 4
@@ -83,7 +83,7 @@ def read_elmo(folder: Path) -> Any:
 
 
 def reader(name: str) -> Any:
-    return lambda folder: read_vectors(folder / name)
+    return lambda folder: read_word_vectors(folder / name)
 
 
 KINDS = [
@@ -116,4 +116,4 @@ def test_damaged_vectors_at_length(kind: Kind, tmp_path: Path) -> None:
 def test_a_huge_header_takes_no_memory(header: str, tmp_path: Path) -> None:
     (tmp_path / "vectors.bin").write_bytes(f"{header}\n".encode() + b"the " + bytes([255, 1, 2, 3] * 5))
     with pytest.raises(PretuneError, match=r"vectors\.bin"):
-        read_vectors(tmp_path / "vectors.bin")
+        read_word_vectors(tmp_path / "vectors.bin")

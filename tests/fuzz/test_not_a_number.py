@@ -13,9 +13,9 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.models.loading import load
-from pretune.models.model import Model, Root
-from pretune.models.weights import PICKLE, WEIGHTS, read_weights, write_weights
-from pretune.nn.text_embedding import Dense, TextEmbedding
+from pretune.models.model import Model, Network
+from pretune.models.weights import PICKLE_FILE, WEIGHTS_FILE, read_weights, write_weights
+from pretune.nn.text_embedding import DenseSpec, TextEmbedding
 from pretune.objectives import parse_objective
 from pretune.runtime.tensor_files import read_tensors, write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -33,14 +33,14 @@ def words(kind: Any) -> Tokenizer:
 def with_head(objective: str, **options: Any) -> Model:
     """Return a tiny encoder with the head of an objective."""
     base = small("bert", words("wordpiece"), "mlm", num_hidden_layers=1)
-    model = Model(base.family, base.config, Root(base.backbone), base.tokenizer, objective)
+    model = Model(base.family, base.config, Network(base.backbone), base.tokenizer, objective)
     model.labels = list(options.get("labels", ()))
     model.add_heads(parse_objective(objective, **options).objectives)
     return model
 
 
 def with_dense() -> Model:
-    return with_head("contrast", embedding=TextEmbedding(("mean",), (Dense(WIDTH, 12),)))
+    return with_head("contrast", embedding=TextEmbedding(("mean",), (DenseSpec(WIDTH, 12),)))
 
 
 def spoil(tensors: Mapping[str, torch.Tensor], name: str, value: float) -> dict[str, torch.Tensor]:
@@ -62,13 +62,13 @@ def whole(folder: Path, value: float) -> str:
 
 def in_shards(folder: Path, value: float) -> str:
     write_weights(folder, spoil(read_weights(folder), BIAS, value), shard=2000)
-    assert not (folder / WEIGHTS).exists()
+    assert not (folder / WEIGHTS_FILE).exists()
     return BIAS
 
 
 def pickled(folder: Path, value: float) -> str:
-    torch.save(spoil(read_weights(folder), BIAS, value), folder / PICKLE)
-    (folder / WEIGHTS).unlink()
+    torch.save(spoil(read_weights(folder), BIAS, value), folder / PICKLE_FILE)
+    (folder / WEIGHTS_FILE).unlink()
     return BIAS
 
 
@@ -79,7 +79,7 @@ def in_head(folder: Path, value: float) -> str:
 
 
 def in_module(folder: Path, value: float) -> str:
-    path = folder / "2_Dense" / WEIGHTS
+    path = folder / "2_Dense" / WEIGHTS_FILE
     write_tensors(path, spoil(read_tensors(path), "linear.weight", value))
     return "linear.weight"
 

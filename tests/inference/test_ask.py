@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.inference.ask import EMPTY, Asker, Question, calibrated
-from pretune.inference.generation.generate import Writer
-from pretune.inference.generation.seq2seq_generation import Rewriter
+from pretune.inference.ask import CONTENT_FREE_TEXTS, ClozePredictor, ClozeQuestion, calibrate_answers
+from pretune.inference.generation.generate import TextGenerator
+from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.nn.attention.patterns import causal
 from pretune.packed import pack_lists
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
-from pretune.text.tokenizers.training import train
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.tokenizers.training import train_on_documents
 from tiny import read, tiny, tune
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud"]
@@ -38,8 +38,8 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows(*texts: str) -> Labeled:
-    return Labeled(Path("x"), {}, list(texts))
+def rows(*texts: str) -> LabeledRows:
+    return LabeledRows(Path("x"), {}, list(texts))
 
 
 def test_answers_are_ranked_and_scored(writer: Path) -> None:
@@ -71,12 +71,12 @@ def test_probabilities_equal_those_of_full_forward_passes(
 ) -> None:
     from pretune.inference.generation import generate_answers
 
-    loaded = Writer.load(writer / "start")
-    examples = Labeled(Path("x"), {}, ["red 1", "tree 2"], labels=["very warm", "cold"], lines=[1, 2])
-    question = Question("{text} feels [MASK] .", ANSWERS, shown=examples if shown else None)
+    loaded = TextGenerator.load(writer / "start")
+    examples = LabeledRows(Path("x"), {}, ["red 1", "tree 2"], labels=["very warm", "cold"], lines=[1, 2])
+    question = ClozeQuestion("{text} feels [MASK] .", ANSWERS, shown=examples if shown else None)
     texts = ["fire 3", "water", "cloud cloud cloud 2"]
-    found = Asker(loaded, question)(rows(*texts))
-    tokenizer, model = loaded.model.need_tokenizer(), loaded.model
+    found = ClozePredictor(loaded, question)(rows(*texts))
+    tokenizer, model = loaded.model.require_tokenizer(), loaded.model
     for text, answer in zip(texts, found, strict=True):
         before = "red 1 feels very warm .\n\ntree 2 feels cold .\n\n" if shown else ""
         prompt = tokenizer.encode(before) + tokenizer.encode(text) + tokenizer.encode(" feels")
@@ -92,19 +92,21 @@ def test_probabilities_equal_those_of_full_forward_passes(
         expected = torch.tensor(scores).softmax(-1).tolist()
         assert list(answer["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
     monkeypatch.setattr(generate_answers, "TOKENS", 1)
-    for one, other in zip(found, Asker(loaded, question)(rows(*texts)), strict=True):
+    for one, other in zip(found, ClozePredictor(loaded, question)(rows(*texts)), strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-6)
 
 
 def test_calibration_makes_content_free_texts_uniform(writer: Path) -> None:
-    loaded = Writer.load(writer / "start")
-    plain = Asker(loaded, Question("feels [MASK]", ANSWERS))(rows(*EMPTY, "fire"))
-    even = Asker(loaded, Question("feels [MASK]", ANSWERS, calibrate=True))(rows(*EMPTY, "fire"))
+    loaded = TextGenerator.load(writer / "start")
+    plain = ClozePredictor(loaded, ClozeQuestion("feels [MASK]", ANSWERS))(rows(*CONTENT_FREE_TEXTS, "fire"))
+    even = ClozePredictor(loaded, ClozeQuestion("feels [MASK]", ANSWERS, calibrate=True))(
+        rows(*CONTENT_FREE_TEXTS, "fire")
+    )
     usual = np.mean([list(answer["probabilities"].values()) for answer in plain[:3]], axis=0)
     for before, after in zip(plain, even, strict=True):
         shares = np.array(list(before["probabilities"].values())) / usual
         assert list(after["probabilities"].values()) == pytest.approx((shares / shares.sum()).tolist(), abs=1e-9)
-    alone = calibrated(plain[:1], plain[:1])[0]
+    alone = calibrate_answers(plain[:1], plain[:1])[0]
     assert list(alone["probabilities"].values()) == pytest.approx([1 / 3] * 3)
 
 
@@ -130,9 +132,9 @@ def test_examples_come_from_a_file_by_seed(
 
 
 def test_long_texts_are_truncated_to_leave_room_for_examples_and_answers(writer: Path) -> None:
-    loaded = Writer.load(writer / "start")
-    asker = Asker(loaded, Question("{text} feels [MASK]", ANSWERS))
-    laid = asker.lay_out(rows("fire " * 2000), 3)
+    loaded = TextGenerator.load(writer / "start")
+    asker = ClozePredictor(loaded, ClozeQuestion("{text} feels [MASK]", ANSWERS))
+    laid = asker.tokenize_examples(rows("fire " * 2000), 3)
     assert laid.lengths.tolist() == [loaded.model.backbone.longest - 3] and laid.truncated == 1
     assert len(asker(rows("fire " * 2000))) == 1
 
@@ -172,10 +174,12 @@ def test_models_that_cannot_answer_say_why(tmp_path: Path) -> None:
 def test_encoder_decoders_read_the_examples_and_write_the_answer(tmp_path: Path) -> None:
     tokenizer = read(["it was good bad . fire water"] * 9)
     folder = tiny("t5-tiny", tokenizer, tmp_path / "t5", "generate")
-    loaded = Rewriter.load(folder)
-    examples = Labeled(Path("x"), {}, ["water"], labels=["bad"], lines=[1])
-    asker = Asker(loaded, Question("{text} it was [MASK].", ["good", "bad . bad"], "good:good/bad . bad:bad . bad"))
-    shown = Asker(loaded, replace(asker.question, labels=(), words="", shown=examples, before="fire fire"))
+    loaded = Seq2SeqGenerator.load(folder)
+    examples = LabeledRows(Path("x"), {}, ["water"], labels=["bad"], lines=[1])
+    asker = ClozePredictor(
+        loaded, ClozeQuestion("{text} it was [MASK].", ["good", "bad . bad"], "good:good/bad . bad:bad . bad")
+    )
+    shown = ClozePredictor(loaded, replace(asker.question, labels=(), words="", shown=examples, before="fire fire"))
     words, asked = ["good", "bad . bad"], rows("fire", "water fire")
     for ask, before in ((asker, ""), (shown, "fire fire water it was bad. ")):
         for text, scores in zip(asked.texts, ask.rank(asked, [words] * 2), strict=True):
@@ -197,9 +201,9 @@ def test_encoder_decoders_read_the_examples_and_write_the_answer(tmp_path: Path)
 
 
 def test_examples_that_do_not_fit_are_left_out(writer: Path) -> None:
-    loaded = Writer.load(writer / "start")
-    shown = Labeled(Path("x"), {}, ["fire " * 300, "red", "tree"], labels=["cold"] * 3, lines=[1, 2, 3])
-    asker = Asker(loaded, Question("{text} feels [MASK]", shown=shown, before="stone"))
+    loaded = TextGenerator.load(writer / "start")
+    shown = LabeledRows(Path("x"), {}, ["fire " * 300, "red", "tree"], labels=["cold"] * 3, lines=[1, 2, 3])
+    asker = ClozePredictor(loaded, ClozeQuestion("{text} feels [MASK]", shown=shown, before="stone"))
     asked = rows("water")
     assert asker.prompt(asked) == "stone\n\nred feels cold\n\ntree feels cold\n\nwater feels"
     assert len(asker(asked)) == 1
@@ -209,10 +213,10 @@ def test_examples_that_do_not_fit_are_left_out(writer: Path) -> None:
 BORN = "Порфирий Петрович родился в Москве в 1938 году."
 LECTURES = [
     (
-        Question(
+        ClozeQuestion(
             "Q: {text}\n\nA: [MASK]",
             before=BORN,
-            shown=Labeled(Path("x"), {}, ["Где родился Порфирий Петрович?"], labels=["В Москве."], lines=[1]),
+            shown=LabeledRows(Path("x"), {}, ["Где родился Порфирий Петрович?"], labels=["В Москве."], lines=[1]),
         ),
         "В каком году родился Порфирий Петрович?",
         " В 1938 году.",
@@ -220,13 +224,13 @@ LECTURES = [
         "Q: В каком году родился Порфирий Петрович?\n\nA: В 1938 году.",
     ),
     (
-        Question("{text}, but like they say in French: [MASK] [I'm not a fool]."),
+        ClozeQuestion("{text}, but like they say in French: [MASK] [I'm not a fool]."),
         "I'm not the cleverest man in the world",
         " Je ne suis pas un imbecile",
         "I'm not the cleverest man in the world, but like they say in French: Je ne suis pas un imbecile",
     ),
     (
-        Question("Q: {text}\n\nA: [MASK]."),
+        ClozeQuestion("Q: {text}\n\nA: [MASK]."),
         "What is 65360 plus 16204?",
         " 81564",
         "Q: What is 65360 plus 16204?\n\nA: 81564",
@@ -236,13 +240,13 @@ LECTURES = [
 
 @pytest.mark.parametrize(("question", "text", "answer", "whole"), LECTURES, ids=["question", "aside", "sum"])
 def test_prompts_are_those_of_the_lectures(
-    question: Question, text: str, answer: str, whole: str, tmp_path: Path
+    question: ClozeQuestion, text: str, answer: str, whole: str, tmp_path: Path
 ) -> None:
-    tokenizer = train([Document(BORN * 9, Path("texts"), 1)], "byte-bpe", 400)
-    loaded = Writer.load(tiny("gpt2-tiny", tokenizer, tmp_path / "gpt2"))
-    asker, asked = Asker(loaded, question), rows(text)
+    tokenizer = train_on_documents([Document(BORN * 9, Path("texts"), 1)], "byte-bpe", 400)
+    loaded = TextGenerator.load(tiny("gpt2-tiny", tokenizer, tmp_path / "gpt2"))
+    asker, asked = ClozePredictor(loaded, question), rows(text)
     assert asker.prompt(asked) + asker.cloze(asked).space + answer.strip() == whole
-    laid = asker.lay_out(asked, 1)
+    laid = asker.tokenize_examples(asked, 1)
     assert (
         tokenizer.decode(laid.take(np.arange(1)).ids.tolist()) + answer == whole
     )  # to the byte, as the model reads it

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from conftest import RUSSIAN, english_documents, russian_pieces
-from pretune.inference.fill import Filler
+from pretune.inference.fill import MaskFiller
 from pretune.models.create_model import make_model
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import Kind, train
+from pretune.text.tokenizers.training import Kind, train_on_documents
 
 TEXTS = [
     "The [MASK] of it.",
@@ -26,16 +26,16 @@ TEXTS = [
 ]
 
 
-def filler(tokenizer: Tokenizer) -> Filler:
+def filler(tokenizer: Tokenizer) -> MaskFiller:
     model = make_model("bert-tiny", tokenizer.size)
     model.tokenizer = tokenizer
-    return Filler(model, torch.device("cpu"))
+    return MaskFiller(model, torch.device("cpu"))
 
 
 def byte_level(folder: Path) -> None:
     """RoBERTa's layout: its mask takes the space before it."""
     texts = [Document(text, Path("x"), 1) for text in (*english_documents()[:3], *RUSSIAN)]
-    content = json.loads(train(texts, "byte-bpe", 500).backend.to_str())
+    content = json.loads(train_on_documents(texts, "byte-bpe", 500).backend.to_str())
     plain = [token for token in content["model"]["vocab"] if not token.startswith("[") or len(token) == 1]
     order = ["<s>", "<pad>", "</s>", "<unk>", *plain, "<mask>"]
     (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(order)}), encoding="utf-8")
@@ -69,7 +69,9 @@ def test_masks_include_the_preceding_space_if_the_tokenizer_says_so(write: objec
 def test_exported_tokenizers_fill_masks_as_transformers_does(kind: Kind, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = train([Document(text, Path("x"), 1) for text in (*english_documents()[:3], *RUSSIAN)], kind, 500)
+    tokenizer = train_on_documents(
+        [Document(text, Path("x"), 1) for text in (*english_documents()[:3], *RUSSIAN)], kind, 500
+    )
     ours = filler(tokenizer)
     tokenizer.save(tmp_path, ours.model.family.template)
     peer = AutoTokenizer.from_pretrained(tmp_path)

@@ -17,8 +17,14 @@ import pretune as pt
 from conftest import RUSSIAN
 from pretune.families import FAMILIES
 from pretune.inference.generation import generate as module
-from pretune.inference.generation.generate import Decoding, Reader, Writer, search_on, write_on
-from pretune.inference.generation.sampling import discourage, draw
+from pretune.inference.generation.generate import (
+    DecodingSession,
+    GenerationConfig,
+    TextGenerator,
+    beam_search_texts,
+    sample_texts,
+)
+from pretune.inference.generation.sampling import penalize_repetition, sample
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.nn.attention.patterns import causal
@@ -69,24 +75,24 @@ def theirs(peer: Any, prompt: list[int], end: set[int], **options: Any) -> list[
 
 
 @torch.inference_mode()
-def ours(model: Model, prompts: list[list[int]], how: Decoding, end: set[int]) -> list[list[int]]:
-    reader = Reader(model, len(prompts), max(map(len, prompts)) + how.tokens)
+def ours(model: Model, prompts: list[list[int]], how: GenerationConfig, end: set[int]) -> list[list[int]]:
+    reader = DecodingSession(model, len(prompts), max(map(len, prompts)) + how.tokens)
     limits = [how.tokens] * len(prompts)
     if how.beams > 1:
-        return [beam.ids for beam in search_on(reader, prompts, limits, how, end)]
-    return [text.ids for text in write_on(reader, prompts, range(len(prompts)), limits, how, end)]
+        return [beam.ids for beam in beam_search_texts(reader, prompts, limits, how, end)]
+    return [text.ids for text in sample_texts(reader, prompts, range(len(prompts)), limits, how, end)]
 
 
 def common(model: Model) -> int:
     """A token that greedy texts have in their middle, to end at."""
-    texts = ours(model, PROMPTS, Decoding(tokens=12), set())
+    texts = ours(model, PROMPTS, GenerationConfig(tokens=12), set())
     return int(np.bincount([token for text in texts for token in text[2:]]).argmax())
 
 
 @torch.inference_mode()
 def test_cached_logits_equal_uncached_logits_at_every_step(pair: tuple[Any, Model, Path]) -> None:
     _, model, _ = pair
-    reader = Reader(model, len(PROMPTS), 30)
+    reader = DecodingSession(model, len(PROMPTS), 30)
     texts = [list(prompt) for prompt in PROMPTS]
     bits = texts
     for step in range(12):
@@ -117,7 +123,7 @@ def in_their_words(rules: dict[str, Any]) -> dict[str, Any]:
 def test_greedy_decoding_equals_transformers_for_any_batch(pair: tuple[Any, Model, Path], rule: str) -> None:
     peer, model, _ = pair
     end = {common(model)}
-    found = ours(model, PROMPTS, Decoding(tokens=12, **RULES[rule]), end)
+    found = ours(model, PROMPTS, GenerationConfig(tokens=12, **RULES[rule]), end)
     assert found == [theirs(peer, prompt, end, **in_their_words(RULES[rule])) for prompt in PROMPTS]
     if rule == "greedy":
         assert len(set(map(len, found))) > 1  # some ended, at different steps
@@ -130,7 +136,7 @@ def test_beam_search_equals_transformers(pair: tuple[Any, Model, Path], penalty:
     ending = False
     for end in (set(), {common(model)}, {5, 17}):
         rules = {"beams": 4, "length_penalty": penalty, **RULES[rule]}
-        found = ours(model, PROMPTS, Decoding(tokens=10, **rules), end)
+        found = ours(model, PROMPTS, GenerationConfig(tokens=10, **rules), end)
         assert found == [theirs(peer, p, end, max_new_tokens=10, **in_their_words(rules)) for p in PROMPTS]
         ending |= any(len(text) < 10 for text in found)
     assert ending
@@ -149,7 +155,7 @@ def test_more_beams_find_likelier_texts(pair: tuple[Any, Model, Path]) -> None:
     sums = [
         sum(
             likelihood(p, t)
-            for p, t in zip(PROMPTS, ours(model, PROMPTS, Decoding(tokens=6, beams=b), set()), strict=True)
+            for p, t in zip(PROMPTS, ours(model, PROMPTS, GenerationConfig(tokens=6, beams=b), set()), strict=True)
         )
         for b in (1, 3, 12)
     ]
@@ -187,7 +193,7 @@ def test_sampled_tokens_follow_their_probabilities(options: dict[str, Any]) -> N
             scores = warper(options[name])(None, scores)
     shares = scores.softmax(-1)[0].double().numpy()
     draws = 20_000
-    drawn = draw(logits.expand(draws, -1), uniform(3, "test", np.arange(draws)), **options)
+    drawn = sample(logits.expand(draws, -1), uniform(3, "test", np.arange(draws)), **options)
     counts = np.bincount(drawn, minlength=12)
     assert not counts[shares == 0].any()
     assert chisquare(counts[shares > 0], shares[shares > 0] / shares.sum() * draws).pvalue > 1e-3
@@ -199,7 +205,7 @@ def test_nucleus_sampling_equals_transformers(top_p: float) -> None:
 
     logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)) * torch.tensor([[0.1], [1.0], [5.0]])
     kept = TopPLogitsWarper(top_p)(None, logits.double()).isfinite().sum(-1)
-    last = draw(logits, np.full(3, 1.0 - 1e-15), top_p=top_p)  # the least likely that may be drawn
+    last = sample(logits, np.full(3, 1.0 - 1e-15), top_p=top_p)  # the least likely that may be drawn
     ranks = [int((row > row[token]).sum()) + 1 for row, token in zip(logits, last, strict=True)]
     assert ranks == kept.tolist()
 
@@ -207,21 +213,21 @@ def test_nucleus_sampling_equals_transformers(top_p: float) -> None:
 def test_extreme_uniform_numbers_sample_allowed_tokens() -> None:
     logits = torch.tensor([[-torch.inf, 1.0, 2.0, -torch.inf, 0.0, -torch.inf]] * 2)
     chance = np.array([0.0, 1.0])
-    assert draw(logits, chance) == [1, 4]
-    assert draw(logits, chance, top_k=2) == [2, 1]
-    assert draw(logits, chance, top_p=0.1) == [2, 2]
+    assert sample(logits, chance) == [1, 4]
+    assert sample(logits, chance, top_k=2) == [2, 1]
+    assert sample(logits, chance, top_p=0.1) == [2, 2]
 
 
 def test_top_1_is_greedy_and_sampling_depends_on_the_seed(
     pair: tuple[Any, Model, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, model, folder = pair
-    greedy = ours(model, PROMPTS, Decoding(tokens=12), set())
-    assert ours(model, PROMPTS, Decoding(tokens=12, top_k=1), set()) == greedy
-    assert ours(model, PROMPTS, Decoding(tokens=12, temperature=1e-4), set()) == greedy
-    one = ours(model, PROMPTS, Decoding(tokens=12, temperature=2.0, seed=1), set())
-    assert one == ours(model, PROMPTS, Decoding(tokens=12, temperature=2.0, seed=1), set()) != greedy
-    assert one != ours(model, PROMPTS, Decoding(tokens=12, temperature=2.0, seed=2), set())
+    greedy = ours(model, PROMPTS, GenerationConfig(tokens=12), set())
+    assert ours(model, PROMPTS, GenerationConfig(tokens=12, top_k=1), set()) == greedy
+    assert ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=1e-4), set()) == greedy
+    one = ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=1), set())
+    assert one == ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=1), set()) != greedy
+    assert one != ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=2), set())
     prompts = ["the value", "of", "a list is not a list", "the value", "if"]
     together = pt.generate(folder, prompts, tokens=8, temperature=1.0, seed=4)
     assert together[0]["text"] != together[3]["text"]  # the same words, another chance
@@ -231,18 +237,18 @@ def test_top_1_is_greedy_and_sampling_depends_on_the_seed(
 
 def test_repetition_penalties_by_hand() -> None:
     logits = torch.arange(8.0).repeat(2, 1) - 3.5
-    out = discourage(logits, [[1, 2, 3, 1, 2], [7]], penalty=2.0, ngram=3)
+    out = penalize_repetition(logits, [[1, 2, 3, 1, 2], [7]], penalty=2.0, ngram=3)
     assert out[0].tolist() == [-3.5, -5.0, -3.0, -torch.inf, 0.5, 1.5, 2.5, 3.5]
     assert out[1].tolist() == [*logits[1, :7].tolist(), 1.75]
-    assert discourage(logits, [[1], [1]], penalty=1.0, ngram=0) is logits
+    assert penalize_repetition(logits, [[1], [1]], penalty=1.0, ngram=0) is logits
 
 
 def test_column_major_weights_give_the_same_texts(pair: tuple[Any, Model, Path], tmp_path: Path) -> None:
     *_, folder = pair
-    writer = Writer.load(folder)
-    expected = writer.write_ids(PROMPTS[:2], Decoding(tokens=8), set())
+    writer = TextGenerator.load(folder)
+    expected = writer.write_ids(PROMPTS[:2], GenerationConfig(tokens=8), set())
     assert writer.model.backbone.embed.tokens.is_contiguous()
-    assert writer.write_ids(PROMPTS, Decoding(tokens=8), set())[:2] == expected
+    assert writer.write_ids(PROMPTS, GenerationConfig(tokens=8), set())[:2] == expected
     assert not writer.model.backbone.embed.tokens.is_contiguous()
     writer.model.save(tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -250,9 +256,9 @@ def test_column_major_weights_give_the_same_texts(pair: tuple[Any, Model, Path],
 
 
 def test_beam_search_ends_when_no_token_is_allowed() -> None:
-    from pretune.inference.generation.beam_search import Search
+    from pretune.inference.generation.beam_search import BeamSearch
 
-    search = Search(width=2, limit=5, penalty=1.0, ends=())
+    search = BeamSearch(width=2, limit=5, penalty=1.0, ends=())
     assert search.step(torch.tensor([[0.0, -torch.inf]]).log_softmax(-1), torch.tensor([[0, 1]])) == [0]
     assert search.step(torch.full((1, 2), -torch.inf), torch.tensor([[0, 1]])) == []
     assert search.whole[0].ids == [0]
@@ -263,22 +269,22 @@ def test_beam_search_ends_when_no_token_is_allowed() -> None:
 
 def test_texts_end_where_the_model_ends_them(pair: tuple[Any, Model, Path]) -> None:
     peer, model, folder = pair
-    writer = Writer.load(folder)
-    tokenizer = writer.model.need_tokenizer()
+    writer = TextGenerator.load(folder)
+    tokenizer = writer.model.require_tokenizer()
     tokenizer.roles["end"] = common(model)
-    rows = writer.write(["the value of", "a list"], Decoding(tokens=12))
+    rows = writer.write(["the value of", "a list"], GenerationConfig(tokens=12))
     for row, prompt in zip(rows, ["the value of", "a list"], strict=True):
         ids = tokenizer.encode(prompt)
         expected = theirs(peer, ids, {tokenizer.roles["end"]})
         assert row["text"] == tokenizer.decode(ids + expected) and row["text"].endswith(row["continuation"])
         assert row["tokens"] == len(expected) and row["ended"] == (len(expected) < 12)
-    searched = writer.write(["the value of"], Decoding(tokens=12, beams=3))
+    searched = writer.write(["the value of"], GenerationConfig(tokens=12, beams=3))
     assert searched[0]["prompt"] == "the value of" and searched[0]["tokens"] <= 12
 
 
 def test_no_text_is_longer_than_the_model(pair: tuple[Any, Model, Path]) -> None:
     _, model, folder = pair
-    tokenizer = model.need_tokenizer()
+    tokenizer = model.require_tokenizer()
     long = tokenizer.decode([tokenizer.encode("list")[0]] * 40)
     size = len(tokenizer.encode(long))
     assert 20 < size < POSITIONS
@@ -300,10 +306,10 @@ def test_an_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[A
         ):
             pt.generate(folder, [""])
         return
-    end = model.need_tokenizer().role("end")
-    (expected,) = ours(model, [[end]], Decoding(tokens=5), {end})
+    end = model.require_tokenizer().role("end")
+    (expected,) = ours(model, [[end]], GenerationConfig(tokens=5), {end})
     row = pt.generate(folder, [""], tokens=5)[0]
-    assert row["text"] == row["continuation"] == model.need_tokenizer().decode(expected)
+    assert row["text"] == row["continuation"] == model.require_tokenizer().decode(expected)
 
 
 @pytest.mark.parametrize(
@@ -320,24 +326,24 @@ def test_an_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[A
 )
 def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(pt.PretuneError, match=message):
-        Decoding(**options)
+        GenerationConfig(**options)
 
 
 def test_only_language_models_generate_text(tmp_path: Path) -> None:
     from pretune.models.create_model import make_model
-    from pretune.models.model import Root
+    from pretune.models.model import Network
 
     tokenizer = canary.store().tokenizer
     for objective in ("mlm", "0.5*mlm|0.5*lm"):
         bert = make_model("bert-tiny", vocabulary=320)
-        model = Model(bert.family, bert.config, Root(bert.backbone), tokenizer, objective)
+        model = Model(bert.family, bert.config, Network(bert.backbone), tokenizer, objective)
         model.add_heads(parse_objective(objective).objectives)
         model.save(tmp_path / objective[:3])
     with pytest.raises(pt.PretuneError, match="this bert was not trained to generate text; pretrain one with lm"):
         pt.generate(tmp_path / "mlm", ["the"])
-    writer = Writer.load(tmp_path / "0.5")
+    writer = TextGenerator.load(tmp_path / "0.5")
     assert writer.encode("") == [tokenizer.role("start")]
-    (row,) = writer.write(["the value"], Decoding(tokens=4))
+    (row,) = writer.write(["the value"], GenerationConfig(tokens=4))
     # Rows that only round the size are never written, and layers that see both ways do not look ahead.
     packed = pack_lists([writer.encode("the value")], pattern=causal)
     with torch.no_grad():
@@ -375,12 +381,12 @@ def test_a_russian_gpt_in_the_published_layout(tmp_path: Path) -> None:
         tensors[f"transformer.h.{layer}.attn.masked_bias"] = torch.tensor(-10000.0)
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
 
-    writer = Writer.load(tmp_path)
+    writer = TextGenerator.load(tmp_path)
     theirs_too = GPT2Tokenizer.from_pretrained(tmp_path)
     prompt = RUSSIAN[0][:40]
     ids = writer.encode(prompt)
-    assert ids == theirs_too(prompt)["input_ids"] and writer.model.need_tokenizer().decode(ids) == prompt
-    row = writer.write([prompt], Decoding(tokens=10))[0]
+    assert ids == theirs_too(prompt)["input_ids"] and writer.model.require_tokenizer().decode(ids) == prompt
+    row = writer.write([prompt], GenerationConfig(tokens=10))[0]
     assert row["text"].startswith(prompt)
     added = theirs(peer, ids, {2}, max_new_tokens=10)
     assert row["text"] == theirs_too.decode(ids + added, skip_special_tokens=True)
@@ -390,21 +396,23 @@ def test_documents_have_an_end_token_and_other_texts_have_none() -> None:
     """What GPT-2 learns from: its template."""
     from pretune.objectives import Data
     from pretune.objectives.pretraining.lm import LM
-    from pretune.runtime.randomness import Draws
+    from pretune.runtime.randomness import EpochRandom
     from pretune.text.packing.sequences import Packing
 
     store = canary.store()
     end = store.tokenizer.role("end")
     data = Data(store.tokenizer, FAMILIES["gpt2"].template, store=store, documents=np.arange(store.documents))
-    sequences = LM().arrange(data, Packing(512, 32), Draws(0)).pack(0)
+    sequences = LM().arrange(data, Packing(512, 32), EpochRandom(0)).pack(0)
     assert (sequences.ids[sequences.offsets[1:] - 1] == end).all() and sequences.lengths.max() <= 32
-    plain = LM().arrange(replace(data, template=FAMILIES["openai-gpt"].template), Packing(512, 32), Draws(0)).pack(0)
+    plain = (
+        LM().arrange(replace(data, template=FAMILIES["openai-gpt"].template), Packing(512, 32), EpochRandom(0)).pack(0)
+    )
     assert not (plain.ids == end).any()
 
 
 @given(st.lists(st.integers(1, 2000), max_size=300), st.integers(1, 8), st.sampled_from(["cpu", "cuda"]))
 def test_every_row_is_in_exactly_one_batch_within_the_limits(slots: list[int], beams: int, kind: str) -> None:
-    parts = list(module.together(slots, beams, torch.device(kind)))
+    parts = list(module.batch_rows(slots, beams, torch.device(kind)))
     assert sorted(row for part in parts for row in part) == list(range(len(slots)))
     for part in parts:
         assert slots[part[0]] == max(slots[row] for row in part)

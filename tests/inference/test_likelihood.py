@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pretune as pt
-from pretune.inference.likelihood import Scorer, windows
+from pretune.inference.likelihood import LikelihoodScorer, scoring_windows
 from pretune.models.create_model import make_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
@@ -44,25 +44,25 @@ def tokenizer() -> Tokenizer:
 
 
 @cache
-def scorer(objective: str) -> Scorer:
+def scorer(objective: str) -> LikelihoodScorer:
     preset, sizes = SMALL[objective]
     start = make_model(preset, 96)
     config = replace(start.config, **sizes)
     torch.manual_seed(3)
-    model = Model(start.family, config, Root(start.family.build(config)))
+    model = Model(start.family, config, Network(start.family.build(config)))
     model.tokenizer = tokenizer()
     model.add_heads(parse_objective(objective).objectives)
     for parameter in model.root.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     model.root.eval()
-    return Scorer(model, objective, torch.device("cpu"))
+    return LikelihoodScorer(model, objective, torch.device("cpu"))
 
 
 @torch.inference_mode()
-def by_hand(found: Scorer, text: str) -> list[float]:
+def by_hand(found: LikelihoodScorer, text: str) -> list[float]:
     """Token after token, each in a forward of its own."""
     model, objective = found.model, found.head
-    own = model.need_tokenizer()
+    own = model.require_tokenizer()
     ids, head, tokens = own.encode(text), model.root.heads[found.head], model.backbone.embed.tokens
     scores = []
     for place in range(len(ids)):
@@ -124,7 +124,7 @@ def test_bidirectional_models_average_both_directions() -> None:
     model.tokenizer = tokenizer()
     model.add_heads(parse_objective("bilm").objectives)
     model.root.eval()
-    found = Scorer(model, "bilm", torch.device("cpu"))
+    found = LikelihoodScorer(model, "bilm", torch.device("cpu"))
     ids = tokenizer().encode(TEXTS[2])
     whole = [tokenizer().role("start"), *ids, tokenizer().role("end")]
     with torch.inference_mode():
@@ -145,7 +145,7 @@ def test_likelihoods_depend_on_the_source() -> None:
 
 @given(st.integers(0, 40), st.integers(2, 12), st.integers(1, 15), st.booleans())
 def test_every_token_counts_once(tokens: int, room: int, stride: int, both: bool) -> None:
-    found = windows(tokens, room, stride, both)
+    found = scoring_windows(tokens, room, stride, both)
     counted = np.concatenate([np.empty(0, dtype=int), *(part for _, _, part in found)])
     assert sorted(counted.tolist()) == list(range(tokens))
     for start, end, part in found:
@@ -165,7 +165,7 @@ def test_long_texts_are_read_in_windows() -> None:
     assert scores[: len(first) - 1] == pytest.approx(first[:-1], abs=1e-4)
     # The window after the first begins in the middle of the text, and shows at least 19 - 6 tokens before what it counts.
     room = 20 - 1
-    start, end, counted = windows(len(ids), room, 6, False)[1]
+    start, end, counted = scoring_windows(len(ids), room, 6, False)[1]
     with torch.inference_mode():
         states = found.model.backbone(pack_lists([ids[start:end]], pattern=causal)).last
         logits = found.model.root.heads["lm"](states, found.model.backbone.embed.tokens).float().log_softmax(-1)

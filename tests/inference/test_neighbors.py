@@ -9,7 +9,7 @@ import pytest
 
 import pretune as pt
 from pretune.cli import VERBS, make_command
-from pretune.inference.neighbors import apart, word_vectors
+from pretune.inference.neighbors import choose_diverse, word_vectors
 from pretune.models.loading import load_model
 
 MONEY = [
@@ -72,5 +72,5 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_diverse_members_are_chosen() -> None:
     vectors = np.array([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.0], [0.0, 1.0]])
-    assert apart(vectors, [0, 1, 2, 3], 3) == [0, 2, 3]
-    assert apart(vectors, [1], 3) == [1]
+    assert choose_diverse(vectors, [0, 1, 2, 3], 3) == [0, 2, 3]
+    assert choose_diverse(vectors, [1], 3) == [1]

@@ -19,7 +19,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.cli import main
 from pretune.inference import prediction_table
-from pretune.text.examples.labeled import read_excerpts
+from pretune.text.examples.labeled import read_chunks
 from pretune.verbs.shared_inputs import split_files
 from small_task import start, tune
 
@@ -47,7 +47,7 @@ def write_csv(path: Path, count: int) -> Path:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [row for part in read_excerpts(path, 1000) for _, row in part.rows]
+    return [row for part in read_chunks(path, 1000) for _, row in part.rows]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
@@ -167,12 +167,12 @@ def test_a_text_given_alone_must_not_be_empty(
 
 
 def test_a_pair_with_one_empty_text_has_a_prediction() -> None:
-    from pretune.inference.predict import without_tokens
-    from pretune.text.examples.labeled import Labeled
+    from pretune.inference.predict import rows_without_tokens
+    from pretune.text.examples.labeled import LabeledRows
 
-    tokenizer = pt.load(runs()[0]).need_tokenizer()
-    rows = Labeled(Path("x"), {}, ["", "a", " "], ["b", "", ""])
-    assert without_tokens(rows, tokenizer) == [2]
+    tokenizer = pt.load(runs()[0]).require_tokenizer()
+    rows = LabeledRows(Path("x"), {}, ["", "a", " "], ["b", "", ""])
+    assert rows_without_tokens(rows, tokenizer) == [2]
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.inference.generation.generate import Decoding
+from pretune.inference.generation.generate import GenerationConfig
 from pretune.inference.generation.translate import Translator
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 
 WORDS = {"the": "die", "cat": "Katze", "dog": "Hund", "sees": "sieht", "a": "eine", "bird": "Vogel", "red": "rote"}
@@ -58,13 +58,13 @@ def trained(kind: str, seed: int = 0) -> Path:
         {"vocab_size": tokenizer.size, **ids, "decoder_start_token_id": ids["pad_token_id"], **sizes}
     )
     torch.manual_seed(seed)
-    start = Model(family, config, Root(family.build(config)), tokenizer, "translate(smoothing=0)")
+    start = Model(family, config, Network(family.build(config)), tokenizer, "translate(smoothing=0)")
     start.add_heads(parse_objective("translate").objectives)
     start.save(where / "start")
     pt.pretrain(
         where / "start", [folder() / "text.en.txt", folder() / "text.de.txt"], objective="translate(smoothing=0)",
         tokenizer=where / "start", out=where / "run", budget=pt.Budget(steps=90), batch=pt.Batching(tokens=256, length=16),
-        optimizer=pt.Optimizer(lr=2e-2 if kind == "rnn" else 1e-2), watching=pt.Watching(held_out=0.0), seed=seed,
+        optimizer=pt.Optimizer(lr=2e-2 if kind == "rnn" else 1e-2), watching=pt.Monitoring(held_out=0.0), seed=seed,
     )  # fmt: skip
     return where / "run"
 
@@ -83,15 +83,15 @@ def test_learned_translations_do_not_depend_on_the_batch(kind: str) -> None:
 
 def test_scores_are_log_probabilities_over_the_length() -> None:
     translator = Translator.load([trained("rnn")])
-    how = Decoding(beams=3, length_penalty=0.7)
+    how = GenerationConfig(beams=3, length_penalty=0.7)
     beam = translator.write(SENTENCES[:1], how)[0]
     model = translator.models[0]
     from pretune.packed import pack_lists
 
-    source, ids = translator.encode(SENTENCES[0]), [*beam.ids, model.need_tokenizer().role("end")]
+    source, ids = translator.encode(SENTENCES[0]), [*beam.ids, model.require_tokenizer().role("end")]
     with torch.inference_mode():
         states = model.backbone(pack_lists([source]), pack_lists([[*translator.begin, *ids[:-1]]])).last
-        logits = model.root.heads["translate"](states, model.backbone.embed.tokens)[:, : model.need_tokenizer().size]
+        logits = model.root.heads["translate"](states, model.backbone.embed.tokens)[:, : model.require_tokenizer().size]
     total = logits.log_softmax(-1)[torch.arange(len(ids)), ids].sum()
     assert beam.score == pytest.approx(float(total) / len(ids) ** 0.7, rel=1e-4)
 
@@ -124,15 +124,15 @@ def test_alignments_have_the_words_on_both_sides(kind: str, tmp_path: Path) -> N
 
 
 def test_alignments_of_subwords_are_merged_into_words() -> None:
-    from pretune.inference.attention_alignment import by_words
+    from pretune.inference.attention_alignment import align_words
     from pretune.text.corpus.documents import Document
-    from pretune.text.tokenizers.training import train
+    from pretune.text.tokenizers.training import train_on_documents
 
-    tokenizer = train([Document("low lower lowest newest wide " * 9, Path("x"), 1)], "wordpiece", 24)
+    tokenizer = train_on_documents([Document("low lower lowest newest wide " * 9, Path("x"), 1)], "wordpiece", 24)
     source, target = tokenizer.encode("widest new"), tokenizer.encode("lowes")
     assert len(source) > 2 and len(target) > 1
     weights = np.random.default_rng(0).dirichlet(np.ones(len(source)), len(target))
-    aligned = by_words(weights, source, target, tokenizer)
+    aligned = align_words(weights, source, target, tokenizer)
     assert aligned.source == ["widest", "new"] and len(aligned.target) == 1
     assert aligned.weights.sum() == pytest.approx(1.0)
 

@@ -11,9 +11,15 @@ import torch
 
 import pretune as pt
 from pretune.cli import main
-from pretune.inference.generation.generate import Decoding, Reader, Writer, search_on, write_on
-from pretune.inference.generation.seq2seq_generation import Rewriter
-from pretune.inference.generation.stop_strings import Pieces, cut
+from pretune.inference.generation.generate import (
+    DecodingSession,
+    GenerationConfig,
+    TextGenerator,
+    beam_search_texts,
+    sample_texts,
+)
+from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
+from pretune.inference.generation.stop_strings import TextStream, truncate_at_stop
 from tiny import read, tiny
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud", "good", "bad"]
@@ -35,69 +41,71 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["gpt2", "t5"])
-def writer(request: pytest.FixtureRequest, folder: Path) -> Writer | Rewriter:
-    return (Writer if request.param == "gpt2" else Rewriter).load(folder / request.param)
+def writer(request: pytest.FixtureRequest, folder: Path) -> TextGenerator | Seq2SeqGenerator:
+    return (TextGenerator if request.param == "gpt2" else Seq2SeqGenerator).load(folder / request.param)
 
 
-def written(writer: Writer | Rewriter, prompts: list[str], how: Decoding) -> list[str]:
+def written(writer: TextGenerator | Seq2SeqGenerator, prompts: list[str], how: GenerationConfig) -> list[str]:
     return [row.get("continuation", row["text"]) for row in writer.write(prompts, how)]
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])
 def test_one_beam_is_greedy(penalty: float, folder: Path) -> None:
-    writer = Writer.load(folder / "gpt2")
+    writer = TextGenerator.load(folder / "gpt2")
     prompts = [[5, 6], [9], [12, 13, 14]]
-    how = Decoding(12, length_penalty=penalty)
+    how = GenerationConfig(12, length_penalty=penalty)
     ends: list[set[int]] = [set(), {7, 30, 31, 32, 33}]
     for end in ends:
-        one, greedy = (Reader(writer.model, 3, 20) for _ in range(2))
-        beams = search_on(one, prompts, [12] * 3, how, end)
-        assert [beam.ids for beam in beams] == [t.ids for t in write_on(greedy, prompts, [0, 1, 2], [12] * 3, how, end)]
+        one, greedy = (DecodingSession(writer.model, 3, 20) for _ in range(2))
+        beams = beam_search_texts(one, prompts, [12] * 3, how, end)
+        assert [beam.ids for beam in beams] == [
+            t.ids for t in sample_texts(greedy, prompts, [0, 1, 2], [12] * 3, how, end)
+        ]
 
 
 @pytest.mark.parametrize(("seed", "temperature"), [(0, 0.5), (1, 1.0), (2, 2.0)])
 def test_top_p_1_is_plain_sampling(folder: Path, seed: int, temperature: float) -> None:
-    writer = Writer.load(folder / "gpt2")
+    writer = TextGenerator.load(folder / "gpt2")
     plain, *same = (
-        written(writer, ["red", "good tree"], Decoding(8, temperature=temperature, seed=seed, **options))
+        written(writer, ["red", "good tree"], GenerationConfig(8, temperature=temperature, seed=seed, **options))
         for options in ({}, {"top_p": 1.0}, {"top_k": 10**6})
     )
     assert same == [plain, plain]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_only_the_given_choices_are_generated(way: dict[str, Any], writer: Writer | Rewriter) -> None:
+def test_only_the_given_choices_are_generated(way: dict[str, Any], writer: TextGenerator | Seq2SeqGenerator) -> None:
     prompts = [f"{a} {b}" for a in WORDS for b in WORDS[:3]]
-    found = written(writer, prompts, Decoding(1, choices=CHOICES, seed=3, **way))
+    found = written(writer, prompts, GenerationConfig(1, choices=CHOICES, seed=3, **way))
     assert {text.strip() for text in found} <= set(CHOICES)
     if way.get("temperature") == 3.0:
         assert len(set(found)) > 1
 
 
 @pytest.mark.parametrize("way", WAYS[:5], ids=str)
-def test_texts_end_before_stop_strings(way: dict[str, Any], writer: Writer | Rewriter) -> None:
+def test_texts_end_before_stop_strings(way: dict[str, Any], writer: TextGenerator | Seq2SeqGenerator) -> None:
     prompts = ["red water", "bad", "tree fire"]
-    whole = written(writer, prompts, Decoding(12, **way))
+    whole = written(writer, prompts, GenerationConfig(12, **way))
     stop = tuple({text[len(text) // 2 :][:3] for text in whole if text.strip()}) or ("re",)
-    stopped = written(writer, prompts, Decoding(12, stop=stop, **way))
+    stopped = written(writer, prompts, GenerationConfig(12, stop=stop, **way))
     assert not any(string in text for text in stopped for string in stop)
     if "beams" not in way:
-        assert stopped == [cut(text, stop) for text in whole]
+        assert stopped == [truncate_at_stop(text, stop) for text in whole]
 
 
 @pytest.mark.parametrize("way", WAYS[:4], ids=str)
-def test_streams_add_up_to_the_text(way: dict[str, Any], writer: Writer | Rewriter) -> None:
+def test_streams_add_up_to_the_text(way: dict[str, Any], writer: TextGenerator | Seq2SeqGenerator) -> None:
     prompts = ["red water", "bad"]
     for more in ({}, {"stop": ("e", " w")}, {"choices": CHOICES}):
-        how = Decoding(9, seed=2, **way, **more)
+        how = GenerationConfig(9, seed=2, **way, **more)
         for row, text in enumerate(written(writer, prompts, how)):
             assert "".join(writer.stream(prompts[row], how, row)) == text
     assert not torch.is_inference_mode_enabled()
 
 
 def test_streams_hold_back_what_may_still_change() -> None:
-    pieces = Pieces(["\n\n"])
+    pieces = TextStream(["\n\n"])
     assert [pieces.grow("на\ufffd"), pieces.grow("над\n"), pieces.grow("над\nа\n\nб", whole=True)] == ["на", "д", "\nа"]
 
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune.metrics import score
-from pretune.metrics.question_answering import answer_parts, choose_threshold, judge
-from pretune.objectives.tasks.answer import Answers
-from pretune.text.examples.questions import Questions, Span
+from pretune.metrics.question_answering import answer_metrics, choose_threshold, exact_match_and_f1
+from pretune.objectives.tasks.answer import AnswerTask
+from pretune.text.examples.questions import AnswerSpan, Questions
 
 
 def questions(golds: list[list[str]]) -> Questions:
-    answers = [[Span(text, 0) for text in texts] for texts in golds]
+    answers = [[AnswerSpan(text, 0) for text in texts] for texts in golds]
     return Questions(Path("x"), {}, ["?"] * len(golds), [""] * len(golds), answers)
 
 
@@ -38,15 +38,15 @@ def questions(golds: list[list[str]]) -> Questions:
     ],
 )
 def test_they_are_the_official_ones(golds: list[str], said: str, exact: float, f1: float) -> None:
-    assert judge(golds, said) == pytest.approx((exact, f1))
+    assert exact_match_and_f1(golds, said) == pytest.approx((exact, f1))
 
 
 def test_answered_and_unanswerable_apart() -> None:
-    found = answer_parts([["b c"], [], []], ["the b", "", "x"]).whole()
+    found = answer_metrics([["b c"], [], []], ["the b", "", "x"]).whole()
     parts = {"has_answer_exact_match": 0, "has_answer_f1": 2 / 3, "no_answer_exact_match": 0.5, "no_answer_f1": 0.5}
     assert found == pytest.approx({"exact_match": 1 / 3, "f1": 5 / 9, **parts})
-    assert set(answer_parts([["x"]], ["x"]).whole()) == {"exact_match", "f1"}
-    assert set(answer_parts([[]], [""]).whole()) == {"exact_match", "f1", "no_answer_exact_match", "no_answer_f1"}
+    assert set(answer_metrics([["x"]], ["x"]).whole()) == {"exact_match", "f1"}
+    assert set(answer_metrics([[]], [""]).whole()) == {"exact_match", "f1", "no_answer_exact_match", "no_answer_f1"}
 
 
 def answers(margins: list[float], texts: list[str]) -> list[dict[str, Any]]:
@@ -60,9 +60,9 @@ def test_no_threshold_is_better_than_the_one_chosen(rows: list[tuple[int, bool, 
 
     def f1(threshold: float) -> float:
         said = [{"answer": "" if a["no_answer"] > threshold else a["candidates"][0]["answer"]} for a in given_]
-        return score(Answers(), said, examples)["f1"]
+        return score(AnswerTask(), said, examples)["f1"]
 
-    found = Answers().best_options(given_, examples)
+    found = AnswerTask().best_options(given_, examples)
     if all(there for _, there, _ in rows):
         assert found == {}
     else:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.metrics.diagnostics import by_phenomenon, matthews, parity, preferred
-from pretune.metrics.multirc import several_answers_metrics
+from pretune.metrics.diagnostics import by_phenomenon, gender_parity, matthews, preference_rate
+from pretune.metrics.multirc import multirc_metrics
 
 
 def test_every_phenomenon_has_its_row() -> None:
@@ -35,13 +35,13 @@ def test_three_classes_have_gorodkins_correlation() -> None:
 
 
 def test_parity_is_about_answers_not_about_being_right() -> None:
-    assert parity([0, 0, 1, 1, 2, 2], ["x", "x", "y", "y", "x", "y"]) == pytest.approx(2 / 3)
+    assert gender_parity([0, 0, 1, 1, 2, 2], ["x", "x", "y", "y", "x", "y"]) == pytest.approx(2 / 3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=1, max_size=20))
 def test_questions_with_several_answers(rows: list[tuple[int, bool, bool]]) -> None:
     questions, expected, given_ = (list(column) for column in zip(*rows, strict=True))
-    found = several_answers_metrics(questions, expected, given_)
+    found = multirc_metrics(questions, expected, given_)
     both = sum(a and b for a, b in zip(expected, given_, strict=True))
     assert found["f1a"] == pytest.approx(2 * both / max(1, sum(expected) + sum(given_)))
     whole = [all(a == b for q, a, b in rows if q == question) for question in set(questions)]
@@ -49,4 +49,4 @@ def test_questions_with_several_answers(rows: list[tuple[int, bool, bool]]) -> N
 
 
 def test_a_draw_is_half() -> None:
-    assert preferred([1, 0], [1, -1]) == 0.75
+    assert preference_rate([1, 0], [1, -1]) == 0.75

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.metrics.sequence_labeling import entity_parts
-from pretune.text.examples.tag_schemes import find_entities
+from pretune.metrics.sequence_labeling import entity_metrics
+from pretune.text.examples.tag_schemes import parse_tags
 
 TAGS = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC", "MISC"))]
 pairs = st.lists(st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS)), min_size=1, max_size=15)
@@ -19,7 +19,7 @@ pairs = st.lists(st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS)), min_si
 def test_they_are_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
     seqeval = pytest.importorskip("seqeval.metrics")
     expected, predicted = ([[pair[side] for pair in pairs] for pairs in sentences] for side in (0, 1))
-    ours = entity_parts(expected, predicted).whole()
+    ours = entity_metrics(expected, predicted).whole()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, theirs in (
@@ -30,7 +30,7 @@ def test_they_are_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> No
             assert ours[name] == pytest.approx(theirs(expected, predicted)), name
         assert ours["accuracy"] == pytest.approx(seqeval.accuracy_score(expected, predicted))
     for tags in expected:
-        assert [tuple(entity) for entity in find_entities(tags)] == seqeval.sequence_labeling.get_entities(tags)
+        assert [tuple(entity) for entity in parse_tags(tags)] == seqeval.sequence_labeling.get_entities(tags)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_they_are_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> No
     ],
 )  # fmt: skip
 def test_they_are_what_is_written_down(expected: str, predicted: str, scores: tuple[float, ...]) -> None:
-    found = entity_parts([expected.split()], [predicted.split()]).whole()
+    found = entity_metrics([expected.split()], [predicted.split()]).whole()
     assert (found["precision"], found["recall"], found["f1"]) == pytest.approx(scores)
 
 
 def test_schemes_may_differ_and_kinds_can_be_left_out() -> None:
-    assert entity_parts([["I-X", "I-X", "B-X"]], [["B-X", "I-X", "B-X"]]).whole()["f1"] == 1
-    found = entity_parts([["B-V", "B-X"]], [["B-V", "O"]], without=("V",)).whole()
+    assert entity_metrics([["I-X", "I-X", "B-X"]], [["B-X", "I-X", "B-X"]]).whole()["f1"] == 1
+    found = entity_metrics([["B-V", "B-X"]], [["B-V", "O"]], without=("V",)).whole()
     assert found == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 0.5}
-    assert entity_parts([[], ["A", "B"]], [[], ["A", "A"]], plain=True).whole() == {"accuracy": 0.5}
+    assert entity_metrics([[], ["A", "B"]], [[], ["A", "A"]], plain=True).whole() == {"accuracy": 0.5}

@@ -10,10 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.metrics import score, scores_of_draws
-from pretune.metrics.generated_text import bleu, chrf, common_length, exact_match, rouge, tokenize_13a, word_f1
+from pretune.metrics import bootstrap_scores, score
+from pretune.metrics.generated_text import (
+    bleu,
+    chrf,
+    exact_match,
+    longest_common_subsequence,
+    rouge,
+    tokenize_13a,
+    word_f1,
+)
 from pretune.objectives.tasks.generate import Generate
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 
 EXPECTED = [
     "Heavy rain has flooded 1,200 homes (in the north), officials said.",
@@ -58,7 +66,7 @@ def test_the_longest_common_subsequence_is_the_plain_recursion(a: str, b: str) -
             return 1 + plain(a[1:], b[1:])
         return max(plain(a[1:], b), plain(a, b[1:]))
 
-    assert common_length(a, b) == plain(a, b)
+    assert longest_common_subsequence(a, b) == plain(a, b)
 
 
 def test_other_letters_than_latin_ones_are_words_too() -> None:
@@ -73,17 +81,17 @@ def test_a_task_has_the_metrics_of_its_texts_and_of_any_draw_of_them(judged: Any
     task = Generate(judged=judged, closed=closed, labels=tuple(wanted))
     answers = [{"answer": text} for text in written]
 
-    def examples(rows: list[int]) -> Labeled:
-        return Labeled(Path("x"), {}, ["…"] * len(rows), labels=[wanted[row] for row in rows], lines=rows)
+    def examples(rows: list[int]) -> LabeledRows:
+        return LabeledRows(Path("x"), {}, ["…"] * len(rows), labels=[wanted[row] for row in rows], lines=rows)
 
     found = score(task, answers, examples([0, 1, 2, 3]))
     expected = {"exact_match": exact_match(wanted, written)}
     expected |= {"word_f1": word_f1(wanted, written)} if judged == "words" else {}
     expected |= rouge(wanted, written) if judged == "rouge" else {}
     expected |= {"bleu": bleu(wanted, written), "chrf": chrf(wanted, written)} if judged == "bleu" else {}
-    assert expected.items() <= found.items() and ("accuracy" in found) == closed and task.decides in found
+    assert expected.items() <= found.items() and ("accuracy" in found) == closed and task.primary_metric in found
     chances = [np.random.default_rng(0) for _ in range(2)]
-    for drawn in scores_of_draws(task, answers, examples([0, 1, 2, 3]), chances[0], 5):
+    for drawn in bootstrap_scores(task, answers, examples([0, 1, 2, 3]), chances[0], 5):
         rows = chances[1].integers(0, 4, 4).tolist()
         assert drawn == pytest.approx(score(task, [answers[row] for row in rows], examples(rows)))
     assert [one.good for one in task.judge(answers, examples([0, 1, 2, 3]))][1:3] == [1.0, 0.0]

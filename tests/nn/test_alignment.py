@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from pretune import PretuneError
 from pretune.nn.attention.packed_layout import cross_layout
-from pretune.nn.attention.recurrent_attention import Alignment, Score
-from pretune.nn.dropout import share_seed
+from pretune.nn.attention.recurrent_attention import Compatibility, RecurrentAttention
+from pretune.nn.dropout import share_dropout_seed
 from pretune.packed import Packed, pack_lists
 
 TARGET, SOURCE = pack_lists([[1, 2, 3], [4], [5, 6]]), pack_lists([[1, 2], [3, 4, 5, 6, 7], [8]])
@@ -21,9 +21,9 @@ def states() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(len(TARGET), 6), torch.randn(len(SOURCE), 6)
 
 
-def made(score: str, reach: str = "global", window: int = 10) -> Alignment:
+def made(score: str, reach: str = "global", window: int = 10) -> RecurrentAttention:
     torch.manual_seed(0)
-    alignment: Any = Alignment(6, 6, score, reach, inner=5, window=window)  # type: ignore[arg-type]
+    alignment: Any = RecurrentAttention(6, 6, score, reach, inner=5, window=window)  # type: ignore[arg-type]
     return alignment.eval()
 
 
@@ -47,7 +47,7 @@ def pairs(target: Packed, source: Packed) -> list[tuple[slice, slice]]:
     return [(slice(*a), slice(*b)) for a, b in zip(*bounds, strict=True)]
 
 
-@pytest.mark.parametrize("score", get_args(Score))
+@pytest.mark.parametrize("score", get_args(Compatibility))
 def test_contexts_are_weighted_means_by_the_published_formula(score: str) -> None:
     alignment, (queries, keys) = made(score), states()
     contexts, weights = alignment(queries, keys, cross_layout(TARGET, SOURCE))
@@ -88,7 +88,7 @@ def test_hard_attention_samples_one_state_by_its_weight() -> None:
     shares = soft(queries, keys[2:7], layout)[1][0]
     fixed = alignment(queries, keys[2:7], layout)[1]
     assert (fixed.argmax(1) == shares.argmax()).all() and (fixed.sum(1) == 1).all()
-    share_seed(alignment, torch.device("cpu")).fill_(5)
+    share_dropout_seed(alignment, torch.device("cpu")).fill_(5)
     drawn = alignment.train()(queries, keys[2:7], layout)[1]
     torch.testing.assert_close(drawn.max(1).values, torch.ones(400))
     torch.testing.assert_close(drawn.mean(0), shares, atol=0.08, rtol=0)
@@ -99,4 +99,4 @@ def test_hard_attention_samples_one_state_by_its_weight() -> None:
 
 def test_incompatible_widths_raise_an_error() -> None:
     with pytest.raises(PretuneError, match="choose multiplicative or additive"):
-        Alignment(6, 12, "dot")
+        RecurrentAttention(6, 12, "dot")

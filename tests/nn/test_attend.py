@@ -11,10 +11,10 @@ from torch import Tensor
 
 from pretune.nn.attention.big_bird import block_sparse, random_numbers
 from pretune.nn.attention.functional import attend
-from pretune.nn.attention.packed_layout import Layout, Side, cross_layout, padded_groups, self_layout
+from pretune.nn.attention.packed_layout import AttentionLayout, TokenLayout, cross_layout, padded_groups, self_layout
 from pretune.nn.attention.patterns import (
     Pattern,
-    blocks,
+    block_pattern,
     causal,
     dilated,
     full,
@@ -24,7 +24,7 @@ from pretune.nn.attention.patterns import (
     prefix,
     window,
 )
-from pretune.nn.attention.score_mods import RelativeBias
+from pretune.nn.attention.score_mods import T5RelativeBias
 from pretune.packed import Packed, pack
 
 WIDTH, HEADS = 8, 2
@@ -37,7 +37,7 @@ PATTERNS = {
     "prefix": prefix,
     "permutation": permutation,
     "longformer": window(1) | global_tokens,
-    "big bird": blocks(PLAN, 2, "neighbors") | global_tokens,
+    "big bird": block_pattern(PLAN, 2, "neighbors") | global_tokens,
 }
 lengths_strategy = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
@@ -60,7 +60,7 @@ def qkv(n: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(torch.randn(n, HEADS, WIDTH, generator=generator, requires_grad=True) for _ in range(3))  # type: ignore[return-value]
 
 
-def by_hand(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
+def by_hand(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
     """Compute attention with a loop over queries and keys."""
     out = torch.zeros_like(q)
     for i in range(len(q)):
@@ -147,7 +147,7 @@ def test_a_query_that_sees_no_key_gets_zero_and_no_gradient() -> None:
     for x in (q, k, v):
         assert x.grad is not None
         assert torch.isfinite(x.grad).all() and not x.grad.any()
-    bias = RelativeBias(HEADS)
+    bias = T5RelativeBias(HEADS)
     out = attend(q, k, v, self_layout(random_packed([4, 5])), nobody, bias(q, self_layout(random_packed([4, 5]))))
     assert not out[1:4].any() and torch.isfinite(out).all()
 
@@ -173,7 +173,7 @@ def test_t5_bias_matches_transformers() -> None:
     from transformers.models.t5.modeling_t5 import T5Attention
 
     for both_ways in (True, False):
-        ours = RelativeBias(HEADS, buckets=16, furthest=40, both_ways=both_ways)
+        ours = T5RelativeBias(HEADS, buckets=16, max_distance=40, both_ways=both_ways)
         distances = torch.arange(-90, 91)
         theirs = T5Attention._relative_position_bucket(distances, both_ways, 16, 40)
         assert torch.equal(ours.bucket(distances), theirs)
@@ -207,7 +207,7 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "_compiled_flex", lambda: library.flex_attention)
     layout = self_layout(random_packed([40, 90, 7, 60]))
     q, k, v = (x.detach() for x in qkv(197))  # no backward on a CPU
-    bias = RelativeBias(HEADS).requires_grad_(False)
+    bias = T5RelativeBias(HEADS).requires_grad_(False)
     torch.nn.init.normal_(bias.weight)
     sparse = block_sparse(random_numbers(0, HEADS, 23, 1), 4, "4")
     scored = [(pattern, bias) for pattern in (full, PATTERNS["longformer"], sparse)]
@@ -218,7 +218,7 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
 
 
 def test_sequence_indices_are_right_with_unused_offsets() -> None:
-    side = Side(torch.tensor([0, 3, 3, 5, 5, 5], dtype=torch.int32), 3, {"position": torch.zeros(5)})
+    side = TokenLayout(torch.tensor([0, 3, 3, 5, 5, 5], dtype=torch.int32), 3, {"position": torch.zeros(5)})
     assert side.sequence.tolist() == [0, 0, 0, 2, 2]
 
 

@@ -23,7 +23,7 @@ from pretune.nn.attention.patterns import (
     prefix,
     window,
 )
-from pretune.nn.attention.score_mods import RelativeBias, Score
+from pretune.nn.attention.score_mods import ScoreModBuilder, T5RelativeBias
 from pretune.packed import Capacity, Packed, pack
 
 pytestmark = pytest.mark.gpu
@@ -65,7 +65,7 @@ def ragged(lengths: list[int], filler: int, seed: int) -> Packed:
     return packed.to(torch.device("cuda"))
 
 
-def run(packed: Packed, pattern: Pattern, path: str, dtype: torch.dtype, bias: Score | None) -> list[Tensor]:
+def run(packed: Packed, pattern: Pattern, path: str, dtype: torch.dtype, bias: ScoreModBuilder | None) -> list[Tensor]:
     generator = torch.Generator("cuda").manual_seed(0)
     n = len(packed)
     q, k, v, weight = (torch.randn(n, HEADS, WIDTH, device="cuda", generator=generator) for _ in range(4))
@@ -146,7 +146,7 @@ def test_scores_agree_and_so_do_their_gradients() -> None:
     packed = ragged(LENGTHS[1], 100, seed=3)
     grads = []
     for path in ("dense", "flex"):
-        bias = RelativeBias(HEADS).cuda()
+        bias = T5RelativeBias(HEADS).cuda()
         torch.manual_seed(0)
         torch.nn.init.normal_(bias.weight)
         found = run(packed, full, path, torch.float32, bias)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pretune.nn.batch_norm import BatchNorm
-from pretune.objectives.tasks.classify import Hidden
+from pretune.objectives.tasks.classify import HiddenLayer
 
 
 def rows(count: int, seed: int = 0) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_small_differences_around_a_large_mean_are_learned(kind: torch.dtype) ->
     torch.manual_seed(0)
     labels = torch.arange(64) % 2
     x = (3 * torch.randn(40) + 0.03 * (torch.randn(64, 40) + labels[:, None])).to(kind)
-    hidden, output = Hidden(40, 8, dropout=0.0), nn.Linear(8, 2)
+    hidden, output = HiddenLayer(40, 8, dropout=0.0), nn.Linear(8, 2)
     optimizer = torch.optim.Adam([*hidden.parameters(), *output.parameters()], lr=1e-2)
     for _ in range(60):
         loss = nn.functional.cross_entropy(output(hidden(x, None).float()), labels)

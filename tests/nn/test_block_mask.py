@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pretune.nn.attention.big_bird import block_sparse, random_numbers
-from pretune.nn.attention.flex_block_mask import BLOCK, block_mask, seen_blocks
+from pretune.nn.attention.flex_block_mask import BLOCK, block_mask, visible_blocks
 from pretune.nn.attention.functional import attend
-from pretune.nn.attention.packed_layout import Layout, cross_layout, self_layout
+from pretune.nn.attention.packed_layout import AttentionLayout, cross_layout, self_layout
 from pretune.nn.attention.patterns import (
     Pattern,
-    blocks,
+    block_pattern,
     causal,
     dilated,
     document,
@@ -44,7 +44,7 @@ LONG = {
     "longformer's first": window(256) | global_keys,
     "longformer's second": global_queries,
     "big bird": block_sparse(random_numbers(0, 2, 256, 3), 64, "64"),
-    "planned": blocks(plan(256), 64, "planned") | global_tokens,
+    "planned": block_pattern(plan(256), 64, "planned") | global_tokens,
 }
 PATTERNS = {
     "full": full,
@@ -71,7 +71,7 @@ def random_packed(lengths: list[int], seed: int = 0, seldom: int = 200) -> Packe
     return pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns)
 
 
-def one_text(length: int) -> Layout:
+def one_text(length: int) -> AttentionLayout:
     """Make the first token global."""
     packed = random_packed([length])
     packed.columns["global"] = packed.positions == 0
@@ -95,7 +95,7 @@ def in_blocks(seen: Tensor) -> Tensor:
     return padded.view(n, BLOCK, m, BLOCK).transpose(1, 2)
 
 
-def check(layout: Layout, pattern: Pattern) -> tuple[Tensor, Tensor]:
+def check(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, Tensor]:
     """Return masks of the listed blocks and of those with a visible pair, (heads, rows, columns) each."""
     mask = block_mask(layout, pattern)
     assert mask.kv_num_blocks.shape[1] == pattern.heads
@@ -138,7 +138,7 @@ def test_every_visible_pair_of_cross_attention_lies_in_a_listed_block(lengths: l
 
 @pytest.mark.parametrize("name", LONG)
 def test_number_of_listed_blocks_grows_linearly_with_length(name: str) -> None:
-    short, long = (int(seen_blocks(one_text(length), LONG[name])[0].sum()) for length in (4096, 16384))
+    short, long = (int(visible_blocks(one_text(length), LONG[name])[0].sum()) for length in (4096, 16384))
     assert long <= 4.5 * short
 
 

@@ -17,12 +17,12 @@ from pretune import PretuneError
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.nn.attention.functional import attend
-from pretune.nn.attention.kv_cache import Cache
-from pretune.nn.attention.multi_head import CrossAttention, ScoredAttention
+from pretune.nn.attention.kv_cache import KVCache
+from pretune.nn.attention.multi_head import CrossAttention, RelativeAttention
 from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.attention.patterns import Pattern, causal, prefix, window
-from pretune.nn.attention.score_mods import RelativeBias, TransformerXL
-from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.attention.score_mods import T5RelativeBias, TransformerXLScore
+from pretune.nn.blocks import PreNorm, TransformerLayer
 from pretune.nn.feed_forward import FeedForward
 from pretune.nn.linear import LayerNorm
 from pretune.packed import Packed, pack
@@ -70,7 +70,7 @@ def test_cached_attention_matches_attention_to_the_sequence(name: str, cuts: lis
     sequences = random_sequences(cuts, seed)
     packed = whole(sequences)
     q, k, v = torch.randn(3, len(packed), 2, 8, generator=torch.Generator().manual_seed(seed))
-    cache = Cache(len(cuts), 13)
+    cache = KVCache(len(cuts), 13)
     parts, order = [], joined([torch.arange(len(p)) for p in bits(sequences, cuts)], cuts)
     starts = np.cumsum([0, *map(len, sequences)])
     done = np.zeros(len(cuts), dtype=int)
@@ -84,9 +84,9 @@ def test_cached_attention_matches_attention_to_the_sequence(name: str, cuts: lis
 
 
 def relative(score: nn.Module) -> Encoder:
-    def layer() -> Layer:
-        attention = ScoredAttention(canary.WIDTH, 2, score, pattern=causal)
-        return Layer(
+    def layer() -> TransformerLayer:
+        attention = RelativeAttention(canary.WIDTH, 2, score, pattern=causal)
+        return TransformerLayer(
             attention=PreNorm(attention, LayerNorm(canary.WIDTH)),
             feed_forward=PreNorm(FeedForward(canary.WIDTH, 64), LayerNorm(canary.WIDTH)),
         )
@@ -105,8 +105,8 @@ def shared() -> Encoder:
 STACKS: dict[str, Any] = {
     "layers that see all, a batch that is causal": canary.encoder,
     "rotary": canary.modern,
-    "relative bias": lambda: relative(RelativeBias(2, both_ways=False)),
-    "transformer-xl": lambda: relative(TransformerXL(canary.WIDTH, 2, canary.WIDTH // 2)),
+    "relative bias": lambda: relative(T5RelativeBias(2, both_ways=False)),
+    "transformer-xl": lambda: relative(TransformerXLScore(canary.WIDTH, 2, canary.WIDTH // 2)),
     "one layer three times": shared,
 }
 
@@ -124,7 +124,7 @@ def test_incremental_states_match_full_ones_in_every_layer(name: str) -> None:
     stack = randomized(STACKS[name]())
     cuts = [[5, 1, 1, 2], [1, 1, 1, 3], [9, 1, 1, 1]]
     sequences = random_sequences(cuts)
-    cache = Cache(3, 12)
+    cache = KVCache(3, 12)
     parts = [stack(bit, carry=cache, keep="all") for bit in bits(sequences, cuts)]
     assert all(part.carry is cache for part in parts)
     for number, expected in enumerate(stack(whole(sequences), keep="all").layers):
@@ -146,7 +146,7 @@ def test_a_decoder_projects_its_source_once(monkeypatch: pytest.MonkeyPatch) -> 
     projected = []
     make = CrossAttention.keys_and_values
     monkeypatch.setattr(CrossAttention, "keys_and_values", lambda *a: projected.append(1) or make(*a))
-    cache = Cache(3, 6)
+    cache = KVCache(3, 6)
     parts = [model(source, bit, carry=cache).last for bit in bits(sequences, cuts)]
     torch.testing.assert_close(joined(parts, cuts), expected, atol=1e-5, rtol=1e-5)
     assert len(read) == 1 and len(projected) == len(model.layers)
@@ -158,7 +158,7 @@ def test_sequences_can_be_reordered_dropped_and_repeated(chosen: list[int]) -> N
     cuts = [[5, 1], [2, 2], [7, 1]]
     sequences, source = random_sequences(cuts), random_sequences([[7], [3], [5]], 1)
     model = randomized(canary.encoder_decoder())
-    cache = Cache(3, 12)
+    cache = KVCache(3, 12)
     for bit in bits(sequences, cuts):
         model(whole(source, None), bit, carry=cache)
     cache.select(np.array(chosen))
@@ -178,7 +178,7 @@ def test_sequences_can_be_reordered_dropped_and_repeated(chosen: list[int]) -> N
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    cache = Cache(2, 4)
+    cache = KVCache(2, 4)
     cache.layout(whole(random_sequences([[3], [2]])))
     with pytest.raises(
         PretuneError, match="2 sequences of 4 tokens has no room for 2 sequences with up to 2 more tokens"

@@ -5,27 +5,27 @@ import torch
 import torch.nn.functional as F
 
 from pretune import PretuneError
-from pretune.nn.character_cnn import SpelledEmbeddings, distinct
+from pretune.nn.character_cnn import CharacterEmbeddings, distinct_rows
 from pretune.packed import pack_lists
-from pretune.text.tokenizers.character_ids import spell
+from pretune.text.tokenizers.character_ids import encode_characters
 
 WORDS = ["cat", "dog", "cat", "catalog", "x", "dog"]
 
 
-def made(**options: float) -> SpelledEmbeddings:
+def made(**options: float) -> CharacterEmbeddings:
     torch.manual_seed(0)
-    return SpelledEmbeddings(100, 6, [(1, 3), (2, 4), (3, 5)], vectors=4, letters=12, highways=2, **options)  # type: ignore[arg-type]
+    return CharacterEmbeddings(100, 6, [(1, 3), (2, 4), (3, 5)], vectors=4, letters=12, highways=2, **options)  # type: ignore[arg-type]
 
 
 def packed(words: list[str]):  # type: ignore[no-untyped-def]
-    return pack_lists([list(range(len(words)))], columns={"characters": spell(words, 12)})
+    return pack_lists([list(range(len(words)))], columns={"characters": encode_characters(words, 12)})
 
 
 def test_word_vectors_match_max_pooled_filters_and_highways() -> None:
     embed = made()
     out = embed(packed(WORDS))
     table = torch.cat([torch.zeros(1, 4), embed.symbols])
-    letters = table[torch.from_numpy(spell(WORDS, 12)).long()]  # (words, letters, vectors)
+    letters = table[torch.from_numpy(encode_characters(WORDS, 12)).long()]  # (words, letters, vectors)
     found = []
     for filters in embed.filters:
         width = filters.weight.shape[2]
@@ -52,7 +52,7 @@ def test_equal_words_are_computed_once_and_collect_all_gradients() -> None:
 
 def test_distinct_rows() -> None:
     rows = torch.randint(0, 3, (200, 4))
-    first, place = distinct(rows)
+    first, place = distinct_rows(rows)
     assert len(first) == len(rows.unique(dim=0)) and torch.equal(rows[first][place], rows)
 
 

@@ -13,14 +13,14 @@ from test_attend import HEADS, PATTERNS, qkv, random_packed
 from torch import Tensor
 
 from pretune import PretuneError
-from pretune.nn.attention.chunked import attend_chunks, cut
+from pretune.nn.attention.chunked import attend_chunks, split_into_chunks
 from pretune.nn.attention.functional import attend
 from pretune.nn.attention.lsh import LSHAttention, sort_by_bucket
-from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.packed_layout import cross_layout, self_layout
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.nn.attention.score_mods import RelativeBias
-from pretune.nn.dropout import Noise, share_seed
+from pretune.nn.attention.score_mods import T5RelativeBias
+from pretune.nn.dropout import Noise, share_dropout_seed
 from pretune.packed import Capacity, Packed, pack
 
 lengths_strategy = st.lists(st.integers(1, 21), min_size=1, max_size=5)
@@ -44,7 +44,7 @@ def chunk_pattern(size: int, before: int) -> Pattern:
 def test_chunks_of_whole_sequences_match_full_attention(name: str, lengths: list[int], scored: bool) -> None:
     layout = self_layout(random_packed(lengths))
     q, k, v = qkv(sum(lengths))
-    bias = RelativeBias(HEADS)
+    bias = T5RelativeBias(HEADS)
     torch.nn.init.normal_(bias.weight)
     bend = bias(q, layout) if scored else None
     whole = attend(q, k, v, layout, PATTERNS[name], bend, 0.3)
@@ -76,7 +76,7 @@ def lsh(rounds: int = 2, pattern: Pattern = causal) -> LSHAttention:
 
 
 def run(attention: LSHAttention, x: Tensor, packed: Packed) -> Tensor:
-    out: Tensor = attention(x, Flow(self_layout(packed)))
+    out: Tensor = attention(x, AttentionContext(self_layout(packed)))
     return out
 
 
@@ -157,7 +157,7 @@ def test_noise_is_normal_and_follows_from_seed_and_depth() -> None:
     assert abs(numbers.mean()) < 0.02 and abs(numbers.std() - 1) < 0.02
     assert abs((numbers.abs() < 1).float().mean() - 0.6827) < 0.01
     assert not torch.equal(numbers, noise((300, 100), 1, device))
-    share_seed(noise, device).fill_(7)
+    share_dropout_seed(noise, device).fill_(7)
     other = noise((300, 100), 0, device)
     assert not torch.equal(numbers, other) and torch.equal(other, noise((300, 100), 0, device))
     assert torch.equal(numbers, noise.eval()((300, 100), 0, device))
@@ -167,15 +167,15 @@ def test_noise_is_normal_and_follows_from_seed_and_depth() -> None:
 
 def test_recomputation_uses_the_same_hashes() -> None:
     attention, packed = lsh().train(), random_packed([13])
-    flow, x = Flow(self_layout(packed)), torch.randn(13, WIDTH)
-    share_seed(attention, torch.device("cpu")).fill_(7)
+    flow, x = AttentionContext(self_layout(packed)), torch.randn(13, WIDTH)
+    share_dropout_seed(attention, torch.device("cpu")).fill_(7)
     before = attention(x, flow)
-    share_seed(attention, torch.device("cpu")).fill_(8)
+    share_dropout_seed(attention, torch.device("cpu")).fill_(8)
     assert torch.equal(before, attention(x, flow))
-    assert not torch.equal(before, attention(x, Flow(self_layout(packed))))
+    assert not torch.equal(before, attention(x, AttentionContext(self_layout(packed))))
 
 
 def test_chunked_attention_refuses_cross_attention() -> None:
     packed = random_packed([5])
     with pytest.raises(PretuneError, match="self-attention only"):
-        cut(cross_layout(packed, packed), 4)
+        split_into_chunks(cross_layout(packed, packed), 4)

@@ -6,47 +6,52 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from pretune.nn.attention.disentangled import DisentangledAttention, Distances, OwnProjections, SharedProjections
+from pretune.nn.attention.disentangled import (
+    DisentangledAttention,
+    RelativeEmbeddings,
+    SeparateProjections,
+    SharedProjections,
+)
 from pretune.nn.attention.functional import attend
-from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.attention.patterns import full
-from pretune.nn.attention.score_mods import Disentangled
+from pretune.nn.attention.score_mods import DisentangledScore
 from pretune.nn.convolution import Convolution
 from pretune.nn.initialization import initialize
 from pretune.packed import pack_lists
 
 
 @pytest.mark.parametrize(("buckets", "furthest"), [(8, 14), (8, 40), (32, 64), (256, 512)])
-def test_buckets_match_transformers(buckets: int, furthest: int) -> None:
+def test_buckets_match_transformers(buckets: int, max_distance: int) -> None:
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
     distances = torch.arange(-600, 601)
-    theirs = make_log_bucket_position(distances, buckets, furthest).long().clamp(-buckets, buckets - 1)
-    score = Disentangled(furthest, buckets)
-    ours = score.bucket(distances.clamp(-furthest, furthest)).clamp(-buckets, buckets - 1)
+    theirs = make_log_bucket_position(distances, buckets, max_distance).long().clamp(-buckets, buckets - 1)
+    score = DisentangledScore(max_distance, buckets)
+    ours = score.bucket(distances.clamp(-max_distance, max_distance)).clamp(-buckets, buckets - 1)
     assert torch.equal(ours, theirs)
 
 
 def test_embeddings_of_absent_distances_do_not_matter() -> None:
     torch.manual_seed(0)
-    attention = initialize(DisentangledAttention(16, 2, OwnProjections(16, 2), Disentangled(30)), 0.3)
+    attention = initialize(DisentangledAttention(16, 2, SeparateProjections(16, 2), DisentangledScore(30)), 0.3)
     vectors, layout = torch.randn(60, 16), self_layout(pack_lists([[1] * 5, [1] * 3]))
     x = torch.randn(8, 16)
-    out = attention(x, Flow(layout, distances=vectors))
+    out = attention(x, AttentionContext(layout, distances=vectors))
     far = vectors.clone()
     far[: 30 - 4] = far[30 + 5 :] = 9.0  # distances from −4 to 4 are there
-    assert torch.equal(attention(x, Flow(layout, distances=far)), out)
+    assert torch.equal(attention(x, AttentionContext(layout, distances=far)), out)
     near = vectors.clone()
     near[30 + 4] = 9.0
-    assert not torch.allclose(attention(x, Flow(layout, distances=near)), out)
+    assert not torch.allclose(attention(x, AttentionContext(layout, distances=near)), out)
 
 
 @pytest.mark.parametrize("buckets", [0, 8])
 def test_both_paths_agree(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pretune.nn.attention.functional._compiled_flex", lambda: flex_attention)
     torch.manual_seed(0)
-    score, layout = Disentangled(12, buckets), self_layout(pack_lists([[1] * 20, [1] * 3, [1] * 9]))
+    score, layout = DisentangledScore(12, buckets), self_layout(pack_lists([[1] * 20, [1] * 3, [1] * 9]))
     q, k, v = torch.randn(3, 32, 2, 8).unbind()
     near = score.near(20)
     bend = score(q, k, *torch.randn(2, 2 * near, 2, 8).unbind(), layout)
@@ -54,20 +59,20 @@ def test_both_paths_agree(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None
     torch.testing.assert_close(dense, flex, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [OwnProjections, SharedProjections])
+@pytest.mark.parametrize("kind", [SeparateProjections, SharedProjections])
 def test_sequences_are_independent_and_only_relative_positions_matter(
-    kind: type[OwnProjections | SharedProjections],
+    kind: type[SeparateProjections | SharedProjections],
 ) -> None:
     torch.manual_seed(0)
-    attention = initialize(DisentangledAttention(16, 2, kind(16, 2), Disentangled(6, 4)), 0.3)
-    distances = initialize(Distances(8, 16), 0.3)()
+    attention = initialize(DisentangledAttention(16, 2, kind(16, 2), DisentangledScore(6, 4)), 0.3)
+    distances = initialize(RelativeEmbeddings(8, 16), 0.3)()
     x = torch.randn(9, 16)
     together = pack_lists([[1] * 5, [1] * 4])
-    out = attention(x, Flow(self_layout(together), distances=distances))
-    alone = attention(x[5:], Flow(self_layout(pack_lists([[1] * 4])), distances=distances))
+    out = attention(x, AttentionContext(self_layout(together), distances=distances))
+    alone = attention(x[5:], AttentionContext(self_layout(pack_lists([[1] * 4])), distances=distances))
     torch.testing.assert_close(out[5:], alone)
     together.positions += 100
-    torch.testing.assert_close(attention(x, Flow(self_layout(together), distances=distances)), out)
+    torch.testing.assert_close(attention(x, AttentionContext(self_layout(together), distances=distances)), out)
 
 
 def test_a_convolution_stays_inside_its_sequence() -> None:

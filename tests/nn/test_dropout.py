@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pretune.nn.dropout import Dropout, kept, kept_on_gpu, mix, share_seed
+from pretune.nn.dropout import Dropout, dropout_mask, dropout_mask_cuda, hash_bits, share_dropout_seed
 
 
 def test_dropout_keeps_the_mean_and_is_off_in_evaluation() -> None:
@@ -21,7 +21,7 @@ def test_dropout_keeps_the_mean_and_is_off_in_evaluation() -> None:
 
 def test_masks_depend_on_seed_and_layer_only() -> None:
     root = nn.ModuleList([Dropout(0.5), Dropout(0.5)])
-    seed = share_seed(root, torch.device("cpu"))
+    seed = share_dropout_seed(root, torch.device("cpu"))
     x = torch.ones(1000)
     seed.fill_(1)
     first, second = root[0](x), root[1](x)
@@ -38,7 +38,7 @@ def test_a_layer_at_several_depths_draws_another_mask_at_each() -> None:
 
 
 def test_random_bits_are_uniform_and_neighbors_independent() -> None:
-    bits = mix(torch.arange(200_000, dtype=torch.int32), torch.tensor(7, dtype=torch.int32)).double() / (1 << 24)
+    bits = hash_bits(torch.arange(200_000, dtype=torch.int32), torch.tensor(7, dtype=torch.int32)).double() / (1 << 24)
     assert bits.min() >= 0 and bits.max() < 1
     assert abs(float(bits.mean()) - 0.5) < 0.003
     correlation = torch.corrcoef(torch.stack([bits[:-1], bits[1:]]))[0, 1]
@@ -48,7 +48,7 @@ def test_random_bits_are_uniform_and_neighbors_independent() -> None:
 @pytest.mark.gpu
 def test_the_gpu_operator_returns_the_same_mask() -> None:
     seed = torch.tensor(123456789, dtype=torch.int32)
-    assert torch.equal(kept_on_gpu(seed.cuda(), 70_001, 0.4, 7).cpu(), kept(seed, 70_001, 0.4, 7))
+    assert torch.equal(dropout_mask_cuda(seed.cuda(), 70_001, 0.4, 7).cpu(), dropout_mask(seed, 70_001, 0.4, 7))
 
 
 @pytest.mark.gpu

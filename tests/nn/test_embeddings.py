@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from pretune import PretuneError
-from pretune.nn.embeddings import Embeddings, Lookup
+from pretune.nn.embeddings import ColumnEmbedding, Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
-from pretune.nn.output_heads import Transform, VocabularyHead
-from pretune.nn.positional_encoding import Learned, Sinusoidal
+from pretune.nn.output_heads import DenseTransform, TiedVocabularyHead
+from pretune.nn.positional_encoding import LearnedPositions, SinusoidalPositions
 from pretune.packed import Capacity, pack, pack_lists
 
 
 def test_positions_start_at_their_first_row() -> None:
-    plain, shifted = initialize(Learned(4, 3)), Learned(4, 3, first=2)
+    plain, shifted = initialize(LearnedPositions(4, 3)), LearnedPositions(4, 3, first=2)
     assert shifted.weight.shape == (6, 3) and shifted.longest == 4
     with torch.no_grad():
         shifted.weight[2:] = plain.weight
@@ -25,15 +25,17 @@ def test_positions_start_at_their_first_row() -> None:
 
 @pytest.mark.parametrize("width", [6, 7])
 def test_frozen_sinusoidal_positions_are_not_trained(width: int) -> None:
-    positions = Learned(5, width)
-    positions.fix_waves()
-    assert torch.equal(positions(torch.arange(5)), Sinusoidal(width)(torch.arange(5)))
+    positions = LearnedPositions(5, width)
+    positions.freeze_sinusoidal()
+    assert torch.equal(positions(torch.arange(5)), SinusoidalPositions(width)(torch.arange(5)))
     assert not positions.weight.requires_grad
 
 
 def test_column_embeddings_are_added_and_absent_columns_use_defaults() -> None:
     ids, values = np.array([1, 2, 3]), np.array([2, 0, 1])
-    embed = initialize(Embeddings(5, 4, columns=[Lookup("language", 3, 4, absent=None), Lookup("task", 2, 4)]), 1.0)
+    embed = initialize(
+        Embeddings(5, 4, columns=[ColumnEmbedding("language", 3, 4, absent=None), ColumnEmbedding("task", 2, 4)]), 1.0
+    )
     tokens, language, task = embed.tokens, embed.columns["language"].weight, embed.columns["task"].weight
     assert torch.equal(embed(pack(ids, np.array([3]))), tokens[ids] + task[0])
     both = pack(ids, np.array([3]), columns={"language": values, "task": np.array([1, 1, 0])})
@@ -48,7 +50,7 @@ def test_narrow_embeddings_are_projected_in_and_out() -> None:
     initialize(embed, 1.0)
     states = embed(pack_lists([[1, 2], [3]]))
     assert torch.equal(states, embed.project(embed.norm(embed.tokens[[1, 2, 3]])))
-    head = VocabularyHead(5, Transform(6, ACTIVATIONS["gelu"], LayerNorm(4), outputs=4))
+    head = TiedVocabularyHead(5, DenseTransform(6, ACTIVATIONS["gelu"], LayerNorm(4), outputs=4))
     assert head(states, embed.tokens).shape == (3, 5)
 
 

@@ -15,21 +15,23 @@ from torch import Tensor
 
 from pretune import PretuneError
 from pretune.nn.attention.functional import attend
-from pretune.nn.attention.packed_layout import Layout, cross_layout, self_layout
+from pretune.nn.attention.packed_layout import AttentionLayout, cross_layout, self_layout
 from pretune.nn.attention.patterns import Pattern, causal, full, window
-from pretune.nn.attention.performer import Favor, orthogonal_features
+from pretune.nn.attention.performer import RandomFeatureAttention, orthogonal_features
 from pretune.packed import Capacity, pack
 
 lengths_strategy = st.lists(st.integers(1, 21), min_size=1, max_size=5)
 PATTERNS = {"full": full, "causal": causal}
 
 
-def favor(features: int = 12, seed: int = 0, size: int = 4) -> Favor:
+def favor(features: int = 12, seed: int = 0, size: int = 4) -> RandomFeatureAttention:
     torch.manual_seed(seed)
-    return Favor(WIDTH, features, size)
+    return RandomFeatureAttention(WIDTH, features, size)
 
 
-def pair_by_pair(function: Favor, q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
+def pair_by_pair(
+    function: RandomFeatureAttention, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern
+) -> Tensor:
     """Compute random-feature attention with explicit pairwise weights."""
     queries, keys = (function.exponents(x, WIDTH**-0.25).exp() for x in (q, k))
     weights = torch.einsum("nhf,mhf->hnm", queries, keys)

@@ -11,8 +11,8 @@ import torch
 import pretune as pt
 from pretune.families import FAMILIES
 from pretune.models.loading import load
-from pretune.models.model import Model, Root
-from pretune.nn.layer_mixing import Biattentive, Features
+from pretune.models.model import Model, Network
+from pretune.nn.layer_mixing import Biattentive, LayerFeatures
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 
@@ -21,7 +21,7 @@ TEXTS = [[5, 6, 7, 8], [9], [4, 5, 6]]
 
 def test_elmo_concatenates_task_word_vectors_and_a_scalar_mix() -> None:
     torch.manual_seed(0)
-    features = Features(6, 2, "elmo4", "", vocabulary=20)
+    features = LayerFeatures(6, 2, "elmo4", "", vocabulary=20)
     packed, layers = pack_lists(TEXTS), [torch.randn(8, 6) for _ in range(3)]
     features.mix.weights.data = torch.tensor([0.0, 1.0, 2.0])
     features.mix.scale.data.fill_(0.5)
@@ -30,11 +30,11 @@ def test_elmo_concatenates_task_word_vectors_and_a_scalar_mix() -> None:
     assert features.width == 10 and features.keep == "all"
     torch.testing.assert_close(out[:, :4], features.words[packed.ids])
     torch.testing.assert_close(out[:, 4:], 0.5 * sum(s * x for s, x in zip(shares, layers, strict=True)))
-    assert Features(6, 2, "elmo", "bilstm", vocabulary=20).words.shape == (20, 100)
+    assert LayerFeatures(6, 2, "elmo", "bilstm", vocabulary=20).words.shape == (20, 100)
 
 
 def test_cove_concatenates_word_vectors_and_the_top_layer() -> None:
-    features = Features(6, 2, "cove", "", words=3)
+    features = LayerFeatures(6, 2, "cove", "", words=3)
     twice, top = torch.randn(8, 6), torch.randn(8, 6)
     assert features.width == 9
     torch.testing.assert_close(features([twice, top], pack_lists(TEXTS)), torch.cat([twice[:, :3], top], 1))
@@ -81,7 +81,7 @@ def start(kind: str, folder: Path) -> Path:
     family = FAMILIES[kind]
     torch.manual_seed(0)
     config = family.read_config({"vocab_size": 20, **sizes[kind]})
-    Model(family, config, Root(family.build(config)), tokenizer).save(folder / "start")
+    Model(family, config, Network(family.build(config)), tokenizer).save(folder / "start")
     return folder / "start"
 
 

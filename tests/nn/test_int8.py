@@ -13,8 +13,8 @@ from torch import Tensor
 from pretune import PretuneError
 from pretune.nn.linear import Linear
 from pretune.nn.quantized import int8
-from pretune.nn.quantized.int8 import REDUCED, Int8Linear, choose_engine, multiplies_exactly, pack_weight
-from pretune.runtime.tensor_encoding import to_int8
+from pretune.nn.quantized.int8 import LARGEST_7_BIT, Int8Linear, choose_engine, multiplies_exactly, pack_weight
+from pretune.runtime.tensor_encoding import quantize_rows
 
 
 @pytest.fixture(autouse=True)
@@ -59,10 +59,13 @@ def random_linear() -> tuple[Linear, Tensor]:
 def test_emulated_kernels_saturate_with_8_bits_and_not_with_7() -> None:
     linear, x = random_linear()
     whole = (255 * x / x.max()).round()
-    for largest, same in ((127, False), (REDUCED, True)):
-        weight, _ = to_int8(linear.weight, largest)
+    for largest, same in ((127, False), (LARGEST_7_BIT, True)):
+        weight, _ = quantize_rows(linear.weight, largest)
         assert torch.equal(multiply(whole, weight, True), multiply(whole, weight, False)) == same
-    worst, weight = torch.full((1, 2), 255), torch.tensor([[REDUCED, REDUCED], [-REDUCED, -REDUCED]])
+    worst, weight = (
+        torch.full((1, 2), 255),
+        torch.tensor([[LARGEST_7_BIT, LARGEST_7_BIT], [-LARGEST_7_BIT, -LARGEST_7_BIT]]),
+    )
     assert multiply(worst, weight, True).tolist() == [[32640, -32640]]
 
 
@@ -81,7 +84,7 @@ def test_8_bit_weights_raise_an_error() -> None:
     """Folders made by other means may have such weights: right on some processors, wrong on others."""
     linear, x = random_linear()
     made = Int8Linear.of(linear, "dynamic")
-    made.weight, made.scale = to_int8(linear.weight)
+    made.weight, made.scale = quantize_rows(linear.weight)
     with pytest.raises(PretuneError, match="quantize the model anew"):
         made(x)
 

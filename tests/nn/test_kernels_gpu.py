@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretune.nn.attention.multi_head import Attention, Flow
+from pretune.nn.attention.multi_head import AttentionContext, SelfAttention
 from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.blocks import PostNorm
-from pretune.nn.dropout import kept
+from pretune.nn.dropout import dropout_mask
 from pretune.nn.feed_forward import FeedForward, GatedFeedForward
 from pretune.nn.linear import LayerNorm
-from pretune.nn.positional_encoding import Rotary
+from pretune.nn.positional_encoding import RotaryPositions
 from pretune.packed import Packed, pack_lists
 
 pytestmark = pytest.mark.gpu
@@ -41,13 +41,13 @@ def test_norm_of_a_sum_with_dropout(n: int, width: int, share: float, compiled: 
     torch.nn.init.normal_(block.norm.bias)
     block.dropout.seed, block.dropout.salt = torch.tensor(12345, dtype=torch.int32, device="cuda"), 3
     function = torch.compile(block, dynamic=False) if compiled else block
-    out = function(x, Flow(self_layout(pack_lists([[1]]))))
+    out = function(x, AttentionContext(self_layout(pack_lists([[1]]))))
     (out.float() * slope).sum().backward()
     found = [out, x.grad, y.grad, block.norm.weight.grad, block.norm.bias.grad]
 
     a, b = (t.detach().float().requires_grad_() for t in (x, y))
     weight, bias = (p.detach().clone().requires_grad_() for p in (block.norm.weight, block.norm.bias))
-    mask = kept(block.dropout.seed, n * width, share, 3).view(n, width)
+    mask = dropout_mask(block.dropout.seed, n * width, share, 3).view(n, width)
     expected = F.layer_norm(a + torch.where(mask, b, 0.0) / (1 - share), (width,), weight, bias, 1e-12)
     (expected * slope).sum().backward()
     for one, other in zip(found, [expected, a.grad, b.grad, weight.grad, bias.grad], strict=True):
@@ -63,7 +63,7 @@ def near(module: torch.nn.Module, x: Tensor, packed: Packed) -> None:
         module.zero_grad()
         at = x.to(device, kind).requires_grad_()
         parameters = torch.float32 if kind == torch.bfloat16 else kind
-        out = module.to(device, parameters)(at, Flow(self_layout(packed.to(torch.device(device)))))
+        out = module.to(device, parameters)(at, AttentionContext(self_layout(packed.to(torch.device(device)))))
         (out * slope.to(device)).sum().backward()
         found.append([t.detach().cpu().double() for t in (out, at.grad, *(p.grad for p in module.parameters()))])
     for one, other in zip(*found, strict=True):
@@ -81,4 +81,4 @@ def test_feed_forward_with_gelu(n: int, width: int, inner: int, gated: bool) -> 
 def test_attention_with_rotary_positions() -> None:
     torch.manual_seed(0)
     packed = pack_lists([[1] * 70, [1], [1] * 33])
-    near(Attention(128, 4, rotary=Rotary(32)), torch.randn(len(packed), 128).bfloat16(), packed)
+    near(SelfAttention(128, 4, rotary=RotaryPositions(32)), torch.randn(len(packed), 128).bfloat16(), packed)

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from pretune.nn.attention.packed_layout import self_layout
-from pretune.nn.attention.patterns import Pattern, alternating, blocks, causal, dilated, full, global_tokens, window
+from pretune.nn.attention.patterns import (
+    Pattern,
+    alternating,
+    block_pattern,
+    causal,
+    dilated,
+    full,
+    global_tokens,
+    window,
+)
 from pretune.packed import pack_lists
 
 # (blocks, blocks) of two tokens: the blocks beside, and the first one looks at the last.
@@ -69,7 +78,7 @@ MASKS: dict[str, tuple[Pattern, str]] = {
         """,
     ),
     "big bird": (
-        blocks(PLAN, 2, "plan") | global_tokens,
+        block_pattern(PLAN, 2, "plan") | global_tokens,
         """
         xxxxxx ...
         xxxxxx ...

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.nn.attention.interval_arithmetic import Range, chosen
+from pretune.nn.attention.interval_arithmetic import ValueInterval, lookup
 
 TABLE = torch.tensor([[(3 * i + j * j) % 4 == 0 for j in range(30)] for i in range(30)])
 EXACT: dict[str, Callable[[Any, Any], Any]] = {
@@ -25,7 +25,7 @@ EXACT: dict[str, Callable[[Any, Any], Any]] = {
     "sum": lambda a, b: 2 + a + b - 1 > 20,
     "difference": lambda a, b: 7 - a <= b,
     "blocks": lambda a, b: a // 4 == b // 4,
-    "table": lambda a, b: chosen(TABLE, a, b),
+    "table": lambda a, b: lookup(TABLE, a, b),
 }
 SAFE: dict[str, Callable[[Any, Any], Any]] = {
     "gaps": lambda a, b: ((a - b).abs() <= 9) & ((a - b).abs() % 3 == 0),
@@ -48,6 +48,6 @@ def test_intervals_are_conservative_about_their_numbers(name: str, a: list[int],
         assert bool(pairs.any()) <= bool(truth.some) and bool(truth.all) <= bool(pairs.all())
 
 
-def as_range(ends: list[int]) -> Range:
+def as_range(ends: list[int]) -> ValueInterval:
     low, high = (torch.tensor(end) for end in ends)
-    return Range(low, high)
+    return ValueInterval(low, high)

@@ -9,23 +9,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from pretune.nn.dropout import share_seed
-from pretune.nn.recurrent import InOnePiece, Locked, Recurrence, Rows, asks_the_host, run_by_steps
+from pretune.nn.dropout import share_dropout_seed
+from pretune.nn.recurrent import (
+    FlattenWeights,
+    RecurrentCells,
+    TimeMajorRows,
+    VariationalDropout,
+    has_recurrent_layers,
+    run_by_steps,
+)
 from pretune.packed import Packed, pack_lists
 
 RAGGED, EVEN = [[5, 6, 7, 8, 9], [9], [4, 5, 6], [11, 10, 9, 8]], [[5, 6, 7], [8, 9, 1], [4, 5, 6]]
 SHAPES: dict[str, dict[str, Any]] = {"lstm": {}, "gru": {"cell": "gru"}, "projected": {"projection": 3}}
 
 
-def layer(kind: str) -> Recurrence:
+def layer(kind: str) -> RecurrentCells:
     torch.manual_seed(0)
-    made = Recurrence(6, 5, **SHAPES[kind])
+    made = RecurrentCells(6, 5, **SHAPES[kind])
     for parameter in made.parameters():
         nn.init.normal_(parameter, std=0.5)
     return made
 
 
-def torchs(ours: Recurrence) -> nn.RNNBase:
+def torchs(ours: RecurrentCells) -> nn.RNNBase:
     kind: Any = nn.LSTM if ours.cell == "lstm" else nn.GRU
     options = {} if ours.weight_hr is None else {"proj_size": ours.outputs}
     theirs = kind(ours.inputs, ours.width, **options)
@@ -43,7 +50,7 @@ def vectors(packed: Packed) -> Tensor:
 @pytest.mark.parametrize("kind", SHAPES)
 def test_a_layer_matches_torch_on_padded_texts(kind: str, texts: list[list[int]]) -> None:
     ours, packed = layer(kind), pack_lists(texts)
-    theirs, x, rows = torchs(ours), vectors(packed), Rows.make(packed)
+    theirs, x, rows = torchs(ours), vectors(packed), TimeMajorRows.make(packed)
     out, state = ours(x[rows.order], rows)
     lengths = torch.tensor([len(text) for text in texts])
     padded = pad_sequence(list(x.split(lengths.tolist())))
@@ -66,7 +73,7 @@ def test_a_layer_matches_torch_on_padded_texts(kind: str, texts: list[list[int]]
 @pytest.mark.parametrize("kind", SHAPES)
 def test_the_step_by_step_implementation_matches_the_kernels(kind: str, texts: list[list[int]]) -> None:
     ours, packed = layer(kind), pack_lists(texts)
-    rows = Rows.make(packed)
+    rows = TimeMajorRows.make(packed)
     x = vectors(packed)[rows.order]
     state = tuple(torch.randn(len(texts), width) for width in ours.state_widths)
     out, after = ours(x, rows, state)
@@ -77,7 +84,7 @@ def test_the_step_by_step_implementation_matches_the_kernels(kind: str, texts: l
 
 def test_clipped_cells_and_states_stay_within_bounds() -> None:
     ours, packed = layer("projected"), pack_lists(RAGGED)
-    rows = Rows.make(packed)
+    rows = TimeMajorRows.make(packed)
     x = 20 * vectors(packed)[rows.order]
     wide, state = ours(x, rows)
     assert wide.abs().max() > 0.2 and state[1].abs().max() > 0.5
@@ -91,7 +98,7 @@ def test_clipped_cells_and_states_stay_within_bounds() -> None:
 @pytest.mark.parametrize("kind", SHAPES)
 def test_truncated_bptt_changes_gradients_only(kind: str) -> None:
     ours, packed = layer(kind), pack_lists(RAGGED)
-    rows, x = Rows.make(packed), vectors(packed)
+    rows, x = TimeMajorRows.make(packed), vectors(packed)
     whole, state = ours(x[rows.order], rows)
     cut, last = ours(x[rows.order], rows, None, 2)
     torch.testing.assert_close(whole, cut)
@@ -103,8 +110,8 @@ def test_truncated_bptt_changes_gradients_only(kind: str) -> None:
 
 
 def test_weight_dropout_is_constant_during_a_step() -> None:
-    ours = Recurrence(6, 40, drop=0.5).train()
-    seed = share_seed(ours, torch.device("cpu"))
+    ours = RecurrentCells(6, 40, drop=0.5).train()
+    seed = share_dropout_seed(ours, torch.device("cpu"))
     seed.fill_(3)
     dropped = ours.weights(torch.float32)[1]
     assert 0.45 < (dropped == 0).float().mean() < 0.55
@@ -116,9 +123,9 @@ def test_weight_dropout_is_constant_during_a_step() -> None:
 
 
 def test_variational_dropout_has_one_mask_for_all_time_steps() -> None:
-    locked, packed = Locked(0.5).train(), pack_lists(RAGGED)
-    share_seed(locked, torch.device("cpu")).fill_(1)
-    rows = Rows.make(packed)
+    locked, packed = VariationalDropout(0.5).train(), pack_lists(RAGGED)
+    share_dropout_seed(locked, torch.device("cpu")).fill_(1)
+    rows = TimeMajorRows.make(packed)
     out = rows.back(locked(torch.ones(len(packed), 64), rows))
     assert set(out.unique().tolist()) == {0.0, 2.0}
     for text in out.split([len(text) for text in RAGGED]):
@@ -129,18 +136,18 @@ def test_variational_dropout_has_one_mask_for_all_time_steps() -> None:
 
 def test_variational_dropout_agrees_on_rows_of_equal_length() -> None:
     """Rows of equal length need no lookup; the second text is one token shorter in the other batch."""
-    locked = Locked(0.5)
-    share_seed(locked, torch.device("cpu")).fill_(7)
-    even, ragged = (Rows.make(pack_lists(texts)) for texts in ([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5]]))
+    locked = VariationalDropout(0.5)
+    share_dropout_seed(locked, torch.device("cpu")).fill_(7)
+    even, ragged = (TimeMajorRows.make(pack_lists(texts)) for texts in ([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5]]))
     assert even.even and not ragged.even
     assert torch.equal(locked(torch.ones(6, 8), even)[:5], locked(torch.ones(5, 8), ragged))
 
 
 def test_flattened_weights_keep_values_and_gradients() -> None:
     torch.manual_seed(0)
-    cells = Recurrence(3, 5, projection=2)
+    cells = RecurrentCells(3, 5, projection=2)
     plain = [one.to(torch.bfloat16) for one in cells.parameters()]
-    made = InOnePiece.apply(torch.bfloat16, *cells.parameters())
+    made = FlattenWeights.apply(torch.bfloat16, *cells.parameters())
     assert all(torch.equal(one, other) for one, other in zip(made, plain, strict=True))
     starts = [one.data_ptr() for one in made]
     assert starts == sorted(starts)
@@ -154,13 +161,13 @@ def test_flattened_weights_keep_values_and_gradients() -> None:
 def test_rows_begin_at_documents_and_sequences_continue() -> None:
     fresh = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
     packed = pack_lists(RAGGED, columns={"fresh": fresh.numpy()})
-    rows, ours = Rows.make(packed), layer("lstm")
+    rows, ours = TimeMajorRows.make(packed), layer("lstm")
     x = vectors(packed)
     carry = tuple(torch.randn(4, 5) for _ in range(2))
     out, state = ours(x[rows.order], rows, rows.initial(carry))
     out = rows.back(out)
     parts = pack_lists([[0] * 2, [0] * 3, [0], [0] * 3, [0] * 4])
-    alone = Rows.make(parts)
+    alone = TimeMajorRows.make(parts)
     zero = torch.zeros(5)
     before = tuple(torch.stack([part[0], zero, zero, part[2], part[3]]) for part in carry)
     wanted, after = ours(x[alone.order], alone, alone.initial(before))
@@ -170,5 +177,5 @@ def test_rows_begin_at_documents_and_sequences_continue() -> None:
 
 
 def test_recurrent_networks_need_host_synchronization() -> None:
-    assert asks_the_host(nn.Sequential(Recurrence(2, 2))) and asks_the_host(nn.LSTM(2, 2))
-    assert not asks_the_host(nn.Linear(2, 2))
+    assert has_recurrent_layers(nn.Sequential(RecurrentCells(2, 2))) and has_recurrent_layers(nn.LSTM(2, 2))
+    assert not has_recurrent_layers(nn.Linear(2, 2))

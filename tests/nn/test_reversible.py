@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pretune.families import FAMILIES
-from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.packed_layout import self_layout
-from pretune.nn.dropout import share_seed
+from pretune.nn.dropout import share_dropout_seed
 from pretune.nn.reversible import run_reversible
 from pretune.packed import Packed, pack_lists
 
@@ -30,12 +30,12 @@ def stack(**changes: Any) -> Any:
     return FAMILIES["reformer"].build(FAMILIES["reformer"].read_config(SMALL | changes))
 
 
-def flows(network: Any, packed: Packed) -> list[Flow]:
-    flow = Flow(self_layout(packed))
+def flows(network: Any, packed: Packed) -> list[AttentionContext]:
+    flow = AttentionContext(self_layout(packed))
     return [replace(flow, depth=depth) for depth in range(len(network.layers))]
 
 
-def plainly(network: Any, flows: list[Flow], x: Tensor) -> list[Tensor]:
+def plainly(network: Any, flows: list[AttentionContext], x: Tensor) -> list[Tensor]:
     """Return the streams of every layer, with all activations kept for the backward pass."""
     first = second = x
     states = []
@@ -61,7 +61,7 @@ def test_a_layer_inverts() -> None:
 )
 def test_gradients_match_plain_backpropagation(changes: dict[str, Any], wanted: set[int]) -> None:
     network, packed = stack(**changes), pack_lists(TEXTS)
-    share_seed(network, torch.device("cpu")).fill_(3)
+    share_dropout_seed(network, torch.device("cpu")).fill_(3)
     x = torch.randn(27, 12, requires_grad=True)
     results = []
     for run in (lambda way: run_reversible(list(network.layers), way, x, wanted), lambda way: plainly(network, way, x)):

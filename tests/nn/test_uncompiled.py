@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-from pretune.nn.compiler_exclusions import leave_out_of_graphs, uncompiled
+from pretune.nn.compiler_exclusions import apply_compile_exclusions, exclude_from_compile
 
 
 def test_a_compiled_function_calls_excluded_functions_eagerly() -> None:
     compiling = []
 
-    @uncompiled
+    @exclude_from_compile
     def inside(x: Tensor, *, by: int = 2) -> Tensor:
         compiling.append(torch.compiler.is_compiling())
         return x * by
@@ -23,7 +23,7 @@ def test_a_compiled_function_calls_excluded_functions_eagerly() -> None:
     def outside(x: Tensor) -> Tensor:
         return inside(x + 1, by=3) + 1
 
-    leave_out_of_graphs()
+    apply_compile_exclusions()
     counter = CompileCounter()
     compiled = torch.compile(outside, backend=counter)
     x = torch.ones(3)

@@ -15,26 +15,26 @@ from torch import nn
 
 import pretune as pt
 from conftest import KOREAN, RUSSIAN, english_documents
-from pretune.backbones.bidirectional import TwoWays
+from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.nn.attention.multi_head import Attention, CrossAttention
+from pretune.nn.attention.multi_head import CrossAttention, SelfAttention
 from pretune.nn.attention.patterns import Pattern, causal, full
-from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.blocks import PreNorm, TransformerLayer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
-from pretune.nn.output_heads import VocabularyHead
-from pretune.nn.positional_encoding import Sinusoidal
+from pretune.nn.output_heads import TiedVocabularyHead
+from pretune.nn.positional_encoding import SinusoidalPositions
 from pretune.objectives import Data
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.template import Template
-from pretune.text.tokenizers.training import Kind, train
+from pretune.text.tokenizers.training import Kind, train_on_documents
 from pretune.training.run_folder import Run
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
@@ -59,17 +59,21 @@ def _store(kind: Kind, sentinels: int) -> Store:
     folder = Path(tempfile.mkdtemp())
     texts = [" ".join(t.split()) for t in english_documents()[:12]] + RUSSIAN + KOREAN
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
-    tokenizer = train([Document(t, folder, 1) for t in texts * 2], kind, 900 + sentinels, sentinels=sentinels)
-    return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line", shard_bytes=9000), 1)
+    tokenizer = train_on_documents(
+        [Document(t, folder, 1) for t in texts * 2], kind, 900 + sentinels, sentinels=sentinels
+    )
+    return build_store(
+        [folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line", shard_bytes=9000), 1
+    )
 
 
-def rows(count: int = 60) -> Labeled:
+def rows(count: int = 60) -> LabeledRows:
     """Sentences of the same text in pairs, some of them empty."""
     sentences = [s.strip() for text in english_documents()[:9] for s in text.split(". ")][: 2 * count]
-    return Labeled(Path("rows"), {}, sentences[::2], [s[: 7 * (i % 9)] for i, s in enumerate(sentences[1::2])])
+    return LabeledRows(Path("rows"), {}, sentences[::2], [s[: 7 * (i % 9)] for i, s in enumerate(sentences[1::2])])
 
 
-def parallel(count: int = 60) -> Labeled:
+def parallel(count: int = 60) -> LabeledRows:
     """The same in two pairs of languages, the first of which has three times as many."""
     made = rows(count)
     made.labels = ["en ru" if i % 4 else "de en" for i in range(len(made))]
@@ -94,10 +98,10 @@ def stack(vocabulary: int, width: int = 32, layers: int = 2) -> Encoder:
     """A small pre-norm encoder."""
     torch.manual_seed(0)
     made = Encoder(
-        Embeddings(vocabulary, width, positions=Sinusoidal(width)),
+        Embeddings(vocabulary, width, positions=SinusoidalPositions(width)),
         [_layer(width) for _ in range(layers)],
         norm=LayerNorm(width),
-        vocabulary_head=lambda: VocabularyHead(vocabulary),
+        vocabulary_head=lambda: TiedVocabularyHead(vocabulary),
         pooler=lambda: Linear(width, width),
     )
     return initialize(made, 0.08)
@@ -108,7 +112,7 @@ def encoder_decoder(vocabulary: int, width: int = 32, layers: int = 2) -> Encode
     encoder = stack(vocabulary, width, layers)
     made = EncoderDecoder(
         encoder,
-        Embeddings(vocabulary, width, positions=Sinusoidal(width)),
+        Embeddings(vocabulary, width, positions=SinusoidalPositions(width)),
         [_layer(width, causal, decoder=True) for _ in range(layers)],
         norm=LayerNorm(width),
     )
@@ -116,29 +120,29 @@ def encoder_decoder(vocabulary: int, width: int = 32, layers: int = 2) -> Encode
     return initialize(made, 0.08)
 
 
-def two_ways(vocabulary: int, width: int = 32, layers: int = 2) -> TwoWays:
+def two_ways(vocabulary: int, width: int = 32, layers: int = 2) -> BidirectionalBackbone:
     """A forward and a backward stack."""
     torch.manual_seed(0)
-    embed = Embeddings(vocabulary, width, positions=Sinusoidal(width))
+    embed = Embeddings(vocabulary, width, positions=SinusoidalPositions(width))
     ahead, back = (
         Encoder(
             embed,
             [_layer(width, causal) for _ in range(layers)],
             norm=LayerNorm(width),
-            vocabulary_head=lambda: VocabularyHead(vocabulary),
+            vocabulary_head=lambda: TiedVocabularyHead(vocabulary),
             pooler=nn.Identity,
         )
         for _ in range(2)
     )
-    return initialize(TwoWays(ahead, back), 0.08)
+    return initialize(BidirectionalBackbone(ahead, back), 0.08)
 
 
-def _layer(width: int, pattern: Pattern = full, decoder: bool = False) -> Layer:
-    parts: dict[str, nn.Module] = {"attention": Attention(width, 2, pattern=pattern)}
+def _layer(width: int, pattern: Pattern = full, decoder: bool = False) -> TransformerLayer:
+    parts: dict[str, nn.Module] = {"attention": SelfAttention(width, 2, pattern=pattern)}
     if decoder:
         parts["cross"] = CrossAttention(width, 2)
     parts["feed_forward"] = FeedForward(width, 2 * width)
-    return Layer(**{name: PreNorm(part, LayerNorm(width)) for name, part in parts.items()})
+    return TransformerLayer(**{name: PreNorm(part, LayerNorm(width)) for name, part in parts.items()})
 
 
 COLORS, BEASTS = ["red", "green", "blue", "black"], ["cat", "dog", "fox", "owl"]
@@ -149,7 +153,7 @@ def few_words() -> Path:
     """The folder of a tokenizer that knows a few words, for tasks that are learned in seconds."""
     folder = Path(tempfile.mkdtemp())
     words = f"{' '.join(COLORS)} {' '.join(BEASTS)} the a and is not one two i saw it , . abcdefghijklmnopqrstuvwxyz @"
-    train([Document(words, folder, 1)] * 9, "wordpiece", 200, lowercase=True).save(folder)
+    train_on_documents([Document(words, folder, 1)] * 9, "wordpiece", 200, lowercase=True).save(folder)
     return folder
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from material import KINDS, TEMPLATE, stack, store
 from pretune import PretuneError
 from pretune.objectives import Data
-from pretune.objectives.tasks.answer import Answers, best_spans, landmarks, over_sequences
+from pretune.objectives.tasks.answer import AnswerTask, best_spans, passage_and_no_answer_positions, segment_logsumexp
 from pretune.packed import pack_lists
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.questions import Questions, Span
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.questions import AnswerSpan, Questions
 from pretune.text.packing.sequences import Arrangement, Packing, collate
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind
@@ -35,7 +35,7 @@ def asked(
     answers = []
     for words, span in zip(passages, spans, strict=True):
         start = len(" ".join(words[: span[0]])) + (span[0] > 0) if span else 0
-        answers.append([Span(" ".join(words[span[0] : span[1] + 1]), start)] if span else [])
+        answers.append([AnswerSpan(" ".join(words[span[0] : span[1] + 1]), start)] if span else [])
     places = [f"line {i}" for i in range(len(passages))]
     texts = [" ".join(words) for words in passages]
     return Questions(Path("x.json"), {}, [question] * len(texts), texts, answers, places, places)
@@ -65,9 +65,9 @@ def test_a_model_that_knows_the_tokens_gives_the_text(kind: Kind, template: Temp
         spans.append((first, last) if last < len(words) and data.draw(st.booleans()) else None)
     examples = asked(passages, spans)
     length, stride = data.draw(st.integers(60, 90)), data.draw(st.integers(1, 40))
-    task = Answers(threshold=0.0, stride=stride, longest=200)
+    task = AnswerTask(threshold=0.0, stride=stride, longest=200)
     source = Data(store(kind).tokenizer, template, rows=examples)
-    laid = task.lay_out(source, length)
+    laid = task.tokenize_examples(source, length)
     assert (laid.lengths <= length).all()
     assert set(laid.labels["example"]) == set(range(len(passages)))
     answers = task.answers(wishes(laid), laid, examples)
@@ -78,7 +78,7 @@ def test_a_model_that_knows_the_tokens_gives_the_text(kind: Kind, template: Temp
             assert answer["answer"].split() == gold[0].text.split()
         else:  # no answer, or one that no window holds whole
             assert answer["answer"] == "" and answer["start"] is None
-            assert not gold or stride + 20 > length - laid.template.overhead(pair=True) - laid.spans[0, 0]
+            assert not gold or stride + 20 > length - laid.template.num_special_tokens(pair=True) - laid.spans[0, 0]
         if answer["answer"]:
             assert passage[answer["start"] : answer["end"]] == answer["answer"]
         assert 0 <= answer["probability"] <= 1
@@ -88,8 +88,8 @@ def test_every_token_of_a_long_passage_is_read_and_answers_far_inside_are_found(
     words = ["name"] * 300
     words[250] = "zebra"
     examples = asked([words], [(250, 250)])
-    task = Answers(stride=16)
-    laid = task.lay_out(Data(store().tokenizer, TEMPLATE, rows=examples), 64)
+    task = AnswerTask(stride=16)
+    laid = task.tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=examples), 64)
     begin = laid.starts[:, 1] - laid.starts[0, 1]
     assert begin.tolist() == list(range(0, 16 * len(laid), 16))
     assert (begin + laid.spans[:, 1]).max() == laid.source.lengths[0, 1]  # type: ignore[attr-defined]
@@ -102,8 +102,8 @@ def test_every_token_of_a_long_passage_is_read_and_answers_far_inside_are_found(
 def test_landmarks_are_where_take_puts_things(template: Template) -> None:
     tokenizer = store().tokenizer
     examples = asked([["zebra", "name"], [], ["the"]], [None, None, None])
-    laid = Answers().lay_out(Data(tokenizer, template, rows=examples), 40)
-    passage, none = landmarks(laid.spans, template)
+    laid = AnswerTask().tokenize_examples(Data(tokenizer, template, rows=examples), 40)
+    passage, none = passage_and_no_answer_positions(laid.spans, template)
     sequences = laid.take(np.arange(3))
     for number in range(3):
         ids = sequences.ids[sequences.offsets[number] : sequences.offsets[number + 1]].tolist()
@@ -118,9 +118,9 @@ def test_landmarks_are_where_take_puts_things(template: Template) -> None:
 def test_targets_and_loss_are_those_of_a_padded_softmax() -> None:
     tokenizer = store().tokenizer
     examples = asked([["the", "zebra", "is", "10"], ["name"], ["of", "functions"]], [(1, 2), None, (0, 1)])
-    task = Answers()
-    epoch = task.arrange(Data(tokenizer, TEMPLATE, rows=examples), Packing(256, 64), Draws(0))
-    sequences = task.corrupt(epoch.pack(0), tokenizer, Draws(0))
+    task = AnswerTask()
+    epoch = task.arrange(Data(tokenizer, TEMPLATE, rows=examples), Packing(256, 64), EpochRandom(0))
+    sequences = task.corrupt(epoch.pack(0), tokenizer, EpochRandom(0))
     batch = collate(sequences)
     torch.manual_seed(0)
     backbone = stack(tokenizer.size)
@@ -143,7 +143,7 @@ def test_targets_and_loss_are_those_of_a_padded_softmax() -> None:
 def test_over_sequences_by_hand() -> None:
     packed = pack_lists([[1, 2], [3], [4, 5, 6]])
     logits = torch.randn(6, 2, requires_grad=True)
-    highest, total = over_sequences(logits, packed)
+    highest, total = segment_logsumexp(logits, packed)
     for number, part in enumerate((logits[:2], logits[2:3], logits[3:])):
         torch.testing.assert_close(highest[number], part.max(0).values)
         torch.testing.assert_close(total[number], part.logsumexp(0))
@@ -165,11 +165,11 @@ def test_the_best_spans_are_the_best(count: int, longest: int, seed: int) -> Non
 
 def test_no_answer_is_given_above_the_threshold_alone() -> None:
     examples = asked([["zebra", "name"]], [(0, 0)])
-    laid = Answers().lay_out(Data(store().tokenizer, TEMPLATE, rows=examples), 40)
+    laid = AnswerTask().tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=examples), 40)
     outputs = wishes(laid)
     outputs[0][0] = 10.0  # no answer scores 20, the zebra 18
     for threshold, text in ((None, "zebra"), (2.5, "zebra"), (1.5, "")):
-        (answer,) = Answers(threshold=threshold, best=2).answers(outputs, laid, examples)
+        (answer,) = AnswerTask(threshold=threshold, best=2).answers(outputs, laid, examples)
         assert answer["answer"] == text
         assert answer["no_answer"] == pytest.approx(2.0)
         assert answer["candidates"][0]["answer"] == "zebra"
@@ -179,35 +179,35 @@ def test_no_answer_is_given_above_the_threshold_alone() -> None:
 
 def test_questions_that_nothing_answers_make_it_an_option() -> None:
     some, none = asked([["a"], ["b"]], [(0, 0), None]), asked([["a"]], [None])
-    assert Answers().fit(some).threshold == 0.0
-    assert Answers(threshold=3.0).fit(some).threshold == 3.0
-    assert Answers().fit(asked([["a"]], [(0, 0)])).threshold is None
+    assert AnswerTask().fit(some).threshold == 0.0
+    assert AnswerTask(threshold=3.0).fit(some).threshold == 3.0
+    assert AnswerTask().fit(asked([["a"]], [(0, 0)])).threshold is None
     with pytest.raises(PretuneError, match="no question has an answer"):
-        Answers().fit(none)
+        AnswerTask().fit(none)
 
 
 def test_long_questions_are_cut_and_a_megabyte_of_passage_is_no_matter() -> None:
     examples = asked([["name"] * 50_000, ["a"]], [(49_990, 49_990), (0, 0)], question="name " * 100)
-    laid = Answers(stride=1000).lay_out(Data(store().tokenizer, TEMPLATE, rows=examples), 384)
+    laid = AnswerTask(stride=1000).tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=examples), 384)
     assert laid.truncated == 2
     assert laid.spans[:, 0].max() == 64 and (laid.lengths <= 384).all()
-    answers = Answers().answers(wishes(laid), laid, examples)
+    answers = AnswerTask().answers(wishes(laid), laid, examples)
     assert answers[0]["start"] == 49_990 * 5
 
 
 def test_answers_without_tokens_teach_nothing() -> None:
     examples = asked([["the", "\u0001", "name"]], [(1, 1)])
-    task = Answers()
+    task = AnswerTask()
     source = Data(store("wordpiece").tokenizer, TEMPLATE, rows=examples)
-    sequences = task.corrupt(task.lay_out(source, 40).take(np.array([0])), source.tokenizer, Draws(0))
+    sequences = task.corrupt(task.tokenize_examples(source, 40).take(np.array([0])), source.tokenizer, EpochRandom(0))
     assert len(sequences.targets["answer"][0]) == 0
 
 
 def test_what_cannot_be_answered_is_refused() -> None:
-    task = Answers()
+    task = AnswerTask()
     with pytest.raises(PretuneError, match="answer needs questions"):
-        task.lay_out(Data(store().tokenizer, TEMPLATE), 64)
+        task.tokenize_examples(Data(store().tokenizer, TEMPLATE), 64)
     with pytest.raises(PretuneError, match="leave no room"):
-        task.lay_out(Data(store().tokenizer, TEMPLATE, rows=asked([["a"]], [None])), 4)
+        task.tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=asked([["a"]], [None])), 4)
     with pytest.raises(PretuneError, match=r"answer\(stride=0\): give 1 or more"):
-        Answers(stride=0)
+        AnswerTask(stride=0)

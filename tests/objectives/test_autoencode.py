@@ -11,7 +11,7 @@ from pretune.nn.pooling import pool
 from pretune.objectives import parse_objective
 from pretune.objectives.seq2seq.autoencode import Autoencode
 from pretune.packed import pack_lists
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, collate
 from pretune.text.tokenizers.training import Kind
 
@@ -19,11 +19,11 @@ from pretune.text.tokenizers.training import Kind
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_the_second_half_is_the_first_and_all_of_it_is_predicted(kind: Kind) -> None:
     made, packing = data(kind), Packing(256, 64)
-    plan = Autoencode().arrange(made, packing, Draws(1))
+    plan = Autoencode().arrange(made, packing, EpochRandom(1))
     for index in range(min(3, len(plan))):
         clean = plan.pack(index)
         wanted = [clean.ids[a:b].tolist() for a, b in zip(clean.offsets[:-1], clean.offsets[1:], strict=True)]
-        twice = Autoencode().corrupt(plan.pack(index), made.tokenizer, Draws(1))
+        twice = Autoencode().corrupt(plan.pack(index), made.tokenizer, EpochRandom(1))
         assert twice.lengths.max() <= 64 and twice.lengths.sum() <= 256
         at, target = twice.targets["autoencode"]
         assert len(at) == len(clean.ids) <= Autoencode().room(packing)["autoencode"]
@@ -58,7 +58,7 @@ def test_an_lstm_autoencodes_then_classifies_with_rising_weights(tmp_path: Path)
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     pretrained = pt.pretrain(
         "lstm-lm-tiny", tmp_path / "text.txt", objective="autoencode", out=tmp_path / "run", budget=pt.Budget(steps=8),
-        batch=pt.Batching(tokens=512, length=32), watching=pt.Watching(held_out=0.0, log=1),
+        batch=pt.Batching(tokens=512, length=32), watching=pt.Monitoring(held_out=0.0, log=1),
     )  # fmt: skip
     losses = [line["autoencode"] for line in pretrained.metrics()]
     assert losses[-1] < losses[0] - 0.2

@@ -15,7 +15,7 @@ from pretune.objectives import objective as objectives
 from pretune.objectives import parse_objective
 from pretune.objectives.pretraining.bilm import BiLM
 from pretune.packed import Capacity
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, collate
 from pretune.text.tokenizers.training import Kind
 
@@ -24,7 +24,7 @@ from pretune.text.tokenizers.training import Kind
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 3), length=st.sampled_from([8, 64]))
 def test_every_token_is_predicted_from_both_sides(kind: Kind, seed: int, epoch: int, length: int) -> None:
-    made, draws, packing = data(kind), Draws(seed, epoch), Packing(256, length)
+    made, draws, packing = data(kind), EpochRandom(seed, epoch), Packing(256, length)
     plan = BiLM().arrange(made, packing, draws)
     index = seed % len(plan)
     clean, same = plan.pack(index), BiLM().corrupt(plan.pack(index), made.tokenizer, draws)
@@ -40,20 +40,21 @@ def test_every_token_is_predicted_from_both_sides(kind: Kind, seed: int, epoch: 
 
 
 def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
-    def contents(draws: Draws, index: int) -> list[Any]:
+    def contents(draws: EpochRandom, index: int) -> list[Any]:
         same = BiLM().corrupt(BiLM().arrange(data(), Packing(256, 64), draws).pack(index), data().tokenizer, draws)
         return [same.ids.tolist(), same.lengths.tolist(), same.targets["bilm"][0].tolist()]
 
-    first = contents(Draws(3, 1), 1)
-    assert first == contents(Draws(3, 1), 1)
+    first = contents(EpochRandom(3, 1), 1)
+    assert first == contents(EpochRandom(3, 1), 1)
     assert all(
-        first != contents(draws, index) for draws, index in ((Draws(4, 1), 1), (Draws(3, 2), 1), (Draws(3, 1), 2))
+        first != contents(draws, index)
+        for draws, index in ((EpochRandom(4, 1), 1), (EpochRandom(3, 2), 1), (EpochRandom(3, 1), 2))
     )
 
 
 def test_no_direction_sees_what_it_predicts() -> None:
     """Gradients: the forward prediction depends on tokens up to its own, the backward one on those from its own on."""
-    made, draws = data(), Draws(1)
+    made, draws = data(), EpochRandom(1)
     network = two_ways(made.tokenizer.size).eval()
     same = BiLM().corrupt(BiLM().arrange(made, Packing(96, 32), draws).pack(0), made.tokenizer, draws)
     batch, kept, states = collate(same), list[torch.Tensor](), list[torch.Tensor]()
@@ -78,7 +79,7 @@ def test_no_direction_sees_what_it_predicts() -> None:
 
 
 def test_the_loss_is_the_mean_of_both_ways_whatever_the_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, draws = data(), Draws(1)
+    made, draws = data(), EpochRandom(1)
     network = two_ways(made.tokenizer.size).eval()
     head: Any = BiLM().head(network)
     same = BiLM().corrupt(BiLM().arrange(made, Packing(96, 32), draws).pack(0), made.tokenizer, draws)
@@ -90,7 +91,7 @@ def test_the_loss_is_the_mean_of_both_ways_whatever_the_shapes(monkeypatch: pyte
     (at, way), target = same.targets["bilm"][0].T, torch.from_numpy(same.targets["bilm"][1])
     each = [F.cross_entropy(logits[i][at[way == i]], target[way == i], reduction="sum") for i in (0, 1)]
     torch.testing.assert_close(loss.sums["bilm"], each[0] + each[1])
-    means = objectives.means({k: float(v) for k, v in {**loss.sums, **loss.logs}.items()}, batch.counts)
+    means = objectives.divide_by_totals({k: float(v) for k, v in {**loss.sums, **loss.logs}.items()}, batch.counts)
     half = batch.counts["bilm"] / 2
     assert means["bilm/forward"] == pytest.approx(float(each[0]) / half, rel=1e-5)
     assert means["bilm/backward"] == pytest.approx(float(each[1]) / half, rel=1e-5)
@@ -99,7 +100,7 @@ def test_the_loss_is_the_mean_of_both_ways_whatever_the_shapes(monkeypatch: pyte
     filled = collate(same, Capacity(128, 40, 32, {"bilm": 256}))
     with torch.no_grad():
         torch.testing.assert_close(BiLM().loss(head, network, filled).sums["bilm"], loss.sums["bilm"])
-        monkeypatch.setattr(objectives, "MOST_LOGITS", 20_000)
+        monkeypatch.setattr(objectives, "MAX_LOGITS", 20_000)
         again = BiLM().loss(head, network, batch)
     torch.testing.assert_close(again.sums["bilm"], loss.sums["bilm"])
     torch.testing.assert_close(again.logs, loss.logs)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import pretune as pt
 from material import BEASTS, COLORS, TEMPLATE, few_words, learn, write
 from pretune import PretuneError
-from pretune.objectives import Data, alone
+from pretune.objectives import Data, single_objective
 from pretune.objectives.tasks.candidates import group_loss, group_targets
 from pretune.objectives.tasks.choose import Choose
-from pretune.packed import make_targets
-from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.multiple_choice import Candidates, Grouped, find_choice, read_choices
+from pretune.packed import pack_targets
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples, find_choice, read_choices
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 from pretune.training.jobs.finetuning import row_packing
 
 
@@ -56,7 +56,7 @@ def test_it_learns_from_different_numbers_of_choices(run: pt.Run, tmp_path: Path
         run.predict(["red cat"])
 
 
-def read(folder: Path, name: str, content: str) -> Grouped:
+def read(folder: Path, name: str, content: str) -> ChoiceExamples:
     (folder / name).write_text(content, encoding="utf-8")
     return read_choices(folder / name)
 
@@ -67,7 +67,7 @@ def test_the_usual_layouts(tmp_path: Path) -> None:
         [{"premise": "p", "choice1": "a", "choice2": "b", "question": "cause", "label": 1, "idx": 0}],
     )
     group = read_choices(copa).groups[0]
-    assert group == Candidates(("a", "b"), ("p", "p"), ("cause a", "cause b"), (1,), shown="p cause")
+    assert group == ChoiceExample(("a", "b"), ("p", "p"), ("cause a", "cause b"), (1,), shown="p cause")
     swag = "sent1,sent2,ending0,ending1,ending2,ending3,label\nOne.,He,a,b,c,d,2\n"
     group = read(tmp_path, "swag.csv", swag).groups[0]
     assert group.pairs == ("He a", "He b", "He c", "He d") and group.texts == ("One.",) * 4 and group.right == (2,)
@@ -131,7 +131,7 @@ def test_a_softmax_for_each_group_whatever_its_size(sizes: list[int], seed: int,
     at, share = group_targets(groups, shares, most=5)
     assert at.shape == share.shape == (len(sizes), 5)
     scores = torch.randn(len(groups) + 2, generator=torch.Generator().manual_seed(seed)).requires_grad_()
-    targets = make_targets(at, share, capacity=len(sizes) + spare)
+    targets = pack_targets(at, share, capacity=len(sizes) + spare)
     loss = group_loss("x", scores, targets).over({"x": float(len(sizes))})
     expected = []
     for group in np.unique(groups):
@@ -149,8 +149,8 @@ def test_fixed_shapes_hold_every_draw(rows_of_a_step: int, tmp_path: Path) -> No
     task = Choose().fit(table)
     assert task.most == 4
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
-    packing = row_packing(task.lay_out(data, 16), rows_of_a_step, 16, fixed=True)
-    stream = Stream(alone(task).joints[0], data, packing, seed=0)
+    packing = row_packing(task.tokenize_examples(data, 16), rows_of_a_step, 16, fixed=True)
+    stream = DataStream(single_objective(task).joints[0], data, packing, seed=0)
     shapes, seen = set(), []
     for epoch in range(2):
         for index in range(len(stream.epoch_plan(epoch))):
@@ -167,4 +167,6 @@ def test_fixed_shapes_hold_every_draw(rows_of_a_step: int, tmp_path: Path) -> No
 
 def test_other_rows_are_refused() -> None:
     with pytest.raises(PretuneError, match="choose needs rows with candidates"):
-        Choose().lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=Labeled(Path("x"), {}, ["a"])), 16)
+        Choose().tokenize_examples(
+            Data(Tokenizer.load(few_words()), TEMPLATE, rows=LabeledRows(Path("x"), {}, ["a"])), 16
+        )

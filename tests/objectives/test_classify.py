@@ -15,8 +15,8 @@ from pretune.nn.pooling import pool
 from pretune.objectives import Data
 from pretune.objectives.tasks.classify import Classify
 from pretune.packed import Capacity, pack_lists
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Labeled
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, collate
 from pretune.text.packing.token_rows import TokenRows, arrange_rows
 from pretune.text.tokenizers.template import Template
@@ -33,10 +33,10 @@ def test_small_differences_between_long_texts_survive_16_bits() -> None:
 
 def test_filler_does_not_reach_what_is_counted_over_a_batch() -> None:
     objective = Classify(labels=("bad", "good"), pooling="concat", hidden=6, dropout=0.0)
-    rows = Labeled(Path("x"), {}, ["a b", "c", "d e f"], labels=["good", "bad", "good"])
+    rows = LabeledRows(Path("x"), {}, ["a b", "c", "d e f"], labels=["good", "bad", "good"])
     data = Data(store().tokenizer, TEMPLATE, rows=rows)
-    sequences = objective.arrange(data, Packing(64, 16), Draws(0)).pack(0)
-    sequences = objective.corrupt(sequences, data.tokenizer, Draws(0))
+    sequences = objective.arrange(data, Packing(64, 16), EpochRandom(0)).pack(0)
+    sequences = objective.corrupt(sequences, data.tokenizer, EpochRandom(0))
     found = []
     for capacity in (None, Capacity(64, 16, 8, {"classify": 9})):
         torch.manual_seed(0)
@@ -54,7 +54,7 @@ def test_rows_are_cut_to_fit_and_nothing_else_changes(
 ) -> None:
     pairs = [draw.draw(st.text("abcdefg hijk", max_size=60)) for _ in texts] if pair else None
     tokenizer = store().tokenizer
-    rows = TokenRows.make(Labeled(Path("x"), {}, texts, pairs), tokenizer)
+    rows = TokenRows.make(LabeledRows(Path("x"), {}, texts, pairs), tokenizer)
     arrangement = arrange_rows(rows, tokenizer, TEMPLATE, length, {})
     assert (arrangement.lengths <= length).all()
     whole = [[tokenizer.encode(t) for t in texts]] + (
@@ -80,18 +80,18 @@ def test_rows_are_cut_to_fit_and_nothing_else_changes(
 
 
 def test_labels_become_numbers_and_unknown_ones_are_refused() -> None:
-    rows = Labeled(Path("dev.csv"), {}, ["a", "b"], labels=["good", "bda"], lines=[2, 3])
+    rows = LabeledRows(Path("dev.csv"), {}, ["a", "b"], labels=["good", "bda"], lines=[2, 3])
     with pytest.raises(PretuneError, match=r"dev\.csv, line 3: label 'bda' was not in training; did you mean 'bad'"):
         Classify(labels=("bad", "good")).encode_labels(rows)
     rows.labels = ["good", "bad"]
     objective = Classify(labels=("bad", "good"))
     data = Data(store().tokenizer, TEMPLATE, rows=rows)
-    sequences = objective.arrange(data, Packing(64, 16), Draws(0)).pack(0)
-    sequences = objective.corrupt(sequences, data.tokenizer, Draws(0))
+    sequences = objective.arrange(data, Packing(64, 16), EpochRandom(0)).pack(0)
+    sequences = objective.corrupt(sequences, data.tokenizer, EpochRandom(0))
     at, target = sequences.targets["classify"]
     assert sorted(zip(sequences.index[at].tolist(), target.tolist(), strict=True)) == [(0, 1), (1, 0)]
     with pytest.raises(PretuneError, match="learns from labeled rows"):
-        objective.arrange(Data(store().tokenizer, TEMPLATE), Packing(64, 16), Draws(0))
+        objective.arrange(Data(store().tokenizer, TEMPLATE), Packing(64, 16), EpochRandom(0))
 
 
 def test_pooling_by_hand() -> None:
@@ -108,7 +108,7 @@ def test_pooling_by_hand() -> None:
 def test_a_decoder_reads_the_same_one_step_late() -> None:
     tokenizer = store().tokenizer
     template = Template(single=("start", "A", "end"), pair=("separator", "B", "end"), target=("padding", "A", "end"))
-    rows = TokenRows.make(Labeled(Path("x"), {}, ["one", "", "two three"], ["x", "y", ""]), tokenizer)
+    rows = TokenRows.make(LabeledRows(Path("x"), {}, ["one", "", "two three"], ["x", "y", ""]), tokenizer)
     sequences = arrange_rows(rows, tokenizer, template, 30, {}).take(np.array([2, 0, 1]))
     assert sequences.second is not None
     source, target = collate(sequences).packed

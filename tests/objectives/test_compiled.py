@@ -11,17 +11,17 @@ from torch._dynamo.testing import CompileCounter
 
 from canary import LENGTH, TEMPLATE, VOCABULARY, bert, store, xl
 from material import dialogues, two_ways
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.nn.attention import multi_head
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.distillation.distill_hidden import Imitate, parse_matches
-from pretune.objectives.distillation.distill_tokens import SoftTokens
-from pretune.objectives.distillation.teachers import frozen
-from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.questions import Questions, Span
-from pretune.text.examples.tagged import Tagged
+from pretune.objectives.distillation.distill_hidden import DistillHidden, parse_matches
+from pretune.objectives.distillation.distill_tokens import DistillTokens
+from pretune.objectives.distillation.teachers import frozen_copy
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.examples.questions import AnswerSpan, Questions
+from pretune.text.examples.tagged import TaggedSentences
 from pretune.text.packing.sequences import Packing
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 NAMES = [
     "mlm(unit=span,boundary=true)+sop",
@@ -43,15 +43,18 @@ def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(multi_head, "attend", lambda q, k, v, *others, **more: q * k + v)
     monkeypatch.setattr(multi_head, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     torch.manual_seed(0)
-    root, mixture = Root(two_ways(VOCABULARY) if name == "bilm" else bert()), parse_objective(name, labels=("O", "X"))
+    root, mixture = (
+        Network(two_ways(VOCABULARY) if name == "bilm" else bert()),
+        parse_objective(name, labels=("O", "X")),
+    )
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    pairs = Labeled(Path("pairs"), {}, ["a call", "it"] * 50, ["is not", "an expression"] * 50)
-    words = Tagged(Path("words"), {}, [["a", "call"], ["it"]] * 50, [["O", "X"], ["O"]] * 50)
-    asked = Questions(Path("asked"), {}, pairs.texts, pairs.pairs or [], [[Span("is", 0)], []] * 50)
+    pairs = LabeledRows(Path("pairs"), {}, ["a call", "it"] * 50, ["is not", "an expression"] * 50)
+    words = TaggedSentences(Path("words"), {}, [["a", "call"], ["it"]] * 50, [["O", "X"], ["O"]] * 50)
+    asked = Questions(Path("asked"), {}, pairs.texts, pairs.pairs or [], [[AnswerSpan("is", 0)], []] * 50)
     data.rows = {"tlm": pairs, "trtd": pairs, "mlm+dlm": dialogues(), "tag": words, "answer": asked}.get(name)
-    stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
+    stream = DataStream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
     batches = [stream.batch(0, index, 0.0) for index in (0, len(stream.epoch_plan(0)) - 1)]
     torch._dynamo.reset()
     counter = CompileCounter()
@@ -71,11 +74,11 @@ def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.Monk
 def test_memory_is_one_graph_too_once_there_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multi_head, "attend", lambda q, k, v, *others, **more: q * k.mean(0) + v.mean(0))
     torch.manual_seed(0)
-    root, mixture = Root(xl(8)), parse_objective(name)
+    root, mixture = Network(xl(8)), parse_objective(name)
     (objective,) = mixture.objectives
     root.heads[objective.name] = objective.head(root.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
+    stream = DataStream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
     torch._dynamo.reset()
     counter = CompileCounter()
     compiled = torch.compile(root, dynamic=False, fullgraph=True, backend=counter)
@@ -93,19 +96,19 @@ def test_a_step_with_a_teacher_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> 
     """DistilBERT's three losses, and states that are compared; the teacher reads a batch once for all of them."""
     monkeypatch.setattr(multi_head, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     torch.manual_seed(0)
-    student, large, mixture = Root(bert()), Root(bert()), parse_objective("mlm")
+    student, large, mixture = Network(bert()), Network(bert()), parse_objective("mlm")
     (mlm,) = mixture.objectives
     large.heads["mlm"] = mlm.head(large.backbone)
-    teacher = frozen(large, torch.device("cpu"))
+    teacher = frozen_copy(large, torch.device("cpu"))
     taught: list[Any] = [
-        SoftTokens(mlm, teacher),
-        Imitate(teacher, parse_matches("cosine+10*hidden+states(1:2)", 2, 2)),
+        DistillTokens(mlm, teacher),
+        DistillHidden(teacher, parse_matches("cosine+10*hidden+states(1:2)", 2, 2)),
     ]
     mixture = mixture.with_part(taught[0]).joined(taught[1])
     for objective in mixture.objectives:
         student.heads[objective.name] = objective.head(student.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
+    stream = DataStream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
     torch._dynamo.reset()
     counter = CompileCounter()
     compiled = torch.compile(student.eval(), dynamic=False, fullgraph=True, backend=counter)
@@ -114,7 +117,7 @@ def test_a_step_with_a_teacher_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> 
     for index in (0, 1):
         batch = stream.batch(0, index, 0.0)
         expected = student(stream.joint, batch)
-        assert len(calls) == 1 and not mixture.asks_the_host
+        assert len(calls) == 1 and not mixture.needs_host_sync
         found = compiled(stream.joint, batch)
         torch.testing.assert_close(found.sums, expected.sums)
         calls.clear()

@@ -12,11 +12,11 @@ import torch._dynamo
 from torch._dynamo.testing import CompileCounter
 
 from canary import LENGTH, TEMPLATE, lstm, performer, reformer, store
-from pretune.models.model import Root
-from pretune.nn.compiler_exclusions import leave_out_of_graphs
+from pretune.models.model import Network
+from pretune.nn.compiler_exclusions import apply_compile_exclusions
 from pretune.objectives import Data, parse_objective
 from pretune.text.packing.sequences import Packing
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ from pretune.training.data_streams import Stream
 )
 def test_a_compiled_step_is_a_plain_one(make: Any, name: str, whole: bool) -> None:
     torch.manual_seed(0)
-    root, mixture = Root(make()), parse_objective(name)
+    root, mixture = Network(make()), parse_objective(name)
     root.heads[name] = mixture.objectives[0].head(root.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
+    stream = DataStream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
     torch._dynamo.reset()
-    leave_out_of_graphs()
+    apply_compile_exclusions()
     counter = CompileCounter()
     compiled = torch.compile(root, dynamic=False, fullgraph=whole, backend=counter)
     for index in (0, len(stream.epoch_plan(0)) - 1):

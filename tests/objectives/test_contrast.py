@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 import pretune as pt
 from material import BEASTS, COLORS, TEMPLATE, few_words, learn, stack, write
 from pretune import PretuneError
-from pretune.objectives import Data, alone
-from pretune.objectives.tasks.contrast import Contrast, contrast_loss
-from pretune.packed import make_targets
-from pretune.text.examples.labeled import Labeled
+from pretune.objectives import Data, single_objective
+from pretune.objectives.tasks.contrast import Contrast, in_batch_contrastive_loss
+from pretune.packed import pack_targets
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 
 def pairs(count: int, seed: int = 0) -> list[dict[str, object]]:
@@ -80,31 +80,35 @@ def test_unused_slots_and_repeated_texts_are_no_negatives(count: int, spare: int
     torch.manual_seed(seed)
     similar = torch.randn(count, count)
     numbers = np.arange(2 * count).reshape(count, 2)
-    plain = contrast_loss("x", similar, make_targets(np.zeros((count, 2)), numbers)).over({"x": float(count)})
+    plain = in_batch_contrastive_loss("x", similar, pack_targets(np.zeros((count, 2)), numbers)).over(
+        {"x": float(count)}
+    )
     order = torch.arange(count)
     expected = (F.cross_entropy(similar, order) + F.cross_entropy(similar.T, order)) / 2
     torch.testing.assert_close(plain, expected)
     wider = torch.randn(count + spare, count + spare)
     wider[:count, :count] = similar
-    targets = make_targets(np.zeros((count, 2)), numbers, capacity=count + spare)
-    torch.testing.assert_close(contrast_loss("x", wider, targets).over({"x": float(count)}), plain)
+    targets = pack_targets(np.zeros((count, 2)), numbers, capacity=count + spare)
+    torch.testing.assert_close(in_batch_contrastive_loss("x", wider, targets).over({"x": float(count)}), plain)
     numbers[1] = numbers[0]  # the same pair twice: with it or without it, the others see one
-    twice = contrast_loss("x", similar, make_targets(np.zeros((count, 2)), numbers)).over({"x": float(count)})
+    twice = in_batch_contrastive_loss("x", similar, pack_targets(np.zeros((count, 2)), numbers)).over(
+        {"x": float(count)}
+    )
     assert torch.isfinite(twice) and float(twice) <= float(plain) + 1e-6
-    blank = contrast_loss("x", wider, make_targets(np.zeros((0, 2)), numbers[:0], capacity=count + spare))
+    blank = in_batch_contrastive_loss("x", wider, pack_targets(np.zeros((0, 2)), numbers[:0], capacity=count + spare))
     assert float(blank.sums["x"]) == 0
 
 
 @pytest.mark.parametrize("scores", [None, [0.0, 2.0, 5.0, 1.0, 4.0]])
 def test_both_texts_of_a_row_are_in_a_pack_and_shapes_do_not_matter(scores: list[float] | None) -> None:
     texts, others = ["red cat", "owl", "blue dog", "a fox", "green"], ["cat", "the owl is red", "dog", "fox", "owl"]
-    table = Labeled(Path("x"), {}, texts, others, scores, [1, 2, 3, 4, 5])
+    table = LabeledRows(Path("x"), {}, texts, others, scores, [1, 2, 3, 4, 5])
     task = Contrast().fit(table)
     tokenizer = Tokenizer.load(few_words())
     backbone = stack(tokenizer.size).eval()
     losses = []
     for packing in (Packing(120, 12, 10), Packing(120, 12, 20, fixed=True, rows=10)):
-        stream = Stream(alone(task).joints[0], Data(tokenizer, TEMPLATE, rows=table), packing, seed=0)
+        stream = DataStream(single_objective(task).joints[0], Data(tokenizer, TEMPLATE, rows=table), packing, seed=0)
         batch = stream.batch(0, 0, 0.0)
         targets = batch.targets["contrast"]
         used = targets.at[targets.weight > 0]
@@ -118,8 +122,8 @@ def test_both_texts_of_a_row_are_in_a_pack_and_shapes_do_not_matter(scores: list
 
 
 def test_places_are_counted_among_other_texts() -> None:
-    table = Labeled(Path("x"), {}, ["red", "red", "blue"], ["cat", "cat", "dog"], lines=[1, 2, 3])
-    laid = Contrast().lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=table), 12)
+    table = LabeledRows(Path("x"), {}, ["red", "red", "blue"], ["cat", "cat", "dog"], lines=[1, 2, 3])
+    laid = Contrast().tokenize_examples(Data(Tokenizer.load(few_words()), TEMPLATE, rows=table), 12)
     one, two = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     answers = Contrast().answers([one, one, one, one, one, two], laid, table)
     assert [answer["place"] for answer in answers] == [1, 1, 3]

@@ -18,18 +18,18 @@ from pretune.families.encoders.bert import BERT, BertConfig, build
 from pretune.families.encoders.xlnet import XLNET
 from pretune.inference.rank_items import rank_last_items
 from pretune.metrics.ranking import ranking_metrics
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import Data, parse_objective
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import Store
-from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
-from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 SENTENCES, WORDS = 4, 6
 
@@ -49,7 +49,7 @@ def rounds() -> Store:
     (folder / "a.txt").write_text("\n\n".join(texts), encoding="utf-8")
     (folder / "phrases.txt").write_text("a0 a1\nb2 b3 b4\nc4 c5\n", encoding="utf-8")
     tokenizer = train_tokenizer([Document(text, folder, 1) for text in texts], "items", 64)
-    return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(language="lines"), 1)
+    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(language="lines"), 1)
 
 
 @cache
@@ -60,7 +60,7 @@ def echoes() -> Store:
     texts = [" ".join([chance.choice("abcdefghijklmnop") for _ in range(8)] * 6) for _ in range(200)]
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     tokenizer = train_tokenizer([Document(text, folder, 1) for text in texts], "items", 64)
-    return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line"), 1)
+    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
 
 
 @cache
@@ -77,14 +77,14 @@ def chats() -> Dialogues:
 
 
 @cache
-def translations() -> Labeled:
+def translations() -> LabeledRows:
     """Sentences of a's, and the same in b's, or of c's in d's; both sides begin with the same number."""
     chance, sides = random.Random(2), (list[str](), list[str]())
     for number in range(600):
         start, letters = chance.randrange(WORDS), ("ab", "cd")[number % 2]
         for side, letter in zip(sides, letters, strict=True):
             side.append(" ".join(f"{letter}{(start + i) % WORDS}" for i in range(12)))
-    return Labeled(Path("pairs"), {}, *sides, ["en fr", "de nl"] * 300)
+    return LabeledRows(Path("pairs"), {}, *sides, ["en fr", "de nl"] * 300)
 
 
 def bert(width: int) -> Model:
@@ -92,7 +92,7 @@ def bert(width: int) -> Model:
         vocab_size=64, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=2 * width,
         max_position_embeddings=64, hidden_dropout_prob=0.0, initializer_range=0.05,
     )  # fmt: skip
-    return Model(BERT, config, Root(build(config)), rounds().tokenizer)
+    return Model(BERT, config, Network(build(config)), rounds().tokenizer)
 
 
 def xlnet(width: int, memory: int = 0) -> Model:
@@ -100,7 +100,7 @@ def xlnet(width: int, memory: int = 0) -> Model:
         vocab_size=64, d_model=width, n_layer=2, n_head=2, d_inner=2 * width, mem_len=memory, dropout=0.0,
         initializer_range=0.2,
     )  # fmt: skip
-    return Model(XLNET, config, Root(XLNET.build(config)), rounds().tokenizer)
+    return Model(XLNET, config, Network(XLNET.build(config)), rounds().tokenizer)
 
 
 def learn(
@@ -110,7 +110,7 @@ def learn(
     make: Callable[[int], Model] = bert,
     length: int = 32,
     store: Store | None = None,
-    rows: Labeled | Dialogues | None = None,
+    rows: LabeledRows | Dialogues | None = None,
 ) -> tuple[Model, dict[str, float]]:
     """A model that has learned, and its losses over the last steps."""
     torch.manual_seed(0)
@@ -123,9 +123,9 @@ def learn(
         root=model.root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, length), seed=0),
         budget=Budget(steps=steps),
-        optimizer=fill(Optimizer, Optimizer(lr=3e-3, clip=1.0, decay=0.0)),
-        schedule=fill(Schedule, Schedule(kind="linear", warmup=0.1)),
-        watching=fill(Watching, Watching(log=20, save=0)),
+        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, clip=1.0, decay=0.0)),
+        schedule=resolve_section(Schedule, Schedule(kind="linear", warmup=0.1)),
+        watching=resolve_section(Monitoring, Monitoring(log=20, save=0)),
         run=run,
     )
     return model, train(training)

@@ -13,8 +13,8 @@ from pretune import PretuneError
 from pretune.objectives import parse_objective
 from pretune.objectives.seq2seq.denoise import Denoise
 from pretune.objectives.seq2seq.noise import infill
-from pretune.objectives.seq2seq.source_target import Texts, texts_of
-from pretune.runtime.randomness import Draws
+from pretune.objectives.seq2seq.source_target import FlatTexts, strip_template
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.training import Kind
 
@@ -30,7 +30,7 @@ NOISES = {
 }
 
 
-def rows(texts: Texts) -> list[list[int]]:
+def rows(texts: FlatTexts) -> list[list[int]]:
     return [part.tolist() for part in np.split(texts.ids, np.cumsum(texts.lengths)[:-1])]
 
 
@@ -39,14 +39,14 @@ def corrupted(
 ) -> tuple[Sequences, Sequences, list[list[int]], list[list[int]]]:
     """The pack before and after, the texts before, and what the encoder reads without its template."""
     source = data(kind, template=template)
-    draws = Draws(seed, epoch)
+    draws = EpochRandom(seed, epoch)
     plan = objective.arrange(source, Packing(1024, 64), draws)
     clean = plan.pack(seed % len(plan))
     noisy = objective.corrupt(plan.pack(seed % len(plan)), source.tokenizer, draws)
     single = source.template.single
     before, after = single.index("A"), len(single) - single.index("A") - 1
-    read = [part[before : len(part) - after] for part in rows(Texts(noisy.ids, noisy.lengths))]
-    return clean, noisy, rows(texts_of(clean)), read
+    read = [part[before : len(part) - after] for part in rows(FlatTexts(noisy.ids, noisy.lengths))]
+    return clean, noisy, rows(strip_template(clean)), read
 
 
 def is_subsequence(part: list[int], whole: list[int]) -> bool:
@@ -69,8 +69,8 @@ def test_the_target_is_the_whole_text_and_the_source_is_no_longer(
     assert noisy.second is not None
     tokenizer = data(kind).tokenizer
     target = TEMPLATES[template].target or ("start", "A", "end")
-    written = rows(Texts(noisy.second.targets["denoise"][1], noisy.second.lengths))
-    inputs = rows(Texts(noisy.second.ids, noisy.second.lengths))
+    written = rows(FlatTexts(noisy.second.targets["denoise"][1], noisy.second.lengths))
+    inputs = rows(FlatTexts(noisy.second.ids, noisy.second.lengths))
     for text, one, wrote, late in zip(texts, read, written, inputs, strict=True):
         whole = [i for item in target for i in (text if item == "A" else [tokenizer.role(item)])]
         assert wrote == whole[1:] and late == whole[:-1]
@@ -109,12 +109,12 @@ def test_each_kind_of_noise_does_what_it_says(kind: Kind) -> None:
 def test_sentences_stay_whole_when_they_change_places(kind: Kind) -> None:
     objective, source, moved = NOISES["permute"], data(kind), 0
     bounds = set(store(kind).sentence_offsets.tolist())
-    plan = objective.arrange(source, Packing(1024, 64), Draws(0))
+    plan = objective.arrange(source, Packing(1024, 64), EpochRandom(0))
     for index in range(len(plan)):
         clean, other = plan.pack(index), plan.pack(index)
         text = ~clean.columns["special"]
         other.ids[text] = clean.ids[text] = np.arange(int(text.sum())) + 5000  # each token has a name of its own
-        noisy = objective.corrupt(other, source.tokenizer, Draws(0))
+        noisy = objective.corrupt(other, source.tokenizer, EpochRandom(0))
         starts = plan.arrangement.starts[clean.index, 0]  # type: ignore[attr-defined]
         for row, start in enumerate(starts):
             at = slice(clean.offsets[row] + 1, clean.offsets[row + 1] - 1)  # without start and separator
@@ -130,8 +130,8 @@ def test_sentences_stay_whole_when_they_change_places(kind: Kind) -> None:
 
 def test_infilling_follows_poissons_numbers_and_puts_masks_where_nothing_was() -> None:
     rows_, size = 400, 200
-    texts = Texts(np.tile(np.arange(size) + 10, rows_), np.full(rows_, size))
-    filled = infill(texts, 0.3, 3.0, 1, Draws(0), np.arange(rows_))
+    texts = FlatTexts(np.tile(np.arange(size) + 10, rows_), np.full(rows_, size))
+    filled = infill(texts, 0.3, 3.0, 1, EpochRandom(0), np.arange(rows_))
     lengths: list[int] = []
     for part in np.split(filled.ids, np.cumsum(filled.lengths)[:-1]):
         kept = part != 1
@@ -148,8 +148,8 @@ def test_infilling_follows_poissons_numbers_and_puts_masks_where_nothing_was() -
 
 def test_masks_fall_everywhere_alike() -> None:
     rows_, size = 4000, 60
-    texts = Texts(np.tile(np.arange(size) + 10, rows_), np.full(rows_, size))
-    filled = infill(texts, 0.3, 3.0, 1, Draws(0), np.arange(rows_))
+    texts = FlatTexts(np.tile(np.arange(size) + 10, rows_), np.full(rows_, size))
+    filled = infill(texts, 0.3, 3.0, 1, EpochRandom(0), np.arange(rows_))
     stays = np.bincount(filled.ids[filled.ids != 1] - 10, minlength=size) / rows_
     # At the very ends fewer spans can lie than in the middle.
     assert np.abs(stays[5:-5] - 0.69).max() < 0.03 and stays[[0, -1]].max() < 0.9
@@ -166,13 +166,13 @@ def test_options_are_checked_and_a_missing_mask_is_named() -> None:
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
     source = data()
-    plan = Denoise().arrange(source, Packing(512, 64), Draws(0))
+    plan = Denoise().arrange(source, Packing(512, 64), EpochRandom(0))
     roles = {role: token for role, token in source.tokenizer.role_tokens.items() if role != "mask"}
     without = type(source.tokenizer)(source.tokenizer.backend, roles)
     with pytest.raises(PretuneError, match="no 'mask' token"):
-        Denoise().corrupt(plan.pack(0), without, Draws(0))
+        Denoise().corrupt(plan.pack(0), without, EpochRandom(0))
     deleting = Denoise(**PLAIN | {"delete": 0.3})
-    assert deleting.corrupt(plan.pack(0), without, Draws(0)).second is not None
+    assert deleting.corrupt(plan.pack(0), without, EpochRandom(0)).second is not None
 
 
 def test_a_language_stands_where_the_template_has_one() -> None:
@@ -181,16 +181,18 @@ def test_a_language_stands_where_the_template_has_one() -> None:
     from pretune.text.corpus.documents import Document
     from pretune.text.tokenizers.template import Template
     from pretune.text.tokenizers.tokenizer import Tokenizer
-    from pretune.text.tokenizers.training import train
+    from pretune.text.tokenizers.training import train_on_documents
 
     source = data()
     assert isinstance(source.tokenizer, Tokenizer)
-    speaking = train([Document("a b c d e f " * 9, source.store.folder, 1)], "bpe", 60, languages=["en", "fr"])  # type: ignore[union-attr]
+    speaking = train_on_documents(
+        [Document("a b c d e f " * 9, source.store.folder, 1)], "bpe", 60, languages=["en", "fr"]
+    )  # type: ignore[union-attr]
     template = Template(single=("A", "end", "language"), pair=(), target=("language", "A", "end"))
     plan = Denoise(language="fr").arrange(
-        replace(source, template=template, tokenizer=speaking), Packing(256, 32), Draws(0)
+        replace(source, template=template, tokenizer=speaking), Packing(256, 32), EpochRandom(0)
     )
-    noisy = Denoise(language="fr").corrupt(plan.pack(0), speaking, Draws(0))
+    noisy = Denoise(language="fr").corrupt(plan.pack(0), speaking, EpochRandom(0))
     french = speaking.role("language fr")
     assert noisy.second is not None
     assert (noisy.ids[noisy.offsets[1:] - 1] == french).all()
@@ -201,21 +203,25 @@ def test_each_text_has_the_token_of_its_own_language(tmp_path: Path) -> None:
     from pretune.families.encoder_decoders.mbart import MBART
     from pretune.objectives import Data
     from pretune.text.corpus.documents import Document
-    from pretune.text.store.builder import Settings, make_store
+    from pretune.text.store.builder import StoreSettings, build_store
     from pretune.text.store.store import join_stores
-    from pretune.text.tokenizers.training import train
+    from pretune.text.tokenizers.training import train_on_documents
 
     texts = {"en": "a b c. d e f.", "fr": "u v w. x y z."}
-    tokenizer = train([Document(t * 9, tmp_path, 1) for t in texts.values()], "bpe", 90, languages=["en_XX", "fr"])
+    tokenizer = train_on_documents(
+        [Document(t * 9, tmp_path, 1) for t in texts.values()], "bpe", 90, languages=["en_XX", "fr"]
+    )
     stores = []
     for name, text in texts.items():
         (tmp_path / f"{name}.txt").write_text("\n".join([text] * 5), encoding="utf-8")
-        settings = Settings(language=name, layout="line")
-        stores.append(make_store([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name, settings, 1))
+        settings = StoreSettings(language=name, layout="line")
+        stores.append(build_store([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name, settings, 1))
     english, french = tokenizer.role("language en_XX"), tokenizer.role("language fr")
     both = join_stores(stores)
     source = Data(tokenizer, MBART.template, store=both, documents=np.arange(10), languages={"en": 0, "fr": 1})
-    noisy = Denoise().corrupt(Denoise().arrange(source, Packing(900, 32), Draws(0)).pack(0), tokenizer, Draws(0))
+    noisy = Denoise().corrupt(
+        Denoise().arrange(source, Packing(900, 32), EpochRandom(0)).pack(0), tokenizer, EpochRandom(0)
+    )
     assert noisy.second is not None
     spoken = noisy.ids[noisy.offsets[1:] - 1]
     assert sorted(spoken.tolist()) == sorted([english] * 5 + [french] * 5)

@@ -13,8 +13,8 @@ from material import KINDS, TEMPLATE, data, dialogues
 from pretune import PretuneError
 from pretune.families.encoders.xlnet import XLNET
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.pretraining.dlm import DLM, fit, windows
-from pretune.runtime.randomness import Draws
+from pretune.objectives.pretraining.dlm import DLM, truncate_longest_first, turn_windows
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.packing.sequences import Packing
 from pretune.text.tokenizers.template import Template
@@ -42,7 +42,7 @@ def test_real_turns_follow_one_another_and_fake_ones_are_of_another_dialogue(
     made, objective = source(kind), DLM(turns=turns, fake=fake)
     rows = made.rows
     assert isinstance(rows, Dialogues)
-    arrangement = objective.arrange(made, Packing(1024, length), Draws(seed, epoch)).arrangement  # type: ignore[attr-defined]
+    arrangement = objective.arrange(made, Packing(1024, length), EpochRandom(seed, epoch)).arrangement  # type: ignore[attr-defined]
     assert (arrangement.lengths <= length).all()
     tokens = made.token_rows
     turn_at = {int(start): turn for turn, start in enumerate(tokens.starts[:, 0]) if tokens.lengths[turn, 0]}
@@ -85,7 +85,7 @@ def test_turns_are_in_the_template_with_their_roles(template: Template) -> None:
     texts = ["how are you", "fine", "and what is this", "a call"]
     rows = Dialogues(Path("x"), [*texts, *reversed(texts)], [0, 1, 1, 0] * 2, [4, 4])
     made, role = source(rows=rows, template=template), data().tokenizer.role
-    sequences = DLM(turns=4).arrange(made, Packing(256, 64), Draws(0)).pack(0)
+    sequences = DLM(turns=4).arrange(made, Packing(256, 64), EpochRandom(0)).pack(0)
     assert sequences.labels["dlm"].tolist() == [-1, -1]  # turns of different roles were drawn
     row = sequences.index.tolist().index(0)
     wanted, roles = [role("start")] * (not template.last), []
@@ -98,7 +98,7 @@ def test_turns_are_in_the_template_with_their_roles(template: Template) -> None:
     assert sequences.ids[own].tolist() == wanted
     assert sequences.columns["segment"][own].tolist() == (roles if template.segments else [0] * len(wanted))
     sequences.labels["dlm"] = np.array([-1, 1])  # as if the second had a match
-    judged = DLM().corrupt(sequences, made.tokenizer, Draws(0)).targets["dlm"]
+    judged = DLM().corrupt(sequences, made.tokenizer, EpochRandom(0)).targets["dlm"]
     assert judged[0].tolist() == [sequences.offsets[1]] and judged[1].tolist() == [1]
 
 
@@ -107,9 +107,9 @@ def test_turns_are_in_the_template_with_their_roles(template: Template) -> None:
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 3))
 def test_masked_tokens_of_turns_are_targets_and_boundaries_are_kept(kind: Kind, seed: int, epoch: int) -> None:
     made, joint = source(kind), parse_objective("mlm(unit=word)+dlm").joints[0]
-    plan = joint.arrange(made, Packing(512, 64), Draws(seed, epoch))
+    plan = joint.arrange(made, Packing(512, 64), EpochRandom(seed, epoch))
     index = seed % len(plan)
-    clean, noisy = plan.pack(index), joint.corrupt(plan.pack(index), made.tokenizer, Draws(seed, epoch))
+    clean, noisy = plan.pack(index), joint.corrupt(plan.pack(index), made.tokenizer, EpochRandom(seed, epoch))
     at, target = noisy.targets["mlm"]
     assert (target == clean.ids[at]).all() and not clean.columns["special"][at].any()
     assert set(np.flatnonzero(noisy.ids != clean.ids)) <= set(at.tolist())
@@ -123,8 +123,8 @@ def test_masked_tokens_of_turns_are_targets_and_boundaries_are_kept(kind: Kind, 
 def test_half_are_fake_and_every_turn_of_a_window_may_be() -> None:
     labels, places, chats = [], np.zeros(3), source()
     for seed in range(40):
-        made: Any = DLM().arrange(chats, Packing(1024, 200), Draws(seed))
-        real: Any = DLM(fake=0.0).arrange(chats, Packing(1024, 200), Draws(seed))
+        made: Any = DLM().arrange(chats, Packing(1024, 200), EpochRandom(seed))
+        real: Any = DLM(fake=0.0).arrange(chats, Packing(1024, 200), EpochRandom(seed))
         judged = made.arrangement.labels["dlm"]
         labels.append(judged[judged >= 0].mean())
         places += (made.arrangement.starts != real.arrangement.starts).sum(0)
@@ -135,22 +135,23 @@ def test_half_are_fake_and_every_turn_of_a_window_may_be() -> None:
 def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
     joint = parse_objective("mlm+dlm").joints[0]
 
-    def contents(draws: Draws, index: int) -> list[Any]:
+    def contents(draws: EpochRandom, index: int) -> list[Any]:
         plan = joint.arrange(source(), Packing(200, 96), draws)
         noisy = joint.corrupt(plan.pack(index), source().tokenizer, draws)
         return [noisy.ids.tolist(), noisy.lengths.tolist(), noisy.targets["dlm"][1].tolist()]
 
-    first = contents(Draws(3, 1), 1)
-    assert first == contents(Draws(3, 1), 1)
+    first = contents(EpochRandom(3, 1), 1)
+    assert first == contents(EpochRandom(3, 1), 1)
     assert all(
-        first != contents(draws, index) for draws, index in ((Draws(4, 1), 1), (Draws(3, 2), 1), (Draws(3, 1), 2))
+        first != contents(draws, index)
+        for draws, index in ((EpochRandom(4, 1), 1), (EpochRandom(3, 2), 1), (EpochRandom(3, 1), 2))
     )
 
 
 def test_windows_by_hand() -> None:
-    made = windows(np.array([0, 0, 0, 0, 1, 2, 2, 2, 2, 2]), 3, Draws(0))
+    made = turn_windows(np.array([0, 0, 0, 0, 1, 2, 2, 2, 2, 2]), 3, EpochRandom(0))
     assert made.tolist() == [[0, 1, 2], [5, 6, 7], [8, 9, -1]]  # 3 and 4 would be alone
-    later = {tuple(windows(np.zeros(7, dtype=int), 3, Draws(0, epoch))[0]) for epoch in range(1, 12)}
+    later = {tuple(turn_windows(np.zeros(7, dtype=int), 3, EpochRandom(0, epoch))[0]) for epoch in range(1, 12)}
     assert later == {(0, 1, 2), (0, 1, -1), (1, 2, 3)}
 
 
@@ -158,7 +159,7 @@ def test_windows_by_hand() -> None:
 @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=5), st.integers(3, 40))
 def test_turns_are_truncated_longest_first(spans: list[list[int]], room: int) -> None:
     before = np.array(spans)
-    after = fit(before, room)
+    after = truncate_longest_first(before, room)
     assert (after.sum(1) <= room).all() and (after <= before).all()
     assert (after == before)[before.sum(1) <= room].all()
     cut = before.sum(1) > room
@@ -170,7 +171,7 @@ def test_a_turn_with_the_same_words_is_not_a_negative() -> None:
     with pytest.raises(
         PretuneError, match="x: dlm exchanges turns between dialogues, but no two dialogues have turns of the same role"
     ):
-        DLM().arrange(source(rows=rows), Packing(256, 32), Draws(0))
+        DLM().arrange(source(rows=rows), Packing(256, 32), EpochRandom(0))
 
 
 def test_a_fake_turn_has_the_role_and_the_source_of_the_one_it_replaces() -> None:
@@ -179,7 +180,7 @@ def test_a_fake_turn_has_the_role_and_the_source_of_the_one_it_replaces() -> Non
     rows = Dialogues(Path("x"), texts, [0, 1, 1] * 40, [3] * 40, files=[number % 3 for number in range(40)])
     files = np.repeat(rows.files, 3)
     for seed in range(10):
-        made: Any = DLM(fake=1.0).arrange(source(rows=rows), Packing(256, 32), Draws(seed))
+        made: Any = DLM(fake=1.0).arrange(source(rows=rows), Packing(256, 32), EpochRandom(seed))
         turn_at = {int(start): turn for turn, start in enumerate(source(rows=rows).token_rows.starts[:, 0])}
         for starts, own, label in zip(
             made.arrangement.starts, made.arrangement.labels["dialogue"], made.arrangement.labels["dlm"], strict=True
@@ -200,11 +201,11 @@ def test_wrong_use_is_refused() -> None:
     with pytest.raises(PretuneError, match="nsp and dlm each need their own arrangement"):
         parse_objective("nsp+dlm")
     with pytest.raises(PretuneError, match="dlm learns from dialogues"):
-        DLM().arrange(data(), Packing(256, 64), Draws(0))
+        DLM().arrange(data(), Packing(256, 64), EpochRandom(0))
     one = Dialogues(Path("x"), ["a", "b"], [0, 1], [2])
     with pytest.raises(PretuneError, match="x: dlm exchanges turns between dialogues"):
-        DLM().arrange(source(rows=one), Packing(256, 64), Draws(0))
+        DLM().arrange(source(rows=one), Packing(256, 64), EpochRandom(0))
     with pytest.raises(PretuneError, match="x: no dialogue has two turns or more"):
-        DLM().arrange(source(rows=Dialogues(Path("x"), ["a", "b"], [0, 1], [1, 1])), Packing(256, 64), Draws(0))
+        DLM().arrange(source(rows=Dialogues(Path("x"), ["a", "b"], [0, 1], [1, 1])), Packing(256, 64), EpochRandom(0))
     with pytest.raises(PretuneError, match="leave no room for 3 turns"):
-        DLM().arrange(source(), Packing(256, 6), Draws(0))
+        DLM().arrange(source(), Packing(256, 6), EpochRandom(0))

@@ -12,8 +12,8 @@ from material import BEASTS, COLORS, learn, write
 from pretune import PretuneError
 from pretune.metrics import score
 from pretune.objectives.tasks.entity import Entity
-from pretune.text.examples.cloze_entities import read_entities
-from pretune.text.examples.multiple_choice import Candidates, Grouped
+from pretune.text.examples.cloze_entities import read_entity_clozes
+from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
@@ -54,14 +54,16 @@ def test_the_published_layout(tmp_path: Path) -> None:
         {"query": "@placeholder has a river", "answers": [{"start": 0, "end": 4, "text": "Paris"}]},
         {"query": "The @placeholder flows", "answers": [{"text": "seine"}, {"text": "river Seine"}]},
     ]
-    table = read_entities(write(tmp_path / "a.jsonl", [{"passage": {"text": text, "entities": spans}, "qas": qas}]))
+    table = read_entity_clozes(
+        write(tmp_path / "a.jsonl", [{"passage": {"text": text, "entities": spans}, "qas": qas}])
+    )
     first, second = table.groups
-    assert first == Candidates(
+    assert first == ChoiceExample(
         ("Paris", "France", "Seine"), (text,) * 3,
         ("Paris has a river", "France has a river", "Seine has a river"), (0,), ("Paris",), "@placeholder has a river",
     )  # fmt: skip
     assert second.right == (2,) and second.golds == ("seine", "river Seine") and table.lines == [1, 1]
-    blind = read_entities(tmp_path / "a.jsonl", labels=False)
+    blind = read_entity_clozes(tmp_path / "a.jsonl", labels=False)
     assert not blind.answered and blind.groups[0].golds == ()
 
 
@@ -89,13 +91,13 @@ def test_bad_rows_are_refused(tmp_path: Path, change: dict[str, object], message
 def test_a_table_without_queries_says_so(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", [{"passage": "red", "entities": ["red"]}])
     with pytest.raises(PretuneError, match=r"cannot infer the query column.* choose one with --columns.query"):
-        read_entities(file)
+        read_entity_clozes(file)
 
 
 @given(st.lists(st.sampled_from([*COLORS, *BEASTS, "the", "U.S."]), max_size=5).map(" ".join), st.data())
 def test_scores_are_the_best_over_right_answers(answer: str, draw: st.DataObject) -> None:
     gold = draw.draw(st.lists(st.sampled_from([*COLORS, *BEASTS, "The"]), min_size=1, max_size=4).map(" ".join))
-    group = Candidates((answer,), ("x",), None, (), (gold, answer))
-    found = score(Entity(), [{"answer": answer}], Grouped(Path("x"), {}, [group], [1]))
+    group = ChoiceExample((answer,), ("x",), None, (), (gold, answer))
+    found = score(Entity(), [{"answer": answer}], ChoiceExamples(Path("x"), {}, [group], [1]))
     same = gold.lower().replace("the", "").split() and not answer.lower().replace("the", "").split()
     assert found["exact_match"] == found["f1"] == float(not same)

@@ -10,10 +10,10 @@ import pytest
 
 from material import data, dialogues, parallel
 from pretune.objectives import parse_objective
-from pretune.text.examples.questions import Questions, Span
-from pretune.text.examples.tagged import Tagged
+from pretune.text.examples.questions import AnswerSpan, Questions
+from pretune.text.examples.tagged import TaggedSentences
 from pretune.text.packing.sequences import Packing
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 NAMES = ["tlm", "tlm(rate=1)", "trtd(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm", "tag", "tag+mlm", "answer(stride=20)"]
 
@@ -23,19 +23,21 @@ NAMES = ["tlm", "tlm(rate=1)", "trtd(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm"
 def test_every_pack_fits(name: str, tokens: int, length: int) -> None:
     rows: Any = dialogues() if "dlm" in name else parallel()
     if "tag" in name:
-        rows = Tagged(
+        rows = TaggedSentences(
             Path("x"), {}, words := [text.split() for text in rows.texts], [["O"] * len(row) for row in words]
         )
     if "answer" in name:
         rows = Questions(Path("x"), {}, rows.pairs, [" ".join(rows.texts[i : i + 5]) for i in range(len(rows))])
-        rows.answers = [[Span(passage[:9], 0)] for passage in rows.passages]
+        rows.answers = [[AnswerSpan(passage[:9], 0)] for passage in rows.passages]
     source = replace(
         data(),
         rows=rows,
         languages={"de": 0, "en": 1, "ru": 2} if "tlm" in name or "trtd" in name else {},
         exponent=0.3,
     )
-    stream = Stream(parse_objective(name, labels=("O",)).joints[0], source, Packing(tokens, length, fixed=True), seed=1)
+    stream = DataStream(
+        parse_objective(name, labels=("O",)).joints[0], source, Packing(tokens, length, fixed=True), seed=1
+    )
     shapes = set()
     for epoch in range(3):
         for index in range(len(stream.epoch_plan(epoch))):

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from material import TEMPLATES, store
-from pretune.inference.generation.generate import Reader
-from pretune.inference.generation.generate_answers import write_answers
-from pretune.inference.generation.sampling import restrict
-from pretune.inference.predict import Answerer, load_trained
+from pretune.inference.generation.generate import DecodingSession
+from pretune.inference.generation.generate_answers import generate_answers
+from pretune.inference.generation.sampling import mask_disallowed
+from pretune.inference.predict import Predictor, load_task_model
 from pretune.models.loading import load_model
-from pretune.objectives import Data, alone, parse_objective
+from pretune.objectives import Data, parse_objective, single_objective
 from pretune.objectives.tasks.generate import Generate
 from pretune.packed import pack_lists
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.text_to_text import guess_sides, read_text_to_text
-from pretune.text.packing.sequence_parts import compose, share_room
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.examples.text_to_text import guess_source_target, read_text_to_text
+from pretune.text.packing.sequence_parts import compose_sequences, truncate_longest
 from pretune.text.packing.sequences import Packing, collate
-from pretune.text.tokenizers.token_trie import Trie
-from pretune.training.data_streams import Stream
+from pretune.text.tokenizers.token_trie import TokenTrie
+from pretune.training.data_streams import DataStream
 from pretune.training.jobs.finetuning import row_packing
 from tiny import read, tiny, tune
 
@@ -57,21 +57,21 @@ def test_the_same_input_with_another_prefix_gives_another_output(learned: pt.Run
 
 
 def test_a_prefix_is_an_option_and_beams_write_too(learned: pt.Run) -> None:
-    model, _ = load_trained(learned.folder)
-    examples = Labeled(Path("x"), {}, list(WORDS))
+    model, _ = load_task_model(learned.folder)
+    examples = LabeledRows(Path("x"), {}, list(WORDS))
     for side, prefix in enumerate(("french:", "german: ")):
         for beams in (1, 3):
             task: Any = Generate(prefix=prefix, tokens=4, beams=beams)
-            answers = Answerer(model, task, examples)()
+            answers = Predictor(model, task, examples)()
             assert [answer["answer"] for answer in answers] == [words[side] for words in WORDS.values()]
 
 
 def test_closed_answers_are_those_that_are_known(learned: pt.Run) -> None:
-    model, _ = load_trained(learned.folder)
-    examples = Labeled(Path("x"), {}, ["french: red", "german: tree", "red red"])
+    model, _ = load_task_model(learned.folder)
+    examples = LabeledRows(Path("x"), {}, ["french: red", "german: tree", "red red"])
     for beams in (1, 2):
         task: Any = Generate(closed=True, labels=("eau", "wasser rot", "baum"), beams=beams)
-        assert {answer["answer"] for answer in Answerer(model, task, examples)()} <= {"eau", "wasser rot", "baum"}
+        assert {answer["answer"] for answer in Predictor(model, task, examples)()} <= {"eau", "wasser rot", "baum"}
 
 
 def test_answers_do_not_depend_on_their_batch(learned: pt.Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,18 +84,18 @@ def test_answers_do_not_depend_on_their_batch(learned: pt.Run, monkeypatch: pyte
 
 
 def test_the_cache_gives_what_a_whole_forward_gives(learned: pt.Run) -> None:
-    model, _ = load_trained(learned.folder)
+    model, _ = load_task_model(learned.folder)
     model.root.eval()
     task: Any = Generate(tokens=4)
-    laid = task.lay_out(
-        Data(model.need_tokenizer(), model.family.template, rows=Labeled(Path("x"), {}, ["red", "a fire"])), 20
+    laid = task.tokenize_examples(
+        Data(model.require_tokenizer(), model.family.template, rows=LabeledRows(Path("x"), {}, ["red", "a fire"])), 20
     )
     (source,) = collate(laid.take(np.arange(2))).packed
     encoder = bool(model.family.template.target)
     texts = [[5, 6, 7], [8, 9, 10]]
     before = [[0], [0]] if encoder else [part.tolist() for part in source.ids.split(laid.lengths.tolist())]
     with torch.no_grad():
-        reader = Reader(model, 2, 40, (source,) if encoder else (), head="generate")
+        reader = DecodingSession(model, 2, 40, (source,) if encoder else (), head="generate")
         reader.read(before)
         bits = [reader.read([[text[i]] for text in texts]) for i in range(3)]
         whole = pack_lists([a + b for a, b in zip(before, texts, strict=True)])
@@ -104,7 +104,7 @@ def test_the_cache_gives_what_a_whole_forward_gives(learned: pt.Run) -> None:
         slow = task.outputs(model.root.heads["generate"], model.backbone, batch)
     last = whole.offsets[1:].long() - 1
     for i in range(3):
-        expected = slow[last - 2 + i][:, : model.need_tokenizer().size]
+        expected = slow[last - 2 + i][:, : model.require_tokenizer().size]
         torch.testing.assert_close(bits[i], expected, atol=1e-5, rtol=1e-5)
 
 
@@ -122,7 +122,7 @@ def test_it_comes_back_and_goes_to_others(learned: pt.Run) -> None:
         texts = [tokenizer(text, return_tensors="pt") for text in ("french: red =", "german: fire =")]
     for answer, text in zip(ours, texts, strict=True):
         ids, mask = text["input_ids"], text["attention_mask"]
-        end = model.need_tokenizer().role("end")
+        end = model.require_tokenizer().role("end")
         out = peer.generate(
             input_ids=ids, attention_mask=mask, max_new_tokens=4, do_sample=False, eos_token_id=end, pad_token_id=0
         )
@@ -172,9 +172,9 @@ def test_writing_is_the_peers(name: str, beams: int, tmp_path: Path) -> None:
     model.root.eval()
     task = Generate(tokens=8, beams=beams)
     texts = ["the value of a list", "if", "a function is not an object of a class at all"]
-    laid = task.lay_out(Data(tokenizer, model.family.template, rows=Labeled(Path("x"), {}, texts)), 40)
+    laid = task.tokenize_examples(Data(tokenizer, model.family.template, rows=LabeledRows(Path("x"), {}, texts)), 40)
     with torch.no_grad():
-        found = write_answers(model, task, laid)
+        found = generate_answers(model, task, laid)
     sequences = laid.take(np.arange(3))
     begin = [tokenizer.role(item) for item in model.family.template.target if item != "A"][:-1]
     for row in range(3):
@@ -201,12 +201,12 @@ strings = st.text("abcdefg hijk", max_size=50)
 )
 def test_the_target_is_predicted_and_nothing_else(pairs: list[tuple[str, str]], length: int, template: str) -> None:
     tokenizer, frame = store().tokenizer, TEMPLATES[template]
-    rows = Labeled(Path("x"), {}, [a for a, _ in pairs], labels=[b for _, b in pairs])
+    rows = LabeledRows(Path("x"), {}, [a for a, _ in pairs], labels=[b for _, b in pairs])
     task = Generate(prefix="say:")
-    epoch = task.arrange(Data(tokenizer, frame, rows=rows), Packing(256, length), Draws(0))
+    epoch = task.arrange(Data(tokenizer, frame, rows=rows), Packing(256, length), EpochRandom(0))
     seen = 0
     for index in range(len(epoch)):
-        sequences = task.corrupt(epoch.pack(index), tokenizer, Draws(0))
+        sequences = task.corrupt(epoch.pack(index), tokenizer, EpochRandom(0))
         side = sequences if sequences.second is None else sequences.second
         at, target = side.targets["generate"]
         assert (side.lengths <= length).all() and (sequences.lengths <= length).all()
@@ -228,10 +228,10 @@ def test_the_target_is_predicted_and_nothing_else(pairs: list[tuple[str, str]], 
 @pytest.mark.parametrize("template", ["t5", "bart", "bert"])
 def test_every_pack_fits_its_fixed_shapes(template: str) -> None:
     texts = [("a b c d " * (i % 7), "e f g " * (i % 11)) for i in range(60)]
-    rows = Labeled(Path("x"), {}, [a for a, _ in texts], labels=[b for _, b in texts])
+    rows = LabeledRows(Path("x"), {}, [a for a, _ in texts], labels=[b for _, b in texts])
     data, task = Data(store().tokenizer, TEMPLATES[template], rows=rows), Generate()
-    laid = task.lay_out(data, 32)
-    stream = Stream(alone(task).joints[0], data, row_packing(laid, 8, 32, fixed=True), seed=1)
+    laid = task.tokenize_examples(data, 32)
+    stream = DataStream(single_objective(task).joints[0], data, row_packing(laid, 8, 32, fixed=True), seed=1)
     batches = [stream.batch(epoch, index, 0.0) for epoch in range(3) for index in range(len(stream.epoch_plan(epoch)))]
     assert len({tuple(packed.ids.shape for packed in batch.packed) for batch in batches}) == 1
     assert sum(len(batch.rows) for batch in batches) == 180
@@ -241,7 +241,7 @@ def test_every_pack_fits_its_fixed_shapes(template: str) -> None:
 @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=5), st.integers(3, 40))
 def test_room_is_shared_and_none_is_wasted(lengths: list[list[int]], room: int) -> None:
     whole = np.array(lengths)
-    kept = share_room(whole, room)
+    kept = truncate_longest(whole, room)
     assert (kept <= whole).all() and (kept.sum(1) <= room).all()
     for before, after in zip(whole, kept, strict=True):
         assert before.sum() <= room or after.sum() == room
@@ -254,18 +254,18 @@ def test_room_is_shared_and_none_is_wasted(lengths: list[list[int]], room: int) 
 
 def test_texts_that_leave_no_room_are_refused() -> None:
     with pytest.raises(pt.PretuneError, match="sequences of 3 tokens leave no room for text"):
-        compose([["a"], (1, 2)], store().tokenizer, ("start", "A", "end"), 3)
+        compose_sequences([["a"], (1, 2)], store().tokenizer, ("start", "A", "end"), 3)
 
 
 def test_a_trie_allows_what_goes_on() -> None:
-    allowed = Trie([[1, 2], [1, 3, 2], [4, 2]]).after
+    allowed = TokenTrie([[1, 2], [1, 3, 2], [4, 2]]).after
     assert allowed([]) == {1, 4} and allowed([1]) == {2, 3} and allowed([7]) == set()
     logits = torch.arange(5.0).repeat(2, 1)
-    assert restrict(logits, [[], [1]], allowed).isfinite().tolist() == [
+    assert mask_disallowed(logits, [[], [1]], allowed).isfinite().tolist() == [
         [False, True, False, False, True],
         [False, False, True, True, False],
     ]
-    assert restrict(logits, [[], [1]], None) is logits
+    assert mask_disallowed(logits, [[], [1]], None) is logits
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_a_trie_allows_what_goes_on() -> None:
     ],
 )
 def test_columns_are_guessed(names: list[str], expected: dict[str, str]) -> None:
-    assert guess_sides(names) == expected
+    assert guess_source_target(names) == expected
 
 
 def test_tables_of_many_kinds_are_read(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_quotes_keep_text_together() -> None:
     assert isinstance(first, Generate) and first.prefix == "a | b, (c) + d: " and first.beams == 2
     assert second.name == "mlm" and mixture.shares[0][0] == 0.5
     bare: Any = parse_objective("generate(prefix=summarize: )").objectives[0]
-    assert bare.sources(Labeled(Path("x"), {}, ["a text"])) == ["summarize: a text"]
+    assert bare.sources(LabeledRows(Path("x"), {}, ["a text"])) == ["summarize: a text"]
 
 
 def test_the_verb_generate_writes_the_same(learned: pt.Run) -> None:

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from pretune import PretuneError
-from pretune.nn.attention.attention_weights import looks
+from pretune.nn.attention.attention_weights import attention_weights
 from pretune.nn.attention.packed_layout import self_layout
-from pretune.objectives import Joint, parse_objective
-from pretune.objectives.distillation.distill_hidden import Imitate, map_layers, parse_matches
-from pretune.objectives.distillation.distill_logits import Soft, Teaching
-from pretune.packed import Batch, make_targets, pack_lists
-from pretune.runtime.randomness import Draws
+from pretune.objectives import JointObjective, parse_objective
+from pretune.objectives.distillation.distill_hidden import DistillHidden, map_layers, parse_matches
+from pretune.objectives.distillation.distill_logits import DistillLogits, TeacherTargets
+from pretune.packed import Batch, pack_lists, pack_targets
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences, collate
 from test_refit import small, tokenizer
 
@@ -27,7 +27,7 @@ def sequences() -> Sequences:
     )
 
 
-def both(match: str, width: int = 16, family: str = "bert") -> tuple[Imitate, Any, Any, Batch]:
+def both(match: str, width: int = 16, family: str = "bert") -> tuple[DistillHidden, Any, Any, Batch]:
     words = tokenizer("wordpiece")
     teacher = small(family, words, "mlm", num_hidden_layers=4)
     student = small(family, words, "mlm", num_hidden_layers=2, hidden_size=width)
@@ -35,8 +35,8 @@ def both(match: str, width: int = 16, family: str = "bert") -> tuple[Imitate, An
         torch.manual_seed(number)
         torch.nn.init.normal_(parameter, std=0.3)
         parameter.requires_grad_(True)
-    imitate = Imitate(teacher.root, parse_matches(match, 2, 4))
-    batch = collate(imitate.corrupt(sequences(), words, Draws(0)))
+    imitate = DistillHidden(teacher.root, parse_matches(match, 2, 4))
+    batch = collate(imitate.corrupt(sequences(), words, EpochRandom(0)))
     return imitate, student.backbone, imitate.head(student.backbone), batch
 
 
@@ -82,10 +82,10 @@ def test_looks_are_what_attention_weighs_by(family: str) -> None:
     packed = pack_lists([[5, 9, 12, 40, 7], [3, 8], [11, 30, 31]])
     x = torch.randn(10, 16)
     layer, layout = model.backbone.layers[0], self_layout(packed)
-    rows = looks(layer, x, layout)
+    rows = attention_weights(layer, x, layout)
     torch.testing.assert_close(rows.sum(-1), torch.ones(10))
     attention = layer.attention
-    from pretune.nn.attention.multi_head import Flow
+    from pretune.nn.attention.multi_head import AttentionContext
 
     inner = attention.norm(x) if family != "bert" else x
     values = attention.part.qkv(inner).view(10, 3, -1)[:, 2]
@@ -93,7 +93,9 @@ def test_looks_are_what_attention_weighs_by(family: str) -> None:
     mixed = torch.stack([
         sum((rows[i, j] * values[int(starts[i]) + j] for j in range(5) if rows[i, j] > 0), torch.zeros(16)) for i in range(10)
     ])  # fmt: skip
-    torch.testing.assert_close(attention.part.output(mixed), attention.part(inner, Flow(layout)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        attention.part.output(mixed), attention.part(inner, AttentionContext(layout)), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_maps() -> None:
@@ -118,8 +120,8 @@ def test_one_forward_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
     imitate, student, head, batch = both("states(skip)")
     words = tokenizer("wordpiece")
     mlm = parse_objective("mlm(rate=0.5)").objectives[0]
-    joint = Joint(((1.0, mlm), (2.0, imitate)))  # type: ignore[arg-type]
-    batch = collate(joint.corrupt(sequences(), words, Draws(0)))
+    joint = JointObjective(((1.0, mlm), (2.0, imitate)))  # type: ignore[arg-type]
+    batch = collate(joint.corrupt(sequences(), words, EpochRandom(0)))
     calls = []
     forward = student.forward
     monkeypatch.setattr(student, "forward", lambda *a, **k: calls.append(1) or forward(*a, **k))
@@ -138,9 +140,9 @@ def test_soft_answers_and_labels() -> None:
             return logits
 
     def total(**options: Any) -> float:
-        soft = Soft(task, Teaching(shares, 2, **options))  # type: ignore[arg-type]
+        soft = DistillLogits(task, TeacherTargets(shares, 2, **options))  # type: ignore[arg-type]
         object.__setattr__(soft, "task", type("T", (), {"name": "classify", "outputs": Said().outputs})())
-        batch = Batch((), {"classify": make_targets(np.arange(3), np.arange(3))})
+        batch = Batch((), {"classify": pack_targets(np.arange(3), np.arange(3))})
         return float(soft.loss(None, None, batch).sums["classify"])  # type: ignore[arg-type]
 
     p, logs = torch.from_numpy(shares).float(), logits.log_softmax(-1)

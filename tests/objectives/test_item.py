@@ -17,23 +17,23 @@ from pretune import PretuneError
 from pretune.families.encoders.bert import BERT, BertConfig, build
 from pretune.inference.rank_items import rank_last_items
 from pretune.metrics.ranking import ranking_metrics
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.pretraining.masked_items import Item
-from pretune.runtime.randomness import Draws
+from pretune.objectives.pretraining.masked_items import MaskedItem
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.documents import Document, read_documents
 from pretune.text.packing.sequences import Packing
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import Store
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 
 def make_items(lines: list[str], size: int = 500) -> Store:
     folder = Path(tempfile.mkdtemp())
     (folder / "histories.txt").write_text("\n".join(lines), encoding="utf-8")
-    tokenizer = train(read_documents([folder / "histories.txt"], layout="line"), "items", size)
-    return make_store(
-        [folder / "histories.txt"], tokenizer, folder / "store", Settings(layout="line", language="lines"), 1
+    tokenizer = train_on_documents(read_documents([folder / "histories.txt"], layout="line"), "items", size)
+    return build_store(
+        [folder / "histories.txt"], tokenizer, folder / "store", StoreSettings(layout="line", language="lines"), 1
     )
 
 
@@ -64,7 +64,7 @@ def test_items_are_tokens_whatever_they_are_called() -> None:
     ]  # fmt: skip
     assert store.sentences == store.documents == 2
     assert tokenizer.word_starts(store.document(0)).all()
-    small = train([Document("a b b c c c", Path("a"), 1)], "items", 7)
+    small = train_on_documents([Document("a b b c c c", Path("a"), 1)], "items", 7)
     assert small.tokens(small.encode("a b c new")) == ["[UNK]", "b", "c", "[UNK]"]
     assert small.report["unknown_rate"] == pytest.approx(1 / 6)
 
@@ -75,7 +75,7 @@ def test_windows_cover_all_but_the_held_items_and_the_newest_come_last(
     seed: int, epoch: int, length: int, held: int
 ) -> None:
     store = rings()
-    plan: Any = Item(held=held).arrange(source(store), Packing(256, length), Draws(seed, epoch))
+    plan: Any = MaskedItem(held=held).arrange(source(store), Packing(256, length), EpochRandom(seed, epoch))
     made = plan.arrangement
     assert (made.spans > 0).all() and (made.lengths <= length).all()
     covered = np.zeros(store.tokens, dtype=int)
@@ -98,7 +98,7 @@ def test_windows_cover_all_but_the_held_items_and_the_newest_come_last(
 @settings(max_examples=25)
 @given(st.integers(0, 2**40), st.integers(0, 3), st.sampled_from([0.1, 0.4]), st.sampled_from([0.0, 0.5, 1.0]))
 def test_targets_are_the_original_items(seed: int, epoch: int, rate: float, last: float) -> None:
-    store, objective, draws = rings(), Item(rate=rate, last=last), Draws(seed, epoch)
+    store, objective, draws = rings(), MaskedItem(rate=rate, last=last), EpochRandom(seed, epoch)
     packing = Packing(256, 16, sequences=60)
     plan = objective.arrange(source(store), packing, draws)
     clean = plan.pack(0)
@@ -116,8 +116,8 @@ def test_targets_are_the_original_items(seed: int, epoch: int, rate: float, last
 def test_in_some_sequences_only_the_last_item_is_masked() -> None:
     only = total = 0
     for seed in range(20):
-        plan = Item(rate=0.5, last=0.3).arrange(source(rings()), Packing(512, 16), Draws(seed))
-        noisy = Item(rate=0.5, last=0.3).corrupt(plan.pack(0), rings().tokenizer, Draws(seed))
+        plan = MaskedItem(rate=0.5, last=0.3).arrange(source(rings()), Packing(512, 16), EpochRandom(seed))
+        noisy = MaskedItem(rate=0.5, last=0.3).corrupt(plan.pack(0), rings().tokenizer, EpochRandom(seed))
         hidden = np.bincount(noisy.owner[noisy.targets["item"][0]], minlength=len(noisy.lengths))
         long = noisy.lengths > 8
         only += int((hidden[long] == 1).sum())
@@ -139,7 +139,7 @@ def test_ranks_of_last_items() -> None:
         vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
         max_position_embeddings=40,
     )  # fmt: skip
-    model = Model(BERT, config, Root(build(config)), store.tokenizer)
+    model = Model(BERT, config, Network(build(config)), store.tokenizer)
     model.add_heads(parse_objective("item").objectives)
     head: Any = model.root.heads["item"]
     torch.nn.init.zeros_(model.backbone.embed.tokens)  # the bias alone decides
@@ -156,12 +156,12 @@ def test_ranks_of_last_items() -> None:
 def test_histories_that_are_too_short_are_refused() -> None:
     short = make_items(["a b c", "a b"])
     with pytest.raises(PretuneError, match="item needs histories of 4 items or more, of which the last 2 are held out"):
-        Item().arrange(source(short), Packing(64, 16), Draws(0))
+        MaskedItem().arrange(source(short), Packing(64, 16), EpochRandom(0))
     with pytest.raises(PretuneError, match="leave no room for two items"):
-        Item().arrange(source(rings()), Packing(64, 3), Draws(0))
+        MaskedItem().arrange(source(rings()), Packing(64, 3), EpochRandom(0))
     with pytest.raises(PretuneError, match="item reads user histories"):
-        Item().arrange(Data(data().tokenizer, TEMPLATE), Packing(64, 16), Draws(0))
+        MaskedItem().arrange(Data(data().tokenizer, TEMPLATE), Packing(64, 16), EpochRandom(0))
     config = BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
-    model = Model(BERT, config, Root(build(config)), short.tokenizer)
+    model = Model(BERT, config, Network(build(config)), short.tokenizer)
     with pytest.raises(PretuneError, match="no history of 4 items or more"):
         rank_last_items(model, short, back=3)

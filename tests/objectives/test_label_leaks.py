@@ -20,20 +20,20 @@ from torch import nn
 
 from material import TEMPLATE
 from pretune.families import FAMILIES
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.pretraining.dlm import DLM
 from pretune.objectives.pretraining.nsp import NSP
-from pretune.objectives.pretraining.sentence_pairs import match_two_by_two, source_groups
+from pretune.objectives.pretraining.sentence_pairs import exchange_groups, match_in_pairs
 from pretune.objectives.pretraining.sop import SOP
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.documents import Document
 from pretune.text.packing.sequences import Packing, collate
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import Store, join_stores
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -70,7 +70,7 @@ CORPORA = {
 
 @cache
 def tokenizer() -> Tokenizer:
-    return train([Document(" ".join(WORDS), Path("x"), 1)] * 2, "items", len(WORDS) + 10)
+    return train_on_documents([Document(" ".join(WORDS), Path("x"), 1)] * 2, "items", len(WORDS) + 10)
 
 
 @cache
@@ -94,11 +94,11 @@ def written(name: str) -> list[list[Path]]:
 @cache
 def corpus(name: str, stores: bool = True) -> tuple[Store, Array]:
     """A store of each source, or one of all their files, and the number of the source of each document."""
-    files, settings = written(name), Settings("lines", "blank")
+    files, settings = written(name), StoreSettings("lines", "blank")
     groups = files if stores else [[file for group in files for file in group]]
-    made = [make_store(group, tokenizer(), Path(tempfile.mkdtemp()), settings, 1) for group in groups]
+    made = [build_store(group, tokenizer(), Path(tempfile.mkdtemp()), settings, 1) for group in groups]
     if stores:
-        made = [store.in_language(source.language) for store, source in zip(made, CORPORA[name], strict=True)]
+        made = [store.with_language(source.language) for store, source in zip(made, CORPORA[name], strict=True)]
     owners = np.repeat(np.arange(len(files)), [source.documents for source in CORPORA[name]])
     joined = join_stores(made)
     assert joined.documents == len(owners)
@@ -150,7 +150,7 @@ def test_the_surface_of_pairs_says_nothing_about_the_label(name: str, objective:
             data.languages = {"aa": 0, "bb": 1}
         found, labels, pairs, judged = [], [], 0, 0
         for epoch in range(80):
-            made: Any = objective.arrange(data, Packing(4096, (48, 128)[epoch % 2]), Draws(1, epoch))
+            made: Any = objective.arrange(data, Packing(4096, (48, 128)[epoch % 2]), EpochRandom(1, epoch))
             arrangement = made.arrangement
             found.append(surface(store, owners, arrangement))
             labels.append(arrangement.labels[objective.name])
@@ -169,7 +169,7 @@ def test_partners_are_drawn_from_all_documents_of_the_source() -> None:
     data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents))
     distances, partners = [], []
     for epoch in range(6):
-        made: Any = NSP().arrange(data, Packing(4096, 64), Draws(0, epoch))
+        made: Any = NSP().arrange(data, Packing(4096, 64), EpochRandom(0, epoch))
         labels = made.arrangement.labels
         negative = labels["nsp"] == 1
         first, second = labels["first document"][negative], labels["second document"][negative]
@@ -188,7 +188,9 @@ def test_almost_every_token_of_pairs_is_read_once_an_epoch() -> None:
     store, _ = corpus("several files")
     data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents))
     for epoch in range(2):
-        plans: Any = [objective.arrange(data, Packing(4096, 128), Draws(0, epoch)) for objective in (NSP(), SOP())]
+        plans: Any = [
+            objective.arrange(data, Packing(4096, 128), EpochRandom(0, epoch)) for objective in (NSP(), SOP())
+        ]
         for plan, most in zip(plans, (0.01, 0.0), strict=True):
             starts = plan.arrangement.starts[plan.arrangement.spans > 0]
             assert len(np.unique(starts)) == len(starts)
@@ -224,7 +226,7 @@ def test_the_surface_of_dialogues_says_nothing_about_the_label(sources: int, len
         dialogue = np.repeat(np.arange(len(rows)), rows.counts)
         found, labels = [], []
         for epoch in range(3):
-            made: Any = DLM().arrange(data, Packing(4096, length), Draws(1, epoch))
+            made: Any = DLM().arrange(data, Packing(4096, length), EpochRandom(1, epoch))
             arrangement = made.arrangement
             turn = np.searchsorted(starts, arrangement.starts)
             source = np.array(rows.files)[dialogue[turn]]
@@ -241,21 +243,21 @@ def test_matches_are_of_one_kind_different_owners_and_about_equal_length() -> No
     chance = np.random.default_rng(0)
     lengths, kinds = chance.integers(1, 30, 4000), chance.integers(0, 3, 4000)
     owners, words = chance.integers(0, 200, 4000), chance.integers(0, 50, 4000)
-    partner = match_two_by_two(lengths, kinds, owners, Draws(0), words)
+    partner = match_in_pairs(lengths, kinds, owners, EpochRandom(0), words)
     one = np.flatnonzero(partner >= 0)
     other = partner[one]
     assert len(one) > 3980 and (partner[other] == one).all()
     assert (kinds[one] == kinds[other]).all() and (owners[one] != owners[other]).all()
     assert (words[one] != words[other]).all() and abs(lengths[one] - lengths[other]).mean() < 0.1
-    assert (match_two_by_two(lengths, kinds, np.zeros(4000), Draws(0)) == -1).all()
-    assert (match_two_by_two(lengths, kinds, owners, Draws(1), words) != partner).mean() > 0.9
+    assert (match_in_pairs(lengths, kinds, np.zeros(4000), EpochRandom(0)) == -1).all()
+    assert (match_in_pairs(lengths, kinds, owners, EpochRandom(1), words) != partner).mean() > 0.9
 
 
 def test_files_are_sources_and_those_of_one_document_are_one_together() -> None:
     files, languages = np.array([0, 0, 1, 2, 2, 3, 4]), np.array([0, 0, 0, 0, 0, 1, 1])
-    assert source_groups(files, languages, np.arange(7)).tolist() == [0, 0, -1, 2, 2, -2, -2]
+    assert exchange_groups(files, languages, np.arange(7)).tolist() == [0, 0, -1, 2, 2, -2, -2]
     # Of the third file only one document is read.
-    assert source_groups(files, languages, np.array([0, 1, 2, 3, 3])).tolist() == [0, 0, -1, -1, -1]
+    assert exchange_groups(files, languages, np.array([0, 1, 2, 3, 3])).tolist() == [0, 0, -1, -1, -1]
 
 
 def test_a_source_of_one_document_is_read_but_not_judged() -> None:
@@ -264,13 +266,13 @@ def test_a_source_of_one_document_is_read_but_not_judged() -> None:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text(texts[0], encoding="utf-8")
     (folder / "b.txt").write_text("\n\n".join(texts[1:]), encoding="utf-8")
-    made = make_store(sorted(folder.glob("*.txt")), tokenizer(), folder / "store", Settings("lines", "blank"), 1)
+    made = build_store(sorted(folder.glob("*.txt")), tokenizer(), folder / "store", StoreSettings("lines", "blank"), 1)
     data = Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(3))
-    plan: Any = NSP().arrange(data, Packing(4096, 48), Draws(0))
+    plan: Any = NSP().arrange(data, Packing(4096, 48), EpochRandom(0))
     labels = plan.arrangement.labels
     assert (labels["nsp"][labels["first document"] == 0] == -1).all()
     assert (labels["nsp"][labels["first document"] > 0] >= 0).mean() > 0.7
-    judged = NSP().corrupt(plan.pack(0), made.tokenizer, Draws(0))
+    judged = NSP().corrupt(plan.pack(0), made.tokenizer, EpochRandom(0))
     assert len(judged.targets["nsp"][0]) == (judged.labels["nsp"] >= 0).sum() < len(judged.lengths)
 
 
@@ -281,14 +283,14 @@ def accuracy_after_training(objective: str, data: Data, held_out: Data, steps: i
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
     sizes |= {"vocab_size": data.tokenizer.size, "max_position_embeddings": 64, "hidden_dropout_prob": 0}
     family = FAMILIES["bert"]
-    root = Root(family.build(family.read_config(sizes)))
+    root = Network(family.build(family.read_config(sizes)))
     root.heads[objective] = joint.objectives[0].head(root.backbone)
     optimizer = torch.optim.AdamW(root.parameters(), lr=1e-3)
     packing, step, epoch = Packing(2048, 48), 0, 0
     while step < steps:
-        plan = joint.arrange(data, packing, Draws(0, epoch))
+        plan = joint.arrange(data, packing, EpochRandom(0, epoch))
         for index in range(min(len(plan), steps - step)):
-            batch = collate(joint.corrupt(plan.pack(index), data.tokenizer, Draws(0, epoch)))
+            batch = collate(joint.corrupt(plan.pack(index), data.tokenizer, EpochRandom(0, epoch)))
             loss = joint.loss(root.heads, root.backbone, batch)
             optimizer.zero_grad()
             loss.over(batch.counts).backward()
@@ -299,7 +301,7 @@ def accuracy_after_training(objective: str, data: Data, held_out: Data, steps: i
     right = total = 0.0
     with torch.no_grad():
         while total < count:
-            draws = Draws(1, epoch)
+            draws = EpochRandom(1, epoch)
             epoch += 1
             plan = joint.arrange(held_out, packing, draws)
             for index in range(len(plan)):

@@ -10,24 +10,24 @@ import pytest
 import torch
 
 from material import data
-from pretune.backbones.bidirectional import TwoWays
-from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.bidirectional import BidirectionalBackbone
+from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize
-from pretune.nn.output_heads import VocabularyHead
-from pretune.nn.recurrent import Recurrence, RecurrentLayer
+from pretune.nn.output_heads import TiedVocabularyHead
+from pretune.nn.recurrent import RecurrentCells, RecurrentLayer
 from pretune.objectives import parse_objective
 from pretune.objectives.pretraining.bilm import BiLM
 from pretune.objectives.pretraining.lm import LM
-from pretune.objectives.pretraining.stateful_batches import LaneEpoch, lanes_epoch
+from pretune.objectives.pretraining.stateful_batches import StreamEpoch, stream_epoch
 from pretune.packed import Batch, pack
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences, collate
 
 PACKING = Packing(64, 16, lanes=2)
 
 
-def streams(epoch: LaneEpoch, backward: bool) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def streams(epoch: StreamEpoch, backward: bool) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Ids, next ones and beginnings of every lane, all its time, in the order in which they are read."""
     found: dict[int, list[np.ndarray]] = {}
     for index in range(len(epoch)):
@@ -41,9 +41,9 @@ def streams(epoch: LaneEpoch, backward: bool) -> list[tuple[np.ndarray, np.ndarr
 
 @pytest.mark.parametrize("framed", [False, True])
 def test_a_backward_stream_is_a_forward_stream_read_from_its_end(framed: bool) -> None:
-    made, draws = data(), Draws(3)
+    made, draws = data(), EpochRandom(3)
     ahead, back = (
-        streams(lanes_epoch(made, PACKING, draws, backward=way, framed=framed), way) for way in (False, True)
+        streams(stream_epoch(made, PACKING, draws, backward=way, framed=framed), way) for way in (False, True)
     )
     for (ids, following, fresh), (ids_back, following_back, fresh_back) in zip(ahead, back, strict=True):
         assert ids.tolist() == ids_back[::-1].tolist()
@@ -63,13 +63,13 @@ def test_a_backward_stream_is_a_forward_stream_read_from_its_end(framed: bool) -
 
 
 def test_template_tokens_are_special_and_start_words() -> None:
-    pack = lanes_epoch(data(), PACKING, Draws(3), framed=True).pack(0)
+    pack = stream_epoch(data(), PACKING, EpochRandom(3), framed=True).pack(0)
     assert (pack.columns["special"] == data().tokenizer.specials[pack.ids]).all()
     assert pack.columns["word"][pack.columns["special"]].all() and not pack.columns["word"].all()
 
 
 def test_a_backward_language_model_predicts_the_token_before() -> None:
-    made, draws = data(), Draws(1)
+    made, draws = data(), EpochRandom(1)
     plan = LM(backward=True).arrange(made, Packing(96, 32), draws)
     sequences = LM(backward=True).corrupt(plan.pack(0), made.tokenizer, draws)
     at, target = sequences.targets["lm"]
@@ -77,15 +77,17 @@ def test_a_backward_language_model_predicts_the_token_before() -> None:
     assert set(range(len(sequences.ids))) - set(at.tolist()) == set(sequences.offsets[:-1].tolist())
 
 
-def stack(vocabulary: int, backward: bool = False) -> Recurrent:
+def stack(vocabulary: int, backward: bool = False) -> RecurrentBackbone:
     torch.manual_seed(0)
-    layers = [RecurrentLayer(Recurrence(12, 12)) for _ in range(2)]
-    head = lambda: VocabularyHead(vocabulary)  # noqa: E731
-    return initialize(Recurrent(Embeddings(vocabulary, 12), layers, vocabulary_head=head, backward=backward), 0.3)
+    layers = [RecurrentLayer(RecurrentCells(12, 12)) for _ in range(2)]
+    head = lambda: TiedVocabularyHead(vocabulary)  # noqa: E731
+    return initialize(
+        RecurrentBackbone(Embeddings(vocabulary, 12), layers, vocabulary_head=head, backward=backward), 0.3
+    )
 
 
 def test_a_backward_stack_sees_only_later_tokens() -> None:
-    made, draws = data(), Draws(1)
+    made, draws = data(), EpochRandom(1)
     backbone = stack(made.tokenizer.size, backward=True)
     plan = LM(backward=True).arrange(made, Packing(96, 32), draws)
     batch = collate(LM(backward=True).corrupt(plan.pack(0), made.tokenizer, draws))
@@ -97,9 +99,9 @@ def test_a_backward_stack_sees_only_later_tokens() -> None:
     assert seen == list(range(int(batch.packed[0].offsets[1]) - 3))  # the embeddings come from the end
 
 
-def windows(epoch: LaneEpoch | object, objective: LM | BiLM, count: int) -> list[Batch]:
+def windows(epoch: StreamEpoch | object, objective: LM | BiLM, count: int) -> list[Batch]:
     made: list[Sequences] = [epoch.pack(index) for index in range(count)]  # type: ignore[attr-defined]
-    return [collate(objective.corrupt(sequences, data().tokenizer, Draws(0))) for sequences in made]
+    return [collate(objective.corrupt(sequences, data().tokenizer, EpochRandom(0))) for sequences in made]
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -109,7 +111,7 @@ def test_windows_with_recurrent_state_equal_one_long_text(backward: bool) -> Non
     head = objective.head(backbone)
     losses = []
     for length in (16, 48):
-        epoch = objective.arrange(data(), Packing(length, length), Draws(2))
+        epoch = objective.arrange(data(), Packing(length, length), EpochRandom(2))
         carry, total, count = None, 0.0, 0.0
         for batch in windows(epoch, objective, len(epoch)):
             batch.carry = carry
@@ -125,7 +127,7 @@ def test_reading_backward_equals_reading_reversed_text_forward(device: str) -> N
     """States and gradients, window after window, with the state carried on."""
     size = data().tokenizer.size
     ways = [stack(size, backward).to(device) for backward in (False, True)]
-    epoch = lanes_epoch(data(), PACKING, Draws(2), backward=True)
+    epoch = stream_epoch(data(), PACKING, EpochRandom(2), backward=True)
     carries: list[Any] = [None, None]
     for index in range(0, len(epoch), 2):
         lanes = epoch.pack(index)
@@ -152,16 +154,16 @@ def test_both_directions_continue_in_their_own_streams() -> None:
     ways = [stack(data().tokenizer.size) for _ in range(2)]
     for way in ways:
         way.embed = embed
-    backbone = initialize(TwoWays(*ways), 0.3).eval()
+    backbone = initialize(BidirectionalBackbone(*ways), 0.3).eval()
     head = objective.head(backbone)
     losses = []
     for length in (16, 48):
-        epoch = objective.arrange(data(), Packing(length, length), Draws(2))
+        epoch = objective.arrange(data(), Packing(length, length), EpochRandom(2))
         carry, found = None, np.zeros(4)
         for batch in windows(epoch, objective, len(epoch)):
             batch.carry = carry
             loss = objective.loss(head, backbone, batch)
-            carry = backbone.restore_carry({name: x.clone() for name, x in loss.carry.tensors().items()})
+            carry = backbone.restore_state({name: x.clone() for name, x in loss.carry.tensors().items()})
             names = ("forward", "forward/of", "backward", "backward/of")
             found += [float(loss.logs[f"bilm/{name}"]) for name in names]
         losses.append(found)

@@ -15,16 +15,16 @@ import torch
 from material import TEMPLATES, encoder_decoder, stack, two_ways
 from pretune.backbones.encoder import Encoder
 from pretune.families.encoders.xlm import XlmConfig, build
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.objectives import Data, parse_objective
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing
-from pretune.text.store.builder import Settings, make_store
-from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.text.store.builder import StoreSettings, build_store
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, evaluate_loss, train
-from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 NAMES = ["ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal"]
 VERBS = ["sees", "hears", "feeds", "finds", "likes", "paints"]
@@ -47,10 +47,10 @@ def little_world() -> Data:
     tokenizer = train_tokenizer(
         [Document(line, folder, 1) for line in lines], "wordpiece", 120, sentinels=12, lowercase=True
     )
-    store = make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line"), 1)
+    store = build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
     texts = [s for document in documents for s in document]
     pairs = [" ".join(CIPHER.get(word, word) for word in s.removesuffix(".").split()) + "." for s in texts]
-    rows = Labeled(Path("rows"), {}, texts, pairs, ["en xx"] * len(texts))
+    rows = LabeledRows(Path("rows"), {}, texts, pairs, ["en xx"] * len(texts))
     documents, languages = np.arange(store.documents), {"en": 0, "xx": 1}
     return Data(tokenizer, TEMPLATES["t5"], store=store, documents=documents, rows=rows, languages=languages)
 
@@ -68,7 +68,7 @@ def learn(name: str, steps: int) -> tuple[Training, dict[str, float]]:
     make = {"prefix": stack, "tlm": xlm, "bilm": two_ways}.get(mixture.objectives[0].name, encoder_decoder)
     if make in (xlm, two_ways):
         data = replace(data, template=TEMPLATES["bert"])
-    root = Root(make(data.tokenizer.size, width=64))
+    root = Network(make(data.tokenizer.size, width=64))
     for objective in mixture.objectives:
         torch.manual_seed(0)
         root.heads[objective.name] = objective.head(root.backbone)
@@ -76,9 +76,9 @@ def learn(name: str, steps: int) -> tuple[Training, dict[str, float]]:
         root=root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, 64), seed=0),
         budget=Budget(steps=steps),
-        optimizer=fill(Optimizer, Optimizer(lr=3e-3, betas=(0.9, 0.98), decay=0.0, clip=1.0)),
-        schedule=fill(Schedule, Schedule(kind="constant", warmup=20 / steps)),
-        watching=fill(Watching, Watching(log=10, save=0)),
+        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, betas=(0.9, 0.98), decay=0.0, clip=1.0)),
+        schedule=resolve_section(Schedule, Schedule(kind="constant", warmup=20 / steps)),
+        watching=resolve_section(Monitoring, Monitoring(log=10, save=0)),
     )
     return training, train(training)
 

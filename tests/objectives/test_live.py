@@ -10,25 +10,25 @@ import pytest
 from pretune import PretuneError, show
 from pretune.cli import main
 from pretune.objectives import OBJECTIVES, task_names
-from pretune.objectives.demo import SENTENCE, examples
+from pretune.objectives.demo import SENTENCE, demonstrate
 
 PARTY = "Thank you for inviting me to your party last week."
 
 
 def one(expression: str, text: str = SENTENCE, seed: int = 0) -> dict[str, str]:
-    (row,) = examples(text, [expression], seed)
+    (row,) = demonstrate(text, [expression], seed)
     return row
 
 
 def test_every_objective_is_shown_and_those_with_other_data_say_so() -> None:
-    rows = {row["objective"]: row for row in examples()}
+    rows = {row["objective"]: row for row in demonstrate()}
     assert set(OBJECTIVES) <= set(rows)
     for name, row in rows.items():
         assert row["reads"] and row["says"], name
     noted = {name for name, row in rows.items() if "built-in" in row.get("note", "")}
     tasks = set(task_names())
     assert noted == {"tlm", "trtd", "translate", "dlm", "item", "nsp", "sop", "skip_thought"} | tasks
-    assert rows == {row["objective"]: row for row in examples()}
+    assert rows == {row["objective"]: row for row in demonstrate()}
 
 
 def test_tasks_say_what_is_right() -> None:
@@ -61,7 +61,7 @@ def test_what_is_read_and_what_is_said_make_up_the_text(seed: int) -> None:
     mlm, mass = "mlm(rate=0.4,masked=1,swapped=0)", "mass(masked=1,swapped=0)"
     spans, rtd = "spans(rate=0.4,mean=2)", "rtd(rate=0.4)"
     shown = [spans, mlm, mass, rtd, "prefix", "shuffle", "denoise", "lm", "bilm"]
-    rows = {row["objective"]: row for row in examples(text, shown, seed)}
+    rows = {row["objective"]: row for row in demonstrate(text, shown, seed)}
 
     found = dict(re.findall(r"(<\w+>) ([^<]*)", rows[spans]["says"]))
     assert " ".join(found.get(word, word).strip() for word in rows[spans]["reads"].split()) == text
@@ -88,7 +88,7 @@ def inside(row: dict[str, str]) -> list[str]:
 
 def test_text_of_several_documents_is_enough_for_those_that_need_them() -> None:
     text = "One. Two. Three.\n\nFour. Five. Six."
-    rows = examples(text, ["skip_thought", "nsp", "sop", "mlm+nsp"])
+    rows = demonstrate(text, ["skip_thought", "nsp", "sop", "mlm+nsp"])
     assert not any("note" in row for row in rows)
     assert rows[0]["says"] == "One. / Three."
     assert {one("sop", text, seed)["says"] for seed in range(4)} == {"in order", "swapped"}
@@ -107,7 +107,7 @@ def test_the_verb_takes_text_and_one_objective(capsys: pytest.CaptureFixture[str
 
 def test_what_cannot_be_shown_is_refused_in_a_line() -> None:
     with pytest.raises(PretuneError, match="--text is empty"):
-        examples("  \n ")
+        demonstrate("  \n ")
     with pytest.raises(PretuneError, match="--text applies only to objectives"):
         show("presets", text="words")
     with pytest.raises(PretuneError, match="unknown option"):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from material import KINDS, data, store
 from pretune.objectives.pretraining.lm import LM
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.document_spans import cut_documents
 from pretune.text.packing.sequences import Packing
 from pretune.text.tokenizers.training import Kind
@@ -16,8 +16,8 @@ from pretune.text.tokenizers.training import Kind
 @pytest.mark.parametrize("kind", KINDS)
 def test_targets_are_the_next_tokens(kind: Kind) -> None:
     source = data(kind)
-    sequences = LM().arrange(source, Packing(512, 64), Draws(0)).pack(1)
-    sequences = LM().corrupt(sequences, source.tokenizer, Draws(0))
+    sequences = LM().arrange(source, Packing(512, 64), EpochRandom(0)).pack(1)
+    sequences = LM().corrupt(sequences, source.tokenizer, EpochRandom(0))
     at, target = sequences.targets["lm"]
     assert (target == sequences.ids[at + 1]).all()
     assert len(at) == len(sequences.ids) - len(sequences.lengths)
@@ -30,10 +30,10 @@ def test_streams_predict_every_token_of_a_document_except_the_first(
     per: int, window: int, groups: int, seed: int
 ) -> None:
     source = data()
-    epoch = LM(stateful=True).arrange(source, Packing(per * window, window, lanes=groups), Draws(seed))
+    epoch = LM(stateful=True).arrange(source, Packing(per * window, window, lanes=groups), EpochRandom(seed))
     seen: list[int] = []
     for index in range(len(epoch)):
-        sequences = LM(stateful=True).corrupt(epoch.pack(index), source.tokenizer, Draws(seed))
+        sequences = LM(stateful=True).corrupt(epoch.pack(index), source.tokenizer, EpochRandom(seed))
         at, target = sequences.targets["lm"]
         inside = at[:-1][np.diff(at) == 1]
         same_lane = sequences.owner[inside] == sequences.owner[np.minimum(inside + 1, len(sequences.ids) - 1)]
@@ -48,7 +48,7 @@ def test_streams_predict_every_token_of_a_document_except_the_first(
 @given(st.integers(3, 80), st.integers(0, 3), st.integers(0, 9))
 def test_cutting_covers_every_token_once_in_whole_sentences(length: int, epoch: int, seed: int) -> None:
     chosen = np.arange(store().documents)[:: 1 + seed % 3]
-    starts, lengths, owner = cut_documents(store(), chosen, length, Draws(seed, epoch))
+    starts, lengths, owner = cut_documents(store(), chosen, length, EpochRandom(seed, epoch))
     bounds = store().sentence_offsets[store().document_offsets]
     assert (lengths > 0).all() and (lengths <= length).all()
     for document in chosen:
@@ -63,5 +63,5 @@ def test_cutting_covers_every_token_once_in_whole_sentences(length: int, epoch: 
 
 def test_cuts_move_from_epoch_to_epoch() -> None:
     chosen = np.arange(store().documents)
-    first, second = (cut_documents(store(), chosen, 40, Draws(0, epoch))[0] for epoch in (1, 2))
+    first, second = (cut_documents(store(), chosen, 40, EpochRandom(0, epoch))[0] for epoch in (1, 2))
     assert set(first.tolist()) != set(second.tolist())

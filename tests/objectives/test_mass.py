@@ -6,17 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from material import KINDS, TEMPLATES, data
-from pretune.objectives.seq2seq.mass import Mass
-from pretune.runtime.randomness import Draws
+from pretune.objectives.seq2seq.mass import MASS
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.training import Kind
 
 
 def corrupted(
-    kind: Kind, objective: Mass, seed: int, epoch: int = 0, template: str = "bert"
+    kind: Kind, objective: MASS, seed: int, epoch: int = 0, template: str = "bert"
 ) -> tuple[Sequences, Sequences]:
     source = data(kind, template=template)
-    draws = Draws(seed, epoch)
+    draws = EpochRandom(seed, epoch)
     plan = objective.arrange(source, Packing(1024, 64), draws)
     index = seed % len(plan)
     return plan.pack(index), objective.corrupt(plan.pack(index), source.tokenizer, draws)
@@ -34,7 +34,7 @@ def corrupted(
 def test_half_of_the_text_is_masked_and_written_at_its_own_places(
     kind: Kind, seed: int, epoch: int, share: float, removed: bool, template: str
 ) -> None:
-    clean, noisy = corrupted(kind, Mass(share=share, masked=1.0, removed=removed), seed, epoch, template)
+    clean, noisy = corrupted(kind, MASS(share=share, masked=1.0, removed=removed), seed, epoch, template)
     mask = data(kind).tokenizer.role("mask")
     assert noisy.second is not None and (noisy.lengths == clean.lengths).all()
     side = noisy.second
@@ -65,7 +65,7 @@ def test_replacements_follow_their_shares() -> None:
     tokenizer = data().tokenizer
     counts = {"mask": 0, "same": 0, "other": 0}
     for seed in range(40):
-        clean, noisy = corrupted("wordpiece", Mass(), seed)
+        clean, noisy = corrupted("wordpiece", MASS(), seed)
         assert noisy.second is not None and noisy.second.positions is not None
         at = clean.offsets[noisy.second.owner] + noisy.second.positions
         now, was = noisy.ids[at], clean.ids[at]
@@ -83,7 +83,7 @@ def test_replacements_follow_their_shares() -> None:
 def test_fragments_start_everywhere() -> None:
     begins: list[float] = []
     for seed in range(30):
-        clean, noisy = corrupted("wordpiece", Mass(), seed)
+        clean, noisy = corrupted("wordpiece", MASS(), seed)
         assert noisy.second is not None and noisy.second.positions is not None
         first = noisy.second.positions[noisy.second.offsets[:-1]] - 1
         free = clean.lengths - 2 - noisy.second.lengths

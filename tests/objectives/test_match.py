@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 import pretune as pt
 from material import BEASTS, COLORS, KINDS, TEMPLATE, few_words, learn, stack, store, write
 from pretune import PretuneError
-from pretune.objectives import Data, alone, parse_objective
+from pretune.objectives import Data, parse_objective, single_objective
 from pretune.objectives.tasks.match import Match, MatchHead
 from pretune.packed import pack_lists
-from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.span_pairs import find_words, read_marked, token_offsets
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.examples.span_pairs import find_words, read_span_pairs, token_offsets
 from pretune.text.packing.sequences import Packing
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
@@ -59,7 +59,7 @@ def test_it_learns_where_to_look(tmp_path: Path) -> None:
         run.predict(["the cat saw the dog"])
 
 
-def marked(table: Labeled, row: int) -> list[str]:
+def marked(table: LabeledRows, row: int) -> list[str]:
     first, second = table.more["spans"][row]
     other = table.texts if table.pairs is None else table.pairs
     return [table.texts[row][slice(*first)], other[row][slice(*second)]]
@@ -69,13 +69,13 @@ def test_spans_are_given_by_offsets_or_by_words(tmp_path: Path) -> None:
     by_word = write(
         tmp_path / "a.jsonl", [{"word": "bank", "sentence1": "Banks? A Bank!", "sentence2": "embankment", "label": 0}]
     )
-    assert marked(read_marked(by_word), 0) == ["Bank", "bank"]
+    assert marked(read_span_pairs(by_word), 0) == ["Bank", "bank"]
     text = "He said that he saw him , and he ran ."
     target = {"span1_text": "he", "span1_index": 3, "span2_text": "he", "span2_index": 8}
     wsc = write(tmp_path / "b.jsonl", [{"text": text, "target": target, "label": True}])
-    assert read_marked(wsc).more["spans"] == [((13, 15), (30, 32))]
+    assert read_span_pairs(wsc).more["spans"] == [((13, 15), (30, 32))]
     named = write(tmp_path / "c.jsonl", [{"text": text, "a": "saw him", "b": "ran", "label": 1}])
-    table = read_marked(named, {"word1": "a", "word2": "b"}, labels=False)
+    table = read_span_pairs(named, {"word1": "a", "word2": "b"}, labels=False)
     assert marked(table, 0) == ["saw him", "ran"] and table.labels is None
     assert find_words("new\nyork", "in New  York now") == [(3, 12)]
 
@@ -107,7 +107,9 @@ def test_bad_spans_are_refused_with_their_place(tmp_path: Path, row: dict[str, o
         else r"a\.jsonl: 1 of 1 rows have spans that are not in their texts: "
     )
     with pytest.raises(PretuneError, match=place + message):
-        Match(labels=("1",)).lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=read_marked(file)), 32)
+        Match(labels=("1",)).tokenize_examples(
+            Data(Tokenizer.load(few_words()), TEMPLATE, rows=read_span_pairs(file)), 32
+        )
 
 
 def test_rows_with_bad_spans_can_be_left_out(tmp_path: Path) -> None:
@@ -161,9 +163,9 @@ def test_cut_texts_keep_their_spans(length: int, pair: bool, draw: st.DataObject
     first, at = text()
     second, other = text() if pair else (first, at)
     spans = [((at, at + 3), (other, other + 3))]
-    table = Labeled(Path("x"), {}, [first], [second] if pair else None, ["a"], [1], {"spans": spans})
+    table = LabeledRows(Path("x"), {}, [first], [second] if pair else None, ["a"], [1], {"spans": spans})
     tokenizer = Tokenizer.load(few_words())
-    laid = Match(("a",)).lay_out(Data(tokenizer, TEMPLATE, rows=table), length)
+    laid = Match(("a",)).tokenize_examples(Data(tokenizer, TEMPLATE, rows=table), length)
     sequences = laid.take(np.arange(1))
     assert len(sequences.ids) <= length
     found = sequences.columns["span"]
@@ -177,16 +179,16 @@ def test_cut_texts_keep_their_spans(length: int, pair: bool, draw: st.DataObject
 def test_spans_too_far_apart_are_refused() -> None:
     text = "cat " + "red " * 30 + "dog"
     spans = [((0, 3), (len(text) - 3, len(text)))]
-    table = Labeled(Path("far.csv"), {}, [text], None, ["a"], [7], {"spans": spans})
+    table = LabeledRows(Path("far.csv"), {}, [text], None, ["a"], [7], {"spans": spans})
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
-    Match(("a",)).lay_out(data, 40)
+    Match(("a",)).tokenize_examples(data, 40)
     with pytest.raises(
         PretuneError, match=r"far\.csv, line 7: the spans do not fit into a sequence of 20 tokens; choose"
     ):
-        Match(("a",)).lay_out(data, 20)
+        Match(("a",)).tokenize_examples(data, 20)
     writes = Template(single=("A", "end"), pair=("B", "end"), target=("padding", "A", "end"))
     with pytest.raises(PretuneError, match="choose an encoder"):
-        Match(("a",)).lay_out(Data(data.tokenizer, writes, rows=table), 40)
+        Match(("a",)).tokenize_examples(Data(data.tokenizer, writes, rows=table), 40)
 
 
 def test_the_head_by_hand_and_in_fixed_shapes() -> None:
@@ -203,12 +205,12 @@ def test_the_head_by_hand_and_in_fixed_shapes() -> None:
     texts = [f"the {color} {beast}" for color in COLORS for beast in BEASTS]
     spans = [((0, 3), (4, 4 + len(text.split()[1]))) for text in texts]
     labels = ["yes" if "cat" in text else "no" for text in texts]
-    table = Labeled(Path("x"), {}, texts, None, labels, list(range(len(texts))), {"spans": spans})
+    table = LabeledRows(Path("x"), {}, texts, None, labels, list(range(len(texts))), {"spans": spans})
     task = Match().fit(table)
-    joint = alone(task).joints[0]
+    joint = single_objective(task).joints[0]
     losses = []
     for packing in (Packing(160, 12, 20), Packing(160, 12, 40, fixed=True, rows=20)):
-        batch = Stream(joint, Data(tokenizer, TEMPLATE, rows=table), packing, seed=0).batch(0, 0, 0.0)
+        batch = DataStream(joint, Data(tokenizer, TEMPLATE, rows=table), packing, seed=0).batch(0, 0, 0.0)
         torch.manual_seed(1)
         head = task.head(backbone).eval()
         losses.append(task.loss(head, backbone, batch).over(batch.counts))

@@ -14,14 +14,21 @@ from hypothesis import strategies as st
 from material import KINDS, data
 from pretune import PretuneError
 from pretune.objectives import parse_objective
-from pretune.objectives.pretraining.masking import choose, geometric, inverse, join, runs, spans
+from pretune.objectives.pretraining.masking import (
+    choose_masked,
+    first_of_run,
+    geometric_weights,
+    inverse_length_weights,
+    run_starts,
+    span_units,
+)
 from pretune.objectives.pretraining.mlm import MLM
 from pretune.objectives.pretraining.span_boundary import PLACES, boundary_targets
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 PHRASES = [
     "of the",
@@ -51,7 +58,7 @@ def make(unit: str = "token", **options: Any) -> MLM:
 
 def masked(kind: Kind, objective: MLM, seed: int, epoch: int, progress: float = 0.0) -> tuple[Sequences, Sequences]:
     source = data(kind)
-    draws = Draws(seed, epoch, progress)
+    draws = EpochRandom(seed, epoch, progress)
     plan = objective.arrange(source, Packing(1024, 64), draws)
     index = seed % len(plan)
     return plan.pack(index), objective.corrupt(plan.pack(index), source.tokenizer, draws)
@@ -100,8 +107,8 @@ def check_boundaries(clean: Sequences, noisy: Sequences) -> None:
     assert (target == clean.ids[left + 1 + place]).all()
     assert not hidden[left].any() and not hidden[right].any()
     assert (clean.owner[left] == clean.owner[right]).all()
-    runs = np.cumsum(np.append(0, hidden))
-    assert (runs[right] - runs[left + 1] == right - left - 1).all()
+    run_starts = np.cumsum(np.append(0, hidden))
+    assert (run_starts[right] - run_starts[left + 1] == right - left - 1).all()
     # The template's special tokens are boundaries too: only what lies deep inside a long span is left out.
     assert len(set((left + 1 + place).tolist())) == len(target)
     assert len(target) >= hidden.sum() - np.maximum(0, right - left - 1 - PLACES).sum()
@@ -130,14 +137,18 @@ def test_rates_are_kept_by_every_unit(unit: str) -> None:
     assert 0.15 - 0.005 - 4 * deviation < hidden / free < 0.15 + 4 * deviation  # words that do not fit are left out
 
 
-@pytest.mark.parametrize(("unit", "shares"), [("span", geometric(0.2, 10)), ("ngram", inverse(3))])
+@pytest.mark.parametrize(
+    ("unit", "shares"), [("span", geometric_weights(0.2, 10)), ("ngram", inverse_length_weights(3))]
+)
 def test_lengths_of_spans_follow_their_distribution(unit: str, shares: Any) -> None:
     counts = np.zeros(len(shares))
     for seed in range(40):
         clean = masked("wordpiece", make(unit), seed, 0)[0]
-        units = spans(clean, Draws(seed), shares)
-        breaks = np.append(runs(clean, units), True)
-        assert (units.unit[runs(clean, units)] == units.first[runs(clean, units)]).all()  # none reaches across a break
+        units = span_units(clean, EpochRandom(seed), shares)
+        breaks = np.append(run_starts(clean, units), True)
+        assert (
+            units.unit[run_starts(clean, units)] == units.first[run_starts(clean, units)]
+        ).all()  # none reaches across a break
         starts = np.append(np.flatnonzero(units.unit == units.first), len(units.first))
         lengths = np.diff(starts)
         assert (units.unit <= units.first).all() and lengths.max() <= len(shares)
@@ -159,7 +170,12 @@ def test_words_have_about_the_same_chance_wherever_they_stand() -> None:
     many = Sequences(
         np.arange(60 * 2000), np.full(2000, 60), np.arange(2000), {k: np.tile(v, 2000) for k, v in bare.items()}
     )
-    hidden = np.bincount(choose(many, 0.15, Draws(0), spans(many, Draws(0), geometric(0.2, 10))) % 60) / 2000
+    hidden = (
+        np.bincount(
+            choose_masked(many, 0.15, EpochRandom(0), span_units(many, EpochRandom(0), geometric_weights(0.2, 10))) % 60
+        )
+        / 2000
+    )
     assert hidden.mean() == pytest.approx(0.15)
     deviation = (0.15 * 0.85 / 2000) ** 0.5
     assert (np.abs(hidden - 0.15) < 0.035 + 4 * deviation).all()
@@ -189,11 +205,11 @@ def test_spans_end_where_sequences_do_without_any_special_tokens() -> None:
         np.arange(40), np.full(4, 10), np.arange(4), {"special": np.zeros(40, dtype=bool), "word": word.copy()}
     )
     for seed in range(50):
-        draws = Draws(seed)
-        units = spans(bare, draws, geometric(0.2, 10))
+        draws = EpochRandom(seed)
+        units = span_units(bare, draws, geometric_weights(0.2, 10))
         assert (units.unit // 10 == units.first // 10).all()
-        at = choose(bare, 0.5, draws, units)
-        first = join(bare, at)
+        at = choose_masked(bare, 0.5, draws, units)
+        first = first_of_run(bare, at)
         assert (first // 10 == at // 10).all()
         good, places = boundary_targets(bare, at, first)
         assert ((places[:, 0] // 10 == at[good] // 10) & (places[:, 1] // 10 == at[good] // 10)).all()
@@ -230,10 +246,10 @@ def test_copies_come_again_in_another_order(name: str) -> None:
 
     def read(epoch: int) -> list[tuple[int, ...]]:
         """All sequences of an epoch as a model reads them."""
-        plan = joint.arrange(data(), Packing(512, 48), Draws(7, epoch))
+        plan = joint.arrange(data(), Packing(512, 48), EpochRandom(7, epoch))
         found = []
         for index in range(len(plan)):
-            noisy = joint.corrupt(plan.pack(index), data().tokenizer, Draws(7, epoch))
+            noisy = joint.corrupt(plan.pack(index), data().tokenizer, EpochRandom(7, epoch))
             found += [tuple(part.tolist()) for part in np.split(noisy.ids, noisy.offsets[1:-1])]
         return found
 
@@ -251,7 +267,7 @@ def test_a_batch_follows_from_seed_epoch_and_index_alone(name: str) -> None:
     for number, joint in enumerate(mixture.joints):
         made = []
         for wanted in ([(0, 0), (0, 1), (2, 1)], [(2, 1), (0, 1), (0, 0), (1, 0)]):  # whatever was asked for before
-            stream = Stream(joint, data(), Packing(512, 48, fixed=True), seed=number)
+            stream = DataStream(joint, data(), Packing(512, 48, fixed=True), seed=number)
             made.append({place: stream.batch(*place, progress=0.5) for place in wanted})
         for place in [(0, 0), (0, 1), (2, 1)]:
             one, other = (batches[place] for batches in made)
@@ -288,9 +304,9 @@ def test_a_tokenizer_without_a_mask_is_refused(name: str) -> None:
     whole = data().tokenizer
     roles = {role: token for role, token in whole.role_tokens.items() if role != "mask"}
     joint = parse_objective(name).joints[0]
-    sequences = joint.arrange(data(), Packing(512, 48), Draws(0)).pack(0)
+    sequences = joint.arrange(data(), Packing(512, 48), EpochRandom(0)).pack(0)
     with pytest.raises(PretuneError, match="this tokenizer has no 'mask' token"):
-        joint.corrupt(sequences, Tokenizer(whole.backend, roles), Draws(0))
+        joint.corrupt(sequences, Tokenizer(whole.backend, roles), EpochRandom(0))
 
 
 def test_replacements_follow_their_shares() -> None:
@@ -320,13 +336,13 @@ def test_masks_change_with_epoch_and_seed_and_with_nothing_else() -> None:
     objective = MLM()
     first = masked("wordpiece", objective, 0, 0)[1].targets["mlm"][0]
     assert (first == masked("wordpiece", objective, 0, 0)[1].targets["mlm"][0]).all()
-    plan = objective.arrange(data(), Packing(1024, 64), Draws(0))
-    other = objective.corrupt(plan.pack(0), data().tokenizer, Draws(0, epoch=1)).targets["mlm"][0]
+    plan = objective.arrange(data(), Packing(1024, 64), EpochRandom(0))
+    other = objective.corrupt(plan.pack(0), data().tokenizer, EpochRandom(0, epoch=1)).targets["mlm"][0]
     assert set(first) != set(other)
 
 
 def test_a_sequences_mask_does_not_depend_on_its_pack() -> None:
-    objective, draws = MLM(), Draws(5)
+    objective, draws = MLM(), EpochRandom(5)
     packs = {}
     for tokens in (256, 1024):
         plan = objective.arrange(data(), Packing(tokens, 64), draws)
@@ -342,9 +358,9 @@ def test_targets_fit_the_room() -> None:
     for rate in (0.15, 0.5):
         objective = MLM(rate=rate)
         packing = Packing(512, 64, sequences=40, fixed=True)
-        plan = objective.arrange(data(), packing, Draws(1))
+        plan = objective.arrange(data(), packing, EpochRandom(1))
         for index in range(len(plan)):
-            noisy = objective.corrupt(plan.pack(index), data().tokenizer, Draws(1))
+            noisy = objective.corrupt(plan.pack(index), data().tokenizer, EpochRandom(1))
             assert len(noisy.targets["mlm"][0]) <= objective.room(packing)["mlm"]
 
 
@@ -356,7 +372,7 @@ def test_logits_in_chunks_are_the_same_logits(name: str, monkeypatch: pytest.Mon
     found = []
     wide = make_training(name, 1).root.backbone.embed.vocabulary
     for most in (1 << 30, 300 * 7):
-        monkeypatch.setattr(objective, "MOST_LOGITS", most)
+        monkeypatch.setattr(objective, "MAX_LOGITS", most)
         training = make_training(name, 1)
         saved = 0
 

@@ -12,15 +12,15 @@ from material import TEMPLATE, data, store
 from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.pretraining.nsp import NSP
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**40), st.integers(0, 3), st.sampled_from([24, 40, 64]))
 def test_negatives_never_come_from_the_same_document_and_positives_follow(seed: int, epoch: int, length: int) -> None:
-    arrangement = NSP().arrange(data(), Packing(1024, length), Draws(seed, epoch)).arrangement  # type: ignore[attr-defined]
+    arrangement = NSP().arrange(data(), Packing(1024, length), EpochRandom(seed, epoch)).arrangement  # type: ignore[attr-defined]
     bounds = store().sentence_offsets[store().document_offsets]
     owner = lambda at: np.searchsorted(bounds, at, side="right") - 1  # noqa: E731
     label = arrangement.labels["nsp"]
@@ -39,7 +39,7 @@ def test_negatives_never_come_from_the_same_document_and_positives_follow(seed: 
 def test_half_of_the_pairs_are_negatives_and_every_text_is_read_once() -> None:
     share, starts = [], []
     for seed in range(30):
-        arrangement = NSP().arrange(data(), Packing(1024, 48), Draws(seed)).arrangement  # type: ignore[attr-defined]
+        arrangement = NSP().arrange(data(), Packing(1024, 48), EpochRandom(seed)).arrangement  # type: ignore[attr-defined]
         label = arrangement.labels["nsp"]
         share.append(label[label >= 0].mean())
         starts.append(arrangement.starts[arrangement.spans > 0])
@@ -51,7 +51,7 @@ def test_half_of_the_pairs_are_negatives_and_every_text_is_read_once() -> None:
 
 
 def test_the_template_and_segments_are_berts() -> None:
-    plan = NSP().arrange(data(), Packing(512, 48), Draws(0))
+    plan = NSP().arrange(data(), Packing(512, 48), EpochRandom(0))
     sequences = plan.pack(0)
     tokenizer = data().tokenizer
     for start, end in zip(sequences.offsets[:-1], sequences.offsets[1:], strict=True):
@@ -64,19 +64,21 @@ def test_the_template_and_segments_are_berts() -> None:
 def make_data(texts: list[str]) -> Data:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
-    made = make_store([folder / "a.txt"], store().tokenizer, folder / "store", Settings(layout="line"), 1)
+    made = build_store([folder / "a.txt"], store().tokenizer, folder / "store", StoreSettings(layout="line"), 1)
     return Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(made.documents))
 
 
 def test_corpora_without_pairs_are_refused() -> None:
     with pytest.raises(PretuneError, match="needs two documents or more"):
-        NSP(negatives=1.0).arrange(make_data(["One thing. Another thing. A third thing."]), Packing(99, 32), Draws(0))
+        NSP(negatives=1.0).arrange(
+            make_data(["One thing. Another thing. A third thing."]), Packing(99, 32), EpochRandom(0)
+        )
     with pytest.raises(PretuneError, match="needs documents of two sentences or more"):
-        NSP().arrange(make_data(["One thing.", "Another thing."]), Packing(99, 32), Draws(0))
+        NSP().arrange(make_data(["One thing.", "Another thing."]), Packing(99, 32), EpochRandom(0))
     with pytest.raises(PretuneError, match="leave no room for two texts"):
-        NSP().arrange(data(), Packing(99, 4), Draws(0))
+        NSP().arrange(data(), Packing(99, 4), EpochRandom(0))
     with pytest.raises(PretuneError, match="reads raw text"):
-        NSP().arrange(Data(store().tokenizer, TEMPLATE), Packing(99, 32), Draws(0))
+        NSP().arrange(Data(store().tokenizer, TEMPLATE), Packing(99, 32), EpochRandom(0))
 
 
 def test_joints_are_checked() -> None:

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from canary import LENGTH, TEMPLATE, store, xl
 from material import KINDS, TEMPLATES, data
 from pretune import PretuneError
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.pretraining.masking import words
+from pretune.objectives.pretraining.masking import word_units
 from pretune.objectives.pretraining.plm import PLM
 from pretune.packed import pack
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences, collate
 from pretune.text.tokenizers.training import Kind
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 from pretune.training.jobs.pretraining_data import held_out_batches
 from pretune.training.loop import evaluate_loss
-from pretune.training.settings import Watching
+from pretune.training.settings import Monitoring
 
 
 def corrupted(kind: Kind, objective: PLM, seed: int, epoch: int, template: str) -> tuple[Sequences, Sequences]:
-    source, draws = data(kind, template=template), Draws(seed, epoch)
+    source, draws = data(kind, template=template), EpochRandom(seed, epoch)
     plan = objective.arrange(source, Packing(512, 64), draws)
     index = seed % len(plan)
     return plan.pack(index), objective.corrupt(plan.pack(index), source.tokenizer, draws)
@@ -88,11 +88,11 @@ def test_orders_and_places_are_new_each_epoch_and_in_each_window() -> None:
     objective = PLM(stateful=True)
     seen = set()
     for epoch in range(2):
-        plan = objective.arrange(source, Packing(64, 64), Draws(0, epoch))
+        plan = objective.arrange(source, Packing(64, 64), EpochRandom(0, epoch))
         for index in range(3):
-            made = objective.corrupt(plan.pack(index), source.tokenizer, Draws(0, epoch))
+            made = objective.corrupt(plan.pack(index), source.tokenizer, EpochRandom(0, epoch))
             seen.add(tuple(made.columns["order"][:60]))
-            again = objective.corrupt(plan.pack(index), source.tokenizer, Draws(0, epoch))
+            again = objective.corrupt(plan.pack(index), source.tokenizer, EpochRandom(0, epoch))
             assert all((made.columns[name] == again.columns[name]).all() for name in made.columns)
     assert len(seen) == 6
 
@@ -106,7 +106,7 @@ def test_shares() -> None:
         kept = made.columns["stream"] == 0
         at = np.cumsum(kept)[made.targets["plm"][0]] - 1
         asked, text = asked + len(at), text + int((~clean.columns["special"]).sum())
-        whole = np.isin(words(clean).first, at)
+        whole = np.isin(word_units(clean).first, at)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], whole, [0]])))
         sizes += (edges[1::2] - edges[::2]).tolist()
     assert 0.85 / 6 < asked / text < 1.1 / 6
@@ -124,7 +124,7 @@ def test_no_state_sees_itself_or_what_is_later_in_the_order(parts: int, stateful
     if stateful:
         columns["fresh"] = np.isin(np.arange(20), [0, 5, 13])
     sequences = Sequences(np.arange(20) + 10, np.array([13, 7]), np.arange(2), columns=columns)
-    made = objective.corrupt(sequences, data().tokenizer, Draws(3))
+    made = objective.corrupt(sequences, data().tokenizer, EpochRandom(3))
     (packed,) = collate(made).packed
     kept: list[torch.Tensor] = []
     network.embed.register_forward_hook(lambda *parts: kept.append(parts[-1].detach().requires_grad_()) or kept[-1])
@@ -151,7 +151,7 @@ def test_what_was_predicted_in_the_segment_before_is_context_in_the_next() -> No
         for part in range(2):
             ids = np.arange(8) + 10 + 8 * part + change * (part == 0)
             made = Sequences(ids, np.array([8]), np.array([part]), columns=columns)
-            (packed,) = collate(objective.corrupt(made, source.tokenizer, Draws(0))).packed
+            (packed,) = collate(objective.corrupt(made, source.tokenizer, EpochRandom(0))).packed
             out = network(packed, carry=carry)
             carry = out.carry
         states.append(out.last)
@@ -163,11 +163,11 @@ def test_what_was_predicted_in_the_segment_before_is_context_in_the_next() -> No
 def test_batches_of_fixed_shapes_are_the_same_batches(stateful: str) -> None:
     torch.manual_seed(0)
     mixture = parse_objective(f"plm(stateful={stateful})")
-    root = Root(xl(8)).eval().requires_grad_(False)
+    root = Network(xl(8)).eval().requires_grad_(False)
     root.heads["plm"] = mixture.objectives[0].head(root.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    plain = Stream(mixture.joints[0], data, Packing(256, LENGTH), seed=0)
-    fixed = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
+    plain = DataStream(mixture.joints[0], data, Packing(256, LENGTH), seed=0)
+    fixed = DataStream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
     count = len(fixed.epoch_plan(0))
     shapes = set()
     for index in {0, 1, count - 2, count - 1}:  # windows and packs at an epoch's end are shorter
@@ -199,7 +199,9 @@ def test_any_backbone_can_do_it_by_its_mask_token() -> None:
     network = encoder()
     head = PLM().head(network)
     source = data()
-    made = PLM().corrupt(PLM().arrange(source, Packing(256, 64), Draws(0)).pack(0), source.tokenizer, Draws(0))
+    made = PLM().corrupt(
+        PLM().arrange(source, Packing(256, 64), EpochRandom(0)).pack(0), source.tokenizer, EpochRandom(0)
+    )
     made.ids %= 300
     made.targets["plm"] = (made.targets["plm"][0], made.targets["plm"][1] % 300)
     loss = PLM().loss(head, network, collate(made))
@@ -212,14 +214,14 @@ def test_held_out_text_goes_on_from_batch_to_batch_however_little_it_is(name: st
     """Windows of little text are short, and there is room for the filler, whatever training needs of it."""
     torch.manual_seed(0)
     (joint,) = parse_objective(name).joints
-    root = Root(xl(8)).eval().requires_grad_(False)
+    root = Network(xl(8)).eval().requires_grad_(False)
     root.heads[joint.objectives[0].name] = joint.objectives[0].head(root.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    packing = Stream(joint, data, Packing(1024, 16, lanes=2, fixed=True), seed=0).packing
+    packing = DataStream(joint, data, Packing(1024, 16, lanes=2, fixed=True), seed=0).packing
     for documents in ([0], [1, 2]):
         few = replace(data, documents=np.array(documents))
-        found = held_out_batches(joint, few, packing, Watching(packs=4))
-        plain = held_out_batches(joint, few, replace(packing, fixed=False), Watching(packs=4))
+        found = held_out_batches(joint, few, packing, Monitoring(packs=4))
+        plain = held_out_batches(joint, few, replace(packing, fixed=False), Monitoring(packs=4))
         losses = [
             evaluate_loss(root, joint, [batch for _, batch in batches], torch.device("cpu"))
             for batches in (found, plain)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from canary import encoder
 from material import KINDS, TEMPLATES, data
-from pretune.objectives.pretraining.prefix_lm import Prefix
-from pretune.runtime.randomness import Draws
+from pretune.objectives.pretraining.prefix_lm import PrefixLM
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences, collate
 from pretune.text.tokenizers.training import Kind
 
@@ -18,9 +18,9 @@ from pretune.text.tokenizers.training import Kind
 @settings(max_examples=12)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 3), template=st.sampled_from(sorted(TEMPLATES)))
 def test_prefix_and_targets_are_the_text(kind: Kind, seed: int, epoch: int, template: str) -> None:
-    source, draws = data(kind, template=template), Draws(seed, epoch)
-    plan = Prefix().arrange(source, Packing(512, 64), draws)
-    sequences = Prefix().corrupt(plan.pack(seed % len(plan)), source.tokenizer, draws)
+    source, draws = data(kind, template=template), EpochRandom(seed, epoch)
+    plan = PrefixLM().arrange(source, Packing(512, 64), draws)
+    sequences = PrefixLM().corrupt(plan.pack(seed % len(plan)), source.tokenizer, draws)
     clean = plan.pack(seed % len(plan))
     at, target = sequences.targets["prefix"]
     assert (sequences.ids == clean.ids).all()
@@ -41,8 +41,8 @@ def test_cuts_fall_everywhere() -> None:
     source = data()
     shares: list[float] = []
     for seed in range(20):
-        plan = Prefix().arrange(source, Packing(1024, 64), Draws(seed))
-        sequences = Prefix().corrupt(plan.pack(0), source.tokenizer, Draws(seed))
+        plan = PrefixLM().arrange(source, Packing(1024, 64), EpochRandom(seed))
+        sequences = PrefixLM().corrupt(plan.pack(0), source.tokenizer, EpochRandom(seed))
         size = np.add.reduceat(sequences.columns["prefix"], sequences.offsets[:-1]) - 2
         free = sequences.lengths - 4
         shares += (size[free > 8] / free[free > 8]).tolist()
@@ -54,7 +54,7 @@ def test_the_lectures_example() -> None:
     ids = np.arange(8) + 10
     for seed in range(200):
         sequences = Sequences(ids.copy(), np.array([8]), np.array([0]), columns={"special": np.zeros(8, dtype=bool)})
-        sequences = Prefix().corrupt(sequences, data().tokenizer, Draws(seed))
+        sequences = PrefixLM().corrupt(sequences, data().tokenizer, EpochRandom(seed))
         if sequences.columns["prefix"].sum() == 4:
             assert [words[i - 10] for i in sequences.targets["prefix"][1]] == ["join", "with", "you", "today"]
             return
@@ -67,7 +67,7 @@ def test_no_state_sees_what_it_predicts() -> None:
     lengths = np.array([9, 6])
     special = np.isin(np.arange(15), [0, 8, 9, 14])
     sequences = Sequences(np.arange(15) + 10, lengths, np.arange(2), columns={"special": special})
-    sequences = Prefix().corrupt(sequences, data().tokenizer, Draws(4))
+    sequences = PrefixLM().corrupt(sequences, data().tokenizer, EpochRandom(4))
     batch = collate(sequences)
     (packed,) = batch.packed
     kept: list[torch.Tensor] = []

@@ -17,10 +17,10 @@ from material import KINDS, TEMPLATES, stack, store
 from pretune.models.loading import load_model
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.tasks.prompt import Prompt
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.clozes import Cloze, name_words, one_token
-from pretune.text.examples.few_shot import draw_shots
-from pretune.text.examples.labeled import Labeled
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.clozes import Cloze, single_token, verbalizer_words
+from pretune.text.examples.few_shot import sample_per_class
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, collate
 from pretune.text.tokenizers.training import Kind
 from tiny import read, tiny, tune
@@ -71,14 +71,16 @@ def test_a_joint_with_mlm_leaves_the_gap_alone() -> None:
     data = Data(store().tokenizer, TEMPLATES["bert"], rows=labeled(["the value"] * 40))
     joint = parse_objective("prompt+0.5*mlm(rate=0.5,masked=1,swapped=0)", labels=("a", "the")).joints[0]
     data.rows.labels = ["a", "the"] * 20
-    sequences = joint.corrupt(joint.arrange(data, Packing(4096, 32), Draws(0)).pack(0), data.tokenizer, Draws(0))
+    sequences = joint.corrupt(
+        joint.arrange(data, Packing(4096, 32), EpochRandom(0)).pack(0), data.tokenizer, EpochRandom(0)
+    )
     at, _ = sequences.targets["prompt"]
     hidden, target = sequences.targets["mlm"]
     assert not set(at) & set(hidden) and data.tokenizer.role("mask") not in target
 
 
-def labeled(texts: list[str], pairs: list[str] | None = None) -> Labeled:
-    return Labeled(Path("x"), {}, texts, pairs, lines=list(range(2, 2 + len(texts))))
+def labeled(texts: list[str], pairs: list[str] | None = None) -> LabeledRows:
+    return LabeledRows(Path("x"), {}, texts, pairs, lines=list(range(2, 2 + len(texts))))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "items"])
@@ -88,7 +90,7 @@ def test_the_gap_stays_whatever_is_cut(kind: Kind, texts: list[str], length: int
     tokenizer = store(kind).tokenizer
     cloze = "A: {text} B: {pair} is [MASK]." if pair else "A: {text} is [MASK]."
     rows = labeled(texts, [text[::-1] for text in texts] if pair else None)
-    laid = Prompt(cloze=cloze).lay_out(Data(tokenizer, TEMPLATES["bert"], rows=rows), length)
+    laid = Prompt(cloze=cloze).tokenize_examples(Data(tokenizer, TEMPLATES["bert"], rows=rows), length)
     sequences = laid.take(np.arange(len(texts)))
     assert (sequences.lengths <= length).all()
     at = sequences.offsets[:-1] + sequences.labels["gap"]
@@ -101,17 +103,17 @@ def test_the_gap_stays_whatever_is_cut(kind: Kind, texts: list[str], length: int
 def test_outputs_are_the_words_logits_at_the_gaps() -> None:
     tokenizer = store().tokenizer
     backbone = stack(tokenizer.size).eval()
-    task = Prompt(cloze="is [MASK] or", words="x:the/y:a", labels=("x", "y")).knowing(tokenizer)
+    task = Prompt(cloze="is [MASK] or", words="x:the/y:a", labels=("x", "y")).with_tokenizer(tokenizer)
     head = task.head(backbone)
     rows = replace(labeled(["one", "two three four", ""]), labels=["x", "y", "x"])
-    laid = task.lay_out(Data(tokenizer, TEMPLATES["bert"], rows=rows), 20)
-    sequences = task.corrupt(laid.take(np.arange(3)), tokenizer, Draws(0))
+    laid = task.tokenize_examples(Data(tokenizer, TEMPLATES["bert"], rows=rows), 20)
+    sequences = task.corrupt(laid.take(np.arange(3)), tokenizer, EpochRandom(0))
     batch = collate(sequences)
     with torch.no_grad():
         out = task.outputs(head, backbone, batch)
         logits = head(backbone(*batch.packed).last, backbone.embed.tokens)
         loss = task.loss(head, backbone, batch)
-    words = [one_token(word, tokenizer) for word in ("the", "a")]
+    words = [single_token(word, tokenizer) for word in ("the", "a")]
     at, classes = sequences.targets["prompt"]
     torch.testing.assert_close(out, logits[at][:, words])
     expected = torch.nn.functional.cross_entropy(out, torch.from_numpy(classes), reduction="sum")
@@ -121,18 +123,18 @@ def test_outputs_are_the_words_logits_at_the_gaps() -> None:
 def test_shots_are_drawn_by_seed_and_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     rows = replace(labeled([f"text {i}" for i in range(30)]), labels=["a" if i % 3 else "b" for i in range(30)])
-    one, again, other = (draw_shots(rows, 4, seed) for seed in (0, 0, 1))
+    one, again, other = (sample_per_class(rows, 4, seed) for seed in (0, 0, 1))
     assert one.lines == again.lines != other.lines and sorted(one.labels) == ["a"] * 4 + ["b"] * 4
     said = capsys.readouterr().err
     assert f"8 of 30 rows, 4 per class with seed 0: lines {', '.join(map(str, one.lines))}" in said
-    assert len(draw_shots(rows, 15, 0)) == 25 and "only 10 of 'b'" in capsys.readouterr().err
+    assert len(sample_per_class(rows, 15, 0)) == 25 and "only 10 of 'b'" in capsys.readouterr().err
 
 
-PAIR = Labeled(Path("x"), {}, ["A"], ["B"], more={"more": ["{pair}"]})
+PAIR = LabeledRows(Path("x"), {}, ["A"], ["B"], more={"more": ["{pair}"]})
 
 
 def test_words_and_clozes() -> None:
-    assert name_words("good/bad", ["0", "1"]) == ["good", "bad"]
+    assert verbalizer_words("good/bad", ["0", "1"]) == ["good", "bad"]
     assert Cloze.parse("[MASK] is it").pieces == ("{text}", " [MASK]", " is it")
     assert Cloze.parse("{text}? [MASK], {pair}", pair=True).fill(PAIR, 0, "yes") == "A? yes, B"
     assert Cloze.parse("{text} {more}: [MASK]", more=["more"]).fill(PAIR, 0, "no") == "A {pair}: no"
@@ -163,7 +165,7 @@ def test_few_examples_take_labels_and_more_than_none(task: Path, tmp_path: Path)
     with pytest.raises(pt.PretuneError, match="shots=0: expected a number that is at least 1"):
         tune(task / "start", task / "train.csv", tmp_path / "run", "classify", shots=0)
     with pytest.raises(pt.PretuneError, match="examples without labels cannot be sampled per class"):
-        draw_shots(labeled(["a"]), 1, 0)
+        sample_per_class(labeled(["a"]), 1, 0)
     encoder_decoder: Any = TEMPLATES["t5"]
     with pytest.raises(pt.PretuneError, match="with an encoder-decoder, use generate"):
-        Prompt().lay_out(Data(store().tokenizer, encoder_decoder, rows=labeled(["a"])), 20)
+        Prompt().tokenize_examples(Data(store().tokenizer, encoder_decoder, rows=labeled(["a"])), 20)

@@ -7,9 +7,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretune.objectives.segment_ops import jostled, pick, running, shuffled, starts_of, take_groups, totals
+from pretune.objectives.segment_ops import (
+    local_shuffle,
+    reorder_groups,
+    segment_cumsum,
+    segment_sample,
+    segment_shuffle,
+    segment_starts,
+    segment_sum,
+)
 from pretune.objectives.seq2seq.noise import poisson, span_lengths
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 
 lengths_strategy = st.lists(st.integers(0, 30), min_size=1, max_size=12).map(np.array)
 seeds = st.integers(0, 2**40)
@@ -20,20 +28,22 @@ seeds = st.integers(0, 2**40)
 def test_exactly_so_many_are_picked_and_rows_do_not_mix(lengths: np.ndarray, seed: int, draw: st.DataObject) -> None:
     counts = np.array([draw.draw(st.integers(0, int(n))) for n in lengths])
     index = np.arange(len(lengths)) * 7
-    picked = pick(lengths, counts, Draws(seed), "test", index)
-    assert totals(picked, lengths).tolist() == counts.tolist()
-    order = shuffled(lengths, Draws(seed), "test", index)
-    for start, size in zip(starts_of(lengths), lengths, strict=True):
+    picked = segment_sample(lengths, counts, EpochRandom(seed), "test", index)
+    assert segment_sum(picked, lengths).tolist() == counts.tolist()
+    order = segment_shuffle(lengths, EpochRandom(seed), "test", index)
+    for start, size in zip(segment_starts(lengths), lengths, strict=True):
         assert sorted(order[start : start + size]) == list(range(start, start + size))
     # A row alone gets what it gets among others.
-    for row, (start, size) in enumerate(zip(starts_of(lengths), lengths, strict=True)):
-        alone = pick(lengths[[row]], counts[[row]], Draws(seed), "test", index[[row]])
+    for row, (start, size) in enumerate(zip(segment_starts(lengths), lengths, strict=True)):
+        alone = segment_sample(lengths[[row]], counts[[row]], EpochRandom(seed), "test", index[[row]])
         assert alone.tolist() == picked[start : start + size].tolist()
 
 
 def test_every_choice_is_as_likely_as_any_other() -> None:
     rows = 6000
-    picked = pick(np.full(rows, 4), np.full(rows, 2), Draws(0), "test", np.arange(rows)).reshape(rows, 4)
+    picked = segment_sample(np.full(rows, 4), np.full(rows, 2), EpochRandom(0), "test", np.arange(rows)).reshape(
+        rows, 4
+    )
     found = Counter(map(tuple, picked.tolist()))
     assert len(found) == 6
     assert max(abs(count - rows / 6) for count in found.values()) < 5 * (rows * 5 / 36) ** 0.5
@@ -42,14 +52,14 @@ def test_every_choice_is_as_likely_as_any_other() -> None:
 @settings(max_examples=60)
 @given(lengths_strategy, st.integers(1, 9), seeds)
 def test_nothing_moves_further_than_its_window(lengths: np.ndarray, window: int, seed: int) -> None:
-    order = jostled(lengths, window, Draws(seed), "test", np.arange(len(lengths)))
+    order = local_shuffle(lengths, window, EpochRandom(seed), "test", np.arange(len(lengths)))
     places = np.arange(len(order))
     assert sorted(order.tolist()) == places.tolist()
     assert np.abs(order - places).max(initial=0) <= window
 
 
 def test_a_window_is_used_to_its_ends() -> None:
-    order = jostled(np.array([5000]), 3, Draws(0), "test", np.array([0]))
+    order = local_shuffle(np.array([5000]), 3, EpochRandom(0), "test", np.array([0]))
     moved = Counter((order - np.arange(5000)).tolist())
     assert set(moved) == set(range(-3, 4))
 
@@ -58,13 +68,13 @@ def test_a_window_is_used_to_its_ends() -> None:
 def test_sums_inside_rows(lengths: np.ndarray) -> None:
     values = np.arange(lengths.sum()) % 5
     parts = np.split(values, np.cumsum(lengths)[:-1])
-    assert totals(values, lengths).tolist() == [int(part.sum()) for part in parts]
-    assert running(values, lengths).tolist() == [int(x) for part in parts for x in part.cumsum()]
+    assert segment_sum(values, lengths).tolist() == [int(part.sum()) for part in parts]
+    assert segment_cumsum(values, lengths).tolist() == [int(x) for part in parts for x in part.cumsum()]
 
 
 def test_groups_move_whole() -> None:
     begins = np.array([1, 0, 1, 1, 0, 0], dtype=bool)
-    assert take_groups(begins, np.array([2, 0, 1])).tolist() == [3, 4, 5, 0, 1, 2]
+    assert reorder_groups(begins, np.array([2, 0, 1])).tolist() == [3, 4, 5, 0, 1, 2]
 
 
 def test_poisson_numbers_have_poissons_frequencies() -> None:
@@ -82,8 +92,8 @@ def test_poisson_numbers_have_poissons_frequencies() -> None:
 def test_spans_hide_what_they_shall_and_never_more_spans_than_tokens(
     hidden: np.ndarray, mean: float, seed: int
 ) -> None:
-    lengths, counts = span_lengths(hidden, mean, Draws(seed), np.arange(len(hidden)))
-    gone = totals(lengths, counts)
+    lengths, counts = span_lengths(hidden, mean, EpochRandom(seed), np.arange(len(hidden)))
+    gone = segment_sum(lengths, counts)
     assert (gone <= hidden).all()
     assert (counts <= gone).all()
     if mean == 8:  # as many draws as tokens to hide do not fall short of them

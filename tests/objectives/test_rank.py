@@ -10,11 +10,11 @@ import torch
 import pretune as pt
 from material import BEASTS, COLORS, TEMPLATE, few_words, learn, write
 from pretune import PretuneError
-from pretune.objectives import Data, alone, parse_objective
+from pretune.objectives import Data, parse_objective, single_objective
 from pretune.objectives.tasks.rank import Rank
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 from pretune.training.jobs.finetuning import row_packing
 
 
@@ -92,12 +92,12 @@ def test_bad_rows_are_refused(tmp_path: Path, content: str, message: str) -> Non
 def test_candidates_of_a_query_share_a_pack_and_its_target() -> None:
     groups = [0, 1, 0, 1, 0, 2, 2]
     labels = [2.0, 0.0, 1.0, 3.0, 1.0, 0.0, 0.0]
-    table = Labeled(Path("x"), {}, ["red"] * 7, ["cat"] * 7, labels, list(range(7)), {"group": groups})
+    table = LabeledRows(Path("x"), {}, ["red"] * 7, ["cat"] * 7, labels, list(range(7)), {"group": groups})
     task = Rank().fit(table)
     assert task.most == 3
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
-    packing = row_packing(task.lay_out(data, 12), 2, 12, fixed=True)
-    stream = Stream(alone(task).joints[0], data, packing, seed=0)
+    packing = row_packing(task.tokenize_examples(data, 12), 2, 12, fixed=True)
+    stream = DataStream(single_objective(task).joints[0], data, packing, seed=0)
     found = {}
     for index in range(len(stream.epoch_plan(0))):
         batch = stream.batch(0, index, 0.0)

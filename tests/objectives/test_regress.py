@@ -15,14 +15,14 @@ from material import BEASTS, COLORS, TEMPLATE, few_words, learn, stack, write
 from pretune import PretuneError
 from pretune.metrics import score
 from pretune.metrics.regression import correlations
-from pretune.models.checkpoint_heads import trained_for
+from pretune.models.checkpoint_heads import stored_objectives
 from pretune.nn.linear import Linear
-from pretune.objectives import Data, alone
+from pretune.objectives import Data, single_objective
 from pretune.objectives.tasks.regress import Regress
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
@@ -71,7 +71,7 @@ def test_the_peer_gives_the_same_numbers_and_loss(run: pt.Run, tmp_path: Path) -
         config = json.loads((tmp_path / "out/config.json").read_text())
         del config["pretune"]
         (tmp_path / "out/config.json").write_text(json.dumps(config | changed))
-        mixture = trained_for(tmp_path / "out")
+        mixture = stored_objectives(tmp_path / "out")
         assert mixture is not None and mixture.objectives == [Regress()]
         (tmp_path / "out/config.json").write_text(json.dumps(config | {"pretune": {}}))
     assert pt.predict(tmp_path / "out", ["red cat"])[0]["value"] > 900
@@ -91,14 +91,16 @@ def test_a_head_goes_on_where_it_was(run: pt.Run, tmp_path: Path) -> None:
 def test_mean_and_deviation_go_into_the_head(bias: bool) -> None:
     """Families without a bias there learn numbers as they are, but for their size."""
     torch.manual_seed(0)
-    table = Labeled(Path("x"), {}, ["red cat", "owl", "dog"], labels=[5.0, 2.0, 2.0], lines=[1, 2, 3])
+    table = LabeledRows(Path("x"), {}, ["red cat", "owl", "dog"], labels=[5.0, 2.0, 2.0], lines=[1, 2, 3])
     tokenizer = Tokenizer.load(few_words())
     task = Regress(dropout=0.0).fit(table)
     assert (task.mean, task.deviation) == (3.0, pytest.approx(2**0.5))
     backbone = stack(tokenizer.size).eval()
     backbone.classifier = lambda classes: Linear(32, classes, bias=bias)
     head = task.head(backbone).eval()
-    stream = Stream(alone(task).joints[0], Data(tokenizer, TEMPLATE, rows=table), Packing(64, 16, 8), seed=0)
+    stream = DataStream(
+        single_objective(task).joints[0], Data(tokenizer, TEMPLATE, rows=table), Packing(64, 16, 8), seed=0
+    )
     batch = stream.batch(0, 0, 0.0)
     with torch.no_grad():
         before = task.outputs(head, backbone, batch)
@@ -139,6 +141,6 @@ def test_scores(pairs: list[tuple[int, int]], scale: int) -> None:
     assert all(-1.0001 <= value <= 1.0001 for value in found.values())
     moved = correlations(first, [scale * value + 3 for value in second])
     assert moved == pytest.approx(found, abs=1e-6)
-    examples = Labeled(Path("x"), {}, ["…"] * len(pairs), labels=list(first))
+    examples = LabeledRows(Path("x"), {}, ["…"] * len(pairs), labels=list(first))
     perfect = score(Regress(), [{"value": value} for value in first], examples)
     assert perfect["mse"] == 0 and perfect["pearson"] in (0.0, pytest.approx(1.0))

@@ -18,13 +18,13 @@ from peers import Ragged
 from pretune import PretuneError
 from pretune.families.encoders.bert import BERT, BertConfig, build
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
-from pretune.objectives import Data, Joint, parse_objective
-from pretune.objectives.objective import means
+from pretune.models.model import Model, Network
+from pretune.objectives import Data, JointObjective, parse_objective
+from pretune.objectives.objective import divide_by_totals
 from pretune.objectives.pretraining import rtd
-from pretune.objectives.pretraining.rtd import RTD, draw
+from pretune.objectives.pretraining.rtd import RTD, sample_tokens
 from pretune.packed import Batch, Capacity
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences, collate
 from pretune.text.tokenizers.training import Kind
 
@@ -35,7 +35,7 @@ PACKING = Packing(512, 64)
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 2), rate=st.sampled_from([0.15, 0.5]))
 def test_what_is_hidden_and_what_is_judged(kind: Kind, seed: int, epoch: int, rate: float) -> None:
-    source, objective, draws = data(kind), RTD(rate=rate), Draws(seed, epoch)
+    source, objective, draws = data(kind), RTD(rate=rate), EpochRandom(seed, epoch)
     plan = objective.arrange(source, PACKING, draws)
     clean = plan.pack(seed % len(plan))
     noisy = objective.corrupt(plan.pack(seed % len(plan)), source.tokenizer, draws)
@@ -61,13 +61,13 @@ def small_batch(capacity: Capacity | None = None) -> tuple[Sequences, Batch]:
     special[[0, 19, 20, 39, 40, 59]] = True
     ids[special] = 3
     sequences = Sequences(ids.copy(), np.full(3, 20), np.arange(3), {"special": special})
-    noisy = RTD(rate=0.3).corrupt(replace(sequences, ids=ids.copy()), data().tokenizer, Draws(0))
+    noisy = RTD(rate=0.3).corrupt(replace(sequences, ids=ids.copy()), data().tokenizer, EpochRandom(0))
     return sequences, collate(noisy, capacity)
 
 
-def make_root(name: str = "rtd(size=0.5)", factory: Any = encoder) -> tuple[Root, Joint]:
+def make_root(name: str = "rtd(size=0.5)", factory: Any = encoder) -> tuple[Network, JointObjective]:
     torch.manual_seed(0)
-    root = Root(factory())
+    root = Network(factory())
     mixture = parse_objective(name)
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
@@ -80,7 +80,7 @@ def test_the_discriminator_reads_the_text_with_gaps_filled_in(factory: Any, monk
     root, joint = make_root(factory=factory)
     fills = torch.full((len(batch.targets["generator"].at),), 7)
     fills[::2] = batch.targets["generator"].target[::2]  # every other guess is right
-    monkeypatch.setattr(rtd, "draw", lambda logits: fills)
+    monkeypatch.setattr(rtd, "sample_tokens", lambda logits: fills)
     loss = root.eval()(joint, batch)
     assert loss.packed is None  # that is between the parts of a joint
     at = batch.targets["generator"].at
@@ -95,7 +95,7 @@ def test_the_discriminator_reads_the_text_with_gaps_filled_in(factory: Any, monk
     assert loss.weights == {"rtd": 50.0, "generator": 1.0}
     flagged = (logits > 0).float()
     found = {k: float(v.detach()) for k, v in {**loss.sums, **loss.logs}.items()}
-    metrics = means(found, batch.counts)
+    metrics = divide_by_totals(found, batch.counts)
     assert metrics["rtd/replaced"] == pytest.approx(float(replaced.mean()))
     assert metrics["rtd/accuracy"] == pytest.approx(float((flagged == replaced).float().mean()))
     assert metrics["rtd/recall"] == pytest.approx(float((flagged * replaced).sum() / replaced.sum()))
@@ -104,7 +104,7 @@ def test_the_discriminator_reads_the_text_with_gaps_filled_in(factory: Any, monk
 
 
 def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rtd, "draw", lambda logits: logits.argmin(-1))
+    monkeypatch.setattr(rtd, "sample_tokens", lambda logits: logits.argmin(-1))
     root, joint = make_root()
     _, plain = small_batch()
     _, padded = small_batch(Capacity(100, 8, 20, {"generator": 30, "rtd": 100}))
@@ -136,14 +136,14 @@ def test_the_generator_learns_from_its_own_loss_alone_and_shares_the_embedding()
 def test_draws_follow_the_softmax_and_the_seed() -> None:
     logits = torch.tensor([2.0, 0.0, -1.0, 1.0, -torch.inf]).expand(20_000, 5)
     torch.manual_seed(1)
-    first = draw(logits)
+    first = sample_tokens(logits)
     shares = torch.bincount(first, minlength=5) / 20_000
     expected = logits[0].softmax(-1)
     assert ((shares - expected).abs() <= 5 * (expected * (1 - expected) / 20_000).sqrt()).all()
     torch.manual_seed(1)
-    assert torch.equal(draw(logits), first)
+    assert torch.equal(sample_tokens(logits), first)
     torch.manual_seed(2)
-    assert not torch.equal(draw(logits), first)
+    assert not torch.equal(sample_tokens(logits), first)
 
 
 def test_a_step_follows_from_the_seed() -> None:
@@ -160,8 +160,8 @@ def test_a_step_follows_from_the_seed() -> None:
 def test_in_a_joint_all_read_what_the_generator_made(name: str) -> None:
     root, joint = make_root(name)
     source = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    plan = joint.arrange(source, PACKING, Draws(0))
-    batch = collate(joint.corrupt(plan.pack(0), source.tokenizer, Draws(0)))
+    plan = joint.arrange(source, PACKING, EpochRandom(0))
+    batch = collate(joint.corrupt(plan.pack(0), source.tokenizer, EpochRandom(0)))
     read: list[Any] = []
     root.backbone.register_forward_hook(lambda module, given, out: read.append(given[0]))
     loss = root(joint, batch)
@@ -193,7 +193,7 @@ def test_sizes() -> None:
             sizes(RTD(width=64, heads=3))
 
 
-def randomized(root: Root) -> None:
+def randomized(root: Network) -> None:
     for parameter in root.parameters():  # norms and biases too: nothing may agree by chance
         torch.nn.init.normal_(parameter, std=0.2)
 
@@ -204,7 +204,7 @@ def test_both_networks_are_the_peers() -> None:
 
     size = {"vocab_size": 60, "num_hidden_layers": 2, "max_position_embeddings": 40, "hidden_dropout_prob": 0.0}
     config = BertConfig(**size, hidden_size=32, num_attention_heads=4, intermediate_size=64)  # type: ignore[arg-type]
-    root = Root(build(config))
+    root = Network(build(config))
     root.heads["rtd"] = RTD(width=16, heads=2).head(root.backbone)
     randomized(root)
     common = {**size, "attention_probs_dropout_prob": 0.0, "embedding_size": 32}
@@ -235,7 +235,7 @@ def test_both_networks_are_the_peers() -> None:
         assert not unexpected and set(missing) <= {"generator_lm_head.weight"}
         peer.tie_weights()
     ragged = Ragged.make(60)
-    loss, _ = rtd.generate(head.generator, root.backbone, ragged.packed, every_target(ragged))
+    loss, _ = rtd.run_generator(head.generator, root.backbone, ragged.packed, every_target(ragged))
     labels = torch.where(ragged.attention_mask.bool(), ragged.input_ids, -100)
     expected = generator(**ragged.inputs, labels=labels).loss
     torch.testing.assert_close(loss.sums["generator"] / len(ragged.packed), expected, atol=1e-5, rtol=1e-5)
@@ -244,9 +244,9 @@ def test_both_networks_are_the_peers() -> None:
 
 
 def every_target(ragged: Ragged) -> Any:
-    from pretune.packed import make_targets
+    from pretune.packed import pack_targets
 
-    return make_targets(np.arange(len(ragged.packed)), ragged.packed.ids.numpy())
+    return pack_targets(np.arange(len(ragged.packed)), ragged.packed.ids.numpy())
 
 
 def test_the_generator_is_exported_where_the_layout_has_a_place_for_it(tmp_path: Path) -> None:
@@ -256,14 +256,14 @@ def test_the_generator_is_exported_where_the_layout_has_a_place_for_it(tmp_path:
         vocab_size=64, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=96,
         max_position_embeddings=40, hidden_dropout_prob=0.0,
     )  # fmt: skip
-    model = Model(replace(BERT, companions=("generator",)), config, Root(build(config)))
+    model = Model(replace(BERT, companions=("generator",)), config, Network(build(config)))
     model.add_heads(parse_objective("rtd(size=1,layers=1)").objectives)
     randomized(model.root)
     model.save(tmp_path)
     peer, report = BertForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     ragged = Ragged.make(60)
-    loss, _ = rtd.generate(
+    loss, _ = rtd.run_generator(
         model.root.heads["rtd"].generator,
         model.backbone,
         ragged.packed,

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 import pretune as pt
 from material import BEASTS, COLORS, TEMPLATE, few_words, learn, write
 from pretune import PretuneError
-from pretune.models.checkpoint_heads import trained_for
+from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load_model
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.tasks.classify import Classify, several_loss
-from pretune.packed import make_targets
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Labeled, split_labels
+from pretune.objectives.tasks.classify import Classify, multi_label_loss
+from pretune.packed import pack_targets
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows, split_labels
 from pretune.text.packing.sequences import Packing, collate
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -64,15 +64,15 @@ def test_the_peer_reads_it_and_we_read_the_peer(run: pt.Run, tmp_path: Path) -> 
         theirs = peer(**given, labels=torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
     ours = [list(row["probabilities"].values()) for row in pt.predict(tmp_path / "out", texts)]
     torch.testing.assert_close(torch.tensor(ours), theirs.logits.sigmoid(), atol=1e-5, rtol=1e-5)
-    target = make_targets(np.arange(2), np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
-    loss = several_loss("classify", theirs.logits, target)
+    target = pack_targets(np.arange(2), np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
+    loss = multi_label_loss("classify", theirs.logits, target)
     torch.testing.assert_close(loss.over({"classify": 2.0}), theirs.loss)
 
     peer.save_pretrained(tmp_path / "theirs")
     config = json.loads((tmp_path / "theirs/config.json").read_text())
     config.pop("pretune", None)
     (tmp_path / "theirs/config.json").write_text(json.dumps(config))
-    mixture = trained_for(tmp_path / "theirs")
+    mixture = stored_objectives(tmp_path / "theirs")
     assert mixture is not None and mixture.objectives[0].multi  # type: ignore[attr-defined]
     load_model(tmp_path / "theirs", mixture).save(tmp_path / "again")
     assert json.loads((tmp_path / "again/config.json").read_text())["problem_type"] == "multi_label_classification"
@@ -95,7 +95,7 @@ def test_tables_have_their_labels_apart_by_a_mark(tmp_path: Path) -> None:
         Classify().read(listed, {})
     fit = Classify(multi=True, labels=("x",))
     with pytest.raises(PretuneError, match=r"dev, line 7: label 'y' was not in training"):
-        fit.encode_labels(Labeled(Path("dev"), {}, ["a"], labels=[("x", "y")], lines=[7]))
+        fit.encode_labels(LabeledRows(Path("dev"), {}, ["a"], labels=[("x", "y")], lines=[7]))
     with pytest.raises(PretuneError, match="weights='even': input should be 'none' or 'balanced'"):
         parse_objective("classify(weights=even)")
 
@@ -114,14 +114,16 @@ def test_balanced_weights_are_those_of_scikit_learn_and_of_the_peer(multi: bool)
 
     labels = ["a"] * 6 + ["b"] * 3 + ["c"]
     cells = [(label,) for label in labels] if multi else labels
-    table = Labeled(Path("x"), {}, ["red cat"] * 10, labels=cells, lines=list(range(10)))
+    table = LabeledRows(Path("x"), {}, ["red cat"] * 10, labels=cells, lines=list(range(10)))
     task = Classify(multi=multi, weights="balanced").fit(table)
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
-    sequences = task.corrupt(task.arrange(data, Packing(400, 40), Draws(0)).pack(0), data.tokenizer, Draws(0))
+    sequences = task.corrupt(
+        task.arrange(data, Packing(400, 40), EpochRandom(0)).pack(0), data.tokenizer, EpochRandom(0)
+    )
     batch = collate(sequences)
     targets, logits = batch.targets["classify"], torch.randn(10, 3)
     if multi:
-        loss = several_loss("classify", logits, targets).over(batch.counts)
+        loss = multi_label_loss("classify", logits, targets).over(batch.counts)
         positive = torch.tensor([4 / 6, 7 / 3, 9.0])
         expected = F.binary_cross_entropy_with_logits(logits, (targets.target > 0).float(), pos_weight=positive)
     else:

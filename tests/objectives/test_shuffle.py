@@ -9,7 +9,7 @@ from material import KINDS, data
 from pretune import PretuneError
 from pretune.objectives import parse_objective
 from pretune.objectives.seq2seq.shuffle import Shuffle
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing
 from pretune.text.tokenizers.training import Kind
 
@@ -22,7 +22,7 @@ from pretune.text.tokenizers.training import Kind
     window=st.sampled_from([None, 1, 3]),
 )
 def test_units_move_whole_and_no_further_than_the_window(kind: Kind, seed: int, unit: str, window: int | None) -> None:
-    source, draws = data(kind), Draws(seed)
+    source, draws = data(kind), EpochRandom(seed)
     objective = Shuffle(unit=unit, window=window)  # type: ignore[arg-type]
     plan = objective.arrange(source, Packing(512, 64), draws)
     clean, other = (plan.pack(seed % len(plan)) for _ in range(2))
@@ -52,10 +52,10 @@ def test_units_move_whole_and_no_further_than_the_window(kind: Kind, seed: int, 
 
 def test_most_words_move() -> None:
     source = data()
-    plan = Shuffle().arrange(source, Packing(1024, 64), Draws(0))
-    clean, noisy = plan.pack(0), Shuffle().corrupt(plan.pack(0), source.tokenizer, Draws(0))
+    plan = Shuffle().arrange(source, Packing(1024, 64), EpochRandom(0))
+    clean, noisy = plan.pack(0), Shuffle().corrupt(plan.pack(0), source.tokenizer, EpochRandom(0))
     assert (clean.ids != noisy.ids).mean() > 0.7
-    near = Shuffle(window=1).corrupt(plan.pack(0), source.tokenizer, Draws(0))
+    near = Shuffle(window=1).corrupt(plan.pack(0), source.tokenizer, EpochRandom(0))
     assert 0.2 < (clean.ids != near.ids).mean() < (clean.ids != noisy.ids).mean()
 
 

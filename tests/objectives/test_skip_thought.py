@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from canary import encoder_decoder
 from material import KINDS, TEMPLATES, data, store
 from pretune import PretuneError
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.objectives import Data
 from pretune.objectives.seq2seq.skip_thought import SkipThought, inner_sentences
-from pretune.packed import Batch, make_targets, pack, pack_lists
-from pretune.runtime.randomness import Draws
+from pretune.packed import Batch, pack, pack_lists, pack_targets
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing
 from pretune.text.tokenizers.training import Kind
 
@@ -22,7 +22,7 @@ from pretune.text.tokenizers.training import Kind
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**40), length=st.sampled_from([16, 40, 96]), template=st.sampled_from(sorted(TEMPLATES)))
 def test_neighbors_are_the_sentences_before_and_after(kind: Kind, seed: int, length: int, template: str) -> None:
-    source, draws, made = data(kind, template=template), Draws(seed), store(kind)
+    source, draws, made = data(kind, template=template), EpochRandom(seed), store(kind)
     plan = SkipThought().arrange(source, Packing(512, length), draws)
     target = TEMPLATES[template].target or ("start", "A", "end")
     first, last = (set((made.document_offsets + shift).tolist()) for shift in (0, -1))
@@ -54,7 +54,7 @@ def small_batch() -> Batch:
     source = pack_lists([[11, 12, 13], [14, 15], [16, 17, 18, 19]])
     target = pack_lists([[1, 20, 21], [1, 22], [1, 23, 24], [1, 25, 26], [1, 27], [1, 28, 29, 30]])
     at = np.arange(len(target))
-    return Batch((source, target), {"skip_thought": make_targets(at, at + 30)})
+    return Batch((source, target), {"skip_thought": pack_targets(at, at + 30)})
 
 
 def test_the_decoder_sees_the_sentence_through_one_vector_alone() -> None:
@@ -83,7 +83,7 @@ def test_bfloat16_states_keep_their_dtype() -> None:
     network, objective = encoder_decoder().eval(), SkipThought()
     head = objective.head(network)
     wanted = objective.loss(head, network, small_batch()).sums["skip_thought"]
-    Root(network, [("skip_thought", head)]).compute_in(torch.bfloat16)
+    Network(network, [("skip_thought", head)]).set_activation_dtype(torch.bfloat16)
     found = objective.loss(head, network, small_batch()).sums["skip_thought"]
     torch.testing.assert_close(found, wanted, atol=0.0, rtol=0.01)
 
@@ -93,8 +93,8 @@ def test_corpora_without_triples_are_refused() -> None:
     assert len(two)
     source = Data(store().tokenizer, TEMPLATES["t5"], store=store(), documents=two)
     with pytest.raises(PretuneError, match="three sentences or more"):
-        SkipThought().arrange(source, Packing(128, 32), Draws(0))
+        SkipThought().arrange(source, Packing(128, 32), EpochRandom(0))
     with pytest.raises(PretuneError, match="leave no room"):
-        SkipThought().arrange(data(), Packing(4, 2), Draws(0))
+        SkipThought().arrange(data(), Packing(4, 2), EpochRandom(0))
     with pytest.raises(PretuneError, match="reads raw text"):
-        SkipThought().arrange(Data(store().tokenizer, TEMPLATES["t5"]), Packing(128, 32), Draws(0))
+        SkipThought().arrange(Data(store().tokenizer, TEMPLATES["t5"]), Packing(128, 32), EpochRandom(0))

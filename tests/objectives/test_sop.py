@@ -13,17 +13,17 @@ from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.pretraining.nsp import NSP
 from pretune.objectives.pretraining.sop import SOP
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.document_spans import cut_documents
 from pretune.text.packing.sequences import Arrangement, Packing
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.tokenizers.training import Kind
 
 
 def arrangement(
     objective: SOP | NSP, seed: int, epoch: int = 0, length: int = 48, kind: Kind = "wordpiece"
 ) -> Arrangement:
-    return objective.arrange(data(kind), Packing(1024, length), Draws(seed, epoch)).arrangement  # type: ignore[attr-defined,no-any-return]
+    return objective.arrange(data(kind), Packing(1024, length), EpochRandom(seed, epoch)).arrangement  # type: ignore[attr-defined,no-any-return]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,8 +65,8 @@ def test_half_are_swapped_and_every_text_is_read_once() -> None:
 
 def test_the_label_is_the_target_at_the_start() -> None:
     joint = parse_objective("mlm(unit=ngram)+sop").joints[0]
-    plan = joint.arrange(data(), Packing(512, 48), Draws(0))
-    noisy = joint.corrupt(plan.pack(0), data().tokenizer, Draws(0))
+    plan = joint.arrange(data(), Packing(512, 48), EpochRandom(0))
+    noisy = joint.corrupt(plan.pack(0), data().tokenizer, EpochRandom(0))
     at, target = noisy.targets["sop"]
     assert (noisy.ids[at] == data().tokenizer.role("start")).all()
     assert (target == noisy.labels["sop"][noisy.labels["sop"] >= 0]).all() and len(noisy.targets["mlm"][0])
@@ -86,7 +86,7 @@ def test_some_documents_are_read_in_shorter_pairs(objective: type[SOP] | type[NS
 @given(st.integers(3, 60), st.integers(0, 2), st.integers(0, 99), st.booleans())
 def test_shorter_spans_still_cover_every_token_once(length: int, epoch: int, seed: int, both: bool) -> None:
     chosen = np.arange(store().documents)
-    draws = Draws(seed, epoch)
+    draws = EpochRandom(seed, epoch)
     starts, lengths, owner = cut_documents(store(), chosen, length, draws, short=0.5, from_both_ends=both)
     bounds = store().sentence_offsets[store().document_offsets]
     assert (lengths > 0).all() and (lengths <= length).all()
@@ -99,16 +99,16 @@ def test_shorter_spans_still_cover_every_token_once(length: int, epoch: int, see
 def make_data(texts: list[str]) -> Data:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
-    made = make_store([folder / "a.txt"], store().tokenizer, folder / "store", Settings(layout="line"), 1)
+    made = build_store([folder / "a.txt"], store().tokenizer, folder / "store", StoreSettings(layout="line"), 1)
     return Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(made.documents))
 
 
 def test_corpora_without_pairs_are_refused() -> None:
     one = make_data(["One thing. Another thing. A third thing."])
-    assert len(SOP().arrange(one, Packing(99, 32), Draws(0))) == 1  # one document is enough
+    assert len(SOP().arrange(one, Packing(99, 32), EpochRandom(0))) == 1  # one document is enough
     with pytest.raises(PretuneError, match="sop needs documents of two sentences or more"):
-        SOP().arrange(make_data(["One thing.", "Another thing."]), Packing(99, 32), Draws(0))
+        SOP().arrange(make_data(["One thing.", "Another thing."]), Packing(99, 32), EpochRandom(0))
     with pytest.raises(PretuneError, match="leave no room for two texts"):
-        SOP().arrange(data(), Packing(99, 4), Draws(0))
+        SOP().arrange(data(), Packing(99, 4), EpochRandom(0))
     with pytest.raises(PretuneError, match="sop reads raw text"):
-        SOP().arrange(Data(store().tokenizer, TEMPLATE), Packing(99, 32), Draws(0))
+        SOP().arrange(Data(store().tokenizer, TEMPLATE), Packing(99, 32), EpochRandom(0))

@@ -13,23 +13,23 @@ from hypothesis import strategies as st
 from material import KINDS, SENTINELS, TEMPLATES, data, store
 from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.segment_ops import places, starts_of
-from pretune.objectives.seq2seq.source_target import Texts, texts_of
-from pretune.objectives.seq2seq.span_corruption import Spans, sentinels, take_out
-from pretune.runtime.randomness import Draws
+from pretune.objectives.segment_ops import segment_positions, segment_starts
+from pretune.objectives.seq2seq.source_target import FlatTexts, strip_template
+from pretune.objectives.seq2seq.span_corruption import SpanCorruption, replace_by_sentinels, sentinels
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.documents import Document
 from pretune.text.packing.sequences import Packing, Sequences
-from pretune.text.store.builder import Settings, make_store
-from pretune.text.tokenizers.training import Kind, train
+from pretune.text.store.builder import StoreSettings, build_store
+from pretune.text.tokenizers.training import Kind, train_on_documents
 
 TEXT = "Thank you for inviting me to your party last week."
 
 
 def corrupted(
-    kind: Kind, template: str, objective: Spans, seed: int = 0, epoch: int = 0, length: int = 64
+    kind: Kind, template: str, objective: SpanCorruption, seed: int = 0, epoch: int = 0, length: int = 64
 ) -> tuple[Sequences, Sequences]:
     source = data(kind, SENTINELS, template)
-    draws = Draws(seed, epoch)
+    draws = EpochRandom(seed, epoch)
     plan = objective.arrange(source, Packing(1024, length), draws)
     index = seed % len(plan)
     return plan.pack(index), objective.corrupt(plan.pack(index), source.tokenizer, draws)
@@ -51,7 +51,7 @@ def sequence(sequences: Sequences, row: int) -> list[int]:
 def test_input_and_target_are_the_text_and_rates_are_kept(
     kind: Kind, seed: int, epoch: int, rate: float, mean: float, template: str
 ) -> None:
-    objective = Spans(rate=rate, mean=mean)
+    objective = SpanCorruption(rate=rate, mean=mean)
     clean, noisy = corrupted(kind, template, objective, seed, epoch)
     assert noisy.second is not None
     tokenizer = data(kind, SENTINELS).tokenizer
@@ -99,13 +99,13 @@ def test_input_and_target_are_the_text_and_rates_are_kept(
 def test_the_papers_example_word_for_word() -> None:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text(TEXT, encoding="utf-8")
-    tokenizer = train([Document(TEXT, folder, 1)] * 9, "raw-bpe", 200, sentinels=20)
+    tokenizer = train_on_documents([Document(TEXT, folder, 1)] * 9, "raw-bpe", 200, sentinels=20)
     words = [tokenizer.encode(word) for word in TEXT.split()]
     ids = np.array([i for word in words for i in word])
     bounds = np.cumsum([0, *map(len, words)])
     starts, ends = bounds[[2, 8]], bounds[[4, 9]]
-    texts = Texts(ids, np.array([len(ids)]))
-    source, target = take_out(texts, starts, ends - starts, np.array([2]), sentinels(tokenizer, 3))
+    texts = FlatTexts(ids, np.array([len(ids)]))
+    source, target = replace_by_sentinels(texts, starts, ends - starts, np.array([2]), sentinels(tokenizer, 3))
     names = dict(zip(sentinels(tokenizer, 3).tolist(), ("<X>", "<Y>", "<Z>"), strict=True))
 
     def render(ids: np.ndarray) -> str:
@@ -121,11 +121,11 @@ def test_the_papers_example_word_for_word() -> None:
     assert render(target.ids) == "<X> for inviting <Y> last <Z>"
 
     # And through the whole objective, for the draw that hides these words.
-    made = make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line"), 1)
-    objective = Spans(rate=(ends - starts).sum() / len(ids), mean=(ends - starts).sum() / 2)
+    made = build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    objective = SpanCorruption(rate=(ends - starts).sum() / len(ids), mean=(ends - starts).sum() / 2)
     source_data = Data(tokenizer, TEMPLATES["t5"], store=made, documents=np.arange(1))
     for seed in range(2000):
-        draws = Draws(seed)
+        draws = EpochRandom(seed)
         if objective.choose(texts.lengths, draws, np.array([0]))[0].tolist() == starts.tolist():
             plan = objective.arrange(source_data, Packing(64, 64), draws)
             noisy = objective.corrupt(plan.pack(0), tokenizer, draws)
@@ -141,8 +141,10 @@ def test_the_papers_example_word_for_word() -> None:
 
 def test_spans_are_cut_and_placed_evenly() -> None:
     rows = 20_000
-    objective = Spans(rate=0.4, mean=2.0)  # of 10 tokens 4, in 2 spans: 3 ways to cut them, 21 ways to place them
-    starts, lengths, counts = objective.choose(np.full(rows, 10), Draws(0), np.arange(rows))
+    objective = SpanCorruption(
+        rate=0.4, mean=2.0
+    )  # of 10 tokens 4, in 2 spans: 3 ways to cut them, 21 ways to place them
+    starts, lengths, counts = objective.choose(np.full(rows, 10), EpochRandom(0), np.arange(rows))
     assert (counts == 2).all()
     found = Counter(map(tuple, np.stack([starts, lengths], 1).reshape(rows, 4).tolist()))
     assert len(found) == 3 * 21
@@ -150,9 +152,9 @@ def test_spans_are_cut_and_placed_evenly() -> None:
     assert max(abs(n - rows * share) for n in found.values()) < 5 * (rows * share * (1 - share)) ** 0.5
     hidden = np.zeros((rows, 10))
     owner = np.repeat(np.arange(rows), 2)
-    hidden[np.repeat(owner, lengths), np.repeat(starts, lengths) + places(lengths)] = 1
+    hidden[np.repeat(owner, lengths), np.repeat(starts, lengths) + segment_positions(lengths)] = 1
     assert hidden.sum(1).tolist() == [4] * rows
-    assert starts_of(counts)[:3].tolist() == [0, 2, 4]
+    assert segment_starts(counts)[:3].tolist() == [0, 2, 4]
 
 
 def test_a_tokenizer_with_too_few_sentinels_is_refused_with_how_many_are_needed() -> None:
@@ -161,14 +163,17 @@ def test_a_tokenizer_with_too_few_sentinels_is_refused_with_how_many_are_needed(
         PretuneError,
         match=r"sequences of 128 tokens need 7 sentinels, and this tokenizer has 0; train one with sentinels=7",
     ):
-        Spans().arrange(data("wordpiece"), Packing(1024, 128), Draws(0))
+        SpanCorruption().arrange(data("wordpiece"), Packing(1024, 128), EpochRandom(0))
     made = store("wordpiece", SENTINELS)
-    assert Spans().arrange(data("wordpiece", SENTINELS), Packing(1024, 128), Draws(0)).pack(0).lengths.sum() <= 1024
+    assert (
+        SpanCorruption().arrange(data("wordpiece", SENTINELS), Packing(1024, 128), EpochRandom(0)).pack(0).lengths.sum()
+        <= 1024
+    )
     assert made.tokenizer.has("sentinel 39")
 
 
 def test_options_are_checked() -> None:
-    assert parse_objective("spans(rate=0.3,mean=5)").objectives[0] == Spans(0.3, 5)
+    assert parse_objective("spans(rate=0.3,mean=5)").objectives[0] == SpanCorruption(0.3, 5)
     for text, message in {
         "spans(rate=1.5)": "a share lies between 0 and 1",
         "spans(mean=0.5)": "at least one token",
@@ -180,13 +185,13 @@ def test_options_are_checked() -> None:
 
 def test_short_texts_are_hidden_too() -> None:
     for length in range(1, 12):
-        hidden, spans = Spans().amounts(np.array([length]))
+        hidden, spans = SpanCorruption().amounts(np.array([length]))
         assert 1 <= hidden[0] <= max(1, length - 1) and 1 <= spans[0] <= hidden[0]
     sequences = Sequences(
         np.array([5]), np.array([1]), np.array([0]), columns={"special": np.array([False])}, frame=("A",)
     )
-    texts = texts_of(sequences)
-    source, target = take_out(texts, np.array([0]), np.array([1]), np.array([1]), np.array([7, 8]))
+    texts = strip_template(sequences)
+    source, target = replace_by_sentinels(texts, np.array([0]), np.array([1]), np.array([1]), np.array([7, 8]))
     assert source.ids.tolist() == [7] and target.ids.tolist() == [7, 5, 8]
 
 
@@ -201,7 +206,7 @@ def test_short_texts_are_hidden_too() -> None:
 def test_shapes_have_room_for_texts_of_any_lengths(
     lengths: np.ndarray, rate: float, mean: float, around: int, written_around: int
 ) -> None:
-    objective = Spans(rate, mean)
+    objective = SpanCorruption(rate, mean)
     hidden, spans = objective.amounts(lengths)
     whole = lengths + max(around, written_around - 1)
     longest = int((hidden + spans + 1 + written_around).max())

@@ -22,14 +22,14 @@ from torch._dynamo.testing import CompileCounter
 
 from material import BEASTS, COLORS, TEMPLATE, few_words, stack, write
 from pretune.inference import batching
-from pretune.inference.predict import Answerer
+from pretune.inference.predict import Predictor
 from pretune.metrics import score
 from pretune.models.create_model import make_model
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.nn.attention import multi_head
-from pretune.objectives import Data, Task, alone, parse_objective
+from pretune.objectives import Data, Task, parse_objective, single_objective
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 from pretune.training.jobs.finetuning import row_packing
 
 
@@ -97,14 +97,14 @@ def test_fixed_shapes_change_nothing_and_are_one_graph(
     tokenizer = Tokenizer.load(few_words())
     data = Data(tokenizer, TEMPLATE, rows=examples)
     torch.manual_seed(0)
-    root = Root(stack(tokenizer.size))
+    root = Network(stack(tokenizer.size))
     root.heads[task.name] = task.head(root.backbone)
     root.eval()
-    joint = alone(task).joints[0]
-    laid = task.lay_out(data, 24)
-    loose = Stream(joint, data, row_packing(laid, 8, 24, fixed=False), seed=0)
+    joint = single_objective(task).joints[0]
+    laid = task.tokenize_examples(data, 24)
+    loose = DataStream(joint, data, row_packing(laid, 8, 24, fixed=False), seed=0)
     packing = dataclasses.replace(row_packing(laid, 8, 24, fixed=True), tokens=10 * 24, sequences=20)
-    tight = Stream(joint, data, packing, seed=0)
+    tight = DataStream(joint, data, packing, seed=0)
     assert len(loose.epoch_plan(0)) == len(tight.epoch_plan(0)) > 2
     torch._dynamo.reset()
     counter = CompileCounter()
@@ -132,7 +132,7 @@ def test_answers_do_not_depend_on_the_batches_and_have_scores(
     model = make_model("bert-tiny", 200)
     model.tokenizer = Tokenizer.load(few_words())
     model.add_heads([task])
-    answer = Answerer(model, task, examples, 40)
+    answer = Predictor(model, task, examples, 40)
     together = answer(torch.device("cpu"))
     assert len(together) == len(examples)
     monkeypatch.setattr(batching, "TOKENS", 64)
@@ -141,8 +141,8 @@ def test_answers_do_not_depend_on_the_batches_and_have_scores(
         for key in ("value", "score", "similarity", "probability"):
             assert one.get(key) == pytest.approx(other.get(key), abs=1e-4)
     found = score(task, together, examples)
-    assert task.decides in found and all(np.isfinite(value) for value in found.values())
+    assert task.primary_metric in found and all(np.isfinite(value) for value in found.values())
     some = examples.take(range(3))
     assert len(some) == 3 and some.place(2) == examples.place(2) and some.show(1) == examples.show(1)
-    few = Answerer(model, task, some, 40)(torch.device("cpu"))
+    few = Predictor(model, task, some, 40)(torch.device("cpu"))
     assert few[0].keys() == together[0].keys()

@@ -19,21 +19,21 @@ from material import KINDS, TEMPLATE, TEMPLATES, data, parallel, stack, store
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.pretraining.arrangements import smoothed
+from pretune.objectives.pretraining.arrangements import resample_groups
 from pretune.objectives.pretraining.mlm import MLM
 from pretune.objectives.pretraining.nsp import NSP
 from pretune.objectives.pretraining.rtd import RTD
 from pretune.objectives.pretraining.sop import SOP
 from pretune.objectives.pretraining.tlm import TLM
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Labeled
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, Sequences, collate
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import Store, join_stores
 from pretune.text.tokenizers.training import Kind
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 LANGUAGES = {"de": 2, "en": 0, "ru": 1}
 
@@ -43,7 +43,7 @@ def source(kind: Kind = "wordpiece", template: str = "bert", **changes: Any) -> 
     return replace(made, **changes)
 
 
-def masked(made: Data, objective: TLM, draws: Draws, tokens: int = 512) -> tuple[Sequences, Sequences]:
+def masked(made: Data, objective: TLM, draws: EpochRandom, tokens: int = 512) -> tuple[Sequences, Sequences]:
     plan = objective.arrange(made, Packing(tokens, 96), draws)
     index = draws.seed % len(plan)
     return plan.pack(index), objective.corrupt(plan.pack(index), made.tokenizer, draws)
@@ -61,7 +61,7 @@ def test_both_sides_are_hidden_and_labels_are_the_originals(
     kind: Kind, seed: int, epoch: int, rate: float, template: str
 ) -> None:
     made, objective = source(kind, template), TLM(rate=rate)
-    clean, noisy = masked(made, objective, Draws(seed, epoch))
+    clean, noisy = masked(made, objective, EpochRandom(seed, epoch))
     tokenizer, special = made.tokenizer, clean.columns["special"]
     at, target = noisy.targets["tlm"]
     assert (target == clean.ids[at]).all() and (np.diff(at) > 0).all() and not special[at].any()
@@ -76,9 +76,9 @@ def test_both_sides_are_hidden_and_labels_are_the_originals(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", ["bert", "t5", "bart"])
 def test_a_pair_is_two_whole_texts_with_positions_and_languages_of_their_own(kind: Kind, template: str) -> None:
-    made, draws = source(kind, template), Draws(3)
+    made, draws = source(kind, template), EpochRandom(3)
     rows, frame = made.rows, TEMPLATES[template]
-    assert isinstance(rows, Labeled) and rows.pairs is not None and rows.labels is not None
+    assert isinstance(rows, LabeledRows) and rows.pairs is not None and rows.labels is not None
     encode, role = made.tokenizer.encode, made.tokenizer.role
     wanted = []
     for text, pair, label in zip(rows.texts, rows.pairs, rows.labels, strict=True):
@@ -106,26 +106,27 @@ def test_a_pair_is_two_whole_texts_with_positions_and_languages_of_their_own(kin
 def test_each_text_has_the_token_that_its_family_puts_last() -> None:
     made = source(template="bert")
     made.template = FAMILIES["xlnet"].template
-    clean, noisy = masked(made, TLM(), Draws(0))
+    clean, noisy = masked(made, TLM(), EpochRandom(0))
     start, last = made.tokenizer.role("start"), np.append(noisy.positions[1:] == 0, True)  # type: ignore[index]
     assert (clean.ids[last] == start).all() and last.sum() == 2 * len(clean.lengths)
     assert (clean.columns["segment"] == clean.columns["side"]).all()
 
 
 def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
-    def contents(draws: Draws, index: int, tokens: int = 256) -> dict[int, list[Any]]:
+    def contents(draws: EpochRandom, index: int, tokens: int = 256) -> dict[int, list[Any]]:
         made = source(exponent=0.5)
         plan = TLM().arrange(made, Packing(tokens, 96), draws)
         noisy = TLM().corrupt(plan.pack(index), made.tokenizer, draws)
         parts = np.split(noisy.ids, noisy.offsets[1:-1])
         return {int(i): part.tolist() for i, part in zip(noisy.index, parts, strict=True)}
 
-    first = contents(Draws(3, 1), 1)
-    assert first == contents(Draws(3, 1), 1)
+    first = contents(EpochRandom(3, 1), 1)
+    assert first == contents(EpochRandom(3, 1), 1)
     assert all(
-        first != contents(draws, index) for draws, index in ((Draws(4, 1), 1), (Draws(3, 2), 1), (Draws(3, 1), 2))
+        first != contents(draws, index)
+        for draws, index in ((EpochRandom(4, 1), 1), (EpochRandom(3, 2), 1), (EpochRandom(3, 1), 2))
     )
-    everything = contents(Draws(3, 1), 0, 1 << 20)  # whatever pack a sequence is in, its masks are the same
+    everything = contents(EpochRandom(3, 1), 0, 1 << 20)  # whatever pack a sequence is in, its masks are the same
     assert all(everything[index] == ids for index, ids in first.items())
 
 
@@ -133,7 +134,7 @@ def test_rates_are_kept() -> None:
     hidden = free = kept = swapped = 0
     for seed in range(30):
         made = source()
-        clean, noisy = masked(made, TLM(), Draws(seed), 4096)
+        clean, noisy = masked(made, TLM(), EpochRandom(seed), 4096)
         at, target = noisy.targets["tlm"]
         hidden, free = hidden + len(at), free + int((~clean.columns["special"]).sum())
         kept += int((noisy.ids[at] == target).sum())
@@ -144,7 +145,7 @@ def test_rates_are_kept() -> None:
 
 def test_what_is_hidden_is_nowhere_in_what_is_read() -> None:
     """Another token in a hidden place: nothing changes but the target."""
-    made, draws = source(), Draws(1)
+    made, draws = source(), EpochRandom(1)
     objective = TLM(masked=1.0, swapped=0.0)
     plan = objective.arrange(made, Packing(256, 96), draws)
     clean = objective.corrupt(plan.pack(0), made.tokenizer, draws)
@@ -157,7 +158,7 @@ def test_what_is_hidden_is_nowhere_in_what_is_read() -> None:
 
 
 def test_predictions_look_at_both_sides_and_at_no_other_pair() -> None:
-    made, draws = source(), Draws(2)
+    made, draws = source(), EpochRandom(2)
     network = stack(made.tokenizer.size).eval()
     noisy = TLM().corrupt(TLM().arrange(made, Packing(160, 96), draws).pack(0), made.tokenizer, draws)
     batch, kept = collate(noisy), []
@@ -182,7 +183,7 @@ def test_predictions_look_at_both_sides_and_at_no_other_pair() -> None:
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=200), st.sampled_from([0.0, 0.3, 0.7, 1.0]), st.integers(0, 9))
 def test_shares_are_smoothed(groups: list[int], power: float, seed: int) -> None:
     members = np.array(groups)
-    chosen = smoothed(members, power, Draws(seed))
+    chosen = resample_groups(members, power, EpochRandom(seed))
     kinds, counts = np.unique(members, return_counts=True)
     found = np.array([(members[chosen] == kind).sum() for kind in kinds])
     wanted = counts**power / (counts**power).sum() * len(members)
@@ -196,7 +197,7 @@ def test_shares_are_smoothed(groups: list[int], power: float, seed: int) -> None
 
 def test_another_part_of_a_large_language_comes_each_epoch() -> None:
     members = np.array([0] * 90 + [1] * 10)
-    seen = [set(smoothed(members, 0.5, Draws(0, epoch)).tolist()) for epoch in range(6)]
+    seen = [set(resample_groups(members, 0.5, EpochRandom(0, epoch)).tolist()) for epoch in range(6)]
     assert all(len(part) < 100 for part in seen) and len(set.union(*seen)) == 100 and seen[0] != seen[1]
 
 
@@ -204,7 +205,7 @@ def test_another_part_of_a_large_language_comes_each_epoch() -> None:
 def bilingual() -> Store:
     folder = Path(tempfile.mkdtemp())
     (folder / "ru.txt").write_text("\n".join(f"{text} {text}" for text in RUSSIAN * 2), encoding="utf-8")
-    russian = make_store([folder / "ru.txt"], store().tokenizer, folder / "ru", Settings("ru", layout="line"), 1)
+    russian = build_store([folder / "ru.txt"], store().tokenizer, folder / "ru", StoreSettings("ru", layout="line"), 1)
     return join_stores([store(), russian])
 
 
@@ -213,14 +214,14 @@ def test_every_document_is_read_in_its_language(name: str) -> None:
     both, joint = bilingual(), parse_objective(name).joints[0]
     assert both.languages == ["en", "ru"]
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 4, "ru": 7})
-    arranged: Any = joint.arrange(made, Packing(1024, 160), Draws(1))
+    arranged: Any = joint.arrange(made, Packing(1024, 160), EpochRandom(1))
     bounds = both.sentence_offsets[both.document_offsets]
     russian = arranged.arrangement.starts >= bounds[store().documents]
     assert (arranged.arrangement.columns["language"] == np.where(russian, 7, 4)).all()
     assert russian.any() and not russian.all()
     if russian.shape[1] == 2:  # no pair is told by its languages
         assert (russian[:, 0] == russian[:, 1]).all()
-    pack = joint.corrupt(arranged.pack(0), both.tokenizer, Draws(1))
+    pack = joint.corrupt(arranged.pack(0), both.tokenizer, EpochRandom(1))
     assert (pack.columns["language"] == arranged.arrangement.columns["language"][pack.index, 0][pack.owner]).all()
 
 
@@ -230,7 +231,7 @@ def test_small_languages_come_more_often(objective: Any) -> None:
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 0, "ru": 1})
 
     def share(exponent: float) -> float:
-        arranged: Any = objective.arrange(replace(made, exponent=exponent), Packing(1024, 160), Draws(1))
+        arranged: Any = objective.arrange(replace(made, exponent=exponent), Packing(1024, 160), EpochRandom(1))
         return float(arranged.arrangement.columns["language"][:, 0].mean())
 
     plain = share(1.0)
@@ -243,7 +244,7 @@ def test_a_stateful_objective_reads_one_language(name: str) -> None:
     both = bilingual()
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 0, "ru": 1})
     with pytest.raises(PretuneError, match="a stateful objective reads text in one language"):
-        parse_objective(f"{name}(stateful=true)").joints[0].arrange(made, Packing(64, 16), Draws(0))
+        parse_objective(f"{name}(stateful=true)").joints[0].arrange(made, Packing(64, 16), EpochRandom(0))
 
 
 # -- models ---------------------------------------------------------------------------------------------------------
@@ -256,14 +257,14 @@ def xlm(languages: int = 3) -> Model:
         | {"embed_init_std": 0.1, "dropout": 0.0, "lang2id": {"en": 0, "ru": 1, "de": 2}}
     )
     torch.manual_seed(0)
-    return Model(family, config, Root(family.build(config)), store().tokenizer)
+    return Model(family, config, Network(family.build(config)), store().tokenizer)
 
 
 def test_vectors_of_languages_and_positions_are_those_of_the_side() -> None:
     model, made = xlm(), source()
     model.add_heads(parse_objective("tlm").objectives)
     made = replace(made, template=model.family.template)
-    stream = Stream(parse_objective("tlm").joints[0], made, Packing(512, 96), seed=0)
+    stream = DataStream(parse_objective("tlm").joints[0], made, Packing(512, 96), seed=0)
     batch = stream.batch(0, 0, 0.0)
     model.root(stream.joint, batch).over(batch.counts).backward()
     columns = batch.packed[0].columns["language"]
@@ -306,9 +307,9 @@ def test_wrong_use_is_refused() -> None:
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
     with pytest.raises(PretuneError, match="tlm learns from pairs of texts"):
-        TLM().arrange(replace(source(), rows=None), Packing(256, 64), Draws(0))
+        TLM().arrange(replace(source(), rows=None), Packing(256, 64), EpochRandom(0))
     with pytest.raises(PretuneError, match="no pair of non-empty texts fits into 5 tokens"):
-        TLM().arrange(source(), Packing(256, 5), Draws(0))
+        TLM().arrange(source(), Packing(256, 5), EpochRandom(0))
     gpt, modern = (FAMILIES[name] for name in ("gpt2", "modernbert"))
     small = {"vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
     with pytest.raises(

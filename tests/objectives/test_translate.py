@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from material import KINDS, TEMPLATES, data, store
 from pretune import PretuneError
-from pretune.nn.output_heads import VocabularyHead
+from pretune.nn.output_heads import TiedVocabularyHead
 from pretune.objectives import Data, objective, parse_objective
 from pretune.objectives.objective import classification_loss, vocabulary_loss
 from pretune.objectives.seq2seq.translate import Translate
-from pretune.packed import Targets, make_targets
-from pretune.runtime.randomness import Draws
+from pretune.packed import Targets, pack_targets
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.template import Template
-from pretune.text.tokenizers.training import Kind, train
+from pretune.text.tokenizers.training import Kind, train_on_documents
 
 texts_strategy = st.lists(
     st.tuples(st.text("abcdefg hijk", min_size=0, max_size=40), st.text("abcdefg hijk", min_size=0, max_size=40)),
@@ -43,7 +43,7 @@ def test_every_pair_that_fits_is_read_and_written(
     kind: Kind, pairs: list[tuple[str, str]], both: bool, length: int, template: str
 ) -> None:
     tokenizer = store(kind).tokenizer
-    rows = Labeled(Path("x"), {}, [a for a, _ in pairs], [b for _, b in pairs])
+    rows = LabeledRows(Path("x"), {}, [a for a, _ in pairs], [b for _, b in pairs])
     source = Data(tokenizer, TEMPLATES[template], rows=rows)
     translate = Translate(both=both)
     single, target = TEMPLATES[template].single, TEMPLATES[template].target or ("start", "A", "end")
@@ -57,12 +57,12 @@ def test_every_pair_that_fits_is_read_and_written(
             wanted.append((read, whole[:-1], whole[1:]))
     if not wanted:
         with pytest.raises(PretuneError, match="no pair of non-empty texts"):
-            translate.arrange(source, Packing(256, length), Draws(0))
+            translate.arrange(source, Packing(256, length), EpochRandom(0))
         return
-    plan = translate.arrange(source, Packing(256, length), Draws(0))
+    plan = translate.arrange(source, Packing(256, length), EpochRandom(0))
     found = []
     for index in range(len(plan)):
-        sequences = translate.corrupt(plan.pack(index), tokenizer, Draws(0))
+        sequences = translate.corrupt(plan.pack(index), tokenizer, EpochRandom(0))
         side = sequences.second
         assert side is not None and len(sequences.ids) <= 256 and len(side.ids) <= 256
         at, written = side.targets["translate"]
@@ -75,12 +75,12 @@ def test_every_pair_that_fits_is_read_and_written(
 
 @pytest.mark.parametrize("template", ["bart", "mbart"])
 def test_languages_change_places_with_the_texts(template: str) -> None:
-    tokenizer = train([Document("a b c d e f " * 9, Path("x"), 1)], "bpe", 60, languages=["en", "fr"])
-    rows = Labeled(Path("x"), {}, ["a b", "a"], ["c d", "c"])
+    tokenizer = train_on_documents([Document("a b c d e f " * 9, Path("x"), 1)], "bpe", 60, languages=["en", "fr"])
+    rows = LabeledRows(Path("x"), {}, ["a b", "a"], ["c d", "c"])
     frame = MBART if template == "mbart" else TEMPLATES["bart"]
     translate = Translate(both=True, languages="en-fr")
-    plan = translate.arrange(Data(tokenizer, frame, rows=rows), Packing(64, 16), Draws(0))
-    sequences = translate.corrupt(plan.pack(0), tokenizer, Draws(0))
+    plan = translate.arrange(Data(tokenizer, frame, rows=rows), Packing(64, 16), EpochRandom(0))
+    sequences = translate.corrupt(plan.pack(0), tokenizer, EpochRandom(0))
     side = sequences.second
     assert side is not None and len(sequences.lengths) == 4
     english, french = tokenizer.role("language en"), tokenizer.role("language fr")
@@ -93,7 +93,7 @@ def test_languages_change_places_with_the_texts(template: str) -> None:
         else:
             assert english not in read and french not in read
     with pytest.raises(PretuneError, match="no 'language de' token"):
-        Translate(languages="en-de").arrange(Data(tokenizer, frame, rows=rows), Packing(64, 16), Draws(0)).pack(0)
+        Translate(languages="en-de").arrange(Data(tokenizer, frame, rows=rows), Packing(64, 16), EpochRandom(0)).pack(0)
 
 
 def test_wrong_use_is_refused() -> None:
@@ -105,18 +105,18 @@ def test_wrong_use_is_refused() -> None:
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
     with pytest.raises(PretuneError, match="learns from pairs of texts"):
-        Translate().arrange(replace(data(), rows=None), Packing(64, 16), Draws(0))
-    alone = Data(store().tokenizer, TEMPLATES["t5"], rows=Labeled(Path("x"), {}, ["a"]))
+        Translate().arrange(replace(data(), rows=None), Packing(64, 16), EpochRandom(0))
+    alone = Data(store().tokenizer, TEMPLATES["t5"], rows=LabeledRows(Path("x"), {}, ["a"]))
     with pytest.raises(PretuneError, match="learns from pairs of texts"):
-        Translate().arrange(alone, Packing(64, 16), Draws(0))
+        Translate().arrange(alone, Packing(64, 16), EpochRandom(0))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("most", [1 << 30, 50 * 7])
 def test_smoothing_is_torchs(smoothing: float, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objective, "MOST_LOGITS", most)  # in chunks too
+    monkeypatch.setattr(objective, "MAX_LOGITS", most)  # in chunks too
     torch.manual_seed(0)
-    head = VocabularyHead(50)
+    head = TiedVocabularyHead(50)
     tokens, states = torch.randn(50, 8, requires_grad=True), torch.randn(23, 8, requires_grad=True)
     target, weight = torch.randint(0, 50, (23,)), (torch.arange(23) % 4 > 0).float()
     loss = vocabulary_loss("x", head, states, tokens, Targets(target, target, weight), smoothing)
@@ -133,6 +133,6 @@ def test_smoothing_is_torchs(smoothing: float, most: int, monkeypatch: pytest.Mo
 
 def test_smoothing_is_summed_over_targets_that_count() -> None:
     logits = torch.randn(3, 5)
-    full = classification_loss("x", logits, make_targets(np.arange(2), np.array([1, 4]), capacity=3), 0.1)
-    part = classification_loss("x", logits[:2], make_targets(np.arange(2), np.array([1, 4])), 0.1)
+    full = classification_loss("x", logits, pack_targets(np.arange(2), np.array([1, 4]), capacity=3), 0.1)
+    part = classification_loss("x", logits[:2], pack_targets(np.arange(2), np.array([1, 4])), 0.1)
     torch.testing.assert_close(full.sums["x"], part.sums["x"])

@@ -15,17 +15,17 @@ from material import KINDS, data, parallel, store
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.pretraining import rtd
 from pretune.objectives.pretraining.tlm import TLM
 from pretune.objectives.pretraining.trtd import TRTD
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, collate
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import join_stores
 from pretune.text.tokenizers.training import Kind
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 LANGUAGES = {"de": 2, "en": 0, "ru": 1}
 
@@ -46,7 +46,12 @@ def source(kind: Kind = "wordpiece", template: str = "bert", **changes: Any) -> 
 def test_sequences_are_those_of_tlm_and_targets_those_of_rtd(
     kind: Kind, seed: int, epoch: int, rate: float, template: str
 ) -> None:
-    made, objective, draws, packing = source(kind, template), TRTD(rate=rate), Draws(seed, epoch), Packing(512, 96)
+    made, objective, draws, packing = (
+        source(kind, template),
+        TRTD(rate=rate),
+        EpochRandom(seed, epoch),
+        Packing(512, 96),
+    )
     plan = objective.arrange(made, packing, draws)
     clean = plan.pack(seed % len(plan))
     noisy = objective.corrupt(plan.pack(seed % len(plan)), made.tokenizer, draws)
@@ -68,18 +73,19 @@ def test_sequences_are_those_of_tlm_and_targets_those_of_rtd(
 
 
 def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
-    def contents(draws: Draws, index: int, tokens: int = 256) -> dict[int, list[Any]]:
+    def contents(draws: EpochRandom, index: int, tokens: int = 256) -> dict[int, list[Any]]:
         made = source(exponent=0.5)
         noisy = TRTD().corrupt(TRTD().arrange(made, Packing(tokens, 96), draws).pack(index), made.tokenizer, draws)
         parts = np.split(noisy.ids, noisy.offsets[1:-1])
         return {int(i): part.tolist() for i, part in zip(noisy.index, parts, strict=True)}
 
-    first = contents(Draws(3, 1), 1)
-    assert first == contents(Draws(3, 1), 1)
+    first = contents(EpochRandom(3, 1), 1)
+    assert first == contents(EpochRandom(3, 1), 1)
     assert all(
-        first != contents(draws, index) for draws, index in ((Draws(4, 1), 1), (Draws(3, 2), 1), (Draws(3, 1), 2))
+        first != contents(draws, index)
+        for draws, index in ((EpochRandom(4, 1), 1), (EpochRandom(3, 2), 1), (EpochRandom(3, 1), 2))
     )
-    everything = contents(Draws(3, 1), 0, 1 << 20)  # whatever pack a sequence is in, its gaps are the same
+    everything = contents(EpochRandom(3, 1), 0, 1 << 20)  # whatever pack a sequence is in, its gaps are the same
     assert all(everything[index] == ids for index, ids in first.items())
 
 
@@ -94,15 +100,15 @@ def model(family: str = "xlm") -> Model:
     }
     config = FAMILIES[family].read_config({"vocab_size": size, **shapes[family]})
     torch.manual_seed(0)
-    return Model(FAMILIES[family], config, Root(FAMILIES[family].build(config)), store().tokenizer)
+    return Model(FAMILIES[family], config, Network(FAMILIES[family].build(config)), store().tokenizer)
 
 
 def test_the_loss_is_that_of_rtd_under_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rtd, "draw", lambda logits: logits.argmin(-1))
+    monkeypatch.setattr(rtd, "sample_tokens", lambda logits: logits.argmin(-1))
     made, network = source(), model()
     mixture = parse_objective("rtd(weight=7)|trtd(weight=7)")
     network.add_heads(mixture.objectives)
-    stream = Stream(mixture.joints[1], replace(made, template=network.family.template), Packing(512, 96), seed=0)
+    stream = DataStream(mixture.joints[1], replace(made, template=network.family.template), Packing(512, 96), seed=0)
     batch = stream.batch(0, 0, 0.0)
     found = network.root.eval()(stream.joint, batch)
     names = {"trtd": "rtd", "trtd_generator": "generator"}
@@ -118,13 +124,15 @@ def test_the_loss_is_that_of_rtd_under_other_names(monkeypatch: pytest.MonkeyPat
 def test_generator_and_discriminator_know_the_languages(name: str, tmp_path: Path) -> None:
     """Of text in two languages, and of pairs in three: vectors of those that are read move, by either loss alone."""
     (tmp_path / "ru.txt").write_text("\n".join(RUSSIAN * 2), encoding="utf-8")
-    russian = make_store([tmp_path / "ru.txt"], store().tokenizer, tmp_path / "ru", Settings("ru", layout="line"), 1)
+    russian = build_store(
+        [tmp_path / "ru.txt"], store().tokenizer, tmp_path / "ru", StoreSettings("ru", layout="line"), 1
+    )
     both, network, mixture = join_stores([store(), russian]), model(), parse_objective(name)
     network.add_heads(mixture.objectives)
     documents = np.arange(both.documents)
     made = source(store=both, documents=documents, exponent=0.3)
     made.template = network.family.template
-    stream = Stream(mixture.joints[0], made, Packing(1024, 96), seed=0)
+    stream = DataStream(mixture.joints[0], made, Packing(1024, 96), seed=0)
     batch = stream.batch(0, 0, 0.0)
     spoken = torch.isin(torch.arange(3), batch.packed[0].columns["language"])
     assert spoken.tolist() == [True, True, name == "trtd"]
@@ -155,14 +163,14 @@ def test_rtd_and_trtd_share_a_head_and_both_networks_are_left(tmp_path: Path) ->
 
 
 def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rtd, "draw", lambda logits: logits.argmin(-1))
+    monkeypatch.setattr(rtd, "sample_tokens", lambda logits: logits.argmin(-1))
     made, network, joint = source(), model(), parse_objective("trtd").joints[0]
     network.add_heads(joint.objectives)
     network.root.eval()
-    plan = joint.arrange(made, Packing(256, 96), Draws(0))
+    plan = joint.arrange(made, Packing(256, 96), EpochRandom(0))
     packing = Packing(400, 96, sequences=20, fixed=True)
     one, other = (
-        collate(joint.corrupt(plan.pack(0), made.tokenizer, Draws(0)), capacity)
+        collate(joint.corrupt(plan.pack(0), made.tokenizer, EpochRandom(0)), capacity)
         for capacity in (None, joint.capacity(packing))
     )
     assert one.counts == other.counts
@@ -182,9 +190,9 @@ def test_wrong_use_is_refused() -> None:
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
     with pytest.raises(PretuneError, match="trtd learns from pairs of texts; give it a table of pairs"):
-        TRTD().arrange(replace(source(), rows=None), Packing(256, 64), Draws(0))
+        TRTD().arrange(replace(source(), rows=None), Packing(256, 64), EpochRandom(0))
     with pytest.raises(PretuneError, match="no pair of non-empty texts fits into 5 tokens"):
-        TRTD().arrange(source(), Packing(256, 5), Draws(0))
+        TRTD().arrange(source(), Packing(256, 5), EpochRandom(0))
     gpt = FAMILIES["gpt2"]
     small = {"vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
     with pytest.raises(PretuneError, match="trtd needs a model with full attention"):

@@ -11,11 +11,11 @@ import torch
 
 from material import KINDS, SENTINELS, TEMPLATES, data, encoder_decoder, store
 from pretune import PretuneError
-from pretune.objectives import Joint, TwoSided, parse_objective
-from pretune.runtime.randomness import Draws
+from pretune.objectives import JointObjective, TwoSided, parse_objective
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences, collate
 from pretune.text.tokenizers.training import Kind
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 NAMES = [
     "spans",
@@ -34,11 +34,11 @@ NAMES = [
 HIDING = ("spans", "mass", "translate", "skip_thought")  # nothing that is written is read
 
 
-def joint(name: str) -> Joint:
+def joint(name: str) -> JointObjective:
     return parse_objective(name).joints[0]
 
 
-def corrupted(name: str, draws: Draws, packing: Packing, index: int, kind: Kind = "wordpiece") -> Sequences:
+def corrupted(name: str, draws: EpochRandom, packing: Packing, index: int, kind: Kind = "wordpiece") -> Sequences:
     source = data(kind, SENTINELS, "t5")
     return joint(name).corrupt(joint(name).arrange(source, packing, draws).pack(index), source.tokenizer, draws)
 
@@ -58,15 +58,15 @@ def contents(sequences: Sequences) -> list[object]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_follows_from_seed_epoch_and_index_alone(name: str) -> None:
     packing = Packing(256, 64)
-    first = contents(corrupted(name, Draws(3, 1), packing, 1))
-    assert first == contents(corrupted(name, Draws(3, 1), packing, 1))
-    for draws, index in ((Draws(4, 1), 1), (Draws(3, 2), 1), (Draws(3, 1), 2)):
+    first = contents(corrupted(name, EpochRandom(3, 1), packing, 1))
+    assert first == contents(corrupted(name, EpochRandom(3, 1), packing, 1))
+    for draws, index in ((EpochRandom(4, 1), 1), (EpochRandom(3, 2), 1), (EpochRandom(3, 1), 2)):
         assert first != contents(corrupted(name, draws, packing, index))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_noise_of_a_sequence_does_not_depend_on_its_pack(name: str) -> None:
-    draws, source, found = Draws(5), data("wordpiece", SENTINELS, "t5"), {}
+    draws, source, found = EpochRandom(5), data("wordpiece", SENTINELS, "t5"), {}
     for tokens in (200, 1024):
         plan = joint(name).arrange(source, Packing(tokens, 64), draws)
         for index in range(len(plan)):
@@ -82,15 +82,15 @@ def test_noise_of_a_sequence_does_not_depend_on_its_pack(name: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_kind_of_tokenizer_will_do(name: str, kind: Kind) -> None:
-    sequences = corrupted(name, Draws(0), Packing(256, 64), 0, kind)
+    sequences = corrupted(name, EpochRandom(0), Packing(256, 64), 0, kind)
     assert sequences.second is not None and isinstance(joint(name).objectives[0], TwoSided)
     assert sequences.ids.max() < store(kind, SENTINELS).tokenizer.size and sequences.ids.min() >= 0
 
 
 @cache
-def stream(name: str, template: str, tokens: int, length: int, fixed: bool) -> Stream:
+def stream(name: str, template: str, tokens: int, length: int, fixed: bool) -> DataStream:
     source = replace(data("wordpiece", SENTINELS, template))
-    return Stream(joint(name), source, Packing(tokens, length, fixed=fixed), seed=1)
+    return DataStream(joint(name), source, Packing(tokens, length, fixed=fixed), seed=1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -117,7 +117,7 @@ def test_padding_changes_nothing(name: str) -> None:
     head = objective.head(network)
     # Packs are cut elsewhere when filler needs room, so take one that both have: the same sequences.
     made = stream(name, "t5", 300, 40, True)
-    sequences = made.joint.corrupt(made.epoch_plan(0).pack(0), made.data.tokenizer, Draws(1))
+    sequences = made.joint.corrupt(made.epoch_plan(0).pack(0), made.data.tokenizer, EpochRandom(1))
     with torch.no_grad():
         losses = [
             objective.loss(head, network, collate(sequences, capacity)).sums[objective.name]
@@ -132,7 +132,7 @@ def test_the_decoder_never_sees_what_it_has_to_predict(name: str) -> None:
     network = encoder_decoder(store("wordpiece", SENTINELS).tokenizer.size).eval()
     objective = joint(name).objectives[0]
     made = stream(name, "t5", 96, 32, False)
-    sequences = made.joint.corrupt(made.epoch_plan(0).pack(0), made.data.tokenizer, Draws(1))
+    sequences = made.joint.corrupt(made.epoch_plan(0).pack(0), made.data.tokenizer, EpochRandom(1))
     batch, side = collate(sequences), sequences.second
     assert side is not None
     ((at, target),) = side.targets.values()
@@ -172,7 +172,7 @@ def test_the_decoder_never_sees_what_it_has_to_predict(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(HIDING)])
 def test_the_target_is_not_in_the_source(name: str) -> None:
     """Another token in a place that is written: nothing changes but the target, and the inputs after it."""
-    source, draws = data("wordpiece", SENTINELS, "t5"), Draws(2)
+    source, draws = data("wordpiece", SENTINELS, "t5"), EpochRandom(2)
     plan = joint(name).arrange(source, Packing(256, 64), draws)
     clean = joint(name).corrupt(plan.pack(0), source.tokenizer, draws)
     assert clean.second is not None

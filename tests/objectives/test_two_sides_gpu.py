@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from material import SENTINELS, data, encoder_decoder, store
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.objectives import parse_objective
 from pretune.text.packing.sequences import Packing
-from pretune.training.data_streams import Stream
+from pretune.training.data_streams import DataStream
 
 pytestmark = pytest.mark.gpu
 
@@ -21,13 +21,13 @@ def test_a_compiled_step_equals_the_hosts(name: str) -> None:
     torch._dynamo.utils.counters.clear()
     joint = parse_objective(name).joints[0]
     network = encoder_decoder(store("wordpiece", SENTINELS).tokenizer.size, width=128)  # heads of 64
-    root = Root(network, [(name, joint.objectives[0].head(network))])
-    made = Stream(joint, data("wordpiece", SENTINELS, "t5"), Packing(1024, 64, fixed=True), seed=0)
+    root = Network(network, [(name, joint.objectives[0].head(network))])
+    made = DataStream(joint, data("wordpiece", SENTINELS, "t5"), Packing(1024, 64, fixed=True), seed=0)
     batches = [made.batch(0, index, 0.0) for index in range(min(3, len(made.epoch_plan(0))))]
     with torch.no_grad():
         wanted = [float(root(joint, batch).sums[name]) / batch.counts[name] for batch in batches]
     root.cuda()
-    root.compute_in(torch.bfloat16)
+    root.set_activation_dtype(torch.bfloat16)
     root.compile(dynamic=False)
     found = []
     for batch in batches:

@@ -22,16 +22,16 @@ from conftest import KOREAN, RUSSIAN, english_documents
 from pretune import PretuneError
 from pretune.cli import main
 from pretune.objectives import Data, parse_objective
-from pretune.runtime.randomness import Draws
-from pretune.text.corpus.annotations import inside, read_spans
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.corpus.annotations import inside_spans, read_spans
 from pretune.text.corpus.documents import Document, read_documents
 from pretune.text.packing.sequences import Packing
-from pretune.text.store.builder import Settings
-from pretune.text.store.shards import build_part, cut_sentences, pack_texts, unpack_texts
+from pretune.text.store.builder import StoreSettings
+from pretune.text.store.shards import build_part, pack_texts, sentences_with_spaces, unpack_texts
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import JOINT, Tokenizer
-from pretune.text.tokenizers.training import Kind, train
+from pretune.text.tokenizers.training import Kind, train_on_documents
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
 TEXT = "Harry Potter is a series of fantasy novels written by British author J. K. Rowling. Harry Potter is read a lot."
@@ -41,7 +41,7 @@ SPANS = [[0, 12], {"start": 54, "end": 61, "label": "country"}, [69, 82]]
 @cache
 def tokenizer(kind: Kind) -> Tokenizer:
     texts = [*english_documents()[:8], *RUSSIAN, *KOREAN, f"{TEXT} " * 3]
-    return train([Document(text, Path("test"), 1) for text in texts], kind, 600, sentinels=2)
+    return train_on_documents([Document(text, Path("test"), 1) for text in texts], kind, 600, sentinels=2)
 
 
 odd = st.lists(
@@ -77,7 +77,7 @@ def test_every_id_of_the_fast_path_has_its_place(kind: Kind, parts: list[str]) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_places_are_those_of_the_words(kind: Kind) -> None:
     made = tokenizer(kind)
-    parts = cut_sentences(f"A <extra_id_1> here. {JOINT}{TEXT}", "en")
+    parts = sentences_with_spaces(f"A <extra_id_1> here. {JOINT}{TEXT}", "en")
     text = "".join(parts)
     for word in ("here", "Potter", "Rowling", "lot"):
         start = text.index(word)
@@ -108,7 +108,7 @@ def test_a_span_is_one_word_and_nothing_else_changes(kind: Kind, data: st.DataOb
     assert marked["words"][sentence].all()
     expected, first, bounds = plain["words"].copy(), 0, np.append(0, np.cumsum(plain["documents"]))
     for number, text in enumerate(texts):  # a slow twin: span by span, token by token
-        places = made.places(cut_sentences(text, "en"))
+        places = made.places(sentences_with_spaces(text, "en"))
         for _, start, end in (span for span in spans if span[0] == number):
             touched = [first + i for i, (a, b) in enumerate(places) if a < end and b > start]
             expected[touched[1:]] = False
@@ -136,7 +136,7 @@ def test_spans_that_overlap_or_touch() -> None:
     places = np.array([[0, 2], [2, 4], [5, 6], [6, 9], [9, 9], [9, 10]])
 
     def later(*spans: tuple[int, int]) -> list[int]:
-        return np.flatnonzero(inside(places, np.array(spans))).tolist()
+        return np.flatnonzero(inside_spans(places, np.array(spans))).tolist()
 
     assert later((0, 4)) == [1] and later((1, 3)) == [1] and later((0, 10)) == [1, 2, 3, 4, 5]
     assert later((0, 4), (5, 9)) == [1, 3]  # neighbors stay two
@@ -243,7 +243,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_store_without_spans_is_what_it_was_and_processes_do_not_matter(tmp_path: Path) -> None:
     plain = prepared(tmp_path)
     assert set(plain.manifest["settings"]) == {"language", "layout", "column", "errors", "shard_bytes"}
-    assert set(Settings().describe()) == set(plain.manifest["settings"])
+    assert set(StoreSettings().describe()) == set(plain.manifest["settings"])
     without = plain.gather_words(np.array([0]), np.array([plain.tokens]))
     shutil.rmtree(tmp_path / "store")
     results = []
@@ -284,10 +284,10 @@ def test_names_are_hidden_whole_by_occurrence(kind: Kind, tmp_path: Path) -> Non
     objective = parse_objective("mlm(unit=word,rate=0.5,masked=1,swapped=0)").joints[0]
     fates: dict[str, set[bool]] = {}
     for epoch in range(30):
-        draws = Draws(0, epoch)
+        draws = EpochRandom(0, epoch)
         sequences = objective.corrupt(objective.arrange(data, Packing(512, 512), draws).pack(0), made, draws)
         hidden = (sequences.ids == made.role("mask"))[1:-1]
-        places = made.places(cut_sentences(TEXT, "en"))
+        places = made.places(sentences_with_spaces(TEXT, "en"))
         assert len(places) == len(hidden)
         for start, end in ((0, 12), (54, 61), (69, 82), (84, 96)):
             mine = {bool(hidden[i]) for i, (a, b) in enumerate(places) if a < end and b > start}
@@ -304,7 +304,7 @@ def test_an_example(tmp_path: Path) -> None:
     objective = parse_objective("mlm(unit=word,masked=1,swapped=0)").joints[0]
     seen = set()
     for epoch in range(40):
-        draws = Draws(0, epoch)
+        draws = EpochRandom(0, epoch)
         sequences = objective.corrupt(objective.arrange(data, Packing(64, 64), draws).pack(0), store.tokenizer, draws)
         seen.add(" ".join(store.tokenizer.tokens(sequences.ids)))
     wanted = (

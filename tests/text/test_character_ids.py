@@ -7,26 +7,26 @@ import pytest
 
 from pretune.packed import pack
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import collate
 from pretune.text.packing.token_rows import TokenRows, arrange_rows
-from pretune.text.tokenizers.character_ids import FILLER, SYMBOLS, WORD_BEGINS, WORD_ENDS, spell
+from pretune.text.tokenizers.character_ids import FILLER, SYMBOLS, WORD_BEGINS, WORD_ENDS, encode_characters
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 TEXTS = ["The cat sat on the mat, the end.", "Der Käse. 한국어 Кот!"]
 TEMPLATE = Template(single=("start", "A", "end"), pair=("B", "end"), segments=False)
 
 
 def trained(kind: str, size: int = 30, **options: int) -> Tokenizer:
-    return train([Document(text, Path("a"), 1) for text in TEXTS], kind, size, **options)  # type: ignore[arg-type]
+    return train_on_documents([Document(text, Path("a"), 1) for text in TEXTS], kind, size, **options)  # type: ignore[arg-type]
 
 
 def test_words_are_spelled_in_the_published_symbols() -> None:
     """As the released model numbers them: bytes from 1 on, 259 and 260 around a word, 261 behind it."""
-    assert spell(["a"]).tolist() == [[259, ord("a") + 1, 260, *[261] * 47]]
-    rows = spell(["x" * 100, "", "한"])
+    assert encode_characters(["a"]).tolist() == [[259, ord("a") + 1, 260, *[261] * 47]]
+    rows = encode_characters(["x" * 100, "", "한"])
     assert rows.shape == (3, 50) and rows.max() < SYMBOLS
     assert rows[0].tolist() == [WORD_BEGINS, *[ord("x") + 1] * 48, WORD_ENDS]
     assert rows[1].tolist() == [WORD_BEGINS, WORD_ENDS, *[FILLER] * 48]
@@ -56,8 +56,8 @@ def test_a_character_tokenizer_is_saved_and_loaded(tmp_path: Path) -> None:
     tokenizer = trained("characters")
     tokenizer.save(tmp_path)
     for again in (Tokenizer.load(tmp_path), Tokenizer.from_state(tokenizer.state())):
-        assert again.characters == 50 and (again.spelling == tokenizer.spelling).all()
-    table = tokenizer.spelling
+        assert again.characters == 50 and (again.token_characters == tokenizer.token_characters).all()
+    table = tokenizer.token_characters
     assert table[tokenizer.role("start")][:4].tolist() == [259, 257, 260, 261]
     assert table[tokenizer.role("end")][:4].tolist() == [259, 258, 260, 261]
     assert not table[tokenizer.role("padding")].any()
@@ -67,13 +67,13 @@ def test_a_character_tokenizer_is_saved_and_loaded(tmp_path: Path) -> None:
 def test_unknown_words_have_character_ids() -> None:
     tokenizer = trained("characters")
     texts = ["", "a cat", "the dog, the mouse", "", "mat"]
-    rows = TokenRows.make(Labeled(Path("x"), {}, texts), tokenizer)
+    rows = TokenRows.make(LabeledRows(Path("x"), {}, texts), tokenizer)
     laid = arrange_rows(rows, tokenizer, TEMPLATE, 4, {})
     batch = collate(laid.take(np.array([4, 2, 1, 0])))
     spelled = batch.packed[0].columns["characters"].numpy()
     words = [["mat"], ["the", "dog"], ["a", "cat"], []]
-    start, end = tokenizer.spelling[tokenizer.role("start")], tokenizer.spelling[tokenizer.role("end")]
-    wanted = np.concatenate([np.stack([start, *spell(sentence), end]) for sentence in words])
+    start, end = tokenizer.token_characters[tokenizer.role("start")], tokenizer.token_characters[tokenizer.role("end")]
+    wanted = np.concatenate([np.stack([start, *encode_characters(sentence), end]) for sentence in words])
     assert (spelled == wanted).all()
 
 
@@ -81,7 +81,10 @@ def test_padding_has_no_characters() -> None:
     from pretune.packed import Capacity
 
     packed = pack(
-        np.array([3, 4]), np.array([2]), columns={"characters": spell(["a", "b"])}, capacity=Capacity(4, 3, 2)
+        np.array([3, 4]),
+        np.array([2]),
+        columns={"characters": encode_characters(["a", "b"])},
+        capacity=Capacity(4, 3, 2),
     )
     assert not packed.columns["characters"][2:].any()
 
@@ -89,15 +92,15 @@ def test_padding_has_no_characters() -> None:
 def test_target_texts_may_have_another_vocabulary(tmp_path: Path) -> None:
     from pretune import PretuneError
 
-    first, second = (train([Document(text, Path("a"), 1)], "words", 30) for text in TEXTS)
-    both = first.with_target(second)
+    first, second = (train_on_documents([Document(text, Path("a"), 1)], "words", 30) for text in TEXTS)
+    both = first.set_target(second)
     both.save(tmp_path)
     again = Tokenizer.load(tmp_path)
     assert again.target.vocabulary == second.vocabulary != again.vocabulary and again.digest == both.digest
     assert again.digest != trained("words").digest
-    rows = TokenRows.make(Labeled(Path("x"), {}, ["the cat"], ["Der Кот"]), again)
+    rows = TokenRows.make(LabeledRows(Path("x"), {}, ["the cat"], ["Der Кот"]), again)
     mine, theirs = (rows.gather(rows.starts[:, side], rows.lengths[:, side]) for side in (0, 1))
     assert again.tokens(mine) == ["the", "cat"] and again.target.tokens(theirs) == ["Der", "Кот"]
-    other = train([Document(TEXTS[0], Path("a"), 1)], "byte-bpe", 300)
+    other = train_on_documents([Document(TEXTS[0], Path("a"), 1)], "byte-bpe", 300)
     with pytest.raises(PretuneError, match="must give special tokens the same ids"):
-        first.with_target(other)
+        first.set_target(other)

@@ -14,11 +14,11 @@ from tricky_strings import SPECIALS, TRICKY
 from conftest import KOREAN, RUSSIAN, T5_IDS, english_documents, russian_pieces
 from pretune.families import FAMILIES
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.token_rows import TokenRows, arrange_rows
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import Kind, train
+from pretune.text.tokenizers.training import Kind, train_on_documents
 
 # mBART's template wants a language, which is not known before a text is.
 THERE = sorted(name for name, family in FAMILIES.items() if family.elsewhere and name != "mbart")
@@ -30,14 +30,14 @@ LONGEST = 13
 @cache
 def trained(kind: Kind) -> Tokenizer:
     texts = [*english_documents()[:10], *RUSSIAN, *KOREAN, *TRICKY]
-    return train([Document(text, Path("test"), 1) for text in texts], kind, 800, sentinels=3)
+    return train_on_documents([Document(text, Path("test"), 1) for text in texts], kind, 800, sentinels=3)
 
 
 def laid_out(
     tokenizer: Tokenizer, template: Template, texts: list[str], pairs: list[str] | None, length: int
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Ids and segments of rows as a model here gets them."""
-    rows = TokenRows.make(Labeled(Path("x"), {}, texts, pairs), tokenizer)
+    rows = TokenRows.make(LabeledRows(Path("x"), {}, texts, pairs), tokenizer)
     made = arrange_rows(rows, tokenizer, template, length, {}).take(np.arange(len(texts)))
     cuts = made.offsets[1:-1]
     return tuple([row.tolist() for row in np.split(column, cuts)] for column in (made.ids, made.columns["segment"]))  # type: ignore[return-value]

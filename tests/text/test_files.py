@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 
 from pretune import PretuneError
-from pretune.text.corpus.files import Meter, file_format, find_files, open_stream, read_lines
+from pretune.text.corpus.files import ByteMeter, file_format, find_files, open_stream, read_lines
 
 TEXT = "первая строка\nsecond\r\n\n세 번째 no separator\u2028here\nlast without newline"
 LINES = ["первая строка", "second", "", "세 번째 no separator\u2028here", "last without newline"]
@@ -26,7 +26,7 @@ PACKERS = {
 def test_lines_are_the_same_whatever_the_compression(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(PACKERS[ending](TEXT.encode()))
-    meter = Meter()
+    meter = ByteMeter()
     assert list(read_lines(path, meter=meter)) == list(enumerate(LINES, 1))
     assert meter.bytes == path.stat().st_size
 

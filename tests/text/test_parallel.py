@@ -10,7 +10,7 @@ import pytest
 
 from pretune import PretuneError
 from pretune.objectives import parse_objective
-from pretune.text.examples.parallel import read_languages, read_pairs
+from pretune.text.examples.parallel import read_parallel, read_parallel_languages
 
 ENGLISH, FRENCH = ["The cat sleeps.", "", "It rains again."], ["Le chat dort.", "Rien.", "Il pleut encore."]
 
@@ -26,12 +26,12 @@ def lines(path: Path, texts: list[str]) -> Path:
 
 def test_aligned_files_are_read_line_by_line(tmp_path: Path) -> None:
     files = [lines(tmp_path / "z.en.txt", ENGLISH), lines(tmp_path / "a.fr.txt", FRENCH)]
-    rows = read_pairs(files)
+    rows = read_parallel(files)
     assert rows.texts == ENGLISH and rows.pairs == FRENCH  # the order is the one given, not the alphabet's
     assert rows.place(2).endswith("z.en.txt, line 3")
     with gzip.open(tmp_path / "b.txt.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(FRENCH))
-    assert read_pairs([files[0], tmp_path / "b.txt.gz"]).pairs == FRENCH
+    assert read_parallel([files[0], tmp_path / "b.txt.gz"]).pairs == FRENCH
 
 
 def test_tables_of_two_columns_need_no_names(tmp_path: Path) -> None:
@@ -42,66 +42,66 @@ def test_tables_of_two_columns_need_no_names(tmp_path: Path) -> None:
     write(tmp_path / "a.tsv", "en\tfr\n" + "".join(f"{row['en']}\t{row['fr']}\n" for row in rows))
     write(tmp_path / "a.csv", "en,fr\n" + "".join(f"{row['en']},{row['fr']}\n" for row in rows))
     for name in ("a.parquet", "a.jsonl", "a.tsv", "a.csv"):
-        found = read_pairs(str(tmp_path / name))
+        found = read_parallel(str(tmp_path / name))
         assert (found.texts, found.pairs) == (ENGLISH, FRENCH)
-        turned = read_pairs([tmp_path / name], {"text": "fr", "pair": "en"})
+        turned = read_parallel([tmp_path / name], {"text": "fr", "pair": "en"})
         assert (turned.texts, turned.pairs) == (FRENCH, ENGLISH)
 
 
 def test_tables_without_a_header_and_with_more_columns(tmp_path: Path) -> None:
-    rows = read_pairs(write(tmp_path / "a.tsv", "The old cat sleeps here.\tLe vieux chat dort ici.\nNo.\tNon.\n"))
+    rows = read_parallel(write(tmp_path / "a.tsv", "The old cat sleeps here.\tLe vieux chat dort ici.\nNo.\tNon.\n"))
     assert rows.texts == ["The old cat sleeps here.", "No."]
     (turned,) = parse_objective("translate(text=2,pair=1)").objectives
     assert turned.read_rows([tmp_path / "a.tsv"]).texts == rows.pairs  # type: ignore[attr-defined]
     named = "id,sentence1,sentence2\n7,a b,c d\n"
-    assert read_pairs(write(tmp_path / "b.csv", named)).pairs == ["c d"]
+    assert read_parallel(write(tmp_path / "b.csv", named)).pairs == ["c d"]
     with pytest.raises(
         PretuneError, match=r"c\.csv: cannot infer the two text columns; the columns are 'id', 'en', 'fr'"
     ):
-        read_pairs(write(tmp_path / "c.csv", "id,en,fr\n7,a b,c d\n"))
+        read_parallel(write(tmp_path / "c.csv", "id,en,fr\n7,a b,c d\n"))
     with pytest.raises(PretuneError, match="no column 'de' for the pair"):
-        read_pairs(tmp_path / "c.csv", {"text": "en", "pair": "de"})
+        read_parallel(tmp_path / "c.csv", {"text": "en", "pair": "de"})
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     long, short = lines(tmp_path / "a.txt", ENGLISH), lines(tmp_path / "b.txt", FRENCH[:2])
     with pytest.raises(PretuneError, match=r"a\.txt has 3 lines and .*b\.txt has 2; line-aligned files"):
-        read_pairs([long, short])
+        read_parallel([long, short])
     for files in ([long], [long, short, long]):
         with pytest.raises(PretuneError, match="not a source of parallel texts; pass a"):
-            read_pairs(files)
+            read_parallel(files)
     with pytest.raises(PretuneError, match="No parallel texts were given"):
-        read_pairs([])
+        read_parallel([])
     with pytest.raises(PretuneError, match="the file is empty"):
-        read_pairs([lines(tmp_path / "c.txt", []), lines(tmp_path / "d.txt", [])])
+        read_parallel([lines(tmp_path / "c.txt", []), lines(tmp_path / "d.txt", [])])
     with pytest.raises(PretuneError, match="the file contains no rows"):
-        read_pairs(write(tmp_path / "e.tsv", "en\tfr\n"))
+        read_parallel(write(tmp_path / "e.tsv", "en\tfr\n"))
     with pytest.raises(PretuneError, match="no such file"):
-        read_pairs(tmp_path / "nowhere.tsv")
+        read_parallel(tmp_path / "nowhere.tsv")
 
 
 def test_languages_are_the_names_of_columns_or_files(tmp_path: Path) -> None:
     files = [lines(tmp_path / "z.en.txt", ENGLISH), lines(tmp_path / "a.fr.txt", FRENCH)]
     table = write(tmp_path / "b.tsv", "de\ten\nHallo.\tHello.\n")
-    rows = read_languages([*files, table])
+    rows = read_parallel_languages([*files, table])
     assert rows.texts == [*ENGLISH, "Hallo."] and rows.pairs == [*FRENCH, "Hello."]
     assert rows.labels == ["en fr"] * 3 + ["de en"] and rows.lines == [1, 2, 3, 2]
-    assert read_languages([table], languages="xx-yy").labels == ["xx yy"]
-    assert read_languages([table], {"text": "en", "pair": "de"}).labels == ["en de"]
+    assert read_parallel_languages([table], languages="xx-yy").labels == ["xx yy"]
+    assert read_parallel_languages([table], {"text": "en", "pair": "de"}).labels == ["en de"]
     with gzip.open(tmp_path / "c.zh_CN.txt.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(FRENCH))
-    assert read_languages([files[0], tmp_path / "c.zh_CN.txt.gz"]).labels == ["en zh_CN"] * 3
+    assert read_parallel_languages([files[0], tmp_path / "c.zh_CN.txt.gz"]).labels == ["en zh_CN"] * 3
 
 
 def test_unknown_languages_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"one\.txt: 'one' and 'other' are not two languages; name the columns"):
-        read_languages([lines(tmp_path / "one.txt", ENGLISH), lines(tmp_path / "other.txt", FRENCH)])
+        read_parallel_languages([lines(tmp_path / "one.txt", ENGLISH), lines(tmp_path / "other.txt", FRENCH)])
     with pytest.raises(PretuneError, match="'sentence1' and 'sentence2' are not two languages"):
-        read_languages([write(tmp_path / "a.csv", "sentence1,sentence2\na b,c d\n")])
+        read_parallel_languages([write(tmp_path / "a.csv", "sentence1,sentence2\na b,c d\n")])
     files = [lines(tmp_path / "z.en.txt", ENGLISH), lines(tmp_path / "a.fr.txt", FRENCH[:2])]
     with pytest.raises(PretuneError, match=r"z\.en\.txt has 3 lines and .*a\.fr\.txt has 2; line-aligned files"):
-        read_languages(files)
+        read_parallel_languages(files)
     with pytest.raises(PretuneError, match="not a source of parallel texts; pass a"):
-        read_languages(files[:1])
+        read_parallel_languages(files[:1])
     with pytest.raises(PretuneError, match="No parallel texts were given"):
-        read_languages([])
+        read_parallel_languages([])

@@ -12,11 +12,11 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.text.corpus.documents import Document
 from pretune.text.store import phrase_mining
-from pretune.text.store.builder import Settings, make_store
-from pretune.text.store.phrase_mining import Counts, find_collocations
+from pretune.text.store.builder import StoreSettings, build_store
+from pretune.text.store.phrase_mining import NgramCounts, find_collocations
 from pretune.text.store.store import Store
-from pretune.text.tokenizers.phrases import Phrases, load_phrases
-from pretune.text.tokenizers.training import Kind, train
+from pretune.text.tokenizers.phrases import PhraseMatcher, load_phrases
+from pretune.text.tokenizers.training import Kind, train_on_documents
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "new", "york", "city", "bank"]
@@ -34,7 +34,7 @@ def naive(words: list[str], phrases: set[tuple[str, ...]]) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_phrases_are_found_as_a_plain_search_finds_them(kind: Kind) -> None:
-    tokenizer = train([Document(" ".join(WORDS * 30), Path("a"), 1)], kind, 300)
+    tokenizer = train_on_documents([Document(" ".join(WORDS * 30), Path("a"), 1)], kind, 300)
     known = {
         ("new", "york"),
         ("new", "york", "city"),
@@ -42,7 +42,7 @@ def test_phrases_are_found_as_a_plain_search_finds_them(kind: Kind) -> None:
         ("one", "one"),
         ("ten", "two", "one", "six"),
     }
-    phrases = Phrases.make([*map(" ".join, sorted(known)), "alone", ""], tokenizer)
+    phrases = PhraseMatcher.make([*map(" ".join, sorted(known)), "alone", ""], tokenizer)
 
     @given(st.lists(st.sampled_from([*WORDS, "new", "york", "city"]), max_size=25))
     def check(words: list[str]) -> None:
@@ -65,8 +65,8 @@ def made_store(folder: Path, kind: Kind = "wordpiece") -> Store:
         words = chance.choices([*WORDS, "new york", "big red bus"], k=chance.randint(3, 12))
         texts.append(" ".join(words) + ".")
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
-    tokenizer = train([Document(t, folder, 1) for t in texts], kind, 300)
-    return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line"), 1)
+    tokenizer = train_on_documents([Document(t, folder, 1) for t in texts], kind, 300)
+    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,7 +88,7 @@ def test_chunks_and_limits_change_little(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_counts_are_bounded_and_keep_frequent_words() -> None:
-    counts = Counts(limit=10)
+    counts = NgramCounts(limit=10)
     for start in range(0, 100, 5):
         keys = np.concatenate([np.full(3, 7), np.arange(start + 10, start + 15)]).astype(np.uint64)
         counts.add(keys, keys[:, None])

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.runtime.randomness import Draws, hashed, integers, permutation, uniform
-from pretune.text.packing.plan import make_lanes, make_plan
-from pretune.text.spans import spans_to_indices
+from pretune.runtime.randomness import EpochRandom, integers, permutation, random_bits, uniform
+from pretune.text.packing.plan import build_streams, plan_packs
+from pretune.text.spans import span_indices
 
 lengths_strategy = st.lists(st.integers(0, 20), max_size=200).map(lambda x: np.array(x, dtype=np.int64))
 
@@ -19,7 +19,7 @@ lengths_strategy = st.lists(st.integers(0, 20), max_size=200).map(lambda x: np.a
 def test_a_plan_covers_every_sequence_exactly_once(
     lengths: np.ndarray, tokens: int, sequences: int, seed: int, epoch: int, shuffle: bool
 ) -> None:
-    plan = make_plan(lengths, tokens=tokens, sequences=sequences, seed=seed, epoch=epoch, shuffle=shuffle)
+    plan = plan_packs(lengths, tokens=tokens, sequences=sequences, seed=seed, epoch=epoch, shuffle=shuffle)
     packs = [plan.pack(index) for index in range(len(plan))]
     assert sorted(np.concatenate([np.empty(0, dtype=int), *packs]).tolist()) == list(range(len(lengths)))
     for pack in packs:
@@ -30,24 +30,24 @@ def test_a_plan_covers_every_sequence_exactly_once(
 def test_a_plan_is_a_function_of_seed_and_epoch() -> None:
     lengths = np.arange(1, 100)
     orders = {
-        (seed, epoch): tuple(make_plan(lengths, tokens=200, sequences=9, seed=seed, epoch=epoch).order)
+        (seed, epoch): tuple(plan_packs(lengths, tokens=200, sequences=9, seed=seed, epoch=epoch).order)
         for seed in (0, 1)
         for epoch in (0, 1)
     }
     assert len(set(orders.values())) == 4
-    again = make_plan(lengths, tokens=200, sequences=9, seed=1, epoch=1)
+    again = plan_packs(lengths, tokens=200, sequences=9, seed=1, epoch=1)
     assert tuple(again.order) == orders[1, 1]
 
 
 def test_packs_are_nearly_full() -> None:
     lengths = integers(100, 0, "lengths", np.arange(50_000)) + 20
-    plan = make_plan(lengths, tokens=8192, sequences=10_000)
+    plan = plan_packs(lengths, tokens=8192, sequences=10_000)
     assert lengths.sum() / (len(plan) * 8192) > 0.98
 
 
 def test_a_sequence_too_long_for_a_pack_is_refused() -> None:
     with pytest.raises(PretuneError, match="A sequence with 9 tokens does not fit into a pack of 8 tokens"):
-        make_plan(np.array([3, 9]), tokens=8, sequences=4)
+        plan_packs(np.array([3, 9]), tokens=8, sequences=4)
 
 
 @given(
@@ -61,7 +61,7 @@ def test_groups_stay_together_and_in_order(rows: list[tuple[int, int]], fixed: b
     most = int(np.bincount(groups, minlength=1).max())
     tokens = int(np.bincount(groups, lengths, minlength=1).max()) + 20
     slots = most + 2 + -(-tokens // 12)
-    plan = make_plan(
+    plan = plan_packs(
         lengths, tokens=tokens, sequences=slots if fixed else most + 2, seed=seed, shuffle=shuffle,
         filler=12 if fixed else None, rows=most + 2 if fixed else None, groups=groups,
     )  # fmt: skip
@@ -77,17 +77,17 @@ def test_groups_stay_together_and_in_order(rows: list[tuple[int, int]], fixed: b
 def test_a_group_too_large_for_a_pack_is_refused() -> None:
     groups = np.array([0, 1, 0])
     with pytest.raises(PretuneError, match="A group of 2 sequences with 9 tokens does not fit into a pack of 8 tokens"):
-        make_plan(np.array([3, 1, 6]), tokens=8, sequences=4, groups=groups)
+        plan_packs(np.array([3, 1, 6]), tokens=8, sequences=4, groups=groups)
     with pytest.raises(
         PretuneError, match="A group of 2 sequences with 4 tokens does not fit into a pack of 8 tokens in 1 sequences"
     ):
-        make_plan(np.array([3, 1, 1]), tokens=8, sequences=1, groups=groups)
+        plan_packs(np.array([3, 1, 1]), tokens=8, sequences=1, groups=groups)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 12), st.integers(0, 9))
 def test_streams_cover_every_token_once_and_continue(sizes: list[int], lanes: int, window: int, seed: int) -> None:
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    plan = make_lanes(offsets[:-1], np.diff(offsets), lanes=lanes, window=window, draws=Draws(seed))
+    plan = build_streams(offsets[:-1], np.diff(offsets), lanes=lanes, window=window, draws=EpochRandom(seed))
     seen: list[int] = []
     at: dict[int, int] = {}  # lane → the token that must come next unless a document begins
     for index in range(len(plan)):
@@ -97,22 +97,22 @@ def test_streams_cover_every_token_once_and_continue(sizes: list[int], lanes: in
             if lane in at and not fresh:
                 assert at[lane] == start
             at[lane] = start + length
-        seen += spans_to_indices(batch.starts, batch.lengths).tolist()
+        seen += span_indices(batch.starts, batch.lengths).tolist()
     assert sorted(seen) == list(range(sum(sizes)))
 
 
 def test_draws_depend_on_every_coordinate_and_on_nothing_else() -> None:
     position = np.arange(10_000)
-    base = hashed(1, "mask", 2, 3, position)
-    assert (base == hashed(1, "mask", 2, 3, position)).all()
+    base = random_bits(1, "mask", 2, 3, position)
+    assert (base == random_bits(1, "mask", 2, 3, position)).all()
     for other in (
-        hashed(2, "mask", 2, 3, position),
-        hashed(1, "swap", 2, 3, position),
-        hashed(1, "mask", 3, 2, position),
-        hashed(1, "mask", 2, 4, position),
+        random_bits(2, "mask", 2, 3, position),
+        random_bits(1, "swap", 2, 3, position),
+        random_bits(1, "mask", 3, 2, position),
+        random_bits(1, "mask", 2, 4, position),
     ):
         assert (base == other).mean() < 0.001
-    column = hashed(1, "mask", 2, np.array([[3], [5]]), position)
+    column = random_bits(1, "mask", 2, np.array([[3], [5]]), position)
     assert (column[0] == base).all()
 
 
@@ -128,7 +128,7 @@ def test_draws_are_uniform() -> None:
 
 def test_padding_counts_toward_the_sequences_of_a_pack() -> None:
     lengths = np.random.default_rng(0).integers(1, 30, 500)
-    plan = make_plan(lengths, tokens=1000, sequences=100, filler=30, rows=32)
+    plan = plan_packs(lengths, tokens=1000, sequences=100, filler=30, rows=32)
     assert max(len(plan.pack(i)) for i in range(len(plan))) == 32
     assert sum(len(plan.pack(i)) for i in range(len(plan))) == 500
 
@@ -137,7 +137,7 @@ def test_padding_counts_toward_the_sequences_of_a_pack() -> None:
 def test_packs_are_as_full_as_tokens_and_sequences_allow(lengths: list[int], spare: int) -> None:
     tokens, filler = 64, 16
     sequences = tokens // filler + spare
-    plan = make_plan(np.array(lengths), tokens=tokens, sequences=sequences, filler=filler)
+    plan = plan_packs(np.array(lengths), tokens=tokens, sequences=sequences, filler=filler)
     used = [int(np.array(lengths)[plan.pack(i)].sum()) for i in range(len(plan))]
     sizes = [len(plan.pack(i)) for i in range(len(plan))]
     assert sum(sizes) == len(lengths)

@@ -13,7 +13,7 @@ from conftest import KOREAN, RUSSIAN, T5_IDS, english_documents, russian_pieces
 from pretune import PretuneError
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 
 @pytest.mark.parametrize("config", [None, {"extra_ids": 100, "eos_token": "</s>", "tokenizer_class": "T5Tokenizer"}])
@@ -99,7 +99,9 @@ def test_mbart_has_its_languages(kind: str, languages: int, tmp_path: Path) -> N
 def bart_vocabulary() -> tuple[str, str]:
     """vocab.json and merges.txt in BART's order: <s> <pad> </s> <unk>, the pieces, <mask>."""
     texts = [*english_documents()[:5], *RUSSIAN, *KOREAN]
-    model = json.loads(train([Document(t, Path("x"), 1) for t in texts], "byte-bpe", 600).backend.to_str())["model"]
+    model = json.loads(
+        train_on_documents([Document(t, Path("x"), 1) for t in texts], "byte-bpe", 600).backend.to_str()
+    )["model"]
     plain = [token for token in model["vocab"] if not (token.startswith("[") and token.endswith("]") and token[1:-1])]
     order = ["<s>", "<pad>", "</s>", "<unk>", *plain, "<mask>"]
     merges = "\n".join(" ".join(pair) for pair in model["merges"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from material import KINDS, store
 from pretune import PretuneError
-from pretune.text.examples.questions import Questions, Span, TokenPassages, read_questions
+from pretune.text.examples.questions import AnswerSpan, Questions, TokenPassages, read_questions
 from pretune.text.tokenizers.training import Kind
 
 PASSAGE = "Paris is the capital of France. Paris is old."
@@ -51,7 +51,7 @@ def test_squad_of_both_versions(tmp_path: Path) -> None:
     found = read_questions(write(tmp_path, "dev-v2.0.json", squad(*rows)))
     assert found.questions == ["What is old?", "Who?"]
     assert found.passages == [PASSAGE, PASSAGE]
-    assert found.answers == [[Span("Paris", 32), Span("Paris", 0)], []]
+    assert found.answers == [[AnswerSpan("Paris", 32), AnswerSpan("Paris", 0)], []]
     assert found.identities == ["a", "b"]
     assert found.place(1).endswith("dev-v2.0.json, question b")
     assert found.take([1]).answers == [[]]
@@ -61,19 +61,19 @@ def test_squad_of_both_versions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (["France"], [Span("France", 24)]),
-        ("Paris", [Span("Paris", 0)]),
-        ([{"text": "Paris", "start": 32}], [Span("Paris", 32)]),
-        ([answer("Paris", 32)], [Span("Paris", 32)]),
-        ({"text": ["Paris", "France"], "answer_start": [32, 24]}, [Span("Paris", 32), Span("France", 24)]),
+        (["France"], [AnswerSpan("France", 24)]),
+        ("Paris", [AnswerSpan("Paris", 0)]),
+        ([{"text": "Paris", "start": 32}], [AnswerSpan("Paris", 32)]),
+        ([answer("Paris", 32)], [AnswerSpan("Paris", 32)]),
+        ({"text": ["Paris", "France"], "answer_start": [32, 24]}, [AnswerSpan("Paris", 32), AnswerSpan("France", 24)]),
         ({"text": [], "answer_start": []}, []),
-        (answer("Paris", 32), [Span("Paris", 32)]),
+        (answer("Paris", 32), [AnswerSpan("Paris", 32)]),
         ([], []),
         (None, []),
         ("", []),
     ],
 )
-def test_answers_of_rows(value: Any, expected: list[Span], tmp_path: Path) -> None:
+def test_answers_of_rows(value: Any, expected: list[AnswerSpan], tmp_path: Path) -> None:
     row = {"question": "?", "context": PASSAGE, "answers": value}
     found = read_questions(write(tmp_path, "a.jsonl", json.dumps(row)))
     assert found.answers == [expected]
@@ -95,7 +95,7 @@ def test_bad_answers_are_counted_and_listed_and_refused_unless_dropped(tmp_path:
         read_questions(path)
     found = read_questions(path, drop_bad=True)
     assert found.identities == ["b"]
-    assert found.answers == [[Span("Paris", 0)]]
+    assert found.answers == [[AnswerSpan("Paris", 0)]]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_the_tokens_of_an_answer_are_its_text(
     last = data.draw(st.integers(first, len(passage) - 1))
     pieces = [word + space for word, space in zip(passage, spaces, strict=False)]
     text, start = "".join(pieces), len("".join(pieces[:first]))
-    span = Span("".join(pieces[first : last + 1])[: -len(spaces[last])], start)
+    span = AnswerSpan("".join(pieces[first : last + 1])[: -len(spaces[last])], start)
     asked = Questions(Path("x"), {}, ["the name"], [text], [[span]])
     tokens = TokenPassages.make(asked, store(kind).tokenizer)
     begin, end = tokens.spans([[span]])[0] + tokens.rows.starts[0, 1]
@@ -200,7 +200,7 @@ def test_the_tokens_of_an_answer_are_its_text(
 def test_passages_are_tokenized_once_and_answers_without_tokens_are_known() -> None:
     tokenizer = store("wordpiece").tokenizer
     passages = ["the \u0001 name", "the \u0001 name", ""]
-    asked = Questions(Path("x"), {}, ["a", "is it", ""], passages, [[Span("\u0001", 4)], [], []])
+    asked = Questions(Path("x"), {}, ["a", "is it", ""], passages, [[AnswerSpan("\u0001", 4)], [], []])
     tokens = asked.tokenize(tokenizer)
     assert len(tokens.rows.ids) == sum(len(tokenizer.encode(t)) for t in ("a", "is it", "the name"))
     assert tokens.spans(asked.answers or []).tolist() == [[-2, -2], [-1, -1], [-1, -1]]

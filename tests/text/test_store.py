@@ -22,17 +22,17 @@ from conftest import english_documents
 from pretune import PretuneError, prepare
 from pretune.text.corpus.documents import Document
 from pretune.text.corpus.sentences import split_sentences
-from pretune.text.spans import spans_to_indices
-from pretune.text.store.builder import Settings, make_store
-from pretune.text.store.shards import Worker, build_part, pack_texts, unpack_texts
+from pretune.text.spans import span_indices
+from pretune.text.store.builder import StoreSettings, build_store
+from pretune.text.store.shards import ShardWorker, build_part, pack_texts, unpack_texts
 from pretune.text.store.store import Store, join_stores
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import Kind, train
+from pretune.text.tokenizers.training import Kind, train_on_documents
 
 
 @cache
 def tokenizer(kind: Kind = "byte-bpe") -> Tokenizer:
-    return train([Document(text, Path("test"), 1) for text in english_documents()[:20]], kind, 600)
+    return train_on_documents([Document(text, Path("test"), 1) for text in english_documents()[:20]], kind, 600)
 
 
 def write_jsonl(path: Path, texts: list[str]) -> Path:
@@ -43,7 +43,7 @@ def write_jsonl(path: Path, texts: list[str]) -> Path:
 def make(folder: Path, texts: list[str], kind: Kind = "byte-bpe", **options: object) -> Store:
     file = write_jsonl(folder / "a.jsonl", texts)
     processes = options.pop("processes", 1)
-    return make_store([file], tokenizer(kind), folder / "store", Settings(**options), processes)  # type: ignore[arg-type]
+    return build_store([file], tokenizer(kind), folder / "store", StoreSettings(**options), processes)  # type: ignore[arg-type]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -60,7 +60,7 @@ def test_documents_know_their_files_whatever_the_shards(
     monkeypatch.setattr("pretune.text.store.builder.UNIT_BYTES", unit)  # every file for itself, or all read together
     counts = [3, 1, 0, 5]
     files = [write_jsonl(tmp_path / f"{n}.jsonl", [f"Text {n} {i}." for i in range(c)]) for n, c in enumerate(counts)]
-    made = make_store(files, tokenizer(), tmp_path / "store", Settings(shard_bytes=15), 1)
+    made = build_store(files, tokenizer(), tmp_path / "store", StoreSettings(shard_bytes=15), 1)
     assert len(made.shards) > 4 and made.document_files.tolist() == [0, 0, 0, 1, 2, 2, 2, 2, 2]
     assert join_stores([made, made]).document_files.tolist()[9:] == [3, 3, 3, 4, 5, 5, 5, 5, 5]
 
@@ -140,7 +140,7 @@ def test_reading_outside_is_an_error() -> None:
     store = shared_store()
     with pytest.raises(IndexError):
         store.read(store.tokens, store.tokens + 1)
-    assert spans_to_indices(np.array([], dtype=int), np.array([], dtype=int)).tolist() == []
+    assert span_indices(np.array([], dtype=int), np.array([], dtype=int)).tolist() == []
 
 
 def test_ids_take_two_bytes_while_they_fit(tmp_path: Path) -> None:
@@ -176,10 +176,10 @@ def test_many_small_files_share_shards(tmp_path: Path, english: list[str]) -> No
 KILLED = """
 import sys
 from pathlib import Path
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 folder = Path(sys.argv[1])
-make_store([folder / "a.jsonl"], Tokenizer.load(folder), folder / "store", Settings(shard_bytes=60_000), 2)
+build_store([folder / "a.jsonl"], Tokenizer.load(folder), folder / "store", StoreSettings(shard_bytes=60_000), 2)
 """
 
 
@@ -338,7 +338,7 @@ def test_a_file_too_large_for_its_limit_ends_in_one_line(tmp_path: Path, english
 
 
 def test_a_worker_that_dies_is_reported() -> None:
-    with Worker(tokenizer(), "en") as worker:
+    with ShardWorker(tokenizer(), "en") as worker:
         there, here = worker.build(pack_texts(["A text."])), build_part(["A text."], tokenizer(), "en")
         assert {name: array.tolist() for name, array in there.items()} == {
             name: array.tolist() for name, array in here.items()
@@ -368,12 +368,12 @@ def test_odd_texts_are_stored(tmp_path: Path, text: str) -> None:
 
 def test_joined_stores_are_one_store_of_several_languages(tmp_path: Path, english: list[str]) -> None:
     texts = [" ".join(text.split()) for text in english[:6]]
-    tokenizer = train([Document(text, tmp_path, 1) for text in texts], "bpe", 300)
+    tokenizer = train_on_documents([Document(text, tmp_path, 1) for text in texts], "bpe", 300)
     made = []
     for name, some in {"ru": texts[:2], "en": texts[2:3], "de": texts[3:]}.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(some), encoding="utf-8")
-        settings = Settings(language=name, layout="line", shard_bytes=2000)
-        made.append(make_store([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name, settings, 1))
+        settings = StoreSettings(language=name, layout="line", shard_bytes=2000)
+        made.append(build_store([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name, settings, 1))
     for store in made:  # what was looked at before does not stay
         assert len(store.sentence_offsets) and (store.document_languages == 0).all()
     (tmp_path / "all.txt").write_text("\n".join(texts), encoding="utf-8")
@@ -391,10 +391,10 @@ def test_joined_stores_are_one_store_of_several_languages(tmp_path: Path, englis
     assert joined.gather_words(*spans).tolist() == [*words.tolist(), *words[-9:].tolist()]
     assert np.isin(ends, joined.sentence_offsets).all() and len(joined.document_bytes) == 6
     assert made[0].languages == ["ru"]  # those it was made of are as before
-    again = join_stores([made[0].in_language("fr"), made[2]])
+    again = join_stores([made[0].with_language("fr"), made[2]])
     assert again.languages == ["de", "fr"] and again.document_languages.tolist() == [1, 1, 0, 0, 0]
     assert join_stores(made[:1]) is made[0]
-    other = train([Document(text, tmp_path, 1) for text in texts], "bpe", 200)
-    strange = make_store([tmp_path / "en.txt"], other, tmp_path / "strange", Settings(layout="line"), 1)
+    other = train_on_documents([Document(text, tmp_path, 1) for text in texts], "bpe", 200)
+    strange = build_store([tmp_path / "en.txt"], other, tmp_path / "strange", StoreSettings(layout="line"), 1)
     with pytest.raises(PretuneError, match="have different tokenizers; prepare one of them again"):
         join_stores([made[0], strange])

@@ -10,7 +10,7 @@ import pytest
 
 from pretune import PretuneError
 from pretune.text.corpus.table_writer import KINDS, table_writer
-from pretune.text.examples.labeled import read_excerpts
+from pretune.text.examples.labeled import read_chunks
 
 ROWS: list[dict[str, Any]] = [
     {"id": "1", "text": 'say "hi", you', "score": 0.125},
@@ -27,7 +27,7 @@ def write(path: Path, *parts: list[dict[str, Any]]) -> Path:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [row for part in read_excerpts(path, 2) for _, row in part.rows]
+    return [row for part in read_chunks(path, 2) for _, row in part.rows]
 
 
 @pytest.mark.parametrize("suffix", [kind for kind in KINDS if kind != ".conll"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.text.examples.tag_schemes import Entity, all_tags, convert, find_entities, find_scheme, write_tags
+from pretune.text.examples.tag_schemes import TaggedSpan, all_tags, convert_tags, detect_scheme, parse_tags, write_tags
 
 SCHEMES = ["BIO", "IOB1", "BIOES"]
 tags_strategy = st.lists(st.sampled_from(["O", *(f"{p}-{k}" for p in "BIES" for k in ("X", "Y-Z"))]), max_size=12)
@@ -12,34 +12,34 @@ tags_strategy = st.lists(st.sampled_from(["O", *(f"{p}-{k}" for p in "BIES" for 
 
 @given(tags_strategy, st.sampled_from(SCHEMES))
 def test_any_tags_are_corrected_and_mark_the_same_spans_in_every_scheme(tags: list[str], scheme: str) -> None:
-    written = convert(tags, scheme)
+    written = convert_tags(tags, scheme)
     assert len(written) == len(tags)
-    assert find_entities(written) == find_entities(tags)
-    assert convert(written, scheme) == written
+    assert parse_tags(written) == parse_tags(tags)
+    assert convert_tags(written, scheme) == written
     assert set(written) <= set(all_tags(["X", "Y-Z"], scheme))
 
 
 @given(st.lists(tags_strategy, min_size=1), st.sampled_from(SCHEMES))
 def test_a_scheme_is_recognized(sentences: list[list[str]], scheme: str) -> None:
-    written = [convert(tags, scheme) for tags in sentences]
-    if any(find_entities(tags) for tags in sentences):
-        assert find_scheme(written) == scheme
-    assert find_scheme([*written, ["NOUN"]]) == "plain"
+    written = [convert_tags(tags, scheme) for tags in sentences]
+    if any(parse_tags(tags) for tags in sentences):
+        assert detect_scheme(written) == scheme
+    assert detect_scheme([*written, ["NOUN"]]) == "plain"
 
 
 def test_the_same_entities_by_hand() -> None:
-    entities = [Entity("PER", 0, 0), Entity("PER", 1, 2), Entity("LOC", 3, 3)]
+    entities = [TaggedSpan("PER", 0, 0), TaggedSpan("PER", 1, 2), TaggedSpan("LOC", 3, 3)]
     rows = {scheme: write_tags(entities, 5, scheme) for scheme in SCHEMES}
     assert rows == {
         "BIO": ["B-PER", "B-PER", "I-PER", "B-LOC", "O"],
         "IOB1": ["I-PER", "B-PER", "I-PER", "I-LOC", "O"],
         "BIOES": ["S-PER", "B-PER", "E-PER", "S-LOC", "O"],
     }
-    assert find_entities(["B", "I", "O", "B"]) == [Entity("", 0, 1), Entity("", 3, 3)]
-    assert convert(["I", "I"], "BIO") == ["B", "I"]
-    assert find_entities([]) == []
-    assert find_scheme([["O", "B", "I"]]) == "BIO"
-    assert find_scheme([["O", "I-X"], ["I-Y"], ["B-Z"]]) == "IOB1"  # as in CoNLL-2003, but for a slip
+    assert parse_tags(["B", "I", "O", "B"]) == [TaggedSpan("", 0, 1), TaggedSpan("", 3, 3)]
+    assert convert_tags(["I", "I"], "BIO") == ["B", "I"]
+    assert parse_tags([]) == []
+    assert detect_scheme([["O", "B", "I"]]) == "BIO"
+    assert detect_scheme([["O", "I-X"], ["I-Y"], ["B-Z"]]) == "IOB1"  # as in CoNLL-2003, but for a slip
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_the_same_entities_by_hand() -> None:
     ],
 )
 def test_invalid_tags_are_read_as_conlleval_reads_them(broken: list[str], mended: list[str]) -> None:
-    assert convert(broken, "BIO") == mended
+    assert convert_tags(broken, "BIO") == mended

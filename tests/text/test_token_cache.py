@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pretune.text.tokenizers import token_cache
-from pretune.text.tokenizers.token_cache import FEWEST, remember, remembering
+from pretune.text.tokenizers.token_cache import FEWEST, cached_tokens, use_token_cache
 
 
 def test_texts_are_tokenized_once(tmp_path: Path) -> None:
@@ -18,18 +18,18 @@ def test_texts_are_tokenized_once(tmp_path: Path) -> None:
         return np.arange(5, dtype=np.uint16), np.array([2, 3])
 
     texts = ["a text"] * FEWEST
-    remember("x", texts, make)
+    cached_tokens("x", texts, make)
     assert len(calls) == 1 and token_cache._FOLDER.get() is None
-    with remembering(tmp_path):
-        first, again = remember("x", texts, make), remember("x", texts, make)
+    with use_token_cache(tmp_path):
+        first, again = cached_tokens("x", texts, make), cached_tokens("x", texts, make)
         assert len(calls) == 2 and again[0].dtype == np.uint16 and (first[1] == again[1]).all()
-        remember("y", texts, make)  # another tokenizer
-        remember("x", ["a", " text", *texts[2:]], make)  # other texts with the same letters
-        remember("x", texts[1:], make)  # too few to keep
+        cached_tokens("y", texts, make)  # another tokenizer
+        cached_tokens("x", ["a", " text", *texts[2:]], make)  # other texts with the same letters
+        cached_tokens("x", texts[1:], make)  # too few to keep
         assert len(calls) == 5 and len(list(tmp_path.iterdir())) == 3
         for path in tmp_path.iterdir():
             path.write_bytes(path.read_bytes()[:40])
-        remember("x", texts, make)
+        cached_tokens("x", texts, make)
         assert len(calls) == 6
-    remember("x", texts, make)
+    cached_tokens("x", texts, make)
     assert len(calls) == 7

@@ -17,7 +17,7 @@ from pretune import PretuneError
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import Kind, first_merges, train
+from pretune.text.tokenizers.training import Kind, first_merges, train_on_documents
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram"]
 
@@ -29,7 +29,7 @@ def documents(*texts: str) -> list[Document]:
 @cache
 def trained(kind: Kind, size: int = 1200) -> Tokenizer:
     texts = [*english_documents()[:30], *RUSSIAN * 20, *KOREAN * 20]
-    return train(documents(*texts), kind, size, sentinels=3, languages=["en", "ru"])
+    return train_on_documents(documents(*texts), kind, size, sentinels=3, languages=["en", "ru"])
 
 
 # -- the lectures' example ------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def trained(kind: Kind, size: int = 1200) -> Tokenizer:
 def test_bpe_learns_the_merges_of_the_lectures() -> None:
     words = ["hug"] * 10 + ["pug"] * 5 + ["pun"] * 12 + ["bun"] * 4 + ["hugs"] * 5
     # five specials, seven letters at word starts or inside, of which some in both places, and three merges
-    tokenizer = train(documents(" ".join(words)), "bpe", 19)
+    tokenizer = train_on_documents(documents(" ".join(words)), "bpe", 19)
     assert [piece.removeprefix("##") for piece in first_merges(tokenizer)] == ["ug", "un", "hug"]
     surface = lambda word: [t.removeprefix("##") for t in tokenizer.tokens(tokenizer.encode(word))]  # noqa: E731
     assert surface("bug") == ["b", "ug"]
@@ -137,7 +137,7 @@ def test_words_start_after_spaces_and_never_inside_letters(kind: Kind, mixed_tex
 
 
 def test_chinese_characters_are_words_of_their_own() -> None:
-    tokenizer = train(documents(*["你好 世界 你好世界"] * 9), "raw-bpe", 40)
+    tokenizer = train_on_documents(documents(*["你好 世界 你好世界"] * 9), "raw-bpe", 40)
     ids = np.array(tokenizer.encode("你好世界"))
     assert tokenizer.word_starts(ids).sum() >= len(ids) - 1  # a lone mark belongs to the first
 
@@ -200,7 +200,7 @@ def test_vocab_txt_agrees_with_transformers_bert(tmp_path: Path, mixed_texts: li
     from transformers import BertTokenizer
 
     for lowercase in (False, True):
-        source = train(documents(*mixed_texts * 3), "wordpiece", 900, lowercase=lowercase)
+        source = train_on_documents(documents(*mixed_texts * 3), "wordpiece", 900, lowercase=lowercase)
         (tmp_path / "vocab.txt").write_text("\n".join(source.vocabulary) + "\n", encoding="utf-8")
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}), encoding="utf-8")
         tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
@@ -313,36 +313,39 @@ def test_the_report_describes_the_training_text() -> None:
 def test_training_is_deterministic() -> None:
     texts = documents(*english_documents()[:5])
     for kind in ("wordpiece", "bpe", "byte-bpe", "raw-bpe"):  # the library's Unigram trainer sums in random order
-        assert train(texts, kind, 600).backend.to_str() == train(texts, kind, 600).backend.to_str()
+        assert (
+            train_on_documents(texts, kind, 600).backend.to_str()
+            == train_on_documents(texts, kind, 600).backend.to_str()
+        )
 
 
 def test_word_pruning_is_reported_and_keeps_frequent_words() -> None:
     lines = ["the cat sat " + " ".join(f"w{line}x{i}" for i in range(50)) for line in range(100)]
-    tokenizer = train(documents(*lines), "bpe", 400, distinct=500)
+    tokenizer = train_on_documents(documents(*lines), "bpe", 400, distinct=500)
     assert tokenizer.report["pruned_words"] > 4000
     assert tokenizer.report["pruned_share"] > 0.5
     assert {"the", "cat", "sat"} <= set(tokenizer.vocabulary)
 
 
 def test_sampling_is_reported() -> None:
-    tokenizer = train(documents(*english_documents()[:3]), "bpe", 300, occurrences=1000)
+    tokenizer = train_on_documents(documents(*english_documents()[:3]), "bpe", 300, occurrences=1000)
     assert 0 < tokenizer.report["sampled_share"] < 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_vocabulary_too_small_for_the_text_is_refused(kind: Kind) -> None:
     with pytest.raises(PretuneError, match=r"too small|failed"):
-        train(documents("".join(map(chr, range(0x4E00, 0x4F00)))), kind, 20)
+        train_on_documents(documents("".join(map(chr, range(0x4E00, 0x4F00)))), kind, 20)
 
 
 def test_an_empty_corpus_is_refused() -> None:
     with pytest.raises(PretuneError, match="corpus contains no words"):
-        train(documents(" \n "), "bpe", 100)
+        train_on_documents(documents(" \n "), "bpe", 100)
 
 
 def test_unknown_kinds_raise_errors() -> None:
     with pytest.raises(PretuneError, match="Unknown kind of tokenizer 'byte'; did you mean 'byte-bpe'"):
-        train([], "byte", 1000)  # type: ignore[arg-type]
+        train_on_documents([], "byte", 1000)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from pretune import PretuneError
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers import settings
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 from pretune.text.tokenizers.transformers_classes import CLASSES, KNOWN, NAMES
 
 BRACKETS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -30,7 +30,7 @@ def documents() -> list[Document]:
 
 @cache
 def words(lowercase: bool) -> tuple[str, ...]:
-    vocabulary = train(documents(), "wordpiece", 800, lowercase=lowercase).vocabulary
+    vocabulary = train_on_documents(documents(), "wordpiece", 800, lowercase=lowercase).vocabulary
     return tuple(token for token in vocabulary if token not in BRACKETS)
 
 
@@ -40,7 +40,7 @@ def vocab_txt(first: list[str], last: list[str], lowercase: bool = False) -> Fil
 
 @cache
 def byte_level() -> tuple[list[str], str]:
-    model = json.loads(train(documents(), "byte-bpe", 700).backend.to_str())["model"]
+    model = json.loads(train_on_documents(documents(), "byte-bpe", 700).backend.to_str())["model"]
     merges = "\n".join(map(" ".join, model["merges"]))
     return [token for token in model["vocab"] if token not in BRACKETS], f"#version: 0.2\n{merges}\n"
 

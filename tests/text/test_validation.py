@@ -7,7 +7,7 @@ import pytest
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.training.jobs.finetuning import make_plan, read_material
+from pretune.training.jobs.finetuning import read_task_data, resolve_finetuning
 
 TEXTS = [f"text number {number}" for number in range(60)]
 BOTH = ["yes", "no"] * 30
@@ -26,7 +26,7 @@ def material(file: Path, objective: str = "classify", **options: Any) -> Any:
         "strategy": "full", "epochs": 1, "budget": None, "deterministic": False, "seed": 0, "seeds": 1,
         "tokenizer": None, "scratch": False, "device": None,
     }  # fmt: skip
-    return read_material(make_plan("bert-tiny", given | options))
+    return read_task_data(resolve_finetuning("bert-tiny", given | options))
 
 
 @pytest.mark.parametrize(

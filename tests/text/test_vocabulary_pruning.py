@@ -8,7 +8,7 @@ from conftest import english_documents
 from pretune import PretuneError
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind
-from pretune.text.tokenizers.vocabulary_pruning import trim
+from pretune.text.tokenizers.vocabulary_pruning import prune_vocabulary
 from test_refit import tokenizer
 
 TEXTS = [part for text in english_documents()[:1] for part in text.split("\n\n")][:12]
@@ -17,7 +17,7 @@ TEXTS = [part for text in english_documents()[:1] for part in text.split("\n\n")
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-unigram"])
 def test_pruning_keeps_the_tokenization(kind: Kind) -> None:
     words: Tokenizer = tokenizer(kind)
-    smaller = trim(words, TEXTS)
+    smaller = prune_vocabulary(words, TEXTS)
     assert smaller.size < words.size
     assert smaller.roles.keys() == words.roles.keys()
     for text in TEXTS:
@@ -29,4 +29,4 @@ def test_pruning_keeps_the_tokenization(kind: Kind) -> None:
 
 def test_pruning_without_text_raises_an_error() -> None:
     with pytest.raises(PretuneError, match="pruning would remove all tokens"):
-        trim(tokenizer("wordpiece"), [])
+        prune_vocabulary(tokenizer("wordpiece"), [])

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.text.corpus.word_counts import LONGEST_WORD, WordCounts, scale
+from pretune.text.corpus.word_counts import LONGEST_WORD, WordCounts, scale_counts
 
 
 @given(st.lists(st.text(alphabet="abc \n", max_size=80), max_size=20))
@@ -43,7 +43,7 @@ def test_text_without_spaces_is_cut_into_windows() -> None:
 
 @given(st.dictionaries(st.text(min_size=1, max_size=4), st.integers(1, 500), min_size=1), st.integers(1, 300))
 def test_scaling_keeps_shares_to_within_one(table: dict[str, int], total: int) -> None:
-    scaled = dict(scale(table, total))
+    scaled = dict(scale_counts(table, total))
     whole = sum(table.values())
     if whole <= total:
         assert scaled == table

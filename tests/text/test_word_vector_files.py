@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.inference.word_vector_models import fill_in, make_static
+from pretune.inference.word_vector_models import copy_word_vectors, make_word_vector_model
 from pretune.models.create_model import make_model
 from pretune.models.loading import load
-from pretune.text.corpus.word_vector_files import WordVectors, pieces, read_vectors
-from pretune.text.tokenizers.training import words_tokenizer
+from pretune.text.corpus.word_vector_files import WordVectors, ngram_rows, read_word_vectors
+from pretune.text.tokenizers.training import word_level_tokenizer
 
 WORDS = ["the", "кот", "cat", "new york", "."]
 ROWS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -54,25 +54,25 @@ def test_text_formats(layout: str, tmp_path: Path) -> None:
 
         (tmp_path / "v.txt.gz").write_bytes(gzip.compress(path.read_bytes()))
         path = tmp_path / "v.txt.gz"
-    found = read_vectors(path)
+    found = read_word_vectors(path)
     assert found.words == WORDS
     np.testing.assert_allclose(found.vectors, ROWS, rtol=1e-6)
-    assert len(read_vectors(path, most=2)) == 2
+    assert len(read_word_vectors(path, most=2)) == 2
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n"])
 def test_word2vec_binary_format(ending: bytes, tmp_path: Path) -> None:
     binary(tmp_path / "v.bin", ending)
-    found = read_vectors(tmp_path / "v.bin")
+    found = read_word_vectors(tmp_path / "v.bin")
     assert found.words == [word.replace(" ", "_") for word in WORDS]
     np.testing.assert_array_equal(found.vectors, ROWS)
 
 
 def test_fasttext_binary_format(tmp_path: Path) -> None:
     matrix = fasttext(tmp_path / "v.bin")
-    found = read_vectors(tmp_path / "v.bin")
+    found = read_word_vectors(tmp_path / "v.bin")
     assert found.words == WORDS
-    cat = [5 + h for h in pieces("cat", 2, 3, 50)]
+    cat = [5 + h for h in ngram_rows("cat", 2, 3, 50)]
     assert len(cat) == 7  # <c ca at t> <ca cat at>
     np.testing.assert_allclose(found.vectors[2], matrix[[2, *cat]].mean(0), rtol=1e-6)
 
@@ -80,17 +80,17 @@ def test_fasttext_binary_format(tmp_path: Path) -> None:
 def test_bad_files_are_named_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a 1 2\nb 1 x\n", encoding="utf-8")
     with pytest.raises(pt.PretuneError, match=r"a\.txt, line 2: expected a word and 2 numbers"):
-        read_vectors(tmp_path / "a.txt")
+        read_word_vectors(tmp_path / "a.txt")
     (tmp_path / "b.txt").write_text("a 1 2\nb 1\n", encoding="utf-8")
     with pytest.raises(pt.PretuneError, match="line 2: expected 2 numbers as in the first line, but found 1"):
-        read_vectors(tmp_path / "b.txt")
+        read_word_vectors(tmp_path / "b.txt")
     (tmp_path / "c.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(pt.PretuneError, match="the file contains no word vectors"):
-        read_vectors(tmp_path / "c.txt")
+        read_word_vectors(tmp_path / "c.txt")
     binary(tmp_path / "d.bin", b"")
     (tmp_path / "d.bin").write_bytes((tmp_path / "d.bin").read_bytes()[:-9])
     with pytest.raises(pt.PretuneError, match="the file ends after 4 of 5 words"):
-        read_vectors(tmp_path / "d.bin")
+        read_word_vectors(tmp_path / "d.bin")
 
 
 def made() -> WordVectors:
@@ -98,14 +98,14 @@ def made() -> WordVectors:
 
 
 def test_a_word_vector_model_is_saved_and_embeds(tmp_path: Path) -> None:
-    make_static(made()).save(tmp_path / "model")
+    make_word_vector_model(made()).save(tmp_path / "model")
     vectors = np.array([row["vector"] for row in pt.embed(tmp_path / "model", ["Good film", "bad", "", "unheard"])])
     np.testing.assert_allclose(vectors[:3], [[0.5, 0.5], [-1, 0], [0, 0]])
     np.testing.assert_allclose(vectors[3], made().vectors.mean(0))
 
 
 def test_word_vectors_are_a_baseline_for_tasks(tmp_path: Path) -> None:
-    make_static(made()).save(tmp_path / "model")
+    make_word_vector_model(made()).save(tmp_path / "model")
     lines = ["text,label", *(f"{'good' if i % 2 else 'bad'} film,{i % 2}" for i in range(60))]
     (tmp_path / "train.csv").write_text("\n".join(lines), encoding="utf-8")
     task = pt.finetune(
@@ -128,16 +128,16 @@ def test_word_vectors_are_a_baseline_for_tasks(tmp_path: Path) -> None:
 
 def test_shared_words_start_from_word_vectors(tmp_path: Path) -> None:
     model = make_model("lstm-lm-tiny", 64)
-    model.tokenizer = words_tokenizer(["film", "is", "good"])
+    model.tokenizer = word_level_tokenizer(["film", "is", "good"])
     wide = WordVectors(made().words, np.random.default_rng(0).normal(size=(4, 128)).astype(np.float32))
     before = model.backbone.embed.tokens.detach().clone()
-    assert fill_in(model, wide, "file") == 2
+    assert copy_word_vectors(model, wide, "file") == 2
     after: Any = model.backbone.embed.tokens
     place = model.tokenizer.vocabulary.index("good")
     assert np.array_equal(after[place].detach(), wide.vectors[0])  # the first of two of a name
     assert torch.equal(after[model.tokenizer.vocabulary.index("is")], before[model.tokenizer.vocabulary.index("is")])
     with pytest.raises(pt.PretuneError, match="the vectors have 2 dimensions, but this model's embedding has 128"):
-        fill_in(model, made(), "file")
+        copy_word_vectors(model, made(), "file")
 
 
 def test_pretraining_starts_from_a_file(tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def test_pretraining_starts_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text(rows, encoding="utf-8")
     run = pt.pretrain(
         "lstm-lm-tiny", tmp_path / "text.txt", out=tmp_path / "run", vectors=tmp_path / "v.txt", budget=pt.Budget(steps=1),
-        optimizer=pt.Optimizer(lr=1e-9), watching=pt.Watching(held_out=0.0),
+        optimizer=pt.Optimizer(lr=1e-9), watching=pt.Monitoring(held_out=0.0),
     )  # fmt: skip
     model = load(run.folder)
-    place = model.need_tokenizer().vocabulary.index("film")
+    place = model.require_tokenizer().vocabulary.index("film")
     torch.testing.assert_close(model.backbone.embed.tokens[place].detach(), torch.full((128,), 0.25))
 
 

@@ -22,14 +22,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pretune.backbones.bidirectional import TwoWays
+from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.recurrent_state import RecurrentState
-from pretune.backbones.reversible import Reversible
-from pretune.backbones.segment_memory import Memory
+from pretune.backbones.reversible import ReversibleBackbone
+from pretune.backbones.segment_memory import SegmentMemory
 from pretune.families.decoders.reformer import ReformerConfig
 from pretune.families.decoders.reformer import build as build_reformer
 from pretune.families.decoders.transfo_xl import TransfoXLConfig
@@ -47,35 +47,35 @@ from pretune.families.encoders.performer import PerformerConfig
 from pretune.families.encoders.performer import build as build_performer
 from pretune.families.encoders.xlnet import XLNetConfig
 from pretune.families.encoders.xlnet import build as build_xlnet
-from pretune.models.model import Root
-from pretune.nn.attention.multi_head import Attention, CrossAttention
+from pretune.models.model import Network
+from pretune.nn.attention.multi_head import CrossAttention, SelfAttention
 from pretune.nn.attention.patterns import Pattern, causal, full
-from pretune.nn.blocks import Layer, PostNorm, PreNorm
+from pretune.nn.blocks import PostNorm, PreNorm, TransformerLayer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import FeedForward, relu_squared
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, RMSNorm
-from pretune.nn.output_heads import VocabularyHead
-from pretune.nn.positional_encoding import Rotary, Sinusoidal
-from pretune.nn.recurrent import Recurrence, RecurrentLayer
-from pretune.objectives import Data, Mixture, alone, parse_objective
+from pretune.nn.output_heads import TiedVocabularyHead
+from pretune.nn.positional_encoding import RotaryPositions, SinusoidalPositions
+from pretune.nn.recurrent import RecurrentCells, RecurrentLayer
+from pretune.objectives import Data, Mixture, parse_objective, single_objective
 from pretune.objectives.objective import Loss, Objective, classification_loss
-from pretune.objectives.pretraining.arrangements import spans_epoch
+from pretune.objectives.pretraining.arrangements import document_span_epoch
 from pretune.objectives.pretraining.mlm import MLM
 from pretune.packed import Batch
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
 from pretune.training.parallel.distributed import World
-from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 WIDTH, VOCABULARY, LENGTH = 32, 300, 32
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
@@ -88,23 +88,23 @@ def store() -> Store:
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     documents = [Document(text, folder, 1) for text in texts]
     tokenizer = train_tokenizer(documents, "bpe", VOCABULARY, sentinels=2)
-    return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line"), 1)
+    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
 
 
-def layer(pattern: Pattern = full, cross: bool = False) -> Layer:
-    parts: dict[str, nn.Module] = {"attention": PostNorm(Attention(WIDTH, 2, pattern=pattern), LayerNorm(WIDTH))}
+def layer(pattern: Pattern = full, cross: bool = False) -> TransformerLayer:
+    parts: dict[str, nn.Module] = {"attention": PostNorm(SelfAttention(WIDTH, 2, pattern=pattern), LayerNorm(WIDTH))}
     if cross:
         parts["cross"] = PostNorm(CrossAttention(WIDTH, 2), LayerNorm(WIDTH))
     parts["feed_forward"] = PostNorm(FeedForward(WIDTH, 64), LayerNorm(WIDTH))
-    return Layer(**parts)
+    return TransformerLayer(**parts)
 
 
-def head() -> VocabularyHead:
-    return VocabularyHead(VOCABULARY)
+def head() -> TiedVocabularyHead:
+    return TiedVocabularyHead(VOCABULARY)
 
 
 def embeddings(positions: bool = True) -> Embeddings:
-    return Embeddings(VOCABULARY, WIDTH, positions=Sinusoidal(WIDTH) if positions else None)
+    return Embeddings(VOCABULARY, WIDTH, positions=SinusoidalPositions(WIDTH) if positions else None)
 
 
 def encoder(layers: int = 2, pattern: Pattern = full) -> Encoder:
@@ -151,9 +151,9 @@ def disentangled() -> Encoder:
 def modern() -> Encoder:
     """Pre-norm, rotary positions, QK-norm, ReLU², outputs that start at zero."""
 
-    def made() -> Layer:
-        attention = Attention(WIDTH, 2, rotary=Rotary(WIDTH // 2), norm=RMSNorm(WIDTH // 2), bias=False)
-        return Layer(
+    def made() -> TransformerLayer:
+        attention = SelfAttention(WIDTH, 2, rotary=RotaryPositions(WIDTH // 2), norm=RMSNorm(WIDTH // 2), bias=False)
+        return TransformerLayer(
             attention=PreNorm(attention, RMSNorm(WIDTH)),
             feed_forward=PreNorm(FeedForward(WIDTH, 64, relu_squared, bias=False), RMSNorm(WIDTH)),
         )
@@ -171,8 +171,8 @@ class Plain(Objective):
 
     pattern: ClassVar[Pattern | None] = full
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        return spans_epoch(data, packing, draws)
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
+        return document_span_epoch(data, packing, draws)
 
 
 # -- plm: permutations, two streams in one packed sequence, relative positions, memory ------------------------------
@@ -199,7 +199,7 @@ def transformer_xl() -> Encoder:
 # -- attention that is not softmax over a pattern; layers that compute themselves again, with chance of their own ----
 
 
-def reformer() -> Reversible:
+def reformer() -> ReversibleBackbone:
     """Rotations drawn anew for each pack, two streams, a grid of positions."""
     config = ReformerConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, num_attention_heads=2, attention_head_size=16, feed_forward_size=64,
@@ -241,7 +241,7 @@ class Spans(Plain):
     name: ClassVar[str] = "spans"
     pattern: ClassVar[Pattern | None] = None
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """A span of three tokens gives way to a sentinel; the decoder writes sentinel, span, end."""
         sentinel, end = tokenizer.role("sentinel 0"), tokenizer.role("end")
         sources, targets = [], []
@@ -273,9 +273,9 @@ class Spans(Plain):
 
 
 @cache
-def teacher() -> Root:
+def teacher() -> Network:
     torch.manual_seed(1)
-    made = Root(bert(), [("mlm", head())])
+    made = Network(bert(), [("mlm", head())])
     nn.init.normal_(made.heads["mlm"].bias, std=2.0)  # something to imitate
     return made.requires_grad_(False).eval()
 
@@ -297,26 +297,26 @@ class Distill(MLM):
 # -- running them ---------------------------------------------------------------------------------------------------
 
 
-def lstm() -> Recurrent:
+def lstm() -> RecurrentBackbone:
     """All kinds of dropout of AWD-LSTM."""
-    layers = [RecurrentLayer(Recurrence(WIDTH, WIDTH, drop=0.1), dropout=0.1) for _ in range(2)]
+    layers = [RecurrentLayer(RecurrentCells(WIDTH, WIDTH, drop=0.1), dropout=0.1) for _ in range(2)]
     embed = Embeddings(VOCABULARY, WIDTH, word_dropout=0.02)
-    made = Recurrent(embed, layers, dropout=0.1, vocabulary_head=head, pooler=partial(Linear, WIDTH, WIDTH))
+    made = RecurrentBackbone(embed, layers, dropout=0.1, vocabulary_head=head, pooler=partial(Linear, WIDTH, WIDTH))
     return initialize(made, 0.25)
 
 
-def two_lstms() -> TwoWays:
+def two_lstms() -> BidirectionalBackbone:
     """ELMo's layers, each way with a text and a state of its own."""
     embed = embeddings(positions=False)
     ways = (
-        Recurrent(
+        RecurrentBackbone(
             embed,
-            [RecurrentLayer(Recurrence(WIDTH, 2 * WIDTH, projection=WIDTH), 0.1, residual=i > 0) for i in range(2)],
+            [RecurrentLayer(RecurrentCells(WIDTH, 2 * WIDTH, projection=WIDTH), 0.1, residual=i > 0) for i in range(2)],
             vocabulary_head=head,
         )
         for _ in range(2)
     )
-    return initialize(TwoWays(*ways), 0.1)
+    return initialize(BidirectionalBackbone(*ways), 0.1)
 
 
 def rnn() -> RecurrentEncoderDecoder:
@@ -329,31 +329,31 @@ def rnn() -> RecurrentEncoderDecoder:
 
 
 def restore_two_lstms(tensors: dict[str, Any]) -> Any:
-    return two_lstms().restore_carry(tensors)
+    return two_lstms().restore_state(tensors)
 
 
 # -- bilm: two stacks on one embedding; tlm|mlm: one head for two objectives ----------------------------------------
 
 
-def two_ways() -> TwoWays:
+def two_ways() -> BidirectionalBackbone:
     ahead, back = encoder(pattern=causal), encoder(pattern=causal)
     back.embed = ahead.embed
-    return TwoWays(ahead, back)
+    return BidirectionalBackbone(ahead, back)
 
 
 @cache
-def pairs() -> Labeled:
+def pairs() -> LabeledRows:
     """Sentences and the same read backward."""
     texts = [store().tokenizer.decode(store().sentence(i)[:9]) for i in range(150)]
-    return Labeled(Path("pairs"), {}, texts, [" ".join(text.split()[::-1]) for text in texts])
+    return LabeledRows(Path("pairs"), {}, texts, [" ".join(text.split()[::-1]) for text in texts])
 
 
 CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "rtd": (encoder, parse_objective("rtd(size=0.5,weight=5)"), None),
-    "plm with memory": (partial(xl, 8), parse_objective("plm(stateful=true)"), Memory.from_tensors),
-    "lm with memory": (transformer_xl, parse_objective("lm(stateful=true)"), Memory.from_tensors),
-    "spans": (encoder_decoder, alone(Spans()), None),
-    "spans of t5": (t5, alone(Spans()), None),
+    "plm with memory": (partial(xl, 8), parse_objective("plm(stateful=true)"), SegmentMemory.from_tensors),
+    "lm with memory": (transformer_xl, parse_objective("lm(stateful=true)"), SegmentMemory.from_tensors),
+    "spans": (encoder_decoder, single_objective(Spans()), None),
+    "spans of t5": (t5, single_objective(Spans()), None),
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
     "stateful bilm": (two_lstms, parse_objective("bilm(stateful=true)"), restore_two_lstms),
     "translate": (rnn, parse_objective("translate(smoothing=0)"), None),
@@ -365,7 +365,7 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
     "bilm": (two_ways, parse_objective("bilm"), None),
     "tlm|mlm": (bert, parse_objective("tlm|mlm"), None),
-    "distill": (encoder, alone(Distill()), None),
+    "distill": (encoder, single_objective(Distill()), None),
 }
 
 
@@ -373,7 +373,7 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
     """A canary ready to train."""
     factory, mixture, restore = CASES[name]
     torch.manual_seed(0)
-    root = Root(factory())
+    root = Network(factory())
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
     if "tlm" in root.heads:
@@ -384,13 +384,13 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
         root=root,
         streams=make_streams(mixture, data, tokens=512, packing=packing, seed=0),
         budget=Budget(steps=steps),
-        optimizer=fill(Optimizer, Optimizer(lr=3e-3, clip=1.0)),
-        schedule=fill(Schedule, Schedule(kind="constant", warmup=0.0)),
-        watching=fill(Watching, Watching(log=1, save=changes.pop("save", 5))),
+        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, clip=1.0)),
+        schedule=resolve_section(Schedule, Schedule(kind="constant", warmup=0.0)),
+        watching=resolve_section(Monitoring, Monitoring(log=1, save=changes.pop("save", 5))),
         run=run,
         world=World.join(torch.device("cpu")),
         parallel=parallel,  # type: ignore[arg-type]
-        restore_carry=restore,
+        restore_state=restore,
         **changes,
     )
 
@@ -407,18 +407,18 @@ def losses(name: str, steps: int, parallel: str = "replicate", changed: Any = No
         seen: list[float] = []
         from pretune.training import metrics_log
 
-        append = metrics_log.Log._append
+        append = metrics_log.MetricsLog._append
 
         def keep(self: Any, line: dict[str, float]) -> None:
             append(self, line)
             seen.append(sum(v for k, v in {**self.last, **line}.items() if k in terms))
 
         terms = {t for s in training.streams.streams for t in s.joint.room(s.packing)}
-        metrics_log.Log._append = keep  # type: ignore[method-assign]
+        metrics_log.MetricsLog._append = keep  # type: ignore[method-assign]
         try:
             train(training)
         finally:
-            metrics_log.Log._append = append  # type: ignore[method-assign]
+            metrics_log.MetricsLog._append = append  # type: ignore[method-assign]
     return seen
 
 

@@ -14,7 +14,7 @@ import torch
 
 import pretune as pt
 from pretune.models.create_model import make_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.training.jobs import several_seeds
 
 
@@ -32,7 +32,7 @@ def start() -> Path:
     tiny = make_model("bert-tiny", 128)
     config = replace(tiny.config, hidden_size=64, num_hidden_layers=4, intermediate_size=128)
     torch.manual_seed(0)
-    model = Model(tiny.family, config, Root(tiny.family.build(config)))
+    model = Model(tiny.family, config, Network(tiny.family.build(config)))
     model.tokenizer = pt.train_tokenizer(str(folder / "text.txt"), kind="wordpiece", size=100)
     model.save(folder / "start")
     return folder
@@ -47,7 +47,7 @@ def share_here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         shared.append(devices)
         return [work(*pickle.loads(pickle.dumps(job))) for job in jobs]
 
-    monkeypatch.setattr(several_seeds, "share_out", share_out)
+    monkeypatch.setattr(several_seeds, "run_jobs", share_out)
     return shared
 
 

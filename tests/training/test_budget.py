@@ -11,10 +11,10 @@ from canary import make
 from pretune.objectives.objective import Loss
 from pretune.training.budget import Clock
 from pretune.training.loop import Training, train
-from pretune.training.metrics_log import METRICS, Log
-from pretune.training.optim.schedules import rate_factor
+from pretune.training.metrics_log import METRICS, MetricsLog
+from pretune.training.optim.schedules import lr_factor
 from pretune.training.parallel.distributed import World
-from pretune.training.settings import Budget, Schedule, Watching, fill
+from pretune.training.settings import Budget, Monitoring, Schedule, resolve_section
 
 
 class FakeTime:
@@ -58,7 +58,7 @@ def test_a_single_step_that_takes_longer_than_the_budget_is_the_only_one() -> No
 
 def test_evaluation_time_is_not_part_of_the_budget() -> None:
     training = timed(step=2.0, budget=Budget(seconds=9), evaluation=100.0)
-    training.watching = fill(Watching, Watching(evaluate=2))
+    training.watching = resolve_section(Monitoring, Monitoring(evaluate=2))
     last = train(training)
     assert last["step"] == 5 and last["seconds"] == pytest.approx(10.0)
     assert last["evaluation_seconds"] == pytest.approx(400.0)  # before, after 2 and 4 steps, at the end
@@ -66,7 +66,7 @@ def test_evaluation_time_is_not_part_of_the_budget() -> None:
 
 def test_time_between_stop_and_resume_is_not_counted(tmp_path: Path) -> None:
     first = timed(step=2.0, budget=Budget(steps=2), run=tmp_path)
-    first.watching = fill(Watching, Watching(save=1))
+    first.watching = resolve_section(Monitoring, Monitoring(save=1))
     train(first)
     again = timed(step=2.0, budget=Budget(seconds=9), run=tmp_path)
     again.now.take(1e6)  # type: ignore[attr-defined]
@@ -77,12 +77,12 @@ def test_time_between_stop_and_resume_is_not_counted(tmp_path: Path) -> None:
 def test_the_first_step_of_a_budget_in_seconds_has_a_learning_rate(tmp_path: Path) -> None:
     """What a step takes of the budget is known when its rate is set, so that few and long steps are not lost to the warmup."""
     training = timed(step=2.0, budget=Budget(seconds=10), run=tmp_path)
-    training.schedule, training.watching = Schedule("linear", 0.4, 0.0), fill(Watching, Watching(log=1))
+    training.schedule, training.watching = Schedule("linear", 0.4, 0.0), resolve_section(Monitoring, Monitoring(log=1))
     train(training)
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     shares = [(0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.0)]
     peak = training.optimizer.lr or 0.0
-    expected = [peak * rate_factor(training.schedule, *share) for share in shares]
+    expected = [peak * lr_factor(training.schedule, *share) for share in shares]
     assert [line["lr"] for line in lines] == pytest.approx(expected)
     assert lines[0]["lr"] == pytest.approx(peak / 2)
 
@@ -90,7 +90,7 @@ def test_the_first_step_of_a_budget_in_seconds_has_a_learning_rate(tmp_path: Pat
 def logged(tmp_path: Path, steps: list[tuple[float, float]], lines: set[int], interval: int) -> list[dict[str, Any]]:
     """The lines of a log of steps with these losses and numbers of targets, written after these steps."""
     clock = Clock(Budget(steps=len(steps)), now=lambda: 0.0)
-    log = Log(tmp_path, World(), clock, torch.device("cpu"), interval)
+    log = MetricsLog(tmp_path, World(), clock, torch.device("cpu"), interval)
     for number, (loss, targets) in enumerate(steps, 1):
         step = Loss({"classify": torch.tensor(loss * targets)}, {"classify": 1.0})
         log.add([step], {"classify": targets}, ["classify"], clock.used)

@@ -12,7 +12,7 @@ import torch
 from canary import make
 from pretune.training import loop
 from pretune.training.callbacks import Callback, Step
-from pretune.training.settings import Watching, fill
+from pretune.training.settings import Monitoring, resolve_section
 
 
 class Recorder(Callback):
@@ -68,7 +68,7 @@ def train(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, steps: int = 2) -
     make_callbacks = loop.make_callbacks
     monkeypatch.setattr(loop, "make_callbacks", lambda *arguments: [*make_callbacks(*arguments), recorder])
     training = make("mlm+nsp", steps)
-    training.watching = fill(Watching, Watching(save=0, log=1, evaluate=2))
+    training.watching = resolve_section(Monitoring, Monitoring(save=0, log=1, evaluate=2))
     training.evaluate = lambda: {"score": 1.0}
     return training.root, loop.train(training)
 

@@ -11,7 +11,7 @@ import pretune as pt
 from pretune.cli import main
 from pretune.objectives import parse_objective
 from pretune.runtime.recipe import read_recipe
-from pretune.text.examples.text_to_text import guess_sides, read_text_to_text
+from pretune.text.examples.text_to_text import guess_source_target, read_text_to_text
 from tiny import read, tiny
 
 RECIPE = Path(__file__).parent.parent.parent / "docs" / "recipes" / "decanlp.yaml"
@@ -69,8 +69,8 @@ def test_the_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest
 
 def test_questions_contexts_and_answers_are_found(folder: Path) -> None:
     names = ["id", "Question", "context", "answer"]
-    assert guess_sides(names) == {"text": "Question", "pair": "context", "label": "answer"}
-    assert guess_sides(names, answered=False) == {"text": "Question", "pair": "context"}
+    assert guess_source_target(names) == {"text": "Question", "pair": "context", "label": "answer"}
+    assert guess_source_target(names, answered=False) == {"text": "Question", "pair": "context"}
     rows = read_text_to_text(folder / "decanlp" / "sst.jsonl", {})
     assert rows.pairs == list(WORDS) and rows.labels == [both[0] for both in WORDS.values()]
     with pytest.raises(pt.PretuneError, match="give the names of both texts"):

@@ -18,16 +18,16 @@ from pretune.training.budget import Clock
 from pretune.training.callbacks import Step
 from pretune.training.early_stopping import EarlyStopping
 from pretune.training.loop import Training, train
-from pretune.training.settings import Budget, Optimizer, Watching, fill
+from pretune.training.settings import Budget, Monitoring, Optimizer, resolve_section
 from small_task import start, tune
 
 
 def training(steps: int, evaluate: Callable[[Training], float] | None = None, run: Path | None = None) -> Training:
     made = make("mlm+nsp", steps, run=run)
     if evaluate is not None:
-        made.watching = fill(Watching, Watching(save=1, log=100, evaluate=2, patience=2))
+        made.watching = resolve_section(Monitoring, Monitoring(save=1, log=100, evaluate=2, patience=2))
         made.evaluate = lambda: {"score": evaluate(made), "other": 1.0}
-        made.decides = "score"
+        made.primary_metric = "score"
     return made
 
 
@@ -59,7 +59,7 @@ def test_early_stopping_resumes_bit_identically(averaged: bool, tmp_path: Path) 
     def one(folder: str) -> Training:
         made = training(12, wobble, tmp_path / folder)
         if averaged:
-            made.optimizer = fill(Optimizer, Optimizer(lr=3e-3, ema=0.8))
+            made.optimizer = resolve_section(Optimizer, Optimizer(lr=3e-3, ema=0.8))
         return made
 
     whole = one("whole")
@@ -83,7 +83,7 @@ def test_early_stopping_resumes_bit_identically(averaged: bool, tmp_path: Path) 
 
 
 def test_fine_tuning_evaluates_each_epoch_and_stops_early(tmp_path: Path) -> None:
-    run = tune(tmp_path / "run", steps=400, watching=pt.Watching(patience=2))
+    run = tune(tmp_path / "run", steps=400, watching=pt.Monitoring(patience=2))
     seen = [(line["step"], line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]
     assert [step for step, _ in seen] == [4 * number for number in range(1, len(seen) + 1)]  # 64 rows, 16 a step
     best = max(accuracy for _, accuracy in seen)
@@ -97,10 +97,10 @@ def test_patience_needs_dev_examples(tmp_path: Path) -> None:
     few = tmp_path / "few.csv"
     few.write_text("text,label\ngood,yes\nbad,no\n", encoding="utf-8")
     with pytest.raises(PretuneError, match=r"watching\.patience needs examples .* --dev"):
-        pt.finetune(start() / "start", few, out=tmp_path / "run", watching=pt.Watching(patience=2))
+        pt.finetune(start() / "start", few, out=tmp_path / "run", watching=pt.Monitoring(patience=2))
     assert not (tmp_path / "run").exists()
     with pytest.raises(PretuneError, match=r"watching\.patience applies only to training on labeled examples"):
-        pt.pretrain("bert-tiny", start() / "text.txt", out=tmp_path / "run", watching=pt.Watching(patience=2))
+        pt.pretrain("bert-tiny", start() / "text.txt", out=tmp_path / "run", watching=pt.Monitoring(patience=2))
     assert not (tmp_path / "run").exists()
 
 

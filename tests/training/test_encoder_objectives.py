@@ -29,7 +29,7 @@ def test_a_training_leaves_a_model_that_loads(objective: str, measured: set[str]
         objective=objective,
         budget=pt.Budget(steps=3),
         batch=pt.Batching(tokens=256, length=48),
-        watching=pt.Watching(evaluate=2, held_out=0.3),
+        watching=pt.Monitoring(evaluate=2, held_out=0.3),
         out=tmp_path / "run",
     )
     lines = run.metrics()

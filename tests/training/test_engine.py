@@ -18,11 +18,11 @@ from pretune.nn.dropout import Dropout
 from pretune.objectives import Data, Mixture, parse_objective
 from pretune.text.packing.sequences import Packing
 from pretune.training.callbacks import Step
-from pretune.training.data_streams import Streams, make_streams
+from pretune.training.data_streams import DataStreams, make_streams
 from pretune.training.jobs.pretraining_model import check_stages
 from pretune.training.loop import Training, train
 from pretune.training.optim.weight_averaging import WeightAverage
-from pretune.training.settings import Optimizer, Schedule, Watching, fill
+from pretune.training.settings import Monitoring, Optimizer, Schedule, resolve_section
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def same(one: Training, other: Training) -> None:
         assert torch.equal(a, b), name
 
 
-def streams(mixture: Mixture | None = None, **options: Any) -> Streams:
+def streams(mixture: Mixture | None = None, **options: Any) -> DataStreams:
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
     return make_streams(mixture or parse_objective("mlm"), data, tokens=512, packing=Packing(64, 16), seed=0, **options)
 
@@ -78,8 +78,8 @@ def test_weight_averaging_is_the_mean_of_steps_and_resumes_bit_identically(
 ) -> None:
     def training(folder: str, steps: int) -> Training:
         made = make("mlm+nsp", 8, run=tmp_path / folder)
-        made.optimizer = fill(Optimizer, Optimizer(lr=3e-3, **settings))  # type: ignore[arg-type]
-        made.watching = fill(Watching, Watching(save=3, log=1))
+        made.optimizer = resolve_section(Optimizer, Optimizer(lr=3e-3, **settings))  # type: ignore[arg-type]
+        made.watching = resolve_section(Monitoring, Monitoring(save=3, log=1))
         return made
 
     whole = training("whole", 8)
@@ -128,7 +128,7 @@ def stop_at(deal: Any, step: int) -> Any:
 
 def test_evaluation_uses_averaged_weights_and_training_the_last_ones(tmp_path: Path) -> None:
     training = make("mlm+nsp", 4, run=tmp_path)
-    training.optimizer = fill(Optimizer, Optimizer(lr=3e-3, average=1.0))
+    training.optimizer = resolve_section(Optimizer, Optimizer(lr=3e-3, average=1.0))
     training.watching = replace(training.watching, evaluate=2)
     weights: list[float] = []
     training.evaluate = lambda: weights.append(float(training.root.backbone.embed.tokens.detach().sum())) or {"x": 0.0}  # type: ignore[func-returns-value]
@@ -178,7 +178,7 @@ def test_gradient_checkpointing_does_not_change_the_gradients(name: str) -> None
 
 def test_layer_gradient_norms_are_logged(tmp_path: Path) -> None:
     training = make("mlm+nsp", 4, run=tmp_path)
-    training.watching = fill(Watching, Watching(log=2, save=0, layers=True))
+    training.watching = resolve_section(Monitoring, Monitoring(log=2, save=0, layers=True))
     train(training)
     last = lines(tmp_path)[-1]
     parts = {name: value for name, value in last.items() if name.startswith("gradient_norm/")}
@@ -203,14 +203,14 @@ def poison(training: Training, step: int, value: float) -> None:
 def test_a_spike_stops_training_or_is_skipped(value: float, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     training = make("mlm+nsp", 30)
-    training.watching = fill(Watching, Watching(log=5, save=0, spike=20.0))
+    training.watching = resolve_section(Monitoring, Monitoring(log=5, save=0, spike=20.0))
     poison(training, 25, value)
     with pytest.raises(
         PretuneError, match=r"step 26: the gradient norm is .* \(stream 0, epoch \d+, pack \d+; stream 0"
     ):
         train(training)
     training = make("mlm+nsp", 30)
-    training.watching = fill(Watching, Watching(log=5, save=0, spike=20.0, on_spike="skip"))
+    training.watching = resolve_section(Monitoring, Monitoring(log=5, save=0, spike=20.0, on_spike="skip"))
     poison(training, 25, value)
     assert train(training)["mlm"] < 5.5  # from ln 300 = 5.7, and no number after the bad step unless it is skipped
     assert "step 26: the gradient norm is" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from canary import TEMPLATE, make, store
 from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
 from pretune.text.packing.sequences import Packing
-from pretune.training.data_streams import Stream, Streams, make_streams
+from pretune.training.data_streams import DataStream, DataStreams, make_streams
 from pretune.training.interrupts import Stopped
 from pretune.training.loop import Training, train
 from pretune.training.settings import Budget
@@ -25,7 +25,7 @@ from pretune.training.settings import Budget
 STEPS = 8
 
 
-def changing() -> Streams:
+def changing() -> DataStreams:
     """Streams whose packs and batches depend on how far the training is: rate, length and size of steps change."""
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
     mixture, packing = parse_objective("mlm(rate=0.1,final_rate=0.6)"), Packing(64, 16)
@@ -106,14 +106,14 @@ def test_a_budget_of_seconds_ends_and_a_step_never_taken_does_not_count() -> Non
 
 
 def test_errors_in_the_prefetching_thread_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, calls = Stream.batch, iter(range(100))
+    batch, calls = DataStream.batch, iter(range(100))
 
-    def failing(self: Stream, epoch: int, index: int, progress: float) -> Any:
+    def failing(self: DataStream, epoch: int, index: int, progress: float) -> Any:
         if next(calls) == 5:
             raise PretuneError(f"this pack is bad ({threading.current_thread().name})")
         return batch(self, epoch, index, progress)
 
-    monkeypatch.setattr(Stream, "batch", failing)
+    monkeypatch.setattr(DataStream, "batch", failing)
     one = training("mlm+nsp")
     with pytest.raises(PretuneError, match=r"this pack is bad \(feed_0\)"):
         train(one)

@@ -11,13 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from canary import bert, encoder_decoder, modern, transformer_xl, xl
 from pretune.families import FAMILIES
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.nn.attention.patterns import window
-from pretune.nn.operations import pairs
+from pretune.nn.operations import attention_pairs
 from pretune.objectives import parse_objective
-from pretune.packed import Batch, make_targets, pack
+from pretune.packed import Batch, pack, pack_targets
 from pretune.text.packing.sequences import Packing
-from pretune.training.flops import forward_flops, itemize, training_flops
+from pretune.training.flops import forward_flops, itemize_flops, training_flops
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def even_batch(sides: int, length: int, rows: int) -> Batch:
     chance = np.random.default_rng(0)
     packed = tuple(pack(chance.integers(5, 200, length * rows), np.full(rows, length)) for _ in range(sides))
     at = np.arange(0, length * rows, 5)
-    targets = {"mlm": make_targets(at, at % 200), "nsp": make_targets(np.arange(rows) * length, np.arange(rows) % 2)}
+    targets = {"mlm": pack_targets(at, at % 200), "nsp": pack_targets(np.arange(rows) * length, np.arange(rows) % 2)}
     counts = {"mlm": float(len(at)), "nsp": float(rows), "tokens": float(sides * length * rows)}
     return Batch(packed, targets, counts, rows=np.arange(rows))
 
@@ -39,7 +39,7 @@ def even_batch(sides: int, length: int, rows: int) -> Batch:
 @pytest.mark.parametrize("kind", ["bert", "modern"])
 @pytest.mark.parametrize("shape", [(8, 3), (30, 2), (17, 5)])
 def test_the_formula_is_what_a_counter_counts(kind: str, shape: tuple[int, int]) -> None:
-    root = Root({"bert": bert, "modern": modern}[kind]())
+    root = Network({"bert": bert, "modern": modern}[kind]())
     mixture = parse_objective("mlm+nsp" if kind == "bert" else "mlm")
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
@@ -56,7 +56,7 @@ def test_the_formula_is_what_a_counter_counts(kind: str, shape: tuple[int, int])
 @pytest.mark.parametrize("name", ["rtd", "rtd(size=1,layers=1)+sop", "mlm(unit=span,boundary=true)", "item"])
 @pytest.mark.parametrize("kind", ["bert", "modern"])
 def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
-    root = Root({"bert": bert, "modern": modern}[kind]())
+    root = Network({"bert": bert, "modern": modern}[kind]())
     mixture = parse_objective(name)
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
@@ -69,12 +69,12 @@ def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
         "boundary": (np.stack([at[1:] - 1, at[1:], at[1:] * 0], axis=1), at[1:]),
     }  # fmt: skip
     wanted = mixture.joints[0].room(Packing(length * rows, length))
-    batch.targets = {term: make_targets(*targets[term]) for term in wanted}
+    batch.targets = {term: pack_targets(*targets[term]) for term in wanted}
     batch.counts = {term: float(len(targets[term][0])) for term in wanted} | {"tokens": float(length * rows)}
     with FlopCounterMode(display=False) as counter:
         root(mixture.joints[0], batch)
     assert counter.get_total_flops() == forward_flops(root, batch)
-    assert set(wanted) <= set(itemize(root, batch))
+    assert set(wanted) <= set(itemize_flops(root, batch))
     with FlopCounterMode(display=False) as counter:
         root(mixture.joints[0], batch).over(batch.counts).backward()
     assert counter.get_total_flops() == training_flops(root, batch)
@@ -84,18 +84,18 @@ def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["rtd", "trtd"])
 def test_a_head_that_two_share_is_counted_once(name: str) -> None:
-    root, mixture = Root(bert()), parse_objective("rtd|trtd")
+    root, mixture = Network(bert()), parse_objective("rtd|trtd")
     root.heads["rtd"] = root.heads["trtd"] = mixture.objectives[0].head(root.backbone)
     batch = even_batch(1, 12, 4)
     at, every = np.arange(0, 48, 4), np.arange(48)
     filled = "generator" if name == "rtd" else "trtd_generator"
-    batch.targets = {filled: make_targets(at, at), name: make_targets(every, every)}
+    batch.targets = {filled: pack_targets(at, at), name: pack_targets(every, every)}
     batch.counts = {filled: float(len(at)), name: 48.0, "tokens": 48.0}
     joint = next(joint for joint in mixture.joints if str(joint) == name)
     with FlopCounterMode(display=False) as counter:
         root(joint, batch)
     assert counter.get_total_flops() == forward_flops(root, batch)
-    assert itemize(root, batch)[filled] > 0
+    assert itemize_flops(root, batch)[filled] > 0
 
 
 def test_the_formula_for_two_stacks() -> None:
@@ -103,10 +103,10 @@ def test_the_formula_for_two_stacks() -> None:
         "elmo-transformer", hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
     mixture = parse_objective("bilm")
-    root = Root(backbone, [("bilm", mixture.objectives[0].head(backbone))])
+    root = Network(backbone, [("bilm", mixture.objectives[0].head(backbone))])
     batch = even_batch(1, 12, 4)
     at = np.stack([np.arange(0, 48, 3), np.arange(0, 48, 3) % 2], 1)
-    batch.targets, batch.counts = {"bilm": make_targets(at, at[:, 0])}, {"bilm": float(len(at)), "tokens": 48.0}
+    batch.targets, batch.counts = {"bilm": pack_targets(at, at[:, 0])}, {"bilm": float(len(at)), "tokens": 48.0}
     with FlopCounterMode(display=False) as counter:
         root(mixture.joints[0], batch)
     assert counter.get_total_flops() == forward_flops(root, batch)
@@ -130,7 +130,7 @@ STACKS = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 48, "deco
 )
 def test_the_formula_for_an_encoder_decoder(make: Any) -> None:
     backbone = make()
-    root = Root(backbone, [("mlm", backbone.vocabulary_head())]).eval()
+    root = Network(backbone, [("mlm", backbone.vocabulary_head())]).eval()
     batch = even_batch(2, 12, 3)
     with FlopCounterMode(display=False) as counter:
         states = root.backbone(*batch.packed).last[batch.targets["mlm"].at]
@@ -141,7 +141,7 @@ def test_the_formula_for_an_encoder_decoder(make: Any) -> None:
 def test_filler_costs_nothing() -> None:
     from pretune.packed import Capacity
 
-    root = Root(bert())
+    root = Network(bert())
     chance = np.random.default_rng(0)
     ids, lengths = chance.integers(5, 200, 20), np.array([12, 8])
     counts = {"tokens": 20.0}
@@ -151,11 +151,11 @@ def test_filler_costs_nothing() -> None:
 
 
 def test_items_add_up_and_windows_count_what_they_see() -> None:
-    root = Root(bert())
+    root = Network(bert())
     mixture = parse_objective("mlm+nsp")
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
-    items = itemize(root, even_batch(1, 30, 2))
+    items = itemize_flops(root, even_batch(1, 30, 2))
     assert set(items) == {"matrices", "attention", "recurrence", "memory", "positions", "mlm", "nsp"}
     assert sum(items.values()) == forward_flops(root, even_batch(1, 30, 2))
     for length in (1, 2, 7, 40):
@@ -163,17 +163,17 @@ def test_items_add_up_and_windows_count_what_they_see() -> None:
             places = np.arange(length)
             apart = places[None] - places[:, None]
             seen = ((apart >= -reach[0]) & (apart <= reach[1])).sum()
-            assert pairs(np.array([float(length)]), reach)[0] == seen
+            assert attention_pairs(np.array([float(length)]), reach)[0] == seen
     for part in root.backbone.modules():
         if hasattr(part, "pattern"):
             part.pattern = window(3)
-    assert itemize(root, even_batch(1, 30, 2))["attention"] < 0.3 * items["attention"]
+    assert itemize_flops(root, even_batch(1, 30, 2))["attention"] < 0.3 * items["attention"]
 
 
 @pytest.mark.parametrize("name", ["spans", "translate", "skip_thought"])
 def test_sides_of_different_lengths_cost_what_a_counter_counts(name: str) -> None:
     mixture = parse_objective(name)
-    root = Root(encoder_decoder())
+    root = Network(encoder_decoder())
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
     rows, per, read, written = 4, 2 if name == "skip_thought" else 1, 11, 5
@@ -183,7 +183,7 @@ def test_sides_of_different_lengths_cost_what_a_counter_counts(name: str) -> Non
     at = np.arange(0, per * rows * written, 2)
     batch = Batch(
         packed,
-        {name: make_targets(at, at % 200)},
+        {name: pack_targets(at, at % 200)},
         {name: float(len(at)), "tokens": float(sum(side.sum() for side in lengths))},
         rows=np.arange(rows),
         lengths=lengths,
@@ -200,7 +200,7 @@ def test_filler_on_both_sides_costs_nothing() -> None:
     from pretune.text.packing.sequences import Packing, Sequences, collate
 
     joint = parse_objective("translate").joints[0]
-    root = Root(encoder_decoder(), [("translate", joint.objectives[0].head(encoder_decoder()))])
+    root = Network(encoder_decoder(), [("translate", joint.objectives[0].head(encoder_decoder()))])
     second = Sequences(
         np.arange(9) + 5, np.array([5, 4]), np.arange(2), targets={"translate": (np.arange(9), np.arange(9))}
     )
@@ -215,7 +215,7 @@ def test_filler_on_both_sides_costs_nothing() -> None:
 @pytest.mark.parametrize("kind", ["xlnet", "transformer-xl"])
 @pytest.mark.parametrize("columns", [(), ("segment",), ("fresh",)])
 def test_the_formula_with_relative_positions_and_memory(kind: str, columns: tuple[str, ...]) -> None:
-    root, mixture = Root(xl(6) if kind == "xlnet" else transformer_xl()), parse_objective("lm")
+    root, mixture = Network(xl(6) if kind == "xlnet" else transformer_xl()), parse_objective("lm")
     root.heads["lm"] = mixture.objectives[0].head(root.backbone)
     batch = even_batch(1, 12, 4)
     batch.packed[0].columns |= {name: torch.zeros(48, dtype=torch.long) for name in columns}
@@ -224,16 +224,16 @@ def test_the_formula_with_relative_positions_and_memory(kind: str, columns: tupl
     with FlopCounterMode(display=False) as counter:
         loss = root(mixture.joints[0], batch)
     assert counter.get_total_flops() == forward_flops(root, batch)
-    assert (loss.carry is not None) == ("fresh" in columns) == (itemize(root, batch)["memory"] > 0)
+    assert (loss.carry is not None) == ("fresh" in columns) == (itemize_flops(root, batch)["memory"] > 0)
 
 
 @pytest.mark.parametrize("kind", ["deberta", "deberta-v2"])
 @pytest.mark.parametrize("furthest", [5, 40])
-def test_the_formula_with_vectors_of_distances(kind: str, furthest: int) -> None:
+def test_the_formula_with_vectors_of_distances(kind: str, max_distance: int) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    positions = {"relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": furthest}
+    positions = {"relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": max_distance}
     backbone = small(kind, **sizes, **positions, position_buckets=4, share_att_key=True, conv_kernel_size=3)
-    root, mixture = Root(backbone, [("mlm", backbone.vocabulary_head())]), parse_objective("mlm")
+    root, mixture = Network(backbone, [("mlm", backbone.vocabulary_head())]), parse_objective("mlm")
     batch = even_batch(1, 12, 4)
     with FlopCounterMode(display=False) as counter:
         root(mixture.joints[0], batch)
@@ -249,10 +249,10 @@ def test_recurrence_is_every_gate_once_a_token_on_both_sides() -> None:
     batch = even_batch(1, 8, 3)
     batch.targets, batch.counts = {}, {"tokens": 24.0}
     gates = 4 * 64 * (32 + 32) + 32 * 64  # of a layer, and its projection
-    assert itemize(Root(two_lstms()), batch)["recurrence"] == 2 * 4 * gates * 24
+    assert itemize_flops(Network(two_lstms()), batch)["recurrence"] == 2 * 4 * gates * 24
     batch = even_batch(2, 8, 3)
     batch.targets, batch.counts = {}, {"tokens": 48.0}
-    items = itemize(Root(rnn()), batch)
+    items = itemize_flops(Network(rnn()), batch)
     layer = 4 * 32 * (32 + 32)
     assert items["recurrence"] == 2 * (2 * layer + layer) * 24
     assert items["cross attention"] == 4 * 64 * 3 * 8 * 8

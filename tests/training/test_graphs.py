@@ -12,28 +12,28 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from pretune.objectives import Joint, Loss
+from pretune.objectives import JointObjective, Loss
 from pretune.packed import Batch
 from pretune.training import loop
-from pretune.training.cuda_graphs import Graphs
+from pretune.training.cuda_graphs import CudaGraphs
 from pretune.training.jobs import finetuning
 from tiny import read, tiny, tune
 
 
-class Launched(Graphs):
+class Launched(CudaGraphs):
     """An execution without CUDA that keeps gradients in place, as zeros, like CUDA graphs."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
         super().__init__(model, device, pool=None)
 
-    def run(self, stream: int, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
+    def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         loss = self.model(joint, batch)
         part = loss.over(totals)
         if stream not in self.recordings:
             reached = torch.autograd.grad(part, list(self.model.parameters()), retain_graph=True, allow_unused=True)
             learned = {p for p, gradient in zip(self.model.parameters(), reached, strict=True) if gradient is not None}
             self.recordings[stream] = SimpleNamespace(learned=learned)  # type: ignore[assignment]
-            self.idle.clear()
+            self.has_unused_parameters.clear()
         self.taken.add(stream)
         part.backward()
         return loss, part
@@ -49,7 +49,7 @@ def test_heads_without_packs_in_a_step_are_not_updated(
         Path(files[name]).write_text("text,label\n" + "red yes,yes\nblue no,no\n" * 4, encoding="utf-8")
     start = tiny("bert-tiny", read(["red yes blue no . it was"] * 4), tmp_path / "start", "mlm")
     made = finetuning.Training
-    monkeypatch.setattr(loop, "Graphs", Launched)
+    monkeypatch.setattr(loop, "CudaGraphs", Launched)
     found = []
     for graphed in (False, True):
         parts = {"graphed": graphed}

@@ -9,8 +9,8 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.text.store.store import Store, join_stores
-from pretune.training.held_out import FEWEST, hold_out
-from pretune.training.jobs.adapting import usual_settings
+from pretune.training.held_out import FEWEST, hold_out_documents
+from pretune.training.jobs.adapting import default_settings
 from tiny import read, tiny
 
 WORDS = ["the", "old", "cat", "sat", "on", "a", "warm", "mat", "near", "my", "door", "while", "one", "dog", "ran"]
@@ -40,7 +40,7 @@ def test_of_few_documents_passages_are_held_out_each_sentence_once(
 ) -> None:
     store = make(tmp_path / "a", tokenizer, [sentences(count, seed) for seed, count in enumerate(counts)])
     assert store.documents == len(counts)
-    cut, learned, judged = hold_out(store, 0.01)
+    cut, learned, judged = hold_out_documents(store, 0.01)
     assert len(judged) and not set(learned) & set(judged) and len(learned) + len(judged) == cut.documents
     # The same tokens in the same order, and no document crosses the end of an old one.
     assert np.array_equal(cut.read(0, cut.tokens), store.read(0, store.tokens))
@@ -49,29 +49,29 @@ def test_of_few_documents_passages_are_held_out_each_sentence_once(
     assert 0 < held <= 0.25 * store.tokens
     if store.sentences >= 100:
         assert len(judged) == FEWEST and held <= 0.15 * store.tokens
-    again = hold_out(store, 0.01)
+    again = hold_out_documents(store, 0.01)
     assert np.array_equal(again[2], judged)
     assert int(cut.document_bytes.sum()) == pytest.approx(int(store.document_bytes.sum()), abs=cut.documents)
 
 
 def test_many_documents_are_held_out_whole(tokenizer: Any, tmp_path: Path) -> None:
     store = make(tmp_path / "a", tokenizer, [sentences(3, seed) for seed in range(40)])
-    same, learned, judged = hold_out(store, 0.01)
+    same, learned, judged = hold_out_documents(store, 0.01)
     assert same is store and len(judged) == 4 and len(learned) == 36
 
 
 def test_nothing_is_held_out_of_a_few_sentences_or_where_none_is_asked_for(tokenizer: Any, tmp_path: Path) -> None:
     store = make(tmp_path / "a", tokenizer, [sentences(5)])
-    assert [len(part) for part in hold_out(store, 0.01)[1:]] == [1, 0]
+    assert [len(part) for part in hold_out_documents(store, 0.01)[1:]] == [1, 0]
     store = make(tmp_path / "b", tokenizer, [sentences(50)])
-    same, learned, judged = hold_out(store, 0.0)
+    same, learned, judged = hold_out_documents(store, 0.0)
     assert same is store and len(learned) == 1 and not len(judged)
 
 
 def test_passages_keep_the_language_of_their_document(tokenizer: Any, tmp_path: Path) -> None:
     parts = [make(tmp_path / name, tokenizer, [sentences(60, seed)], name) for seed, name in enumerate(("en", "fr"))]
     both = join_stores(parts)
-    cut, _, _ = hold_out(both, 0.01)
+    cut, _, _ = hold_out_documents(both, 0.01)
     bound = parts[0].sentences
     spoken = [cut.languages[number] for number in cut.document_languages]
     assert spoken == ["en" if start < bound else "fr" for start in cut.document_offsets[:-1]]
@@ -103,7 +103,7 @@ def test_too_little_text_is_refused_before_training_and_leaves_the_name_free(
         ):
             pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), **FEW)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
-    made = pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), watching=pt.Watching(held_out=0.0), **FEW)  # type: ignore[arg-type]  # fmt: skip
+    made = pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), watching=pt.Monitoring(held_out=0.0), **FEW)  # type: ignore[arg-type]  # fmt: skip
     assert made.run.finished and not made.before and not made.after and not made.fills
 
 
@@ -129,7 +129,7 @@ def test_adapt_and_pretrain_read_text_as_prepare_does(model: Path, tokenizer: An
 
 
 def test_a_short_budget_in_seconds_is_divided_into_smaller_steps_and_evaluated_on_less() -> None:
-    short, long, steps = (usual_settings(budget) for budget in (pt.Budget(seconds=5), None, pt.Budget(steps=100)))
+    short, long, steps = (default_settings(budget) for budget in (pt.Budget(seconds=5), None, pt.Budget(steps=100)))
     assert short["batch"]["tokens"] < long["batch"]["tokens"] == steps["batch"]["tokens"]
     read = [settings["batch"]["tokens"] * settings["watching"]["packs"] for settings in (short, long)]
     assert read[0] < read[1] and "watching" not in steps

@@ -18,13 +18,13 @@ from pretune.inference.embed import embed_texts
 from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
-from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 
 WORDS = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]
 SETTINGS: dict[str, Any] = {
     "budget": pt.Budget(steps=4),
     "batch": pt.Batching(tokens=256, length=48),
-    "watching": pt.Watching(log=1, evaluate=2, held_out=0.1),
+    "watching": pt.Monitoring(log=1, evaluate=2, held_out=0.1),
 }
 
 

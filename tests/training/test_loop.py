@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from canary import CASES, make
 from kills import kill_often
 from pretune import PretuneError
-from pretune.objectives import Joint
+from pretune.objectives import JointObjective
 from pretune.objectives.objective import Loss
 from pretune.objectives.pretraining.nsp import NSP
 from pretune.training import checkpoints
@@ -27,10 +27,10 @@ from pretune.training.checkpoints import list_checkpoints, load_newest
 from pretune.training.data_streams import Pack
 from pretune.training.interrupts import Stopped, stop_signals
 from pretune.training.loop import train
-from pretune.training.optim.schedules import rate_factor
+from pretune.training.optim.schedules import lr_factor
 from pretune.training.parallel.distributed import World
 from pretune.training.prefetch import deal
-from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 
 def weights(training: Any) -> dict[str, torch.Tensor]:
@@ -61,10 +61,10 @@ def test_accumulated_packs_equal_one_big_batch(name: str) -> None:
     big = make(name, 1)
     epoch = streams.streams[0].epoch_plan(0)
     chosen = np.concatenate([epoch.plan.pack(i) for i in range(count)])  # type: ignore[attr-defined]
-    from pretune.runtime.randomness import Draws
+    from pretune.runtime.randomness import EpochRandom
     from pretune.text.packing.sequences import collate
 
-    sequences = joint.corrupt(epoch.arrangement.take(chosen), streams.streams[0].data.tokenizer, Draws(0))  # type: ignore[attr-defined]
+    sequences = joint.corrupt(epoch.arrangement.take(chosen), streams.streams[0].data.tokenizer, EpochRandom(0))  # type: ignore[attr-defined]
     batch = collate(sequences)
     assert batch.counts == totals
     big.root(joint, batch).over(batch.counts).backward()
@@ -83,19 +83,19 @@ def test_a_joint_loss_is_the_sum_of_its_parts_from_one_forward() -> None:
     assert len(calls) == 1
     handle.remove()
     for weight, part in joint.parts:
-        alone = training.root(Joint(((weight, part),)), batch)
+        alone = training.root(JointObjective(((weight, part),)), batch)
         assert torch.equal(together.sums[part.name], alone.sums[part.name])
     totals = {"mlm": 3.0, "nsp": 4.0}
     expected = together.sums["mlm"] / 3 + together.sums["nsp"] / 4
     torch.testing.assert_close(together.over(totals), expected)
-    weighted = Joint(tuple((0.5 if p.name == "nsp" else w, p) for w, p in joint.parts))
+    weighted = JointObjective(tuple((0.5 if p.name == "nsp" else w, p) for w, p in joint.parts))
     torch.testing.assert_close(
         training.root(weighted, batch).over(totals), together.sums["mlm"] / 3 + 0.5 * together.sums["nsp"] / 4
     )
 
 
 def test_padding_does_not_change_the_loss() -> None:
-    from pretune.runtime.randomness import Draws
+    from pretune.runtime.randomness import EpochRandom
     from pretune.text.packing.sequences import Packing, collate
 
     training = make("mlm+nsp", 1)
@@ -103,7 +103,7 @@ def test_padding_does_not_change_the_loss() -> None:
     joint = stream.joint
     losses, gradients = [], []
     for fixed in (False, True):
-        sequences = joint.corrupt(stream.epoch_plan(0).pack(0), stream.data.tokenizer, Draws(0))
+        sequences = joint.corrupt(stream.epoch_plan(0).pack(0), stream.data.tokenizer, EpochRandom(0))
         packing = Packing(400, 32, sequences=60, fixed=fixed)
         batch = collate(sequences, packing.capacity(joint.room(packing)))
         training.root.zero_grad()
@@ -217,7 +217,7 @@ def test_a_failed_save_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "write_sealed_json", full)
+    monkeypatch.setattr(checkpoints, "write_checksummed_json", full)
     with pytest.raises(OSError, match="No space"):
         train(make("mlm+nsp", 6, tmp_path, save=6), resume=True)
     assert list_checkpoints(tmp_path) == before
@@ -274,10 +274,10 @@ def test_a_training_without_a_budget_is_refused() -> None:
 
 def test_the_learning_rate_warms_up_then_decays() -> None:
     schedule = Schedule("linear", warmup=0.25, final=0.0)
-    factors = [rate_factor(schedule, step / 8, (step + 1) / 8) for step in range(8)]
+    factors = [lr_factor(schedule, step / 8, (step + 1) / 8) for step in range(8)]
     assert factors == pytest.approx([0.5, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
-    assert rate_factor(Schedule("constant", 0.0, 0.0), 0.5, 0.6) == 1.0
-    assert rate_factor(Schedule("linear", 0.0, 0.1), 1.0, 1.0) == pytest.approx(0.1)
+    assert lr_factor(Schedule("constant", 0.0, 0.0), 0.5, 0.6) == 1.0
+    assert lr_factor(Schedule("linear", 0.0, 0.1), 1.0, 1.0) == pytest.approx(0.1)
 
 
 @given(
@@ -288,7 +288,7 @@ def test_every_schedule_peaks_at_the_end_of_the_warmup_and_then_only_falls(
     kind: str, warmup: float, final: float, decay: float, steps: int
 ) -> None:
     schedule = Schedule(kind, warmup, final, min(decay, 1 - warmup))  # type: ignore[arg-type]
-    factors = [rate_factor(schedule, step / steps, (step + 1) / steps) for step in range(steps)]
+    factors = [lr_factor(schedule, step / steps, (step + 1) / steps) for step in range(steps)]
     assert all(0.0 <= factor <= 1.0 + 1e-9 for factor in factors)
     peak = sum((step + 1) / steps < warmup for step in range(steps))
     assert factors[:peak] == sorted(factors[:peak])
@@ -297,7 +297,7 @@ def test_every_schedule_peaks_at_the_end_of_the_warmup_and_then_only_falls(
 
 def test_schedules_match_their_papers() -> None:
     def at(schedule: Schedule, share: float) -> float:
-        return rate_factor(schedule, share, share)
+        return lr_factor(schedule, share, share)
 
     triangular = Schedule("triangular", warmup=0.1, final=1 / 32)  # Howard and Ruder (2018), equation 3
     for share in (0.05, 0.1, 0.3, 0.9):
@@ -313,10 +313,10 @@ def test_schedules_match_their_papers() -> None:
 
 
 def test_given_settings_override_the_preset_and_the_defaults() -> None:
-    filled = fill(Optimizer, Optimizer(lr=1.0), {"lr": 2.0, "decay": 0.5})
+    filled = resolve_section(Optimizer, Optimizer(lr=1.0), {"lr": 2.0, "decay": 0.5})
     assert (filled.lr, filled.decay, filled.betas) == (1.0, 0.5, (0.9, 0.999))
-    assert fill(Budget, Budget(seconds=5), {"steps": 100}).limits == {"seconds": 5.0}
-    assert fill(Watching, None).save == 100
+    assert resolve_section(Budget, Budget(seconds=5), {"steps": 100}).limits == {"seconds": 5.0}
+    assert resolve_section(Monitoring, None).save == 100
 
 
 def test_a_loss_term_without_targets_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:

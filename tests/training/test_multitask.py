@@ -16,13 +16,13 @@ from test_engine import stop_at
 
 import pretune as pt
 from pretune.cli import main
-from pretune.inference.predict import load_trained
+from pretune.inference.predict import load_task_model
 from pretune.models.loading import load_model
-from pretune.objectives import Joint, Mixture, Named, parse_objective
+from pretune.objectives import JointObjective, Mixture, RenamedTask, parse_objective
 from pretune.training import prefetch
-from pretune.training.data_streams import Stage, Streams
+from pretune.training.data_streams import DataStreams, LengthStage
 from pretune.training.jobs.task_sampling import parse_sampling
-from pretune.verbs.shared_inputs import name_files
+from pretune.verbs.shared_inputs import parse_task_files
 from small_task import share_here
 from tiny import read, tiny, tune
 
@@ -101,7 +101,7 @@ def test_heads_with_names_start_from_what_the_model_has(material: Path) -> None:
 
 def test_a_classifier_of_an_encoder_decoder_has_a_name_too(material: Path, tmp_path: Path) -> None:
     run = tune(material / "t5", files(material, "mood", "warm"), tmp_path / "run", "classify", steps=2)
-    assert not load_trained(run.folder, name="warm")[0].untrained
+    assert not load_task_model(run.folder, name="warm")[0].untrained
 
 
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
@@ -111,7 +111,7 @@ def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, mate
     assert run.results["dev/score"] == 2.0
     assert run.predict(["red"], task="french") == [{"answer": "rouge"}]
     assert run.predict(["red"], task="german") == [{"answer": "rot"}]
-    trained, _ = load_trained(run.folder, name="french")
+    trained, _ = load_task_model(run.folder, name="french")
     assert trained.root.heads["french"] is trained.root.heads["german"] is trained.root.heads["lm"]
     assert not (run.folder / "head.safetensors").exists()
 
@@ -148,7 +148,7 @@ def test_what_each_task_found_out_is_its_own(material: Path, tmp_path: Path) -> 
     assert np.mean(said["large"]) == pytest.approx(2500, abs=2000)
     answers = [json.loads(line) for line in (run.folder / "dev_answers-large.jsonl").read_text().splitlines()]
     assert said["large"] == pytest.approx([answer["value"] for answer in answers], rel=1e-4)
-    trained, task = load_trained(run.folder, name="who")
+    trained, task = load_task_model(run.folder, name="who")
     assert trained.tasks["who"]["threshold"] == task.unwrapped.threshold and "threshold" not in trained.tasks["small"]
     again = tune(run.folder, made, tmp_path / "again", objective, steps=1, optimizer=pt.Optimizer(lr=1e-9))
     for name in ("small", "large"):  # they go on where they were
@@ -213,7 +213,7 @@ def test_stopped_and_resumed_gives_the_same_bits(material: Path, tmp_path: Path)
     def one(name: str, **options: Any) -> pt.Run:
         return tune(
             material / "bert", files(material, "mood", "warm"), tmp_path / name, "classify", steps=10,
-            sampling="annealed", watching=pt.Watching(save=3), **options,
+            sampling="annealed", watching=pt.Monitoring(save=3), **options,
         )  # fmt: skip
 
     whole = one("whole")
@@ -250,12 +250,12 @@ class Counted:
 def turns(sampling: str, sizes: list[int], steps: int, weights: list[float] | None = None) -> list[int]:
     """How often each task has its turn."""
     weights = weights or [1.0] * len(sizes)
-    mixture = Mixture(tuple((weight, Joint(())) for weight in weights))
+    mixture = Mixture(tuple((weight, JointObjective(())) for weight in weights))
     how, streams = parse_sampling(sampling), [Counted() for _ in sizes]
-    shared = Streams(
+    shared = DataStreams(
         mixture,
         streams,
-        [Stage(1.0, 0, 1)],
+        [LengthStage(1.0, 0, 1)],
         shares=lambda t: how.until(sizes, weights, t).tolist(),  # type: ignore[arg-type]
     )
     for step in range(steps):
@@ -318,10 +318,10 @@ def test_files_and_sampling_that_make_no_sense_are_refused(material: Path, tmp_p
     with pytest.raises(
         pt.PretuneError, match=r"b\.csv: several files need the names of their tasks; write NAME=FILE, as in sst=b\.csv"
     ):
-        name_files(["a=a.csv", "b.csv"])
+        parse_task_files(["a=a.csv", "b.csv"])
     with pytest.raises(pt.PretuneError, match="one task has two files"):
-        name_files(["a=a.csv", "a=b.csv"])
-    assert name_files("plain.csv") == name_files(["plain.csv"]) == "plain.csv"
+        parse_task_files(["a=a.csv", "a=b.csv"])
+    assert parse_task_files("plain.csv") == parse_task_files(["plain.csv"]) == "plain.csv"
     for text, message in {
         "propotional": "did you mean 'proportional'",
         "uniform(2)": "uniform takes no number",
@@ -343,7 +343,9 @@ def test_names_are_read_with_weights_and_layers() -> None:
         "a: 0.5*classify(pooling=mean) on mix + 0.1*lm | b: generate(prefix=x: y)", {"a": {"labels": "pq"}}
     )
     first: Any = mixture.objectives[0]
-    assert isinstance(first, Named) and first.name == "a" and first.kind == "classify" and first.labels == ("p", "q")
+    assert (
+        isinstance(first, RenamedTask) and first.name == "a" and first.kind == "classify" and first.labels == ("p", "q")
+    )
     assert [part.name for part in mixture.objectives] == ["a", "lm", "b"]
     second: Any = mixture.objectives[2]
-    assert second.unwrapped.prefix == "x: y" and second.head_of == "lm"
+    assert second.unwrapped.prefix == "x: y" and second.shared_head == "lm"

@@ -10,7 +10,7 @@ from torch import nn
 
 from canary import make
 from pretune.families import FAMILIES
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.nn.linear import Linear
 from pretune.objectives import OBJECTIVES
 from pretune.training.loop import Training, train
@@ -21,14 +21,14 @@ from pretune.training.optim.optimizers import (
     hidden_matrices,
     make_optimizers,
     orthogonalize,
-    scale_rates,
+    scale_lr_to_batch,
 )
-from pretune.training.settings import Optimizer, Schedule, Watching, fill
+from pretune.training.settings import Monitoring, Optimizer, Schedule, resolve_section
 
 
 def test_norms_and_biases_are_not_decayed() -> None:
     root = make("mlm+nsp", 1).root
-    (adamw,) = make_optimizers(root, fill(Optimizer, None))
+    (adamw,) = make_optimizers(root, resolve_section(Optimizer, None))
     decayed, others = adamw.param_groups
     names = {p: n for n, p in root.named_parameters()}
     assert decayed["weight_decay"] == 0.01 and others["weight_decay"] == 0.0
@@ -39,7 +39,7 @@ def test_norms_and_biases_are_not_decayed() -> None:
 
 def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
     root = make("mlm|lm", 1).root
-    adamw, muon = make_optimizers(root, fill(Optimizer, Optimizer(name="muon")))
+    adamw, muon = make_optimizers(root, resolve_section(Optimizer, Optimizer(name="muon")))
     names = {p: n for n, p in root.named_parameters()}
     mine = {names[p] for group in muon.param_groups for p in group["params"]}
     assert mine == {n for n in names.values() if n.startswith("backbone.layers.") and "part" in n and "norm" not in n}
@@ -47,12 +47,12 @@ def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
     assert set(hidden_matrices(root).values()) == {1, 3}
 
 
-def with_head(name: str) -> Root:
+def with_head(name: str) -> Network:
     """A tiny BERT, with the stacks that `bilm` wants where it is that, and the head of an objective."""
     family = FAMILIES["elmo-transformer" if name == "bilm" else "bert"]
     sizes = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     sizes |= {"intermediate_size": 64, "max_position_embeddings": 60}
-    root = Root(family.build(family.read_config(sizes)))
+    root = Network(family.build(family.read_config(sizes)))
     kind = OBJECTIVES[name]
     labeled = {"labels": ("a", "b", "c")} if "labels" in {field.name for field in fields(kind)} else {}
     root.heads[name] = kind(**labeled).head(root.backbone)
@@ -63,7 +63,7 @@ def with_head(name: str) -> Root:
 def test_muon_takes_the_hidden_matrices_of_every_head(name: str) -> None:
     """Layers inside a head, transforms and poolers; not what leads to logits or out of an embedding."""
     root = with_head(name)
-    adamw, muon = make_optimizers(root, fill(Optimizer, Optimizer(name="muon")))
+    adamw, muon = make_optimizers(root, resolve_section(Optimizer, Optimizer(name="muon")))
     names = {p: n for n, p in root.named_parameters()}
     mine = {names[p] for group in muon.param_groups for p in group["params"]}
     linear = {n for n, module in root.named_modules() if isinstance(module, nn.Linear)}
@@ -76,7 +76,9 @@ def test_muon_takes_the_hidden_matrices_of_every_head(name: str) -> None:
 
 
 def test_heads_move_by_a_rate_of_their_own_where_that_is_asked_for() -> None:
-    settings = fill(Optimizer, Optimizer(name="muon", lr=1.0, matrix_lr=0.1, head_factor=0.5, layer_decay=0.5))
+    settings = resolve_section(
+        Optimizer, Optimizer(name="muon", lr=1.0, matrix_lr=0.1, head_factor=0.5, layer_decay=0.5)
+    )
     root = with_head("rtd")
     rates = {
         p: group["peak"] for o in make_optimizers(root, settings) for group in o.param_groups for p in group["params"]
@@ -92,7 +94,7 @@ def test_heads_move_by_a_rate_of_their_own_where_that_is_asked_for() -> None:
 def test_a_frozen_backbone_leaves_muon_what_moves() -> None:
     root = with_head("tag")  # its head has no hidden matrix
     root.backbone.requires_grad_(False)
-    (adamw,) = make_optimizers(root, fill(Optimizer, Optimizer(name="muon")))
+    (adamw,) = make_optimizers(root, resolve_section(Optimizer, Optimizer(name="muon")))
     assert {p for group in adamw.param_groups for p in group["params"]} == set(root.heads.parameters())
 
 
@@ -136,7 +138,7 @@ def test_muon_is_the_librarys_muon_up_to_its_rate() -> None:
 
 def test_muon_learns() -> None:
     training = make("mlm|lm", 25)
-    training.optimizer = fill(Optimizer, Optimizer(name="muon", lr=3e-3, matrix_lr=0.02))
+    training.optimizer = resolve_section(Optimizer, Optimizer(name="muon", lr=3e-3, matrix_lr=0.02))
     first = train(make("mlm|lm", 1))
     assert train(training)["mlm"] < first["mlm"] - 0.3
 
@@ -176,7 +178,7 @@ def test_lamb_is_the_papers_algorithm(decay: float) -> None:
 
 def test_lamb_scales_the_steps_of_matrices_without_decay_too() -> None:
     root = make("mlm+nsp", 1).root
-    (lamb,) = make_optimizers(root, fill(Optimizer, Optimizer(name="lamb", lr=0.1, decay=0.0)))
+    (lamb,) = make_optimizers(root, resolve_section(Optimizer, Optimizer(name="lamb", lr=0.1, decay=0.0)))
     torch.manual_seed(0)
     before = {}
     for p in root.parameters():
@@ -208,8 +210,8 @@ def test_every_optimizer_learns_and_resumes_to_the_same_bits(name: str, tmp_path
 
     def training(folder: str, steps: int) -> Training:
         made = make("mlm+nsp", steps, run=tmp_path / folder)
-        made.optimizer = fill(Optimizer, Optimizer(name=name, lr=RATES[name], decay=0.1))  # type: ignore[arg-type]
-        made.watching = fill(Watching, Watching(save=4, log=1))
+        made.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=RATES[name], decay=0.1))  # type: ignore[arg-type]
+        made.watching = resolve_section(Monitoring, Monitoring(save=4, log=1))
         made.schedule = Schedule("constant", 0.0, 1.0)
         return made
 
@@ -226,14 +228,14 @@ def test_every_optimizer_learns_and_resumes_to_the_same_bits(name: str, tmp_path
 
 def test_rates_grow_with_the_batch_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     settings = Optimizer(lr=1e-4, matrix_lr=0.01, meant_for=1000)
-    scaled = scale_rates(settings, 4000)
+    scaled = scale_lr_to_batch(settings, 4000)
     assert (scaled.lr, scaled.matrix_lr) == (pytest.approx(4e-4), pytest.approx(0.04))
-    assert scale_rates(Optimizer(lr=1e-4), 4000).lr == 1e-4
+    assert scale_lr_to_batch(Optimizer(lr=1e-4), 4000).lr == 1e-4
 
 
 def test_lower_layers_move_more_slowly_where_that_is_asked_for() -> None:
     root = make("mlm+nsp", 1).root
-    (adamw,) = make_optimizers(root, fill(Optimizer, Optimizer(lr=1.0, layer_decay=0.5)))
+    (adamw,) = make_optimizers(root, resolve_section(Optimizer, Optimizer(lr=1.0, layer_decay=0.5)))
     rates = {p: group["peak"] for group in adamw.param_groups for p in group["params"]}
     layers = root.backbone.layers
     assert all(rates[p] == 1.0 for p in root.heads.parameters())
@@ -246,7 +248,7 @@ def test_lower_layers_move_more_slowly_where_that_is_asked_for() -> None:
 
 
 def test_decay_that_is_part_of_the_gradient_must_be_asked_for() -> None:
-    assert fill(Optimizer, Optimizer(name="adam")).decay == 0.0
-    assert fill(Optimizer, Optimizer(name="adam", decay=0.1)).decay == 0.1
-    assert fill(Optimizer, None, {"name": "sgd", "decay": 1e-6}).decay == 1e-6
-    assert fill(Optimizer, Optimizer(name="lamb")).decay == fill(Optimizer, None).decay == 0.01
+    assert resolve_section(Optimizer, Optimizer(name="adam")).decay == 0.0
+    assert resolve_section(Optimizer, Optimizer(name="adam", decay=0.1)).decay == 0.1
+    assert resolve_section(Optimizer, None, {"name": "sgd", "decay": 1e-6}).decay == 1e-6
+    assert resolve_section(Optimizer, Optimizer(name="lamb")).decay == resolve_section(Optimizer, None).decay == 0.01

@@ -14,11 +14,11 @@ from pretune.families import FAMILIES
 from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
 from pretune.models.loading import load_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
-from pretune.training.held_out import split
+from pretune.training.held_out import split_rows
 from pretune.training.jobs import pretraining, pretraining_data, pretraining_model, pretraining_settings
-from pretune.training.settings import Batching, Budget, Watching
+from pretune.training.settings import Batching, Budget, Monitoring
 
 WORDS = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]
 
@@ -45,7 +45,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def make(name: str, vocabulary: int | None = None, seed: int = 0, **others: Any) -> Model:
         config = TinyConfig(vocabulary or 64)
-        return Model(TINY, config, Root(TINY.build(config)))
+        return Model(TINY, config, Network(TINY.build(config)))
 
     monkeypatch.setattr(pretraining_model, "make_model", make)
     for module in (pretraining, pretraining_model, pretraining_settings):
@@ -67,7 +67,7 @@ def write_pairs(path: Path, count: int = 60) -> Path:
 SETTINGS = {
     "budget": Budget(steps=6),
     "batch": Batching(tokens=256, length=32),
-    "watching": Watching(evaluate=3, log=2),
+    "watching": Monitoring(evaluate=3, log=2),
 }
 
 
@@ -83,11 +83,13 @@ def test_from_a_table_to_a_model_with_rows_held_out(tmp_path: Path) -> None:
     assert model.objective == "translate" and model.tokenizer is not None
     # Some rows are held out, the same ones for every seed, and none is in both.
     rows = pretraining_data.read_rows(
-        pretraining_settings.make_plan("tiny-pairs", [table], tmp_path / "x", {"objective": "translate"}, 0, None),
+        pretraining_settings.resolve_pretraining(
+            "tiny-pairs", [table], tmp_path / "x", {"objective": "translate"}, 0, None
+        ),
         parse_objective("translate"),
     )
     assert rows is not None and len(rows) == 60
-    learned, held_out = split(len(rows), 0.01)
+    learned, held_out = split_rows(len(rows), 0.01)
     assert len(held_out) == 6 and sorted([*learned, *held_out]) == list(range(60))
 
 

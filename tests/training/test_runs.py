@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pretune.metrics import positive_class, score
 from pretune.objectives import parse_objective
-from pretune.runtime.console import render
-from pretune.text.examples.labeled import Labeled
+from pretune.runtime.console import format_result
+from pretune.text.examples.labeled import LabeledRows
 from pretune.training.metrics_log import METRICS
 from pretune.training.run_folder import RECIPE, Run, finish_run
 
@@ -25,7 +25,7 @@ def test_scores_come_first_and_what_it_cost_comes_last(tmp_path: Path) -> None:
         "dev/accuracy": 0.9, "dev/f1": 0.8, "positive_class": "yes",
     }  # fmt: skip
     run = finished(tmp_path / "run", results)
-    lines = [line.split("  ")[0] for line in render(run.table()).splitlines() if not line.startswith(" ")]
+    lines = [line.split("  ")[0] for line in format_result(run.table()).splitlines() if not line.startswith(" ")]
     assert lines == ["run", "dev/accuracy", "dev/f1 (of 'yes')", "finished", "model", "rows", "seconds", "train/classify", "details"]  # fmt: skip
     assert list(run.table()["details"]) == ["step", "flops", "gradient_norm"]
     assert run.describe()["dev/f1"] == 0.8  # programs find what they always found
@@ -38,7 +38,7 @@ def test_f1_names_its_class_in_every_task_of_several(tmp_path: Path) -> None:
 
 def test_the_metric_that_models_are_compared_by_comes_first() -> None:
     (classify,) = parse_objective("classify(multi=true)", labels=("a", "b")).objectives
-    rows = Labeled(Path("x.csv"), {}, ["…"], labels=[("a",)])
+    rows = LabeledRows(Path("x.csv"), {}, ["…"], labels=[("a",)])
     assert next(iter(score(classify, [{"labels": ["a"]}], rows))) == "micro_f1"
 
 
@@ -48,5 +48,5 @@ def test_f1_is_of_the_second_of_two_classes_and_of_no_class_of_more() -> None:
         for kind, labels in (("classify", ("0", "1")), ("classify", ("a", "b", "c")), ("tag", ("O", "B-X")))
     )
     assert (positive_class(two), positive_class(three), positive_class(tags)) == ("1", None, None)
-    rows = Labeled(Path("x.csv"), {}, ["…"] * 3, labels=["a", "b", "c"])
+    rows = LabeledRows(Path("x.csv"), {}, ["…"] * 3, labels=["a", "b", "c"])
     assert "f1" not in score(three, [{"label": "a"}] * 3, rows)

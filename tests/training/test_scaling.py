@@ -13,11 +13,11 @@ import pretune as pt
 from canary import store
 from pretune.models.presets import preset_names
 from pretune.runtime.errors import PretuneError
-from pretune.training.jobs.pretraining_settings import make_plan
-from pretune.training.jobs.recipe_scaling import LEAST_SEQUENCES, LEAST_STEPS, Course, parse_budget, scale_to
+from pretune.training.jobs.pretraining_settings import resolve_pretraining
+from pretune.training.jobs.recipe_scaling import LEAST_SEQUENCES, LEAST_STEPS, ScalableRecipe, parse_budget, scale_to
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule
 
-BERT = Course(
+BERT = ScalableRecipe(
     Budget(steps=1_000_000),
     Optimizer("adamw", 1e-4),
     Schedule("linear", 0.01),
@@ -27,7 +27,7 @@ PER_TOKEN, PER_SECOND = 5e8, 1e12
 UNITS = {"steps": 131_072.0, "tokens": 1.0, "flops": 1 / PER_TOKEN, "seconds": PER_SECOND / PER_TOKEN}
 
 
-def scaled(limit: Budget, course: Course = BERT, **options: Any) -> tuple[Course, str]:
+def scaled(limit: Budget, course: ScalableRecipe = BERT, **options: Any) -> tuple[ScalableRecipe, str]:
     return scale_to(limit, course, flops_per_token=PER_TOKEN, flops_per_second=PER_SECOND, **options)
 
 
@@ -87,7 +87,7 @@ def test_a_budget_in_steps_keeps_the_batch_and_one_larger_than_the_recipe_change
 
 
 def test_other_limits_of_the_recipe_stay() -> None:
-    course = Course(
+    course = ScalableRecipe(
         Budget(seconds=420), Optimizer("muon", 3e-3, matrix_lr=0.02), Schedule("linear", 0.1), Batching(131_072, 128)
     )
     made, how = scaled(Budget(tokens=1e6), course)
@@ -98,12 +98,12 @@ def test_other_limits_of_the_recipe_stay() -> None:
 
 
 def test_rates_of_sgd_follow_in_proportion_and_those_meant_for_a_batch_follow_it_anyway() -> None:
-    course = Course(Budget(tokens=1e9), Optimizer("sgd", 8.0), Schedule("constant", 0.0), Batching(65_536, 128))
+    course = ScalableRecipe(Budget(tokens=1e9), Optimizer("sgd", 8.0), Schedule("constant", 0.0), Batching(65_536, 128))
     made, how = scaled(Budget(tokens=1e6), course)
     assert made.batch.tokens == 1024
     assert made.optimizer.lr == pytest.approx(8.0 / 64, rel=0.01)
     assert "in proportion" in how
-    course = Course(course.budget, Optimizer("adamw", 1e-3, meant_for=65_536), course.schedule, course.batch)
+    course = ScalableRecipe(course.budget, Optimizer("adamw", 1e-3, meant_for=65_536), course.schedule, course.batch)
     assert scaled(Budget(tokens=1e6), course)[0].optimizer == course.optimizer
 
 
@@ -115,8 +115,8 @@ def test_a_batch_that_is_given_stays() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_can_be_scaled(name: str) -> None:
-    whole = make_plan(name, ["texts"], "run", {}, 0, "cpu")
-    plan = make_plan(name, ["texts"], "run", {"scale_to": "1e8tokens"}, 0, "cpu")
+    whole = resolve_pretraining(name, ["texts"], "run", {}, 0, "cpu")
+    plan = resolve_pretraining(name, ["texts"], "run", {"scale_to": "1e8tokens"}, 0, "cpu")
     assert plan.budget.tokens is not None and plan.budget.tokens <= 1e8
     assert plan.batch.tokens is not None and whole.batch.tokens is not None
     assert plan.batch.tokens <= whole.batch.tokens
@@ -125,10 +125,10 @@ def test_every_preset_can_be_scaled(name: str) -> None:
 
 def test_what_is_given_wins_and_two_budgets_are_refused() -> None:
     options = {"scale_to": "1e7tokens", "batch": Batching(length=64), "optimizer": Optimizer(lr=3e-3)}
-    plan = make_plan("bert-base", ["texts"], "run", options, 0, "cpu")
+    plan = resolve_pretraining("bert-base", ["texts"], "run", options, 0, "cpu")
     assert (plan.batch.length, plan.batch.stages, plan.optimizer.lr) == (64, None, 3e-3)
     with pytest.raises(PretuneError, match="remove the other limit"):
-        make_plan("bert-base", ["texts"], "run", {"scale_to": "1h", "budget": Budget(steps=3)}, 0, "cpu")
+        resolve_pretraining("bert-base", ["texts"], "run", {"scale_to": "1h", "budget": Budget(steps=3)}, 0, "cpu")
 
 
 def test_the_recipe_of_the_run_has_the_resolved_values(tmp_path: Path) -> None:

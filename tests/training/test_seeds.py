@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.splits import split, warn_of_leaks
-from pretune.training.jobs.finetuning import ANSWERS, SPLIT
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.examples.splits import split_examples, warn_of_duplicates
+from pretune.training.jobs.finetuning import DEV_PREDICTIONS, SPLIT
 from small_task import share_here, start
 
 
@@ -34,7 +34,7 @@ def test_the_best_of_three_seeds_is_kept_and_all_are_told(tmp_path: Path) -> Non
     assert run.results["dev/accuracy"] == max(each)
     best = (tmp_path / "run" / "seeds" / str(told["best"]) / "model.safetensors").read_bytes()
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == best
-    answers = (tmp_path / "run" / ANSWERS).read_text().splitlines()
+    answers = (tmp_path / "run" / DEV_PREDICTIONS).read_text().splitlines()
     judged = json.loads((tmp_path / "run" / SPLIT).read_text())["judged"]
     assert len(answers) == len(judged)
     assert run.predict(["good red stone"])[0]["label"] in ("yes", "no")
@@ -86,17 +86,17 @@ texts = st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2, max_size=60)
 @given(texts, st.integers(0, 5), st.floats(0.05, 0.6))
 def test_a_split_keeps_twins_together_and_every_label_learnable(names: list[str], seed: int, share: float) -> None:
     labels = [str(ord(name) % 3) for name in names]
-    rows = Labeled(Path("x"), {}, names, labels=labels, lines=list(range(len(names))))
-    learn, judge = split(rows, share, seed)
+    rows = LabeledRows(Path("x"), {}, names, labels=labels, lines=list(range(len(names))))
+    learn, judge = split_examples(rows, share, seed)
     assert sorted(learn + judge) == list(range(len(names)))
     assert not {names[i] for i in learn} & {names[i] for i in judge}
     assert {labels[i] for i in learn} == set(labels)
-    assert (learn, judge) == split(rows, share, seed)
+    assert (learn, judge) == split_examples(rows, share, seed)
 
 
 def test_leaks_are_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
-    learn = Labeled(Path("train.csv"), {}, ["a", "b "], labels=["x", "y"], lines=[2, 3])
-    judge = Labeled(Path("dev.csv"), {}, ["B", "c"], labels=["x", "y"], lines=[2, 3])
-    assert warn_of_leaks(learn, judge) == 1
+    learn = LabeledRows(Path("train.csv"), {}, ["a", "b "], labels=["x", "y"], lines=[2, 3])
+    judge = LabeledRows(Path("dev.csv"), {}, ["B", "c"], labels=["x", "y"], lines=[2, 3])
+    assert warn_of_duplicates(learn, judge) == 1
     assert "1 of 2 examples of dev.csv are in train.csv too (dev.csv, line 2" in capsys.readouterr().err

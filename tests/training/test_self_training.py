@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pretune as pt
-from pretune.objectives.distillation.distill_logits import Soft, Teaching
+from pretune.objectives.distillation.distill_logits import DistillLogits, TeacherTargets
 from pretune.objectives.objective import classification_loss
 from pretune.packed import Targets
 from small_task import share_here
@@ -120,7 +120,7 @@ def test_soft_targets_are_labels_where_these_are_sure(classes: list[int], temper
     targets = Targets(torch.arange(len(classes)), torch.arange(len(classes)), torch.ones(len(classes)))
     task: Any = SimpleNamespace(name="classify", outputs=lambda head, backbone, batch: logits)
     batch: Any = SimpleNamespace(targets={"classify": targets})
-    loss = Soft(task, Teaching(shares, min(hard, len(classes)), temperature)).loss(None, None, batch)  # type: ignore[arg-type]
+    loss = DistillLogits(task, TeacherTargets(shares, min(hard, len(classes)), temperature)).loss(None, None, batch)  # type: ignore[arg-type]
     if hard >= len(classes):
         expected = classification_loss("classify", logits, replace(targets, target=torch.tensor(classes)))
         torch.testing.assert_close(loss.sums, expected.sums)

@@ -10,9 +10,9 @@ import torch
 
 import pretune as pt
 from pretune.models.create_model import make_model
-from pretune.nn.dropout import share_seed, stop_dropout
+from pretune.nn.dropout import disable_dropout, share_dropout_seed
 from pretune.objectives import parse_objective
-from pretune.packed import Batch, Capacity, make_targets, pack
+from pretune.packed import Batch, Capacity, pack, pack_targets
 from pretune.sample_data import example
 from pretune.training.loop import compile_once
 
@@ -27,7 +27,7 @@ def make_batch(vocabulary: int) -> Batch:
     ids = chance.integers(5, vocabulary, n)
     at = np.sort(chance.permutation(n)[: n // 5])
     room = Capacity(n, len(lengths), 64)
-    targets = {"mlm": make_targets(at, chance.integers(5, vocabulary, len(at)))}
+    targets = {"mlm": pack_targets(at, chance.integers(5, vocabulary, len(at)))}
     packed = pack(ids, lengths, columns={"segment": np.zeros(n, dtype=np.int64)}, capacity=room)
     return Batch((packed,), targets, {"mlm": float(len(at)), "tokens": float(n)})
 
@@ -41,13 +41,13 @@ def test_a_compiled_step_equals_the_hosts(preset: str) -> None:
     root, joint, batch = model.root.train(), mixture.joints[0], make_batch(512)
     for parameter in root.parameters():  # nothing may start at 0, which would hide a gradient
         torch.nn.init.normal_(parameter, std=0.05) if parameter.dim() > 1 else None
-    stop_dropout(root)
+    disable_dropout(root)
     root(joint, batch).over(batch.counts).backward()
     wanted = {name: p.grad.clone() for name, p in root.named_parameters() if p.grad is not None}
     root.zero_grad()
     root.cuda()
-    root.compute_in(torch.bfloat16)
-    share_seed(root, torch.device("cuda"))
+    root.set_activation_dtype(torch.bfloat16)
+    share_dropout_seed(root, torch.device("cuda"))
     compile_once(root)
     root(joint, batch.to(torch.device("cuda"))).over(batch.counts).backward()
     for name, parameter in root.named_parameters():

@@ -10,9 +10,9 @@ import torch
 from pretune import PretuneError
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
-from pretune.nn.layer_mixing import Features
-from pretune.nn.lora import add_low_rank, merge_low_rank
-from pretune.nn.pooling import AttentivePool, pool
+from pretune.nn.layer_mixing import LayerFeatures
+from pretune.nn.lora import add_lora, merge_lora
+from pretune.nn.pooling import AttentionPooling, pool
 from pretune.packed import pack_lists
 from pretune.training.jobs.finetuning_strategies import choose_strategy, parse_strategy
 from small_task import start, tune
@@ -82,7 +82,7 @@ def test_adapters_start_as_nothing_and_become_part_of_their_matrices() -> None:
     backbone = make_model("bert-tiny", 64).backbone.eval()
     packed = pack_lists([[1, 2, 3], [4, 5]])
     before = backbone(packed).last
-    add_low_rank(backbone, 2, scale=2.0)
+    add_lora(backbone, 2, scale=2.0)
     assert torch.equal(backbone(packed).last, before)
     moving = [p for p in backbone.parameters() if p.requires_grad]
     assert all(p.dim() == 3 for p in moving)
@@ -90,13 +90,13 @@ def test_adapters_start_as_nothing_and_become_part_of_their_matrices() -> None:
         torch.nn.init.normal_(p, std=0.1)
     changed = backbone(packed).last
     names = {name for name, _ in make_model("bert-tiny", 64).backbone.named_parameters()}
-    merge_low_rank(backbone)
+    merge_lora(backbone)
     assert {name for name, _ in backbone.named_parameters()} == names
     assert torch.allclose(backbone(packed).last, changed, atol=1e-6) and not torch.allclose(changed, before)
 
 
 def test_lstms_over_a_packed_stream_are_those_over_each_sequence() -> None:
-    features = Features(8, 2, "last", "bilstm")
+    features = LayerFeatures(8, 2, "last", "bilstm")
     sequences = [[1] * 5, [1], [1] * 3, [1] * 9]
     packed = pack_lists(sequences)
     x = torch.randn(len(packed), 8)
@@ -116,7 +116,7 @@ def test_poolings_see_their_own_sequence() -> None:
     packed = pack_lists([[1, 2, 3], [4]])
     states = torch.randn(4, 6, requires_grad=True)
     assert torch.equal(pool(states, packed, "concat")[1], states[3].repeat(3))
-    pooled = AttentivePool(6)(states, packed)
+    pooled = AttentionPooling(6)(states, packed)
     assert torch.allclose(pooled[1], states[3])
     (slope,) = torch.autograd.grad(pooled[1].sum(), states)
     assert not slope[:3].any()

@@ -20,7 +20,7 @@ from canary import make
 from pretune.training import checkpoints
 from pretune.training.checkpoints import list_checkpoints
 from pretune.training.loop import train
-from pretune.training.settings import Batching, Budget, Watching
+from pretune.training.settings import Batching, Budget, Monitoring
 
 SCRIPT = Path(__file__).with_name("together.py")
 
@@ -96,7 +96,7 @@ def launched(tmp_path: Path, english: list[str], steps: int, restarts: int, *mor
     text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
     expected = pretune.pretrain(
         "bert-tiny", text, out=tmp_path / "alone", budget=Budget(steps=steps),
-        batch=Batching(tokens=512, pack=128, length=64), watching=Watching(log=1, save=2),
+        batch=Batching(tokens=512, pack=128, length=64), watching=Monitoring(log=1, save=2),
         tokenizer={"kind": "wordpiece", "size": 400},
     )  # fmt: skip
     recipe = tmp_path / "alone" / "recipe.yaml"

@@ -13,14 +13,14 @@ import pytest
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.training.jobs.hyperparameter_search import Range, Search
+from pretune.training.jobs.hyperparameter_search import HyperparameterSearch, SearchRange
 from pretune.training.jobs.search_space import count_layers, make_space
 from pretune.training.run_folder import Run, finish_run, start_run
 from small_task import start
 
 pytest.importorskip("optuna")
 
-SPACE: dict[str, Any] = {"lr": Range(1e-5, 1e-2, log=True), "epochs": Range(1, 10), "batch": (8, 16)}
+SPACE: dict[str, Any] = {"lr": SearchRange(1e-5, 1e-2, log=True), "epochs": SearchRange(1, 10), "batch": (8, 16)}
 USUAL = {"lr": 1e-4, "epochs": 3, "batch": 16}
 
 
@@ -46,9 +46,9 @@ class Trainer:
         return finish_run(folder, {"dev/accuracy": worth(settings)})
 
 
-def search(out: Path, **options: Any) -> Search:
+def search(out: Path, **options: Any) -> HyperparameterSearch:
     out.mkdir(exist_ok=True)
-    return Search(out, SPACE, USUAL, "accuracy", **options)
+    return HyperparameterSearch(out, SPACE, USUAL, "accuracy", **options)
 
 
 def test_a_search_that_was_stopped_comes_to_the_same_settings(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_trial_that_ended_but_was_not_written_down_counts(tmp_path: Path, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Search, "_finish", killed)
+        patch.setattr(HyperparameterSearch, "_finish", killed)
         with pytest.raises(KeyboardInterrupt):
             search(tmp_path).run(Trainer(), trials=1)
     idle = Trainer()
@@ -138,9 +138,9 @@ def test_seconds_end_a_search_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_mattered_is_found(tmp_path: Path) -> None:
     made = search(tmp_path)
     made.run(Trainer(), trials=4)
-    assert made.mattered() == []
+    assert made.setting_importances() == []
     made.run(Trainer(), trials=14)
-    first, *rest = made.mattered()
+    first, *rest = made.setting_importances()
     assert first["setting"] == "lr" and first["share"] > 0.6
     assert sum(row["share"] for row in (first, *rest)) == pytest.approx(1.0)
 

@@ -14,13 +14,13 @@ import yaml
 
 import pretune as pt
 from conftest import english_documents
-from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.models.loading import load_model
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
-from pretune.text.tokenizers.training import train as train_tokenizer
-from pretune.training.jobs.pretraining_settings import make_plan
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
+from pretune.training.jobs.pretraining_settings import resolve_pretraining
 
 TWINS = [name for name in preset_names() if name.endswith("-tiny")]
 
@@ -48,7 +48,7 @@ def learn(name: str, out: Path, **settings: Any) -> pt.Run:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_runs(name: str, tmp_path: Path) -> None:
-    settings = {"batch": pt.Batching(tokens=256, length=64), "watching": pt.Watching(log=1, held_out=0.0)}
+    settings = {"batch": pt.Batching(tokens=256, length=64), "watching": pt.Monitoring(log=1, held_out=0.0)}
     small = {**find_preset(name)["tokenizer"], "size": 600}
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     run = learn(name, tmp_path / "run", budget=pt.Budget(steps=2), **settings, **tokenizer)
@@ -57,20 +57,20 @@ def test_a_twin_runs(name: str, tmp_path: Path) -> None:
     assert load_model(tmp_path / "run").backbone.width in (128, 256)
 
 
-@pytest.mark.parametrize(("name", "goes_on"), [("lstm-lm-tiny", False), ("awd-lstm-tiny", True)])
+@pytest.mark.parametrize(("name", "continues_state"), [("lstm-lm-tiny", False), ("awd-lstm-tiny", True)])
 def test_only_what_is_told_to_goes_on_from_the_batch_before(
-    name: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, continues_state: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward, seen = Recurrent.forward, []
+    forward, seen = RecurrentBackbone.forward, []
 
-    def watched(self: Recurrent, packed: Any, carry: Any = None, keep: Any = "last") -> Any:
+    def watched(self: RecurrentBackbone, packed: Any, carry: Any = None, keep: Any = "last") -> Any:
         seen.append(carry is not None)
         return forward(self, packed, carry, keep)
 
-    monkeypatch.setattr(Recurrent, "forward", watched)
-    settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Watching(save=0, held_out=0.0)}
+    monkeypatch.setattr(RecurrentBackbone, "forward", watched)
+    settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Monitoring(save=0, held_out=0.0)}
     learn(name, tmp_path / "run", budget=pt.Budget(steps=4), tokenizer={"kind": "words", "size": 600}, **settings)
-    assert seen == [False, *[goes_on] * 3]
+    assert seen == [False, *[continues_state] * 3]
 
 
 @pytest.mark.gpu
@@ -80,7 +80,7 @@ def test_a_twin_learns_on_a_gpu_what_it_learns_on_the_host(name: str, tmp_path: 
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     lines = []
     for device in ("cpu", "cuda"):
-        settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Watching(log=1, held_out=0.0)}
+        settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Monitoring(log=1, held_out=0.0)}
         budget = pt.Budget(steps=8)
         lines.append(learn(name, tmp_path / device, device=device, budget=budget, **settings, **tokenizer).metrics())
     for here, there in zip(*lines, strict=True):
@@ -92,7 +92,7 @@ def test_a_twin_learns_on_a_gpu_what_it_learns_on_the_host(name: str, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_learns_in_fifty_steps(name: str, tmp_path: Path) -> None:
-    settings = {"batch": pt.Batching(tokens=2048), "watching": pt.Watching(log=10, held_out=0.0)}
+    settings = {"batch": pt.Batching(tokens=2048), "watching": pt.Monitoring(log=10, held_out=0.0)}
     run = learn(name, tmp_path / "run", budget=pt.Budget(steps=50), **settings)
     first, last = run.metrics()[0], run.metrics()[-1]
     term = parse_objective(find_preset(name)["objective"]).joints[0].objectives[0].name
@@ -108,7 +108,7 @@ def test_every_system_has_a_twin_and_every_twin_the_recipe_of_its_system() -> No
         assert (twin["family"], twin["objective"]) == (system["family"], system["objective"])
         assert twin["optimizer"]["name"] == system["optimizer"]["name"]
         assert twin["tokenizer"] == system["tokenizer"] | {"size": 4096}
-        plan = make_plan(name, ["texts"], "run", {}, 0, None)
+        plan = resolve_pretraining(name, ["texts"], "run", {}, 0, None)
         assert plan.budget.tokens is None and plan.batch.stages is None
         assert 0 < (plan.budget.steps or 0) <= 2000
         assert 0 < (plan.batch.tokens or 0) <= 4096
@@ -148,7 +148,7 @@ def test_systems_learn_as_published(name: str, objective: str, optimizer: str) -
 def test_an_electra_leaves_both_networks(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
-    settings = {"batch": pt.Batching(tokens=256, length=64), "watching": pt.Watching(held_out=0.0)}
+    settings = {"batch": pt.Batching(tokens=256, length=64), "watching": pt.Monitoring(held_out=0.0)}
     tokenizer = {**find_preset("electra-tiny")["tokenizer"], "size": 600}
     learn("electra-tiny", tmp_path / "run", budget=pt.Budget(steps=1), tokenizer=tokenizer, **settings)
     for kind, folder, width in ((AutoModelForPreTraining, "run", 128), (AutoModelForMaskedLM, "run/generator", 32)):

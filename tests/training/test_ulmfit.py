@@ -13,8 +13,8 @@ import torch
 import pretune as pt
 from pretune.families import FAMILIES
 from pretune.models.loading import load
-from pretune.models.model import Model, Root
-from pretune.training.jobs.ulmfit import lowercases, unfreezing, way_of
+from pretune.models.model import Model, Network
+from pretune.training.jobs.ulmfit import lowercases, reading_direction, unfreezing_strategy
 
 WORDS = ["red", "blue", "green", "yellow", "stone", "cloud", "tree", "bird"]
 
@@ -38,7 +38,7 @@ def material() -> Path:
     for name in ("lm", "backward"):
         torch.manual_seed(0)
         config = family.read_config({**sizes, "input_dropout": 0.0, "bptt": 6, "backward": name == "backward"})
-        model = Model(family, config, Root(family.build(config)), tokenizer)
+        model = Model(family, config, Network(family.build(config)), tokenizer)
         model.save(folder / name)
     return folder
 
@@ -66,12 +66,12 @@ def test_the_vocabulary_is_the_tasks_and_known_words_keep_their_vectors() -> Non
     folder = material()
     result = fitted()
     old, start = load(folder / "lm"), load(result.folder / "forward" / "start")
-    before, after = old.need_tokenizer(), start.need_tokenizer()
+    before, after = old.require_tokenizer(), start.require_tokenizer()
     assert lowercases(after) and "good" in after.vocabulary and "good" not in before.vocabulary
     assert "." in after.vocabulary  # there was room for one more of the old words
     assert "shiny" not in after.vocabulary and "quaint" not in after.vocabulary  # which nobody says, or one says once
     for word in ("red", "tree"):
-        rows = [m.backbone.embed.tokens[m.need_tokenizer().vocabulary.index(word)] for m in (old, start)]
+        rows = [m.backbone.embed.tokens[m.require_tokenizer().vocabulary.index(word)] for m in (old, start)]
         assert torch.equal(*rows)
     new = start.backbone.embed.tokens[after.vocabulary.index("good")]
     torch.testing.assert_close(new, old.backbone.embed.tokens[: before.size].mean(0))
@@ -97,8 +97,8 @@ def test_the_classifier_may_have_another_dropout() -> None:
 def test_layers_begin_to_move_one_each_epoch() -> None:
     model = load(material() / "lm")
     layers = len(model.backbone.groups()) - 1
-    assert unfreezing(material() / "lm", 10.0 * layers) == "gradual(0.1)"
-    assert unfreezing(material() / "lm", 1.0) == "gradual(0.5)"
+    assert unfreezing_strategy(material() / "lm", 10.0 * layers) == "gradual(0.1)"
+    assert unfreezing_strategy(material() / "lm", 1.0) == "gradual(0.5)"
 
 
 def test_the_same_command_finds_it_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_the_same_command_finds_it_done(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_what_is_no_pair_of_ways_is_refused() -> None:
     folder = material()
-    assert way_of(str(folder / "backward")) == "backward"
+    assert reading_direction(str(folder / "backward")) == "backward"
     with pytest.raises(pt.PretuneError, match="both read forward"):
         pt.ulmfit(folder / "lm", folder / "train.csv", backward=folder / "lm", out=folder / "no")
     with pytest.raises(pt.PretuneError, match="needs a recurrent language model"):

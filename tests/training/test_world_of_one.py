@@ -22,7 +22,7 @@ from canary import make
 from pretune.training.checkpoints import list_checkpoints
 from pretune.training.loop import train
 from pretune.training.parallel.distributed import World
-from pretune.training.settings import Optimizer, fill
+from pretune.training.settings import Optimizer, resolve_section
 
 STEPS = 6
 WAYS = [
@@ -49,7 +49,7 @@ def learn(
     torch._dynamo.reset()
     training = make("mlm+nsp", steps, folder, parallel, save=2, compiled=compiled)
     training.world, training.device = world, torch.device(device)
-    training.optimizer = fill(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
+    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
     train(training, resume=True)
     return [line["mlm"] for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())]
 

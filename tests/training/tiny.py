@@ -11,11 +11,11 @@ import torch
 
 import pretune as pt
 from pretune.models.create_model import make_model
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 SIZES: dict[str, dict[str, Any]] = {
     "t5-tiny": {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0},
@@ -26,7 +26,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 def read(texts: Sequence[str], size: int = 200) -> Tokenizer:
     """A tokenizer of some texts."""
-    return train([Document(text, Path("texts"), 1) for text in texts], "wordpiece", size)
+    return train_on_documents([Document(text, Path("texts"), 1) for text in texts], "wordpiece", size)
 
 
 def tiny(name: str, tokenizer: Tokenizer, folder: Path, objective: str = "") -> Path:
@@ -34,7 +34,7 @@ def tiny(name: str, tokenizer: Tokenizer, folder: Path, objective: str = "") -> 
     preset = make_model(name, max(256, tokenizer.size), padding=tokenizer.roles["padding"])
     config = replace(preset.config, **SIZES[name])
     torch.manual_seed(0)
-    model = Model(preset.family, config, Root(preset.family.build(config)), tokenizer, objective)
+    model = Model(preset.family, config, Network(preset.family.build(config)), tokenizer, objective)
     if objective:
         model.add_heads(parse_objective(objective).objectives)
     model.save(folder)

@@ -28,12 +28,12 @@ import pretune
 from canary import losses, make, store
 from pretune import PretuneError
 from pretune.nn.dropout import Dropout
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.training import loop
 from pretune.training.loop import train
 from pretune.training.parallel import rank_consistency
 from pretune.training.parallel.distributed import parallelize
-from pretune.training.settings import Budget, Optimizer, fill
+from pretune.training.settings import Budget, Optimizer, resolve_section
 
 STEPS = 3
 
@@ -77,7 +77,7 @@ def optimized(name: str, parallel: str, **settings: Any) -> list[float]:
     """The losses of a canary that another optimizer moves."""
 
     def with_optimizer(training: Any) -> None:
-        training.optimizer = fill(Optimizer, Optimizer(name=name, lr=3e-3, clip=1.0, **settings))  # type: ignore[arg-type]
+        training.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=3e-3, clip=1.0, **settings))  # type: ignore[arg-type]
 
     return losses("mlm+nsp", STEPS, parallel, changed=with_optimizer)
 
@@ -142,7 +142,7 @@ def exchanges() -> dict[str, int]:
 def begun(name: str, folder: str, steps: int, parallel: str, optimizer: str = "muon", room: int | None = None) -> str:
     """Begin a training, or go on with it; what went wrong. The last process has room for files of so many bytes."""
     training = make(name, steps, Path(folder), parallel, save=2)
-    training.optimizer = fill(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
+    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
     if room is not None and training.world.rank == training.world.size - 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
     try:
@@ -209,7 +209,7 @@ def disagreeing(folder: Path) -> dict[str, Any]:
     shutil.copytree(store().folder, folder / "store")
     (folder / "b.txt").write_text("Another text.\nAnd another.\n" * 40)
     shutil.rmtree(folder / "machine-1" / "store")
-    make_store([folder / "b.txt"], store().tokenizer, folder / "machine-1" / "store", Settings(layout="line"), 1)
+    build_store([folder / "b.txt"], store().tokenizer, folder / "machine-1" / "store", StoreSettings(layout="line"), 1)
     cases: dict[str, dict[str, list[Any]]] = {
         "first": {"data": ["nothing-here", "nothing-here"], "out": [f"{folder}/none"] * 2},
         "recipe": {"optimizer": [Optimizer(lr=1e-3), Optimizer(lr=1e-4)], "seed": [0, 1]},

@@ -13,11 +13,11 @@ from pretune.nn.embeddings import Embeddings
 from pretune.nn.linear import OutputLinear
 from pretune.packed import Packed
 
-Keep = Literal["last", "all"] | Sequence[int]
+LayerSelection = Literal["last", "all"] | Sequence[int]
 
 
 @dataclass
-class States:
+class BackboneOutput:
     """The hidden states of the requested layers, (n, width) each, and the state to pass to the next batch."""
 
     layers: list[Tensor]
@@ -29,7 +29,7 @@ class States:
         return self.layers[-1]
 
 
-class TaskParts:
+class TaskHeadParts:
     """Factories of the modules that a model family puts between hidden states and task outputs, one call per head."""
 
     pooler: Callable[[], nn.Module]  # from a sequence's hidden state to the vector that the classifier reads
@@ -39,7 +39,7 @@ class TaskParts:
     choice_pooler: Callable[[], nn.Module]  # like `pooler`, for multiple choice
     choice_output: Callable[[int], nn.Module]  # like `classifier`, for multiple choice
 
-    def set_parts(
+    def set_task_parts(
         self,
         width: int,
         *,
@@ -61,7 +61,7 @@ class TaskParts:
         self.choice_pooler = pooler if choice_pooler is None else choice_pooler
         self.choice_output = self.classifier if choice_output is None else choice_output
 
-    def copy_parts(self, other: TaskParts) -> None:
+    def copy_parts(self, other: TaskHeadParts) -> None:
         """Use the factories of another backbone."""
         self.pooler, self.classifier = other.pooler, other.classifier
         self.tagger, self.answerer = other.tagger, other.answerer
@@ -73,7 +73,7 @@ class Backbone(Protocol):
 
     embed: Embeddings
     vocabulary_head: Callable[[], nn.Module]  # makes the head from hidden states to logits over the vocabulary
-    pooler: Callable[[], nn.Module]  # this and the following: see `TaskParts`
+    pooler: Callable[[], nn.Module]  # this and the following: see `TaskHeadParts`
     classifier: Callable[[int], nn.Module]
     tagger: Callable[[], nn.Module]
     answerer: Callable[[], nn.Module]
@@ -92,16 +92,16 @@ class Backbone(Protocol):
     def longest(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
 
-    def __call__(self, *packed: Packed, carry: Any = None, keep: Keep = "last") -> States: ...
+    def __call__(self, *packed: Packed, carry: Any = None, keep: LayerSelection = "last") -> BackboneOutput: ...
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return the named groups of modules from the embeddings to the top; shared layers form one group."""
 
 
-def kept(keep: Keep, layers: int) -> set[int]:
+def selected_layers(keep: LayerSelection, layers: int) -> set[int]:
     """Return the indices of the layers to keep, from 0 (the embeddings) to `layers`.
 
-    >>> sorted(kept([0, -1], 12))
+    >>> sorted(selected_layers([0, -1], 12))
     [0, 12]
     """
     if keep == "last":

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import Backbone, Keep, States, TaskParts
-from pretune.nn.attention.packed_layout import rearrange, reverse
+from pretune.backbones.backbone import Backbone, BackboneOutput, LayerSelection, TaskHeadParts
+from pretune.nn.attention.packed_layout import permute_rows, reverse_index
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
 
 
 @dataclass
-class TwoCarries:
+class BidirectionalState:
     """The states that the forward and the backward stack pass to the next batch."""
 
     ahead: Any
@@ -28,7 +28,7 @@ class TwoCarries:
         return {f"{side}.{name}": tensor for side, state in both.items() for name, tensor in state.tensors().items()}
 
 
-class TwoWays(TaskParts, nn.Module):
+class BidirectionalBackbone(TaskHeadParts, nn.Module):
     """Two unidirectional backbones (causal attention or recurrent) of equal width and depth that share one embedding.
 
     The hidden states of each layer are those of the forward stack concatenated with those of the backward stack:
@@ -42,9 +42,9 @@ class TwoWays(TaskParts, nn.Module):
         self.embed = ahead.embed
         self.ahead: Any = ahead
         self.back: Any = back
-        self.way_head = ahead.vocabulary_head  # from the hidden states of one stack to the vocabulary
+        self.direction_head = ahead.vocabulary_head  # from the hidden states of one stack to the vocabulary
         self.vocabulary_head: Callable[[], nn.Module] = _refuse_vocabulary_head
-        self.set_parts(self.width, pooler=pooler)
+        self.set_task_parts(self.width, pooler=pooler)
 
     @property
     def stacks(self) -> tuple[Any, Any]:
@@ -67,30 +67,34 @@ class TwoWays(TaskParts, nn.Module):
         longest: int | None = self.ahead.longest
         return longest
 
-    def forward(self, packed: Packed, carry: None = None, keep: Keep = "last") -> States:
+    def forward(self, packed: Packed, carry: None = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width) each; layer 0 repeats the embedding twice."""
-        turn = reverse(packed)
+        turn = reverse_index(packed)
         ahead = self.ahead(packed, keep=keep)
         back = self.back(reversed_packed(packed, turn), keep=keep)
-        return States([torch.cat([x, rearrange(y, turn)], 1) for x, y in zip(ahead.layers, back.layers, strict=True)])
+        return BackboneOutput(
+            [torch.cat([x, permute_rows(y, turn)], 1) for x, y in zip(ahead.layers, back.layers, strict=True)]
+        )
 
-    def apart(self, ahead: Packed, back: Packed, carry: TwoCarries | None = None) -> tuple[Tensor, Tensor, TwoCarries]:
+    def apart(
+        self, ahead: Packed, back: Packed, carry: BidirectionalState | None = None
+    ) -> tuple[Tensor, Tensor, BidirectionalState]:
         """Run each stack on its own text and return both last layers, in text order, and the states to pass on.
 
         The next batch of the forward stack holds the text that follows, that of the backward stack the text before.
         """
-        turn = reverse(back)
+        turn = reverse_index(back)
         first = self.ahead(ahead, carry=None if carry is None else carry.ahead)
         second = self.back(reversed_packed(back, turn), carry=None if carry is None else carry.back)
-        return first.last, rearrange(second.last, turn), TwoCarries(first.carry, second.carry)
+        return first.last, permute_rows(second.last, turn), BidirectionalState(first.carry, second.carry)
 
-    def restore_carry(self, tensors: dict[str, Tensor]) -> TwoCarries:
+    def restore_state(self, tensors: dict[str, Tensor]) -> BidirectionalState:
         """Return the states of both stacks from the tensors of a checkpoint."""
         sides: dict[str, dict[str, Tensor]] = {"ahead": {}, "back": {}}
         for name, tensor in tensors.items():
             side, _, rest = name.partition(".")
             sides[side][rest] = tensor
-        return TwoCarries(self.ahead.restore_carry(sides["ahead"]), self.back.restore_carry(sides["back"]))
+        return BidirectionalState(self.ahead.restore_state(sides["ahead"]), self.back.restore_state(sides["back"]))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return the groups of modules from the embeddings to the top; layers of equal depth form one group."""

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import Keep, States, TaskParts, kept
-from pretune.backbones.segment_memory import Memory, MemoryContext, within_documents
-from pretune.nn.attention.kv_cache import Cache
-from pretune.nn.attention.multi_head import Flow
+from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
+from pretune.backbones.segment_memory import MemoryContext, SegmentMemory, within_documents
+from pretune.nn.attention.kv_cache import KVCache
+from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.positional_encoding import Learned
+from pretune.nn.positional_encoding import LearnedPositions
 from pretune.packed import Packed
 
 
-class Encoder(TaskParts, nn.Module):
+class Encoder(TaskHeadParts, nn.Module):
     """Embeddings, a stack of layers, and a final norm where the layers are pre-norm."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Encoder(TaskParts, nn.Module):
         distances
             Relative position embeddings that all layers share (DeBERTa).
         vocabulary_head, pooler, classifier, tagger, answerer, choice_pooler, choice_output
-            Factories of the modules of heads: see `TaskParts`.
+            Factories of the modules of heads: see `TaskHeadParts`.
         order
             The index of the layer that runs at each depth, where layers are shared between depths (ALBERT).
         memory
@@ -60,7 +60,7 @@ class Encoder(TaskParts, nn.Module):
         self.order = range(len(self.layers)) if order is None else order
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.memory = vocabulary_head, memory
-        self.set_parts(
+        self.set_task_parts(
             embed.width,
             pooler=pooler,
             classifier=classifier,
@@ -78,7 +78,7 @@ class Encoder(TaskParts, nn.Module):
     @property
     def longest(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
-        return self.embed.positions.longest if isinstance(self.embed.positions, Learned) else None
+        return self.embed.positions.longest if isinstance(self.embed.positions, LearnedPositions) else None
 
     @property
     def stack(self) -> list[nn.Module]:
@@ -90,25 +90,29 @@ class Encoder(TaskParts, nn.Module):
         """The number of layers after the embeddings, with shared layers counted each time they run."""
         return len(self.order)
 
-    def forward(self, packed: Packed, carry: Memory | Cache | None = None, keep: Keep = "last") -> States:
+    def forward(
+        self, packed: Packed, carry: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
+    ) -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width) each.
 
-        With a `Cache`, the tokens continue the sequences that it holds.
+        With a `KVCache`, the tokens continue the sequences that it holds.
         """
         stack = self.stack
-        wanted = kept(keep, len(stack))
+        wanted = selected_layers(keep, len(stack))
         x = self.embed(packed)
-        cache = carry if isinstance(carry, Cache) else None
-        flow = Flow(self_layout(packed) if cache is None else cache.layout(packed), packed.pattern, cache=cache)
+        cache = carry if isinstance(carry, KVCache) else None
+        flow = AttentionContext(
+            self_layout(packed) if cache is None else cache.layout(packed), packed.pattern, cache=cache
+        )
         recall = None
         # Stateful batches have the column `fresh`; the first of them comes without a memory.
-        if self.memory and not isinstance(carry, Cache) and (carry is not None or "fresh" in packed.columns):
+        if self.memory and not isinstance(carry, KVCache) and (carry is not None or "fresh" in packed.columns):
             recall = MemoryContext(packed, flow.layout, carry, self.memory)
-            flow = Flow(recall.layout, recall.pattern(packed.pattern))
+            flow = AttentionContext(recall.layout, recall.pattern(packed.pattern))
         elif cache is None and "fresh" in packed.columns:
             flow = within_documents(flow.layout, packed.pattern)
         if self.score is not None:
-            flow.bend = self.score(x, flow.layout)
+            flow.score_mod = self.score(x, flow.layout)
         if self.distances is not None:
             flow.distances = self.distances().to(x.dtype)
         layers = [x] if 0 in wanted else []
@@ -120,11 +124,11 @@ class Encoder(TaskParts, nn.Module):
                 x = self.norm(x)
             if number in wanted:
                 layers.append(x)
-        return States(layers, recall.next() if recall is not None else cache)
+        return BackboneOutput(layers, recall.next() if recall is not None else cache)
 
-    def restore_carry(self, tensors: dict[str, Tensor]) -> Memory:
+    def restore_state(self, tensors: dict[str, Tensor]) -> SegmentMemory:
         """Return the segment memory from the tensors of a checkpoint."""
-        return Memory.from_tensors(tensors)
+        return SegmentMemory.from_tensors(tensors)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return the groups of modules from the embeddings to the top; shared layers appear once."""

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import Keep, States, TaskParts, kept
+from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
 from pretune.backbones.encoder import Encoder
-from pretune.nn.attention.kv_cache import Cache
-from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.kv_cache import KVCache
+from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.packed_layout import cross_layout, self_layout
 from pretune.nn.embeddings import Embeddings
 from pretune.packed import Packed
 
 
-class EncoderDecoder(TaskParts, nn.Module):
+class EncoderDecoder(TaskHeadParts, nn.Module):
     """A backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source."""
 
     def __init__(
@@ -56,10 +56,12 @@ class EncoderDecoder(TaskParts, nn.Module):
         """The number of positions, or None if sequences may have any length."""
         return self.encoder.longest
 
-    def forward(self, source: Packed, target: Packed, carry: Cache | None = None, keep: Keep = "last") -> States:
+    def forward(
+        self, source: Packed, target: Packed, carry: KVCache | None = None, keep: LayerSelection = "last"
+    ) -> BackboneOutput:
         """Return the hidden states of the requested decoder layers, (n, width) each.
 
-        With a `Cache`, the target's tokens continue the sequences that it holds, and the source is encoded only once.
+        With a `KVCache`, the target's tokens continue the sequences that it holds, and the source is encoded only once.
         """
         encoded = self.encoder(source).last if carry is None or carry.source is None else None
         return self.decode(target, source, encoded, carry, keep)
@@ -69,22 +71,22 @@ class EncoderDecoder(TaskParts, nn.Module):
         target: Packed,
         source: Packed,
         encoded: Tensor | None,
-        carry: Cache | None = None,
-        keep: Keep = "last",
-    ) -> States:
+        carry: KVCache | None = None,
+        keep: LayerSelection = "last",
+    ) -> BackboneOutput:
         """Run the decoder on encoder states (m, width) of the source, which can be reused for any number of targets.
 
         `encoded` may be None if the cache already holds the keys and values of the source.
         """
-        wanted = kept(keep, len(self.layers))
+        wanted = selected_layers(keep, len(self.layers))
         x: Tensor = self.embed(target)
         if carry is None:
             layout, source_layout = self_layout(target), cross_layout(target, source)
         else:
             layout, source_layout = carry.layout(target), carry.source_layout(target, source)
-        flow = Flow(layout, target.pattern, source=encoded, source_layout=source_layout, cache=carry)
+        flow = AttentionContext(layout, target.pattern, source=encoded, source_layout=source_layout, cache=carry)
         if self.score is not None:
-            flow.bend = self.score(x, flow.layout)
+            flow.score_mod = self.score(x, flow.layout)
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(self.layers, 1):
             x = layer(x, replace(flow, depth=number - 1))
@@ -92,7 +94,7 @@ class EncoderDecoder(TaskParts, nn.Module):
                 x = self.norm(x)
             if number in wanted:
                 layers.append(x)
-        return States(layers, carry)
+        return BackboneOutput(layers, carry)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return the groups of modules from the encoder's embeddings to the decoder's top layer."""

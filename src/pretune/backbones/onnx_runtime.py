@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from pretune.backbones.backbone import Keep, States, TaskParts
-from pretune.nn.attention.packed_layout import cut_lengths
+from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts
+from pretune.nn.attention.packed_layout import length_groups
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -23,7 +23,7 @@ IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "
 STATES, LOGITS = "last_hidden_state", "logits"
 
 
-def need_runtime() -> Any:
+def import_onnxruntime() -> Any:
     """Import and return `onnxruntime`, or raise an error that says how to install it."""
     try:
         import onnxruntime
@@ -32,9 +32,9 @@ def need_runtime() -> Any:
     return onnxruntime
 
 
-def open_graph(path: Path, threads: int | None = None) -> Any:
+def open_session(path: Path, threads: int | None = None) -> Any:
     """Return an inference session for an ONNX file, with as many threads as torch uses by default."""
-    runtime = need_runtime()
+    runtime = import_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
     options.inter_op_num_threads = 1
@@ -45,15 +45,15 @@ def open_graph(path: Path, threads: int | None = None) -> Any:
         raise PretuneError(f"{path}: ONNX Runtime cannot load the graph ({str(error).splitlines()[0]}).") from error
 
 
-class OnnxBackbone(TaskParts, nn.Module):
+class OnnxBackbone(TaskHeadParts, nn.Module):
     """A backbone whose hidden states come from an ONNX graph."""
 
     def __init__(self, path: Path, blueprint: Any, threads: int | None = None) -> None:
         """Load the graph; `blueprint` is the same network on the meta device, which tells heads its sizes and parts."""
         super().__init__()
-        self.path, self.session = path, open_graph(path, threads)
+        self.path, self.session = path, open_session(path, threads)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
-        self.options = need_runtime().RunOptions()
+        self.options = import_onnxruntime().RunOptions()
         self.options.only_execute_path_to_fetches = True  # do not compute the graph's logits, which nobody reads
         self.plan = (blueprint,)  # in a tuple, so that its parameters, which have no values, are not registered
         self.width: int = blueprint.width
@@ -69,7 +69,7 @@ class OnnxBackbone(TaskParts, nn.Module):
             f"{self.path}: the token embeddings are inside the ONNX graph; use the model that it was exported from."
         )
 
-    def forward(self, packed: Packed, carry: Any = None, keep: Keep = "last") -> States:
+    def forward(self, packed: Packed, carry: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the hidden states of the top layer, (n, width)."""
         if keep != "last" and list(keep) not in ([-1], [self.depth]):
             raise PretuneError(
@@ -77,10 +77,10 @@ class OnnxBackbone(TaskParts, nn.Module):
                 "exported from."
             )
         states = np.empty((len(packed), self.width), dtype=np.float32)
-        for feed, indices in feeds(packed):
+        for feed, indices in padded_inputs(packed):
             wanted = {name: rows for name, rows in feed.items() if name in self.inputs}
             states[indices] = self._run(wanted, feed[MASK].shape)[feed[MASK] > 0]
-        return States([torch.from_numpy(states).to(packed.ids.device)])
+        return BackboneOutput([torch.from_numpy(states).to(packed.ids.device)])
 
     def _run(self, feed: dict[str, Array], shape: tuple[int, ...]) -> Array:
         """Return the hidden states of a padded batch, (b, L, width); `shape` is (b, L)."""
@@ -102,7 +102,7 @@ class OnnxBackbone(TaskParts, nn.Module):
         return []
 
 
-def feeds(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
+def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
     """Yield padded inputs of a graph, (b, L) each, and the indices (n,) of their tokens in the packed batch.
 
     Sequences of similar length form one batch, since the graph computes padding tokens too.
@@ -124,7 +124,7 @@ def _length_buckets(lengths: Array) -> list[Array]:
     """Return the indices of nonempty sequences, grouped by similar length."""
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
-    return [order[first:last] for first, last in pairwise(cut_lengths(lengths[order])) if last > first]
+    return [order[first:last] for first, last in pairwise(length_groups(lengths[order])) if last > first]
 
 
 def _token_indices(starts: Array, lengths: Array) -> Array:

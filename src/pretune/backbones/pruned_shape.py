@@ -18,7 +18,7 @@ from pretune.runtime.errors import PretuneError, quote
 
 
 @dataclass(frozen=True)
-class Shape:
+class PrunedShape:
     """The layers, heads and feed-forward units that pruning kept, and the quantization; empty for an unchanged model."""
 
     layers: tuple[int, ...] | None = None  # the kept layers, by their original depths; None for all
@@ -27,7 +27,7 @@ class Shape:
     linear: str = ""  # the quantization of all linear layers: dynamic, weights, int4; "" for none
 
     def __bool__(self) -> bool:
-        return self != Shape()
+        return self != PrunedShape()
 
     def write(self) -> dict[str, Any]:
         """Return the content of the entry `shape` in config.json."""
@@ -39,7 +39,7 @@ class Shape:
     def describe(self) -> str:
         """Return the changes in words, for error messages.
 
-        >>> Shape(layers=(0, 2), linear="int4").describe()
+        >>> PrunedShape(layers=(0, 2), linear="int4").describe()
         'pruned layers and int4 weights'
         """
         pruned = [name for name in ("layers", "heads", "units") if name in self.write()]
@@ -48,7 +48,7 @@ class Shape:
         return " and ".join(parts + ([f"{quantized} weights"] if self.linear else []))
 
     @classmethod
-    def read(cls, content: Mapping[str, Any]) -> Shape:
+    def read(cls, content: Mapping[str, Any]) -> PrunedShape:
         """Build the shape from the result of `write`."""
         layers = content.get("layers")
         heads, units = (dict(content.get(name, {})) for name in ("heads", "units"))
@@ -58,7 +58,7 @@ class Shape:
         """Prune and quantize a backbone that was built from the configuration, in place, and return it."""
         if self.layers is not None:
             keep_layers(backbone, self.layers)
-        parts: dict[str, Prunable] = {**dict(attentions(backbone)), **dict(feed_forwards(backbone))}
+        parts: dict[str, Prunable] = {**dict(prunable_attentions(backbone)), **dict(feed_forwards(backbone))}
         for path, count in {**self.heads, **self.units}.items():
             if path not in parts or count > parts[path].units:
                 raise PretuneError(
@@ -69,7 +69,7 @@ class Shape:
             replace_linears(backbone, self.linear)
         return backbone
 
-    def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> Shape:
+    def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> PrunedShape:
         """Return the shape after only the layers at the depths `kept`, of `depth` now, are left.
 
         Layers that are `shared` between depths all remain; they only run at fewer depths.
@@ -111,14 +111,14 @@ def shares_layers(backbone: Encoder) -> bool:
     return len(set(backbone.order)) < len(backbone.order)
 
 
-def drop_all_but(backbone: Any, shape: Shape, kept: Sequence[int]) -> Shape:
+def prune_layers(backbone: Any, shape: PrunedShape, kept: Sequence[int]) -> PrunedShape:
     """Remove all layers of a stack but those at the depths `kept`, and return its new shape."""
     depth, shared = backbone.depth, isinstance(backbone, Encoder) and shares_layers(backbone)
     keep_layers(backbone, kept)
     return shape.without_layers(kept, depth, shared)
 
 
-def attentions(backbone: nn.Module) -> Iterator[tuple[str, PrunableHeads]]:
+def prunable_attentions(backbone: nn.Module) -> Iterator[tuple[str, PrunableHeads]]:
     """Return the paths and modules of attention whose heads can be pruned; shared modules appear once."""
     return ((path, part) for path, part in backbone.named_modules() if isinstance(part, PrunableHeads))
 
@@ -128,7 +128,7 @@ def feed_forwards(backbone: nn.Module) -> Iterator[tuple[str, PrunableUnits]]:
     return ((path, part) for path, part in backbone.named_modules() if isinstance(part, PrunableUnits))
 
 
-def kinds(backbone: Any) -> list[tuple[Any, ...]]:
+def architecture_signature(backbone: Any) -> list[tuple[Any, ...]]:
     """Return all that determines what a backbone computes, except the values of its parameters.
 
     Two backbones with equal results have the same architecture.

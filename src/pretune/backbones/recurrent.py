@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import Keep, States, TaskParts, kept
+from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
 from pretune.backbones.bidirectional import reversed_packed
 from pretune.backbones.recurrent_state import RecurrentCache, RecurrentState
-from pretune.nn.attention.packed_layout import rearrange, reverse
-from pretune.nn.compiler_exclusions import uncompiled
-from pretune.nn.recurrent import Locked, RecurrentLayer, Rows, State
+from pretune.nn.attention.packed_layout import permute_rows, reverse_index
+from pretune.nn.compiler_exclusions import exclude_from_compile
+from pretune.nn.recurrent import CellState, RecurrentLayer, TimeMajorRows, VariationalDropout
 from pretune.packed import Packed
 
 
-class Recurrent(TaskParts, nn.Module):
+class RecurrentBackbone(TaskHeadParts, nn.Module):
     """An embedding and a unidirectional stack of LSTM or GRU layers.
 
     In stateful batches, each sequence continues from the state that its predecessor left. The column `fresh` marks the
@@ -50,10 +50,10 @@ class Recurrent(TaskParts, nn.Module):
         super().__init__()
         self.embed = embed
         self.layers = nn.ModuleList(layers)
-        self.dropout = Locked(dropout)
+        self.dropout = VariationalDropout(dropout)
         self.window, self.backward = window, backward
         self.vocabulary_head = vocabulary_head
-        self.set_parts(self.width, pooler=pooler)
+        self.set_task_parts(self.width, pooler=pooler)
         self.longest: int | None = None
 
     @property
@@ -72,42 +72,44 @@ class Recurrent(TaskParts, nn.Module):
         """The number of layers after the embeddings."""
         return len(self.layers)
 
-    @uncompiled  # the layout depends on the lengths, which differ from batch to batch
+    @exclude_from_compile  # the layout depends on the lengths, which differ from batch to batch
     def forward(
-        self, packed: Packed, carry: RecurrentState | RecurrentCache | None = None, keep: Keep = "last"
-    ) -> States:
+        self, packed: Packed, carry: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
+    ) -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width of the layer) each, and the final states."""
         before = carry.state if isinstance(carry, RecurrentCache) else carry
         if not len(packed):  # all texts are empty
             x = self.embed(packed)
-            return States([x.new_zeros(0, self.widths[number]) for number in sorted(kept(keep, self.depth))], carry)
+            return BackboneOutput(
+                [x.new_zeros(0, self.widths[number]) for number in sorted(selected_layers(keep, self.depth))], carry
+            )
         layers, end = self.states_and_end(packed, before, keep)
         state = RecurrentState([tuple(part.detach() for part in parts) for parts in end.layers])
         if not isinstance(carry, RecurrentCache):
-            return States(layers, state)
+            return BackboneOutput(layers, state)
         carry.advance(packed, state)
-        return States(layers, carry)
+        return BackboneOutput(layers, carry)
 
     def states_and_end(
-        self, packed: Packed, before: RecurrentState | None = None, keep: Keep = "last"
+        self, packed: Packed, before: RecurrentState | None = None, keep: LayerSelection = "last"
     ) -> tuple[list[Tensor], RecurrentState]:
         """Return the requested layers and the final state of each sequence, through which gradients flow."""
         if not self.backward:
             return self.run(self.embed(packed), packed, before, keep)
-        turn = reverse(packed)
+        turn = reverse_index(packed)
         turned = reversed_packed(packed, turn)
         layers, end = self.run(self.embed(turned), turned, before, keep)
-        return [rearrange(x, turn) for x in layers], end
+        return [permute_rows(x, turn) for x in layers], end
 
     def run(
-        self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: Keep
+        self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: LayerSelection
     ) -> tuple[list[Tensor], RecurrentState]:
         """Run the layers on token embeddings (n, embedding width); return the requested layers and the final states."""
-        wanted, rows = kept(keep, self.depth), Rows.make(packed)
+        wanted, rows = selected_layers(keep, self.depth), TimeMajorRows.make(packed)
         sequences = packed.offsets.shape[0] - 1
         layers = [x] if 0 in wanted else []
         x = self.dropout(rows.lay(x), rows)
-        states: list[State] = []
+        states: list[CellState] = []
         for number, layer in enumerate(self.layers):
             initial = None if before is None else rows.initial(before.layers[number])
             x, state = layer(x, rows, initial, self.window)
@@ -116,7 +118,7 @@ class Recurrent(TaskParts, nn.Module):
                 layers.append(rows.back(x))
         return layers, RecurrentState(states)
 
-    def restore_carry(self, tensors: dict[str, Tensor]) -> RecurrentState:
+    def restore_state(self, tensors: dict[str, Tensor]) -> RecurrentState:
         """Return the recurrent state from the tensors of a checkpoint."""
         return RecurrentState.from_tensors(tensors)
 

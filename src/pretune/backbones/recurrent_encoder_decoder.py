@@ -10,15 +10,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import Keep, States, TaskParts, kept
-from pretune.backbones.bidirectional import TwoWays
-from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
+from pretune.backbones.bidirectional import BidirectionalBackbone
+from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_state import RecurrentCache, RecurrentState
-from pretune.nn.attention.packed_layout import cross_layout, side_of
-from pretune.nn.attention.recurrent_attention import Alignment
-from pretune.nn.compiler_exclusions import uncompiled
+from pretune.nn.attention.packed_layout import cross_layout, token_layout
+from pretune.nn.attention.recurrent_attention import RecurrentAttention
+from pretune.nn.compiler_exclusions import exclude_from_compile
 from pretune.nn.linear import Linear
-from pretune.nn.recurrent import Locked, Recurrence, RecurrentLayer, Rows, State, kernel_type
+from pretune.nn.recurrent import (
+    CellState,
+    RecurrentCells,
+    RecurrentLayer,
+    TimeMajorRows,
+    VariationalDropout,
+    kernel_dtype,
+)
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -64,7 +71,7 @@ class Maxout(nn.Module):
         return torch.maximum(first, second)
 
 
-class RecurrentEncoderDecoder(TaskParts, nn.Module):
+class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
     """A recurrent backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source.
 
     The decoder starts from the encoder's final states: layer by layer where both stacks have the same cells, otherwise
@@ -77,11 +84,11 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
 
     def __init__(
         self,
-        encoder: Recurrent | TwoWays,
+        encoder: RecurrentBackbone | BidirectionalBackbone,
         embed: Any,
         layers: Iterable[RecurrentLayer],
         *,
-        alignment: Alignment | None = None,
+        alignment: RecurrentAttention | None = None,
         every: bool = False,
         feed: bool = False,
         readout: int | None = None,
@@ -110,9 +117,9 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         self.encoder, self.embed = encoder, embed
         self.layers = nn.ModuleList(layers)
         self.every, self.feed = every, feed
-        self.dropout = Locked(dropout)
-        cells: list[Recurrence] = [layer.cells for layer in self.layers]  # type: ignore[misc]
-        self.copied = isinstance(encoder, Recurrent) and _same_cells(encoder, cells)
+        self.dropout = VariationalDropout(dropout)
+        cells: list[RecurrentCells] = [layer.cells for layer in self.layers]  # type: ignore[misc]
+        self.copied = isinstance(encoder, RecurrentBackbone) and _same_cells(encoder, cells)
         self.top = nn.ModuleDict()
         if not self.copied:
             widths = [width for one in cells for width in one.state_widths[:1]]
@@ -127,7 +134,7 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         self._width = readout or state
         self.readout: Readout = "maxout" if readout is not None else "tanh" if alignment is not None else "none"
         self.vocabulary_head = vocabulary_head
-        self.set_parts(self._width)
+        self.set_task_parts(self._width)
         self.longest: int | None = None
 
     @property
@@ -141,38 +148,38 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         return len(self.layers)
 
     @property
-    def alignment(self) -> Alignment | None:
+    def alignment(self) -> RecurrentAttention | None:
         """The attention to the source, or None for a model without attention."""
         parts: dict[str, Any] = dict(self.top.items())
         return parts.get("alignment")
 
-    @uncompiled  # the layout depends on the lengths, which differ from batch to batch
+    @exclude_from_compile  # the layout depends on the lengths, which differ from batch to batch
     def forward(
-        self, source: Packed, target: Packed, carry: RecurrentCache | None = None, keep: Keep = "last"
-    ) -> States:
+        self, source: Packed, target: Packed, carry: RecurrentCache | None = None, keep: LayerSelection = "last"
+    ) -> BackboneOutput:
         """Return the hidden states of the requested decoder layers.
 
         With a cache, the target's tokens continue the sequences that it holds, and the source is encoded only once.
         """
         if carry is not None and carry.source is not None:
-            return States(self.run(target, carry.source, carry, keep)[0], carry)
+            return BackboneOutput(self.run(target, carry.source, carry, keep)[0], carry)
         encoded, begin = self.encode(source)
         if carry is not None:
             carry.source, carry.state = encoded, begin
-        return States(self.run(target, encoded, carry, keep, begin)[0], carry)
+        return BackboneOutput(self.run(target, encoded, carry, keep, begin)[0], carry)
 
-    @uncompiled
+    @exclude_from_compile
     def decode(
         self,
         target: Packed,
         source: Packed,
         encoded: Tensor,
         carry: RecurrentCache | None = None,
-        keep: Keep = "last",
-    ) -> States:
+        keep: LayerSelection = "last",
+    ) -> BackboneOutput:
         """Run the decoder on encoder states (m, width); the last state of each source is its sentence vector."""
         vectors = encoded[(source.offsets[1:].long() - 1).clamp(min=0)]
-        return States(self.run(target, EncodedSource(encoded, source, vectors), carry, keep)[0], carry)
+        return BackboneOutput(self.run(target, EncodedSource(encoded, source, vectors), carry, keep)[0], carry)
 
     def align(self, source: Packed, target: Packed) -> Tensor:
         """Return the attention weights (n, longest source) of each target token, shifted by one, over the source."""
@@ -188,7 +195,7 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
             source.offsets[:-1].long().clamp(max=len(source) - 1),
             (source.offsets[1:].long() - 1).clamp(min=0),
         )
-        if isinstance(self.encoder, TwoWays):
+        if isinstance(self.encoder, BidirectionalBackbone):
             states = self.encoder(source).last
             half = self.encoder.ahead.width
             vectors = torch.cat([states[last, :half], states[first, half:]], 1)
@@ -199,7 +206,7 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
 
     def start(self, vectors: Tensor) -> RecurrentState:
         """Return the decoder's initial state from one vector per sequence; LSTM cell states are 0."""
-        cells: list[Recurrence] = [layer.cells for layer in self.layers]  # type: ignore[misc]
+        cells: list[RecurrentCells] = [layer.cells for layer in self.layers]  # type: ignore[misc]
         widths = [one.outputs for one in cells]
         if "bridge" in self.top:
             hidden = list(torch.split(torch.tanh(self.top["bridge"](vectors)), widths, 1))
@@ -217,19 +224,19 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         target: Packed,
         encoded: EncodedSource,
         cache: RecurrentCache | None,
-        keep: Keep,
+        keep: LayerSelection,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
         """Return the requested decoder layers and the attention weights, if there is attention."""
-        wanted = kept(keep, self.depth)
+        wanted = selected_layers(keep, self.depth)
         x = self.embed(target)
-        owner = side_of(target).sequence.long()
-        rows = Rows.make(target)
+        owner = token_layout(target).sequence.long()
+        rows = TimeMajorRows.make(target)
         before = begin if begin is not None else cache.state if cache is not None else None
         before = before or self.start(encoded.vectors)
         inputs = torch.cat([x, encoded.vectors[owner]], 1) if self.every else x
         inputs = self.dropout(rows.lay(inputs), rows)
-        type_of = kernel_type(x)
+        type_of = kernel_dtype(x)
         start = [tuple(part[rows.lane].to(type_of) for part in state) for state in before.layers]
         layers = [x] if 0 in wanted else []
         run = self._attend_first if self.feed else self._attend_last
@@ -248,8 +255,8 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         return layers, weights
 
     def _attend_last(
-        self, x: Tensor, rows: Rows, start: list[State], encoded: EncodedSource, target: Packed
-    ) -> tuple[list[Tensor], list[State], Tensor | None, Tensor | None]:
+        self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
+    ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
         """Run layer by layer over all time steps, then attend once; return layers, states, context and weights."""
         outputs, states = [], []
         for layer, before in zip(self.layers, start, strict=True):
@@ -262,14 +269,14 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         return outputs, states, context, weights
 
     def _attend_first(
-        self, x: Tensor, rows: Rows, start: list[State], encoded: EncodedSource, target: Packed
-    ) -> tuple[list[Tensor], list[State], Tensor | None, Tensor | None]:
+        self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
+    ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
         """Attend, then run all layers, one time step after the other; return layers, states, context and weights."""
         assert self.alignment is not None
         keys, real = _pad(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
         prepared = self.alignment.prepare(keys)[rows.lane]
         keys, real, positions = keys[rows.lane], real[rows.lane], target.positions[rows.order]
-        kind, x = x.dtype, x.to(kernel_type(x))
+        kind, x = x.dtype, x.to(kernel_dtype(x))
         keys, prepared = keys.to(x.dtype), prepared.to(x.dtype)
         weights = [layer.cells.weights(x.dtype) for layer in self.layers]  # type: ignore[union-attr, operator]
         states, outs, contexts, all_weights = list(start), [[] for _ in self.layers], [], []  # type: ignore[var-annotated]
@@ -308,7 +315,7 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         return groups
 
 
-def _same_cells(encoder: Recurrent, cells: list[Recurrence]) -> bool:
+def _same_cells(encoder: RecurrentBackbone, cells: list[RecurrentCells]) -> bool:
     theirs: list[Any] = [layer.cells for layer in encoder.layers]
     return [(one.cell, one.state_widths) for one in theirs] == [(one.cell, one.state_widths) for one in cells]
 

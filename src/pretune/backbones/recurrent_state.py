@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretune.nn.recurrent import State
+from pretune.nn.recurrent import CellState
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 
@@ -18,7 +18,7 @@ from pretune.runtime.arrays import Array
 class RecurrentState:
     """The state of each layer at the end of each sequence, (sequences, width) per part."""
 
-    layers: list[State]
+    layers: list[CellState]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name, for checkpoints."""

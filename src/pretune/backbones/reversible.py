@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import Keep, States, TaskParts, kept
+from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
 from pretune.backbones.segment_memory import within_documents
-from pretune.nn.attention.kv_cache import Cache
-from pretune.nn.attention.multi_head import Flow
-from pretune.nn.attention.packed_layout import self_layout, side_of
+from pretune.nn.attention.kv_cache import KVCache
+from pretune.nn.attention.multi_head import AttentionContext
+from pretune.nn.attention.packed_layout import self_layout, token_layout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.reversible import ReversibleLayer, run_reversible
 from pretune.packed import Packed, pack
 
 
-class Reversible(TaskParts, nn.Module):
+class ReversibleBackbone(TaskHeadParts, nn.Module):
     """Embeddings, which start both residual streams, reversible layers, and a norm over both streams concatenated."""
 
     whole = True  # the layers are recomputed together, so they must not be sharded one by one
@@ -38,7 +38,7 @@ class Reversible(TaskParts, nn.Module):
         self.embed, self.norm = embed, norm
         self.layers = nn.ModuleList(layers)
         self.vocabulary_head = vocabulary_head
-        self.set_parts(self.width, pooler=pooler)
+        self.set_task_parts(self.width, pooler=pooler)
 
     @property
     def width(self) -> int:
@@ -55,17 +55,17 @@ class Reversible(TaskParts, nn.Module):
         """The number of positions, or None if sequences may have any length."""
         return getattr(self.embed.positions, "longest", None)
 
-    def forward(self, packed: Packed, carry: Cache | None = None, keep: Keep = "last") -> States:
+    def forward(self, packed: Packed, carry: KVCache | None = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width) each.
 
-        With a `Cache`, the tokens continue the sequences that it holds, all of which are computed again.
+        With a `KVCache`, the tokens continue the sequences that it holds, all of which are computed again.
         """
         newest = None
         if carry is not None:
             packed, newest = _with_cached_tokens(packed, carry)
-        wanted = kept(keep, len(self.layers))
+        wanted = selected_layers(keep, len(self.layers))
         x = self.embed(packed)
-        flow = Flow(self_layout(packed), packed.pattern)
+        flow = AttentionContext(self_layout(packed), packed.pattern)
         if "fresh" in packed.columns:
             flow = within_documents(flow.layout, packed.pattern)
         flows = [replace(flow, depth=depth) for depth in range(len(self.layers))]
@@ -73,7 +73,7 @@ class Reversible(TaskParts, nn.Module):
         layers += [y.to(x.dtype) for y in run_reversible(list(self.layers), flows, x, wanted)]  # type: ignore[arg-type]
         if len(self.layers) in wanted:
             layers[-1] = self.norm(layers[-1])
-        return States(layers if newest is None else [layer[newest] for layer in layers], carry)
+        return BackboneOutput(layers if newest is None else [layer[newest] for layer in layers], carry)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return the groups of modules from the embeddings to the top."""
@@ -82,12 +82,12 @@ class Reversible(TaskParts, nn.Module):
         return [("embed", [self.embed]), *middle]
 
 
-def _with_cached_tokens(packed: Packed, cache: Cache) -> tuple[Packed, Tensor]:
+def _with_cached_tokens(packed: Packed, cache: KVCache) -> tuple[Packed, Tensor]:
     """Append the new tokens to the cache; return all of its tokens, packed, and the indices of the new ones.
 
     LSH attention sorts new tokens between old ones, so only token ids can be cached, not keys and values.
     """
-    side, slots = side_of(packed), cache.own
+    side, slots = token_layout(packed), cache.own
     slots.fill(replace(side, columns=side.columns | {"id": packed.ids}))
     rows = np.concatenate([i * slots.slots + np.arange(used) for i, used in enumerate(slots.used)])
     columns = {name: column.flatten().cpu().numpy()[rows] for name, column in slots.columns.items()}

@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pretune.nn.attention.multi_head import Flow
-from pretune.nn.attention.packed_layout import Layout, Side, memory_side
-from pretune.nn.attention.patterns import Pattern, document, visible
+from pretune.nn.attention.multi_head import AttentionContext
+from pretune.nn.attention.packed_layout import AttentionLayout, TokenLayout, with_memory
+from pretune.nn.attention.patterns import Pattern, document, effective_pattern
 from pretune.packed import Packed
 
 
-def within_documents(layout: Layout, pattern: Pattern | None) -> Flow:
+def within_documents(layout: AttentionLayout, pattern: Pattern | None) -> AttentionContext:
     """Return the attention context of a layout where no token attends across the start of a document."""
     side = _with_document_ids(layout.queries)
-    return Flow(Layout(side, side), visible(document, pattern))
+    return AttentionContext(AttentionLayout(side, side), effective_pattern(document, pattern))
 
 
-def _with_document_ids(side: Side) -> Side:
+def _with_document_ids(side: TokenLayout) -> TokenLayout:
     """Return the side with a column `document`, which counts the document starts so far."""
     return replace(side, columns=side.columns | {"document": side.columns["fresh"].long().cumsum(0)})
 
 
 @dataclass
-class Memory:
+class SegmentMemory:
     """The remembered inputs of every layer, in a fixed number of slots per sequence, the newest last."""
 
     states: list[Tensor]  # (sequences, slots, width) for each layer
@@ -36,7 +36,7 @@ class Memory:
         return {f"states.{i}": x for i, x in enumerate(self.states)} | {"used": self.used}
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> Memory:
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> SegmentMemory:
         """Build the memory from the result of `tensors`."""
         return cls([tensors[f"states.{i}"] for i in range(len(tensors) - 1)], tensors["used"])
 
@@ -47,7 +47,7 @@ class MemoryContext:
     No token attends across the start of a document, and only tokens of the last document are remembered.
     """
 
-    def __init__(self, packed: Packed, layout: Layout, memory: Memory | None, slots: int) -> None:
+    def __init__(self, packed: Packed, layout: AttentionLayout, memory: SegmentMemory | None, slots: int) -> None:
         queries, self.slots = layout.queries, slots
         self.sequences = packed.offsets.shape[0] - 1
         self.memory = memory
@@ -60,12 +60,12 @@ class MemoryContext:
         # Their positions come right before those of the sequence.
         first = queries.columns["position"][queries.offsets[:-1].long().clamp(max=len(queries) - 1)]
         remembered["position"] = (first[:, None] + torch.arange(-slots, 0, device=first.device)).flatten()
-        keys, self.index = memory_side(queries, slots, used, remembered)
+        keys, self.index = with_memory(queries, slots, used, remembered)
         if "fresh" in keys.columns:
             keys = _with_document_ids(keys)
             own = torch.arange(len(queries), device=first.device) + (queries.sequence.long() + 1) * slots
             queries = replace(queries, columns=queries.columns | {"document": keys.columns["document"][own]})
-        self.layout = Layout(queries, keys)
+        self.layout = AttentionLayout(queries, keys)
         self.inputs: list[Tensor] = []
 
     def pattern(self, batch: Pattern | None) -> Pattern:
@@ -73,7 +73,7 @@ class MemoryContext:
         pattern = Pattern("remembered", lambda query, key: key["remembered"] > 0)
         if "document" in self.layout.keys.columns:
             pattern = pattern & document  # not `&=`, which compilers of older torch cannot read
-        return visible(pattern, batch)
+        return effective_pattern(pattern, batch)
 
     def context(self, layer: int, x: Tensor) -> Tensor:
         """Return the rows behind the keys of a layer, in key order: its remembered inputs and its present input `x`."""
@@ -85,7 +85,7 @@ class MemoryContext:
         self.inputs.append(rows.detach())
         return rows
 
-    def next(self) -> Memory:
+    def next(self) -> SegmentMemory:
         """Return the memory for the next batch: the last content tokens of the document that continues."""
         keys = self.layout.keys
         content, sequence = keys.columns["remembered"], keys.sequence.long()
@@ -108,4 +108,4 @@ class MemoryContext:
             return out[:size].view(self.sequences, self.slots, -1)
 
         used = torch.zeros_like(keys.offsets[1:], dtype=torch.long).index_add(0, sequence, chosen.long())
-        return Memory([keep(rows) for rows in self.inputs], used)
+        return SegmentMemory([keep(rows) for rows in self.inputs], used)

@@ -7,20 +7,20 @@ from typing import Any
 
 from torch import nn
 
-from pretune.backbones.backbone import Keep, States, TaskParts
+from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts
 from pretune.nn.embeddings import Embeddings
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
 
 
-class Static(TaskParts, nn.Module):
+class WordVectorBackbone(TaskHeadParts, nn.Module):
     """A backbone that consists of an embedding alone, with no layers."""
 
     def __init__(self, embed: Embeddings) -> None:
         super().__init__()
         self.embed, self.depth = embed, 0
         self.longest: int | None = None
-        self.set_parts(embed.width)
+        self.set_task_parts(embed.width)
         self.vocabulary_head: Callable[[], nn.Module] = _refuse_vocabulary_head
 
     @property
@@ -28,9 +28,9 @@ class Static(TaskParts, nn.Module):
         """The width of the vectors."""
         return self.embed.width
 
-    def forward(self, packed: Packed, carry: Any = None, keep: Keep = "last") -> States:
+    def forward(self, packed: Packed, carry: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the vectors of the tokens, (n, width), as the only layer."""
-        return States([self.embed(packed)])
+        return BackboneOutput([self.embed(packed)])
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return the embedding as the only group of modules."""

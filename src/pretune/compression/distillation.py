@@ -10,45 +10,49 @@ from typing import Any, Literal
 import numpy as np
 
 from pretune.compression.job import SECTIONS, CompressionJob
-from pretune.compression.student_initialization import Start, cut_of, depth_of, make_start
-from pretune.compression.task_model import Trained, beside
-from pretune.inference.generation.generate import Decoding, Writer
-from pretune.inference.teacher_labels import ask, teachers_task
-from pretune.models.checkpoint_heads import trained_for
+from pretune.compression.student_initialization import InitialStudent, initialize_student, parse_student, student_depth
+from pretune.compression.task_model import TrainedModel, compare_models
+from pretune.inference.generation.generate import GenerationConfig, TextGenerator
+from pretune.inference.teacher_labels import label_with_teachers, teacher_task
+from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load
 from pretune.models.model import Model
 from pretune.models.presets import is_preset
 from pretune.models.references import family_of, find_folder
 from pretune.objectives import Mixture, Task, parse_objective
-from pretune.objectives.distillation.distill_hidden import Imitate, Match, parse_matches
-from pretune.objectives.distillation.distill_logits import Teaching
-from pretune.objectives.distillation.distill_tokens import SoftTokens
-from pretune.objectives.distillation.teachers import frozen
+from pretune.objectives.distillation.distill_hidden import DistillHidden, LayerMatch, parse_matches
+from pretune.objectives.distillation.distill_logits import TeacherTargets
+from pretune.objectives.distillation.distill_tokens import DistillTokens
+from pretune.objectives.distillation.teachers import frozen_copy
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.devices import choose_device
-from pretune.runtime.errors import PretuneError, if_option, nearest
-from pretune.runtime.output_paths import INTERMEDIATE, intermediate
-from pretune.runtime.progress import say
+from pretune.runtime.errors import PretuneError, if_option, suggest
+from pretune.runtime.output_paths import INTERMEDIATE, intermediate_folder
+from pretune.runtime.progress import log_info
 from pretune.runtime.ray_jobs import Engine
 from pretune.text.corpus.documents import TextLayout, read_documents
 from pretune.text.corpus.files import Errors, find_files
 from pretune.text.examples.augmentation import augment
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.jobs import pretraining, pretraining_settings
-from pretune.training.jobs.finetuning import Material, find_task, finetune, read_material, with_options
-from pretune.training.jobs.self_training import joined, read_texts
-from pretune.training.run_folder import Run, finish_run, rewrite_recipe
+from pretune.training.jobs.finetuning import TaskData, find_task, finetune, read_task_data, with_options
+from pretune.training.jobs.self_training import append_rows, read_texts
+from pretune.training.run_folder import Run, finish_run, write_run_recipe
 
 # Lower rates than from scratch, as the student starts from layers of its teacher.
-AGNOSTIC: dict[str, Any] = {"budget": {"seconds": 300.0}, "optimizer": {"lr": 3e-4}, "batch": {"tokens": 4096}}
+TASK_AGNOSTIC_SETTINGS: dict[str, Any] = {
+    "budget": {"seconds": 300.0},
+    "optimizer": {"lr": 3e-4},
+    "batch": {"tokens": 4096},
+}
 
 # Weights of the losses on running text, as for DistilBERT (Sanh et al., 2019): the divergence from the teacher's probabilities, the
 # language modeling loss (mlm or lm), and the cosine distance of the last hidden states.
 DISTILLATION, LANGUAGE_MODELING, COSINE = 5.0, 2.0, 1.0
 
-LOSSES = ("distillation", "mlm", "lm", "cosine")
+LOSS_NAMES = ("distillation", "mlm", "lm", "cosine")
 PROMPT_WORDS = 8  # words of a text that a teacher continues
 
 
@@ -91,8 +95,8 @@ class DistillationJob(CompressionJob):
                 "--data is for task-agnostic distillation; give it without --train and --unlabeled, and fine-tune afterwards"
             )
         for name, weight in self.loss_weights.items():
-            if name not in LOSSES:
-                raise PretuneError(f"--loss-weights.{name}: there is no loss of this name; {nearest(name, LOSSES)}")
+            if name not in LOSS_NAMES:
+                raise PretuneError(f"--loss-weights.{name}: there is no loss of this name; {suggest(name, LOSS_NAMES)}")
             if weight < 0:
                 raise PretuneError(f"--loss-weights.{name} {weight:g}: a weight must be 0 or more")
         if self.match and "cosine" in self.loss_weights:
@@ -120,37 +124,37 @@ def run_distillation(job: DistillationJob) -> Run:
 
 def distill_task(job: DistillationJob) -> Run:
     """Train a student on labels, on the predictions of its teachers, and on the hidden states of one."""
-    task = teachers_task(job.teachers)
+    task = teacher_task(job.teachers)
     labels = labels_of(task)
     check_student(job, labels)
-    teacher = Trained.load(job.teachers[0])
+    teacher = TrainedModel.load(job.teachers[0])
     matches = layer_matches(job, teacher.model)
     objective = teacher.objective
     material, texts = read_data(job, objective, task, labels)
-    start = make_start(job.student, teacher.model, job.teachers[0], job.out)
+    start = initialize_student(job.student, teacher.model, job.teachers[0], job.out)
     plan = job.finetuning(start.model, job.out, objective, train=job.train or job.unlabeled)
     plan = replace(plan, tokenizer=start.tokenizer)
     plain = material
     material = add_predictions(job, material, texts)
     if matches:
-        material = replace(material, imitation=Imitate(matched_teacher(job, teacher.model, start), matches))
+        material = replace(material, imitation=DistillHidden(matched_teacher(job, teacher.model, start), matches))
     run = finetune(plan, material)
-    rewrite_recipe(job.out, "distill", job.recipe())
+    write_run_recipe(job.out, "distill", job.recipe())
     models = {"teacher": teacher}
     if job.control:
-        control = replace(plan, out=intermediate(job.out, "control"))
+        control = replace(plan, out=intermediate_folder(job.out, "control"))
         finetune(control, plain)
-        models["student without a teacher"] = Trained.load(control.out)
-    models["student"] = Trained.load(job.out)
+        models["student without a teacher"] = TrainedModel.load(control.out)
+    models["student"] = TrainedModel.load(job.out)
     facts = {"teachers": list(job.teachers), "texts": 0 if texts is None else len(texts)}
-    return finish_run(job.out, {**run.results, **facts, **beside(models, plain.dev)})
+    return finish_run(job.out, {**run.results, **facts, **compare_models(models, plain.dev)})
 
 
 def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
     """Raise an error if the student was trained for other labels."""
     if is_preset(job.student) or not Path(job.student).is_dir():
         return
-    trained = trained_for(job.student)
+    trained = stored_objectives(job.student)
     for part in trained.objectives if trained is not None else []:
         theirs = part.labels if isinstance(part, Task) else ()
         if theirs and set(theirs) != set(labels):
@@ -160,28 +164,28 @@ def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
             )
 
 
-def layer_matches(job: DistillationJob, teacher: Model) -> tuple[Match, ...]:
+def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...]:
     """Return the pairs of student and teacher layers to match, by --match."""
-    student = depth_of(job.student, teacher)  # refuses an unknown name
+    student = student_depth(job.student, teacher)  # refuses an unknown name
     return parse_matches(job.match, student, teacher.backbone.depth) if job.match else ()
 
 
 def read_data(
     job: DistillationJob, objective: str, task: Task, labels: Sequence[str]
-) -> tuple[Material, Labeled | None]:
+) -> tuple[TaskData, LabeledRows | None]:
     """Return the labeled examples with the task, and the unlabeled texts, if any."""
     # The student's family has the default pooling, where the teacher's objective names none.
-    family = job.teachers[0] if cut_of(job.student) else job.student
+    family = job.teachers[0] if parse_student(job.student) else job.student
     mixture = parse_objective(objective, pooling=family_of(family).poolings.get("", "start"))
     if job.train:
-        material = read_material(job.finetuning(family, job.out, objective))
-        teachers_task(job.teachers, None if task.name == "generate" else labels_of(material.task))
+        material = read_task_data(job.finetuning(family, job.out, objective))
+        teacher_task(job.teachers, None if task.name == "generate" else labels_of(material.task))
     else:
         unfitted = find_task(mixture)
         fitted = with_options(unfitted, {"labels": tuple(labels)}) if labels else unfitted
         dev = fitted.read(job.dev, job.columns) if job.dev else None
-        empty = Labeled(Path("none"), {"text": "text", "label": "label"}, labels=[])
-        material = Material(mixture.with_part(fitted), unfitted, fitted, empty, dev, [])
+        empty = LabeledRows(Path("none"), {"text": "text", "label": "label"}, labels=[])
+        material = TaskData(mixture.with_part(fitted), unfitted, fitted, empty, dev, [])
     texts = None
     if job.unlabeled:
         columns = {role: name for role, name in job.columns.items() if role != "label"}
@@ -191,7 +195,7 @@ def read_data(
     return material, texts
 
 
-def with_variants(texts: Labeled | None, source: Labeled, job: DistillationJob) -> Labeled:
+def with_variants(texts: LabeledRows | None, source: LabeledRows, job: DistillationJob) -> LabeledRows:
     """Return the texts followed by augmented variants of the source; of pairs, only the first text is varied."""
     more = augment(source.texts, job.augment, job.seed)
     known = texts if texts is not None else source.take([])
@@ -199,17 +203,21 @@ def with_variants(texts: Labeled | None, source: Labeled, job: DistillationJob) 
     pairs = None
     if source.pairs is not None:
         pairs = [*(known.pairs or []), *(source.pairs[number] for number, _ in more)]
-    return Labeled(Path("augmented"), {}, every, pairs, lines=list(range(1, len(every) + 1)))
+    return LabeledRows(Path("augmented"), {}, every, pairs, lines=list(range(1, len(every) + 1)))
 
 
-def add_predictions(job: DistillationJob, material: Material, texts: Labeled | None) -> Material:
+def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows | None) -> TaskData:
     """Return the training data of the student: labeled examples and texts, with the teachers' predictions for both."""
     rows, own = material.rows, labels_of(material.task)
     for_rows = for_texts = None
     if job.soft and len(rows):
-        for_rows = ask(job.teachers, rows, own, predictions_file(job, "labeled"), job.processes, job.engine)
+        for_rows = label_with_teachers(
+            job.teachers, rows, own, predictions_file(job, "labeled"), job.processes, job.engine
+        )
     if texts is not None:
-        for_texts = ask(job.teachers, texts, own, predictions_file(job, "texts"), job.processes, job.engine)
+        for_texts = label_with_teachers(
+            job.teachers, texts, own, predictions_file(job, "texts"), job.processes, job.engine
+        )
     if material.task.name == "generate":
         return add_generated_texts(job, material, texts, for_rows, for_texts)
     if not own:
@@ -217,9 +225,9 @@ def add_predictions(job: DistillationJob, material: Material, texts: Labeled | N
     known = np.eye(len(own))[[own.index(label) for label in rows.labels or []]].reshape(-1, len(own))
     if texts is not None and for_texts is not None:
         likely = [own[number] for number in for_texts.argmax(-1)]
-        material = replace(material, rows=joined(rows, texts, likely, texts.file))
+        material = replace(material, rows=append_rows(rows, texts, likely, texts.file))
         known = np.concatenate([known, for_texts])
-    teaching = Teaching(known, len(rows), job.temperature, for_rows, job.soft, job.loss)
+    teaching = TeacherTargets(known, len(rows), job.temperature, for_rows, job.soft, job.loss)
     return replace(material, teaching=teaching)
 
 
@@ -229,27 +237,27 @@ def labels_of(task: Task) -> list[str]:
 
 
 def add_generated_texts(
-    job: DistillationJob, material: Material, texts: Labeled | None, for_rows: Array | None, for_texts: Array | None
-) -> Material:
+    job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
+) -> TaskData:
     """Add the texts that the teacher generates to the targets, or replace these with --soft 1 (Kim and Rush, 2016)."""
     rows = material.rows
     made = rows.take(range(len(rows) if job.soft < 1 else 0))
     for read, written in ((rows, for_rows), (texts, for_texts)):
         if read is not None and written is not None:
-            made = joined(made, read, written[:, 0].tolist(), read.file)
+            made = append_rows(made, read, written[:, 0].tolist(), read.file)
     return replace(material, rows=replace(made, columns=rows.columns))
 
 
 def mix_numbers(
-    job: DistillationJob, material: Material, texts: Labeled | None, for_rows: Array | None, for_texts: Array | None
-) -> Material:
+    job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
+) -> TaskData:
     """Replace regression targets by the weighted mean of label and prediction, which minimizes both squared errors together."""
     rows = material.rows
     if for_rows is not None:
         mixed = (1 - job.soft) * np.array(rows.labels) + job.soft * for_rows[:, 0]
         rows = replace(rows, labels=mixed.tolist())
     if texts is not None and for_texts is not None:
-        rows = joined(rows, texts, for_texts[:, 0].tolist(), texts.file)
+        rows = append_rows(rows, texts, for_texts[:, 0].tolist(), texts.file)
     task = material.task.fit(rows)
     return replace(material, rows=rows, task=task, mixture=material.mixture.with_part(task))
 
@@ -259,7 +267,7 @@ def predictions_file(job: DistillationJob, name: str) -> Path:
     return job.out / INTERMEDIATE / f"teacher-{name}.npz"
 
 
-def matched_teacher(job: DistillationJob, teacher: Model, start: Start) -> Any:
+def matched_teacher(job: DistillationJob, teacher: Model, start: InitialStudent) -> Any:
     """Return the teacher whose hidden states are matched; it must share the student's tokenizer."""
     if len(job.teachers) > 1:
         raise PretuneError(
@@ -271,12 +279,12 @@ def matched_teacher(job: DistillationJob, teacher: Model, start: Start) -> Any:
 
 def frozen_teacher(job: DistillationJob, teacher: Model, tokenizer: Tokenizer) -> Any:
     """Return the frozen teacher, if its tokenizer is the student's."""
-    if teacher.need_tokenizer().digest != tokenizer.digest:
+    if teacher.require_tokenizer().digest != tokenizer.digest:
         raise PretuneError(
             f"{job.teachers[0]}: matching hidden states needs a teacher with the student's tokenizer"
             f"{if_option('match', '; leave out --match')}"
         )
-    return frozen(teacher.root, choose_device(job.device))
+    return frozen_copy(teacher.root, choose_device(job.device))
 
 
 # -- task-agnostic --------------------------------------------------------------------------------------------------
@@ -291,30 +299,34 @@ def distill_language_model(job: DistillationJob) -> Run:
             f"{job.teachers[0]}: not a masked or causal language model, which running text needs; choose another teacher"
         )
     weights = loss_weights_of(job, name)
-    matches = layer_matches(job, teacher) or (Match("cosine", weights["cosine"]),)
-    start = make_start(job.student, teacher, job.teachers[0], job.out)
+    matches = layer_matches(job, teacher) or (LayerMatch("cosine", weights["cosine"]),)
+    start = initialize_student(job.student, teacher, job.teachers[0], job.out)
     given: dict[str, Any] = {**job.sections, "objective": name, "budget": job.budget}
     given |= {"tokenizer": str(find_folder(job.teachers[0]))}
     data = [str(generate_texts(job, teacher))] if job.write else job.data
     given |= {} if job.write else reading(job)
-    plan = pretraining_settings.make_plan(start.model, data, job.out, given, job.seed, job.device, AGNOSTIC)
+    plan = pretraining_settings.resolve_pretraining(
+        start.model, data, job.out, given, job.seed, job.device, TASK_AGNOSTIC_SETTINGS
+    )
 
     def add_distillation(mixture: Mixture, tokenizer: Tokenizer) -> Mixture:
         root = frozen_teacher(job, teacher, tokenizer)
-        language: Any = SoftTokens(mixture.objectives[0], root, job.temperature, weights["distillation"], weights[name])
-        inside: Any = Imitate(root, matches)
+        language: Any = DistillTokens(
+            mixture.objectives[0], root, job.temperature, weights["distillation"], weights[name]
+        )
+        inside: Any = DistillHidden(root, matches)
         return mixture.with_part(language).joined(inside)
 
     run = pretraining.pretrain(plan, taught=add_distillation)
-    rewrite_recipe(job.out, "distill", job.recipe())
-    say(f"{job.out}: the student is a general language model; fine-tune it for a task")
-    models, results = {"teacher": Trained.load(job.teachers[0])}, {**run.results, "teachers": list(job.teachers)}
+    write_run_recipe(job.out, "distill", job.recipe())
+    log_info(f"{job.out}: the student is a general language model; fine-tune it for a task")
+    models, results = {"teacher": TrainedModel.load(job.teachers[0])}, {**run.results, "teachers": list(job.teachers)}
     if job.control:
-        control = pretraining.pretrain(replace(plan, out=intermediate(job.out, "control")))
-        models["student without a teacher"] = Trained.load(control.folder)
+        control = pretraining.pretrain(replace(plan, out=intermediate_folder(job.out, "control")))
+        models["student without a teacher"] = TrainedModel.load(control.folder)
         results |= {f"control/{key}": value for key, value in control.results.items() if key.startswith("dev/")}
-    models["student"] = Trained.load(job.out)
-    return finish_run(job.out, {**results, **beside(models, None)})
+    models["student"] = TrainedModel.load(job.out)
+    return finish_run(job.out, {**results, **compare_models(models, None)})
 
 
 def loss_weights_of(job: DistillationJob, name: str) -> dict[str, float]:
@@ -343,8 +355,8 @@ def generate_texts(job: DistillationJob, teacher: Model) -> Path:
         " ".join(document.text.split()[:PROMPT_WORDS])
         for document in read_documents(find_files(list(job.data)), **reading(job))
     ]
-    how = Decoding(tokens=job.write, temperature=1.0, seed=job.seed)
-    rows = Writer.load(job.teachers[0], job.device).write([text for text in prompts if text], how)
+    how = GenerationConfig(tokens=job.write, temperature=1.0, seed=job.seed)
+    rows = TextGenerator.load(job.teachers[0], job.device).write([text for text in prompts if text], how)
     file = job.out / INTERMEDIATE / "written.txt"
     write_bytes(file, "".join(" ".join(str(row["text"]).split()) + "\n" for row in rows).encode())
     return file

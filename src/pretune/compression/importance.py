@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.structured_pruning import Prunable
 from pretune.packed import Batch
 
@@ -22,7 +22,7 @@ Named = Mapping[str, Prunable]
 LossOf = Callable[[Batch], Tensor]  # sum over the examples of a batch
 
 
-def by_gradient(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict[str, Tensor]:
+def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict[str, Tensor]:
     """Return the importance of each head or unit of each module: the mean over examples of |∂loss/∂gate|."""
     found = {path: torch.zeros(part.units) for path, part in parts.items()}
     device = next(parameter.device for part in parts.values() for parameter in part.parameters())
@@ -32,7 +32,7 @@ def by_gradient(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict
         gates = {
             path: torch.ones(sequences, part.units, device=device, requires_grad=True) for path, part in parts.items()
         }
-        with multiplied(parts, gates):
+        with gated(parts, gates):
             loss = loss_of(batch)
         gradients = torch.autograd.grad(loss, list(gates.values()))
         for path, gradient in zip(gates, gradients, strict=True):
@@ -42,13 +42,13 @@ def by_gradient(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict
 
 
 @contextmanager
-def multiplied(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
+def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
     """Multiply the outputs of heads or units by gates in this context: (sequences, count), or (count,) for all sequences."""
     hooks = []
     for path, part in parts.items():
-        flows: list[Flow] = []
+        flows: list[AttentionContext] = []
 
-        def note(module: nn.Module, args: tuple[Any, ...], flows: list[Flow] = flows) -> None:
+        def note(module: nn.Module, args: tuple[Any, ...], flows: list[AttentionContext] = flows) -> None:
             flows[:] = [args[1]]
 
         def multiply(
@@ -56,7 +56,7 @@ def multiplied(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
             args: tuple[Tensor],
             gate: Tensor = gates[path],
             width: int = part.unit_width,
-            flows: list[Flow] = flows,
+            flows: list[AttentionContext] = flows,
         ) -> tuple[Tensor]:
             rows = gate if gate.dim() == 1 else gate[flows[0].layout.queries.sequence.long()]
             return (args[0] * rows.repeat_interleave(width, dim=-1).to(args[0].dtype),)
@@ -71,7 +71,7 @@ def multiplied(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
 
 
 @torch.no_grad()
-def by_magnitude(parts: Named) -> dict[str, Tensor]:
+def magnitude_importance(parts: Named) -> dict[str, Tensor]:
     """Return the importance of each head or unit of each module: the norm of its input weights times that of its output weights."""
     found = {}
     for path, part in parts.items():
@@ -82,7 +82,7 @@ def by_magnitude(parts: Named) -> dict[str, Tensor]:
     return found
 
 
-def least_heads(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
+def heads_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
     """Return the heads to keep when this fraction of all heads is removed, at least one per module.
 
     Importance is normalized within each module and compared over all modules.
@@ -99,7 +99,7 @@ def least_heads(importance: dict[str, Tensor], share: float) -> dict[str, list[i
     return {path: sorted(heads) for path, heads in kept.items()}
 
 
-def least_units(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
+def units_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
     """Return the units to keep when this fraction of each module's units is removed."""
     kept = {}
     for path, values in importance.items():

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pretune.training.jobs.finetuning import Plan, make_plan
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.training.jobs.finetuning import FinetuningJob, resolve_finetuning
+from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule
 
 SECTIONS = ("optimizer", "schedule", "batch", "watching")
 
@@ -26,7 +26,7 @@ class CompressionJob:
     optimizer: Optimizer | None = None
     schedule: Schedule | None = None
     batch: Batching | None = None
-    watching: Watching | None = None
+    watching: Monitoring | None = None
     seed: int = 0
     device: str | None = None
 
@@ -47,7 +47,7 @@ class CompressionJob:
 
     def finetuning(
         self, model: str | Path, out: Path, objective: str, strategy: str = "full", train: str | None = None
-    ) -> Plan:
+    ) -> FinetuningJob:
         """Return the fine-tuning of a model in one folder to another, on the labeled data of this job."""
         given: dict[str, Any] = {
             "train": train or self.train or "",
@@ -66,4 +66,4 @@ class CompressionJob:
             "device": self.device,
             **self.sections,
         }
-        return make_plan(str(model), given)
+        return resolve_finetuning(str(model), given)

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from pretune.packed import Batch
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.runtime.randomness import Draws
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.randomness import EpochRandom
 
-WAYS = ("top", "bottom", "even", "odd", "symmetric", "contributions", "random")
+METHODS = ("top", "bottom", "even", "odd", "symmetric", "contributions", "random")
 _FORM = re.compile(r"\s*(?P<way>\w+)\s*\(\s*(?P<count>\d+)\s*\)\s*")
 
 
@@ -35,15 +35,15 @@ def parse_drop(text: str) -> tuple[str, int]:
     found = _FORM.fullmatch(text)
     if found is None:
         raise PretuneError(f"--drop {text}: write a method and a number of layers, such as top(4)")
-    if found["way"] not in WAYS:
-        raise PretuneError(f"--drop {text}: unknown method {found['way']!r}; {nearest(found['way'], WAYS)}")
+    if found["way"] not in METHODS:
+        raise PretuneError(f"--drop {text}: unknown method {found['way']!r}; {suggest(found['way'], METHODS)}")
     return found["way"], int(found["count"])
 
 
-def choose_kept(way: str, count: int, depth: int, likeness: Callable[[], list[float]], seed: int = 0) -> list[int]:
-    """Return the layers to keep, counted from 0; `likeness` returns the similarity of each layer's output to its input.
+def layers_to_keep(way: str, count: int, depth: int, likeness: Callable[[], list[float]], seed: int = 0) -> list[int]:
+    """Return the layers to keep, counted from 0; `layer_similarity` returns the similarity of each layer's output to its input.
 
-    >>> choose_kept("even", 2, 6, list)
+    >>> layers_to_keep("even", 2, 6, list)
     [0, 1, 2, 4]
     """
     if not 1 <= count < depth:
@@ -61,14 +61,14 @@ def choose_kept(way: str, count: int, depth: int, likeness: Callable[[], list[fl
         case "contributions":
             dropped = np.argsort(-np.array(likeness()), kind="stable")[:count].tolist()
         case _:
-            dropped = np.argsort(Draws(seed).uniform("layers", np.arange(depth)))[:count].tolist()
+            dropped = np.argsort(EpochRandom(seed).uniform("layers", np.arange(depth)))[:count].tolist()
     if len(dropped) < count:
         raise PretuneError(f"--drop {way}({count}): only {len(dropped)} of the {depth} layers are {way}; drop fewer")
     return [layer for layer in range(depth) if layer not in dropped]
 
 
 @torch.no_grad()
-def likeness(backbone: Any, batches: Iterable[Batch]) -> list[float]:
+def layer_similarity(backbone: Any, batches: Iterable[Batch]) -> list[float]:
     """Return the mean cosine similarity of token states before and after each layer."""
     sums: Tensor | None = None
     tokens = 0

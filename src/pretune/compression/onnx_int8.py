@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from pretune.backbones.onnx_runtime import feeds, need_runtime, open_graph
-from pretune.nn.quantized.int8 import REDUCED
+from pretune.backbones.onnx_runtime import import_onnxruntime, open_session, padded_inputs
+from pretune.nn.quantized.int8 import LARGEST_7_BIT
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
@@ -28,7 +28,7 @@ OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear layers and embeddings
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
 
-def dynamic(graph: Path, out: Path, per_channel: bool) -> None:
+def quantize_graph_dynamic(graph: Path, out: Path, per_channel: bool) -> None:
     """Quantize weights and embeddings; activations are quantized at run time, by their range in each call."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -45,7 +45,7 @@ def dynamic(graph: Path, out: Path, per_channel: bool) -> None:
         write_bytes(out, made.read_bytes())
 
 
-def static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) -> None:
+def quantize_graph_static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) -> None:
     """Quantize weights and embeddings, and activations by ranges calibrated on some batches."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
@@ -53,7 +53,7 @@ def static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) 
         quantize_static(
             str(ready),
             str(made),
-            Calibration(ready, batches),
+            CalibrationReader(ready, batches),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=OPERATORS,
             per_channel=per_channel,
@@ -75,7 +75,7 @@ def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
     return {name: [{"reduce_range": False}] for name in tables}
 
 
-def learned(graph: Path, out: Path) -> None:
+def quantize_graph_learned(graph: Path, out: Path) -> None:
     """Store the weights of a quantization-aware graph as int8; its activations are quantized by learned ranges already.
 
     Training rounded weights and embeddings row by row, so that this is lossless.
@@ -118,7 +118,7 @@ def store_weights(model: Any) -> None:
         quantized = maker.get(node.input[0]) if node.op_type in ("MatMul", "Gemm") else None
         if quantized is not None and quantized.op_type == "DequantizeLinear" and node.input[1] in constants:
             x, scale, zero = quantized.input
-            weight, weight_scale = store(node.input[1], 1, REDUCED)
+            weight, weight_scale = store(node.input[1], 1, LARGEST_7_BIT)
             # An int8 product with float output; a DequantizeLinear on both sides would be folded into a float Gemm.
             inputs = [x, weight, scale, weight_scale, zero, "", *node.input[2:]]
             nodes.append(helper.make_node("MatMulIntegerToFloat", inputs, node.output, node.name, domain=MICROSOFT))
@@ -139,7 +139,7 @@ def store_weights(model: Any) -> None:
     used = {name for node in nodes for name in node.input} | {one.name for one in graph.output}
     del graph.node[:]
     graph.node.extend(node for node in nodes if node.op_type != "DequantizeLinear" or node.output[0] in used)
-    keep(graph.initializer, lambda one: one.name in used)
+    filter_entries(graph.initializer, lambda one: one.name in used)
     if not any(one.domain == MICROSOFT for one in model.opset_import):
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
@@ -163,7 +163,7 @@ def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
 @contextmanager
 def prepared(graph: Path) -> Iterator[tuple[Path, Path]]:
     """Yield a copy of a graph with inferred shapes and folded constants, and a path for the quantized graph."""
-    need_runtime()
+    import_onnxruntime()
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with tempfile.TemporaryDirectory() as folder, quiet():
@@ -204,13 +204,13 @@ def transpose_matrices(graph: Path) -> None:
             model.graph.initializer.append(numpy_helper.from_array(across, transposed_names[matrix]))
         transposed.i, node.input[1] = 0, transposed_names[matrix]
     shown = {one.name for one in model.graph.output}
-    keep(model.graph.node, lambda node: node.output[0] not in same or node.output[0] in shown)
+    filter_entries(model.graph.node, lambda node: node.output[0] not in same or node.output[0] in shown)
     read = {name for node in model.graph.node for name in node.input}
-    keep(model.graph.initializer, lambda one: one.name not in transposed_names or one.name in read)
+    filter_entries(model.graph.initializer, lambda one: one.name not in transposed_names or one.name in read)
     onnx.save(model, graph)
 
 
-def keep(entries: Any, which: Callable[[Any], bool]) -> None:
+def filter_entries(entries: Any, which: Callable[[Any], bool]) -> None:
     """Remove all entries of a graph's list for which `which` is false."""
     left = [entry for entry in entries if which(entry)]
     del entries[:]
@@ -232,12 +232,12 @@ def quiet() -> Iterator[None]:
             root.setLevel(level)
 
 
-class Calibration:
+class CalibrationReader:
     """A calibration data reader for ONNX Runtime: inputs one at a time, then None."""
 
     def __init__(self, graph: Path, batches: Iterable[Batch]) -> None:
-        names = {entry.name for entry in open_graph(graph).get_inputs()}
-        rows = [feed for batch in batches for packed in batch.packed for feed, _ in feeds(packed)]
+        names = {entry.name for entry in open_session(graph).get_inputs()}
+        rows = [feed for batch in batches for packed in batch.packed for feed, _ in padded_inputs(packed)]
         self.feeds = iter([{name: feed[name] for name in names} for feed in rows])
 
     def get_next(self) -> dict[str, Any] | None:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from pretune.families.encoders.albert import ALBERT, AlbertConfig
 from pretune.families.encoders.bert import BertConfig
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.runtime.errors import PretuneError
 
 
 @torch.no_grad()
-def shared_twin(teacher: Model, vectors: int) -> Model:
+def convert_to_albert(teacher: Model, vectors: int) -> Model:
     """Return an ALBERT with the depth and heads of a BERT, and embeddings of width `vectors`.
 
     The embeddings are factorized by SVD. The shared layer is the mean of all layers, which act on the same residual stream.
@@ -34,7 +34,7 @@ def shared_twin(teacher: Model, vectors: int) -> Model:
     backbone: Any = ALBERT.build(config)
     old = teacher.backbone
     # ALBERT normalizes the narrow embeddings, BERT the wide ones: the projection up undoes the difference.
-    table = normed_table(old)
+    table = normalized_embeddings(old)
     mean = table.mean(0)
     _, _, right = torch.linalg.svd(table - mean, full_matrices=False)
     up = right[:vectors]  # (vectors, width), orthonormal rows
@@ -49,23 +49,23 @@ def shared_twin(teacher: Model, vectors: int) -> Model:
     layers = [dict(layer.named_parameters()) for layer in old.layers]
     for name, parameter in backbone.layers[0][0].named_parameters():
         parameter.copy_(torch.stack([layer[name] for layer in layers]).mean(0))
-    made = Model(ALBERT, config, Root(backbone), teacher.tokenizer, teacher.objective, list(teacher.labels))
+    made = Model(ALBERT, config, Network(backbone), teacher.tokenizer, teacher.objective, list(teacher.labels))
     made.options = dict(teacher.options)
     if teacher.objective:
         made.add_heads(parse_objective(teacher.objective, labels=tuple(teacher.labels), **teacher.options).objectives)
         for name, head in made.root.heads.items():
-            copy_fitting(head, teacher.root.heads[name])
+            copy_matching_parameters(head, teacher.root.heads[name])
     return made
 
 
-def normed_table(backbone: Any) -> Tensor:
+def normalized_embeddings(backbone: Any) -> Tensor:
     """Return token embeddings after the embedding's layer norm, (vocabulary, width), at an average position."""
     embed = backbone.embed
     around = embed.positions.weight.mean(0) + embed.segments[0]
     return embed.norm(embed.tokens + around)  # type: ignore[no-any-return]
 
 
-def copy_fitting(to: torch.nn.Module, source: torch.nn.Module) -> None:
+def copy_matching_parameters(to: torch.nn.Module, source: torch.nn.Module) -> None:
     """Copy the parameters that have the same name and shape in both modules."""
     theirs = dict(source.named_parameters())
     for name, parameter in to.named_parameters():

@@ -10,15 +10,21 @@ from typing import Any, Self
 import torch
 
 from pretune.backbones.onnx_runtime import OnnxBackbone
-from pretune.backbones.pruned_shape import Shape, attentions, drop_all_but, feed_forwards, kinds
-from pretune.compression.importance import by_gradient, by_magnitude, least_heads, least_units
-from pretune.compression.layer_dropping import choose_kept, likeness, parse_drop
-from pretune.models.adapt_vocabulary import match_vocabulary
+from pretune.backbones.pruned_shape import (
+    PrunedShape,
+    architecture_signature,
+    feed_forwards,
+    prunable_attentions,
+    prune_layers,
+)
+from pretune.compression.importance import gradient_importance, heads_to_keep, magnitude_importance, units_to_keep
+from pretune.compression.layer_dropping import layer_similarity, layers_to_keep, parse_drop
+from pretune.models.adapt_vocabulary import replace_vocabulary
 from pretune.models.model import Model
-from pretune.nn.magnitude_pruning import make_sparse, zeros_in
+from pretune.nn.magnitude_pruning import prune_by_magnitude, sparsity
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
-from pretune.text.tokenizers.vocabulary_pruning import trim
+from pretune.text.tokenizers.vocabulary_pruning import prune_vocabulary
 
 # Keys of config.json for the number of layers, and for the number of feed-forward units.
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -26,7 +32,7 @@ WIDTHS = ("intermediate_size", "hidden_dim", "n_inner", "d_inner", "d_ff", "enco
 
 
 @dataclass(frozen=True)
-class Pruning:
+class PruningSpec:
     """What to remove from a model."""
 
     drop: str | None = None  # layers, e.g. top(4)
@@ -52,28 +58,31 @@ class Pruning:
 
 
 @dataclass(frozen=True)
-class Examples:
+class ImportanceData:
     """Batches to measure importance on, and the loss of the model's task, if it has one."""
 
     batches: list[Batch]
     loss: Callable[[Model, Batch], torch.Tensor] | None = None
 
 
-def prune(
-    model: Model, pruning: Pruning, examples: Examples, device: torch.device | None = None
+def prune_model(
+    model: Model, pruning: PruningSpec, examples: ImportanceData, device: torch.device | None = None
 ) -> tuple[Model, dict[str, Any]]:
     """Return a pruned copy of a model, and a report of what was removed.
 
     Importance is measured on `device`, in bfloat16 on a GPU. Weights are pruned in one shot; for gradual pruning, fine-tune with the
     strategy `sparse`.
     """
-    model = copied(model)
+    model = editable_copy(model)
     model.root.to(device or torch.device("cpu"))
-    model.root.compute_in(torch.bfloat16 if device is not None and device.type == "cuda" else torch.float32)
+    model.root.set_activation_dtype(torch.bfloat16 if device is not None and device.type == "cuda" else torch.float32)
     report: dict[str, Any] = {}
     if pruning.drop:
         report["layers"] = drop_layers(model, pruning.drop, examples, pruning.seed)
-    for name, find, keep_most in (("heads", attentions, least_heads), ("units", feed_forwards, least_units)):
+    for name, find, keep_most in (
+        ("heads", prunable_attentions, heads_to_keep),
+        ("units", feed_forwards, units_to_keep),
+    ):
         if share := getattr(pruning, name):
             parts = dict(find(model.backbone))
             if not parts:
@@ -81,21 +90,21 @@ def prune(
                     f"{name}: {model.family.name} models have no {name} that can be pruned; leave this option out"
                 )
             kept = keep_most(importance_of(model, parts, examples), share)
-            report[name] = remove(model, name, parts, kept)
-    model.root.to("cpu").compute_in(torch.float32)
+            report[name] = keep_only(model, name, parts, kept)
+    model.root.to("cpu").set_activation_dtype(torch.float32)
     if pruning.vocabulary:
-        before = model.need_tokenizer().size
-        model, _ = match_vocabulary(model, trim(model.need_tokenizer(), pruning.vocabulary()))
-        report["tokens"] = {"were": before, "left": model.need_tokenizer().size}
+        before = model.require_tokenizer().size
+        model, _ = replace_vocabulary(model, prune_vocabulary(model.require_tokenizer(), pruning.vocabulary()))
+        report["tokens"] = {"were": before, "left": model.require_tokenizer().size}
     if pruning.weights:
-        make_sparse(model.backbone, pruning.weights)
+        prune_by_magnitude(model.backbone, pruning.weights)
         model.sparse = True
-        report["zeros"] = zeros_in(model.backbone)
+        report["zeros"] = sparsity(model.backbone)
     update_config(model)
     return model, report
 
 
-def copied(model: Model) -> Model:
+def editable_copy(model: Model) -> Model:
     """Return a copy of a model to change; raise an error for a quantized model, which cannot be changed."""
     if isinstance(model.backbone, OnnxBackbone):
         raise PretuneError(
@@ -106,25 +115,25 @@ def copied(model: Model) -> Model:
     return replace(model, root=deepcopy(model.root))
 
 
-def drop_layers(model: Model, text: str, examples: Examples, seed: int) -> dict[str, Any]:
+def drop_layers(model: Model, text: str, examples: ImportanceData, seed: int) -> dict[str, Any]:
     """Drop layers of a model, by a description such as top(4), and return a report."""
     way, count = parse_drop(text)
     backbone, depth = model.backbone, model.backbone.depth
-    kept = choose_kept(way, count, depth, lambda: likeness(backbone, examples.batches), seed)
-    model.shape = drop_all_but(backbone, model.shape, kept)
+    kept = layers_to_keep(way, count, depth, lambda: layer_similarity(backbone, examples.batches), seed)
+    model.shape = prune_layers(backbone, model.shape, kept)
     return {"were": depth, "left": len(kept), "kept": [layer + 1 for layer in kept]}
 
 
-def importance_of(model: Model, parts: dict[str, Any], examples: Examples) -> dict[str, torch.Tensor]:
+def importance_of(model: Model, parts: dict[str, Any], examples: ImportanceData) -> dict[str, torch.Tensor]:
     """Return the importance of heads or units: by gradient if there are examples of the task, otherwise by magnitude."""
     loss = examples.loss
     if loss is None or not examples.batches:
-        return by_magnitude(parts)
+        return magnitude_importance(parts)
     model.root.eval()
-    return by_gradient(parts, lambda batch: loss(model, batch), examples.batches)
+    return gradient_importance(parts, lambda batch: loss(model, batch), examples.batches)
 
 
-def remove(model: Model, name: str, parts: dict[str, Any], kept: dict[str, list[int]]) -> dict[str, Any]:
+def keep_only(model: Model, name: str, parts: dict[str, Any], kept: dict[str, list[int]]) -> dict[str, Any]:
     """Remove all heads or units of the modules except the kept ones, and return a report."""
     before = sum(part.units for part in parts.values())
     for path, part in parts.items():
@@ -147,7 +156,7 @@ def update_config(model: Model) -> None:
     try_config(model, {}, replace(model.shape, heads={}))  # if no head was removed
 
 
-def try_config(model: Model, changes: dict[str, Any], shape: Shape) -> None:
+def try_config(model: Model, changes: dict[str, Any], shape: PrunedShape) -> None:
     """Change the configuration and the pruned shape of a model, if together they build the same architecture."""
     if shape == model.shape:
         return
@@ -157,5 +166,5 @@ def try_config(model: Model, changes: dict[str, Any], shape: Shape) -> None:
             other = shape.apply(model.family.build(config))
     except (PretuneError, RuntimeError, IndexError, AttributeError):
         return  # the configuration cannot express this shape
-    if kinds(other) == kinds(model.backbone):
+    if architecture_signature(other) == architecture_signature(model.backbone):
         model.config, model.shape = config, shape

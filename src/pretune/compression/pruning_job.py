@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pretune.compression.job import CompressionJob
-from pretune.compression.pruning import Pruning, prune
-from pretune.compression.task_model import Trained, beside
-from pretune.models.weights import stored_type
+from pretune.compression.pruning import PruningSpec, prune_model
+from pretune.compression.task_model import TrainedModel, compare_models
+from pretune.models.weights import stored_dtype
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.output_paths import intermediate
+from pretune.runtime.output_paths import intermediate_folder
 from pretune.training.jobs.finetuning import finetune
-from pretune.training.run_folder import Run, finish_run, rewrite_recipe, start_run
+from pretune.training.run_folder import Run, finish_run, start_run, write_run_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class PruningJob(CompressionJob):
     """A resolved pruning: the model, what to remove, and how to fine-tune afterwards."""
 
     model: str
-    pruning: Pruning
+    pruning: PruningSpec
     epochs: float = 0.0
     partial: bool = False
     vocabulary: list[str] = field(default_factory=list)  # text files whose tokens are kept
@@ -47,25 +47,25 @@ def run_pruning(job: PruningJob) -> Run:
     pruning = job.pruning.check()
     if job.trains and job.train is None:
         raise PretuneError("fine-tuning the pruned model needs labeled examples; give them with --train")
-    before = Trained.load(job.model, job.partial)
+    before = TrainedModel.load(job.model, job.partial)
     rows, dev = (before.read(file, job.columns) for file in (job.train, job.dev))
     # Unstructured pruning is gradual during fine-tuning, and one-shot without it.
     gradual = pruning.weights if job.trains else 0.0
     one_shot = replace(pruning, weights=pruning.weights - gradual)
-    model, report = prune(before.model, one_shot, before.examples(rows), choose_device(job.device))
-    folder = intermediate(job.out, "pruned") if job.trains else job.out
+    model, report = prune_model(before.model, one_shot, before.examples(rows), choose_device(job.device))
+    folder = intermediate_folder(job.out, "pruned") if job.trains else job.out
     start_run(folder, "prune", job.recipe(), resume=False)
-    model.save(folder, stored_type(before.folder))  # in the original's data type, so that the file is not larger
-    models = {"before": before, "pruned": Trained.load(folder)}
+    model.save(folder, stored_dtype(before.folder))  # in the original's data type, so that the file is not larger
+    models = {"before": before, "pruned": TrainedModel.load(folder)}
     if job.trains:
         finish_run(folder, {"model": job.model, **report})
         strategy = f"full+sparse({gradual:g})" if gradual else "full"
         run = finetune(job.finetuning(folder, job.out, before.objective, strategy))
-        rewrite_recipe(job.out, "prune", job.recipe())
+        write_run_recipe(job.out, "prune", job.recipe())
         report = {**run.results, **report}
         if job.control:
-            control = intermediate(job.out, "control")
+            control = intermediate_folder(job.out, "control")
             finetune(job.finetuning(job.model, control, before.objective))
-            models["trained, not pruned"] = Trained.load(control)
-        models["pruned and trained"] = Trained.load(job.out)
-    return finish_run(job.out, {"model": job.model, **report, **beside(models, dev)})
+            models["trained, not pruned"] = TrainedModel.load(control)
+        models["pruned and trained"] = TrainedModel.load(job.out)
+    return finish_run(job.out, {"model": job.model, **report, **compare_models(models, dev)})

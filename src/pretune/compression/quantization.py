@@ -13,28 +13,35 @@ from annotated_types import Ge, Le
 
 from pretune.backbones.onnx_runtime import GRAPH
 from pretune.compression.job import CompressionJob
-from pretune.compression.measurement import some_texts
-from pretune.compression.onnx_int8 import dynamic, learned, static
-from pretune.compression.pruning import copied
-from pretune.compression.task_model import Trained, beside
+from pretune.compression.measurement import synthetic_texts
+from pretune.compression.onnx_int8 import quantize_graph_dynamic, quantize_graph_learned, quantize_graph_static
+from pretune.compression.pruning import editable_copy
+from pretune.compression.task_model import TrainedModel, compare_models
 from pretune.inference.batching import text_batches
 from pretune.models.model import Model
-from pretune.models.onnx_export import Scorer, choose_scorer, finish_folder, graph_outputs, model_outputs, write_graph
+from pretune.models.onnx_export import (
+    GraphScorer,
+    choose_scorer,
+    graph_outputs,
+    model_outputs,
+    write_graph,
+    write_graph_folder,
+)
 from pretune.nn.quantized.int8 import check_kind, replace_linears
-from pretune.nn.quantized.quantization_aware import use_ranges
-from pretune.nn.recurrent import asks_the_host
+from pretune.nn.quantized.quantization_aware import set_input_ranges
+from pretune.nn.recurrent import has_recurrent_layers
 from pretune.objectives import Task
-from pretune.objectives.tasks.layer_features import On
+from pretune.objectives.tasks.layer_features import OnLayerFeatures
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.output_paths import intermediate
-from pretune.runtime.parsing import conform, read_mapping
+from pretune.runtime.output_paths import intermediate_folder
+from pretune.runtime.parsing import read_mapping, validate_schema
 from pretune.training.jobs.finetuning import RANGES, finetune
 from pretune.training.run_folder import Run, finish_run, start_run
 
-Range = Annotated[float, Ge(0), Le(1e30)]  # the largest magnitude of an activation; NaN is refused
-How = Literal["dynamic", "static", "aware", "weights", "bf16", "fp16"]
+ActivationRange = Annotated[float, Ge(0), Le(1e30)]  # the largest magnitude of an activation; NaN is refused
+QuantizationMethod = Literal["dynamic", "static", "aware", "weights", "bf16", "fp16"]
 Engine = Literal["onnx", "torch"]
-HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HALF_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +49,7 @@ class QuantizationJob(CompressionJob):
     """A resolved quantization: the model, the method, and the data."""
 
     model: str
-    how: How = "dynamic"
+    how: QuantizationMethod = "dynamic"
     engine: Engine | None = None  # None: chosen by the model
     per_channel: bool = True
     bits: int = 8  # of the weights, for how="weights"
@@ -67,51 +74,51 @@ def run_quantization(job: QuantizationJob) -> Run:
 
     Quantization-aware training also quantizes the untrained model, as a control.
     """
-    if job.how not in get_args(How):
-        raise PretuneError(f"--how {job.how}: unknown method; choose one of {', '.join(get_args(How))}")
-    before = Trained.load(job.model, job.partial)
-    copied(before.model)  # refuses a model that is quantized already
+    if job.how not in get_args(QuantizationMethod):
+        raise PretuneError(f"--how {job.how}: unknown method; choose one of {', '.join(get_args(QuantizationMethod))}")
+    before = TrainedModel.load(job.model, job.partial)
+    editable_copy(before.model)  # refuses a model that is quantized already
     engine = job.engine or choose_engine(job.how, before)
-    check(job, engine, before)
+    check_options(job, engine, before)
     rows, dev = (before.read(file, job.columns) for file in (job.train, job.dev))
     source = before
     models = {"before": before}
     if job.how == "aware" and job.train is not None:
-        folder = intermediate(job.out, "aware")
+        folder = intermediate_folder(job.out, "aware")
         finetune(job.finetuning(job.model, folder, before.objective, "full+int8"))
-        source = Trained.load(folder)
+        source = TrainedModel.load(folder)
         models["trained for int8"] = source
-        plain = intermediate(job.out, "control")
+        plain = intermediate_folder(job.out, "control")
         control = replace(job, out=plain, how="dynamic")
         start_run(plain, "quantize", control.recipe(), resume=False)
-        write(control, engine, before, rows)
+        write_quantized(control, engine, before, rows)
         finish_run(plain, {"model": job.model, "how": "dynamic", "engine": engine})
-        models["quantized without that"] = Trained.load(plain)
+        models["quantized without that"] = TrainedModel.load(plain)
     start_run(job.out, "quantize", job.recipe(), resume=False)
-    write(job, engine, source, rows)
-    models["quantized"] = Trained.load(job.out)
+    write_quantized(job, engine, source, rows)
+    models["quantized"] = TrainedModel.load(job.out)
     facts = {"model": job.model, "how": job.how, "engine": engine}
-    return finish_run(job.out, {**facts, **beside(models, dev)})
+    return finish_run(job.out, {**facts, **compare_models(models, dev)})
 
 
-def choose_engine(how: How, source: Trained) -> Engine:
+def choose_engine(how: QuantizationMethod, source: TrainedModel) -> Engine:
     """Return the default engine: torch for generative models, for heads that an ONNX graph cannot feed, and for smaller files."""
     if how in ("static", "aware"):
         return "onnx"
-    small = how in ("weights", *HALVES)
-    return "torch" if small or "lm" in source.model.root.heads or beyond_graph(source.task) else "onnx"
+    small = how in ("weights", *HALF_PRECISION)
+    return "torch" if small or "lm" in source.model.root.heads or graph_obstacle(source.task) else "onnx"
 
 
-def beyond_graph(task: Task | None) -> str:
+def graph_obstacle(task: Task | None) -> str:
     """Return why the head of a task cannot use an ONNX graph, which outputs only the top layer, or "" if it can."""
-    if isinstance(task, On):
+    if isinstance(task, OnLayerFeatures):
         return "its head reads several layers"
-    if task is not None and task.on_language_head:
+    if task is not None and task.uses_language_model_head:
         return "its head is a language modeling head, which needs the token embeddings"
     return ""
 
 
-def check(job: QuantizationJob, engine: Engine, source: Trained) -> None:
+def check_options(job: QuantizationJob, engine: Engine, source: TrainedModel) -> None:
     """Raise an error for options that contradict each other or do not fit the model."""
     model = source.model
     if job.how == "aware" and job.train is None and not (source.folder / RANGES).is_file():
@@ -128,18 +135,18 @@ def check(job: QuantizationJob, engine: Engine, source: Trained) -> None:
         )
     if not job.per_channel and engine != "onnx":
         raise PretuneError("--no-per-channel applies only to the onnx engine; leave it out")
-    if engine == "onnx" and (reason := beyond_graph(source.task)):
+    if engine == "onnx" and (reason := graph_obstacle(source.task)):
         kind = source.need_task("an ONNX graph needs one").kind
         raise PretuneError(
             f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --how dynamic --engine torch`"
         )
-    if engine == "torch" and job.how not in HALVES and asks_the_host(model.root):
+    if engine == "torch" and job.how not in HALF_PRECISION and has_recurrent_layers(model.root):
         raise PretuneError(
             "the torch engine has no int8 recurrent cells; use `pretune quantize --engine onnx` on a model fine-tuned for a task"
         )
-    if job.how == "static" and asks_the_host(model.root):
+    if job.how == "static" and has_recurrent_layers(model.root):
         raise PretuneError("--how static does not support recurrent cells; use `pretune quantize --how dynamic`")
-    if engine == "torch" and job.how not in HALVES:
+    if engine == "torch" and job.how not in HALF_PRECISION:
         check_kind(linear_kind(job))
 
 
@@ -148,11 +155,11 @@ def linear_kind(job: QuantizationJob) -> str:
     return ("int4" if job.bits == 4 else "weights") if job.how == "weights" else "dynamic"
 
 
-def write(job: QuantizationJob, engine: Engine, source: Trained, rows: Any) -> None:
+def write_quantized(job: QuantizationJob, engine: Engine, source: TrainedModel, rows: Any) -> None:
     """Quantize a model and write it to the job's folder."""
-    model, out = copied(source.model), job.out
-    if job.how in HALVES:
-        model.save(out, HALVES[job.how])
+    model, out = editable_copy(source.model), job.out
+    if job.how in HALF_PRECISION:
+        model.save(out, HALF_PRECISION[job.how])
         return
     if engine == "torch":
         model.shape = replace(model.shape, linear=linear_kind(job))
@@ -166,33 +173,35 @@ def write(job: QuantizationJob, engine: Engine, source: Trained, rows: Any) -> N
         match job.how:
             case "aware":
                 ranges = read_ranges(source.folder / RANGES)
-                write_learned(model, scorer, ranges, graph, out / GRAPH)
+                write_aware_graph(model, scorer, ranges, graph, out / GRAPH)
             case "static":
                 write_graph(model, graph, scorer)
-                batches = source.examples(rows).batches or list(text_batches(model, some_texts(), length=128))
-                static(graph, out / GRAPH, job.per_channel, batches)
+                batches = source.examples(rows).batches or list(text_batches(model, synthetic_texts(), length=128))
+                quantize_graph_static(graph, out / GRAPH, job.per_channel, batches)
             case _:
                 write_graph(model, graph, scorer)
-                dynamic(graph, out / GRAPH, job.per_channel)
-    finish_folder(model, out)
+                quantize_graph_dynamic(graph, out / GRAPH, job.per_channel)
+    write_graph_folder(model, out)
 
 
 def read_ranges(path: Path) -> dict[str, float]:
     """Return the activation ranges from quantization-aware training, by layer path."""
-    return conform(read_mapping(path, "ranges of activations"), dict[str, Range], str(path))
+    return validate_schema(read_mapping(path, "ranges of activations"), dict[str, ActivationRange], str(path))
 
 
-def write_learned(model: Model, scorer: Scorer | None, ranges: Mapping[str, float], draft: Path, out: Path) -> None:
+def write_aware_graph(
+    model: Model, scorer: GraphScorer | None, ranges: Mapping[str, float], draft: Path, out: Path
+) -> None:
     """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.
 
     They must be about as close to those of the fake-quantized model as these are to the float model's. They cannot be much closer: a
     value halfway between two steps may be rounded either way, and each layer amplifies the difference.
     """
     plain = model_outputs(model, scorer)
-    use_ranges(model.backbone, ranges)
+    set_input_ranges(model.backbone, ranges)
     trained = model_outputs(model, scorer)
     write_graph(model, draft, scorer, check=False)
-    learned(draft, out)
+    quantize_graph_learned(draft, out)
     for (name, before), (_, after), found in zip(plain, trained, graph_outputs(model, scorer, out), strict=True):
         noise = float((after - before).square().mean().sqrt()) + 0.01 * float(before.square().mean().sqrt())
         if not float((found - after).square().mean().sqrt()) < 2 * noise:

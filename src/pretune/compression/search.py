@@ -14,12 +14,12 @@ from typing import Any
 
 from pretune.compression import distillation, pruning_job, quantization
 from pretune.compression.job import SECTIONS, CompressionJob
-from pretune.compression.measurement import bytes_of, compare, quality
-from pretune.compression.pruning import Pruning
-from pretune.compression.targets import Found, Target, choose, pareto
-from pretune.compression.task_model import Trained
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.runtime.progress import say
+from pretune.compression.measurement import evaluate_quality, measure_costs, model_bytes
+from pretune.compression.pruning import PruningSpec
+from pretune.compression.targets import Candidate, Target, choose_candidate, pareto_front
+from pretune.compression.task_model import TrainedModel
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.progress import log_info
 from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, start_run
 
 STEPS = ("layers", "heads", "units", "weights", "int8")
@@ -42,17 +42,17 @@ class CompressionSearch(CompressionJob):
         return self.write_recipe(known)
 
 
-def parse_sequence(text: str) -> tuple[tuple[str, float], ...]:
+def parse_pipeline(text: str) -> tuple[tuple[str, float], ...]:
     """Return the steps of a sequence with their numbers.
 
-    >>> parse_sequence("layers=6 > int8")
+    >>> parse_pipeline("layers=6 > int8")
     (('layers', 6.0), ('int8', 0.0))
     """
     steps = []
     for part in text.split(">"):
         name, _, number = (x.strip() for x in part.partition("="))
         if name not in STEPS:
-            raise PretuneError(f"--sequences {text}: unknown step {name!r}; {nearest(name, STEPS)}")
+            raise PretuneError(f"--sequences {text}: unknown step {name!r}; {suggest(name, STEPS)}")
         try:
             steps.append((name, float(number) if name != "int8" else 0.0))
         except ValueError as error:
@@ -63,7 +63,7 @@ def parse_sequence(text: str) -> tuple[tuple[str, float], ...]:
     return tuple(steps)
 
 
-def usual_sequences(depth: int) -> list[str]:
+def default_pipelines(depth: int) -> list[str]:
     """Return the default sequences for a model with this many layers, from weak to strong compression."""
     counts = sorted({max(1, round(depth * share)) for share in (0.75, 0.5, 0.25)} - {depth}, reverse=True)
     found = ["int8", "heads=0.4 > units=0.4", "heads=0.4 > units=0.4 > int8"]
@@ -77,48 +77,52 @@ def run_search(job: CompressionSearch) -> Run:
 
     A candidate that fails is reported with the reason, and the search continues.
     """
-    before = Trained.load(job.model)
+    before = TrainedModel.load(job.model)
     task = before.need_task("candidates are compared on one")
     dev = before.read(job.dev, job.columns)
-    texts = list(job.sequences) or usual_sequences(before.model.backbone.depth)
-    sequences = {text: parse_sequence(text) for text in texts}
+    texts = list(job.sequences) or default_pipelines(before.model.backbone.depth)
+    sequences = {text: parse_pipeline(text) for text in texts}
     start_run(job.out, "compress", job.recipe(), resume=False)
-    whole = quality(before.model, task, dev)[task.decides]
+    whole = evaluate_quality(before.model, task, dev)[task.primary_metric]
     models, scores, failed = {"uncompressed": before}, {"uncompressed": whole}, dict[str, str]()
     steps_failed: dict[str, str] = {}
     for number, (text, steps) in enumerate(sequences.items(), 1):
-        say(f"candidate {number} of {len(sequences)}: {text}")
+        log_info(f"candidate {number} of {len(sequences)}: {text}")
         try:
-            one = Trained.load(run_sequence(job, steps, steps_failed))
-            score = quality(one.model, one.need_task("candidates are compared on one"), dev)[task.decides]
+            one = TrainedModel.load(run_pipeline(job, steps, steps_failed))
+            score = evaluate_quality(one.model, one.need_task("candidates are compared on one"), dev)[
+                task.primary_metric
+            ]
         except Exception as error:  # the search continues with the other candidates
             failed[text] = reason(error)
-            say(f"candidate {text} failed: {failed[text]}")
+            log_info(f"candidate {text} failed: {failed[text]}")
         else:
             models[text], scores[text] = one, score
     if len(failed) == len(sequences):
         shutil.rmtree(job.out)
         raise PretuneError(f"all {len(failed)} candidates failed; {next(iter(failed))}: {next(iter(failed.values()))}")
-    costs = compare({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
+    costs = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     found, rows = [], []
     for name, one in models.items():
         share = scores[name] / whole if whole else 0.0
-        found.append(Found(name, bytes_of(one.folder), costs[name].latency, share))
-        rows.append({"model": name, **costs[name].describe(), task.decides: scores[name], "share_of_quality": share})
+        found.append(Candidate(name, model_bytes(one.folder), costs[name].latency, share))
+        rows.append(
+            {"model": name, **costs[name].describe(), task.primary_metric: scores[name], "share_of_quality": share}
+        )
     rows += [{"model": name, "failed": reason} for name, reason in failed.items()]
-    draw(found, job.out / PLOT, task.decides)
-    chosen = choose(found, job.targets)
+    plot_pareto(found, job.out / PLOT, task.primary_metric)
+    chosen = choose_candidate(found, job.targets)
     results: dict[str, Any] = {"model": job.model, "candidates": rows, "chosen": chosen.name if chosen else None}
-    results["pareto"] = {cost: [one.name for one in pareto(found, cost)] for cost in ("bytes", "latency")}
+    results["pareto"] = {cost: [one.name for one in pareto_front(found, cost)] for cost in ("bytes", "latency")}
     if chosen is None:
-        say("no candidate meets the target; the table shows all candidates; try others with --sequences")
+        log_info("no candidate meets the target; the table shows all candidates; try others with --sequences")
     else:
-        say(f"chosen: {chosen.name}")
+        log_info(f"chosen: {chosen.name}")
         copy_model(models[chosen.name].folder, job.out)
     return finish_run(job.out, results)
 
 
-def run_sequence(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
+def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
     """Run a sequence of steps and return the folder of the result; steps shared with an earlier sequence are not repeated.
 
     `failed` maps the folder names of failed steps to the reasons.
@@ -157,7 +161,7 @@ def run_step(job: CompressionSearch, step: str, number: float, source: Path, fol
             options: dict[str, Any] = {"columns": job.columns, "seed": job.seed}
             quantization.run_quantization(quantization.QuantizationJob(model=str(source), out=folder, **options))
         case _:
-            pruning = Pruning(**{step: number}, seed=job.seed)  # type: ignore[arg-type]
+            pruning = PruningSpec(**{step: number}, seed=job.seed)  # type: ignore[arg-type]
             common |= {"model": str(source), "pruning": pruning}
             pruning_job.run_pruning(pruning_job.PruningJob(out=folder, **common))
 
@@ -169,7 +173,7 @@ def copy_model(source: Path, out: Path) -> None:
             shutil.copy2(path, out / path.name)
 
 
-def draw(found: Sequence[Found], file: Path, metric: str) -> None:
+def plot_pareto(found: Sequence[Candidate], file: Path, metric: str) -> None:
     """Plot quality against size and against latency, with the Pareto front as a line."""
     import matplotlib
 
@@ -180,7 +184,7 @@ def draw(found: Sequence[Found], file: Path, metric: str) -> None:
     for axis, cost, factor, label in zip(
         axes, ("bytes", "latency"), (1e-6, 1e3), ("MB", "ms for one text"), strict=True
     ):
-        best = pareto(found, cost)
+        best = pareto_front(found, cost)
         axis.plot([factor * getattr(one, cost) for one in best], [one.quality for one in best], color="0.6", zorder=0)
         for one in found:
             x = factor * getattr(one, cost)

@@ -12,30 +12,30 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pretune.backbones.pruned_shape import drop_all_but
-from pretune.compression.parameter_sharing import shared_twin
-from pretune.compression.pruning import copied, update_config
+from pretune.backbones.pruned_shape import prune_layers
+from pretune.compression.parameter_sharing import convert_to_albert
+from pretune.compression.pruning import editable_copy, update_config
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.models.presets import is_preset
 from pretune.models.references import find_folder
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.output_paths import intermediate
+from pretune.runtime.output_paths import intermediate_folder
 from pretune.training.run_folder import finish_run, start_run
 
 _CUT = re.compile(r"(layers|first|shared)=(\d+)")
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialStudent:
     """The model that a student is initialized from, and a tokenizer folder if it has no tokenizer."""
 
     model: str
     tokenizer: str | None = None
 
 
-def cut_of(student: str) -> tuple[str, int] | None:
+def parse_student(student: str) -> tuple[str, int] | None:
     """Return the method to derive a student from its teacher, with its number, or None for a named model."""
     cut = _CUT.fullmatch(student.replace(" ", ""))
     if cut is None and "=" in student and not Path(student).exists():
@@ -45,38 +45,38 @@ def cut_of(student: str) -> tuple[str, int] | None:
     return (cut[1], int(cut[2])) if cut else None
 
 
-def depth_of(student: str, teacher: Model) -> int:
+def student_depth(student: str, teacher: Model) -> int:
     """Return the number of layers of a student."""
-    cut = cut_of(student)
+    cut = parse_student(student)
     if cut is not None:
         return teacher.backbone.depth if cut[0] == "shared" else cut[1]
     found = make_model(student) if is_preset(student) else load_model(student)
     return int(found.backbone.depth)
 
 
-def make_start(student: str, teacher: Model, reference: str, out: Path) -> Start:
+def initialize_student(student: str, teacher: Model, reference: str, out: Path) -> InitialStudent:
     """Return the model that a student starts from; one derived from the teacher is saved in OUT/intermediate/start."""
     if is_preset(student):
-        return Start(student, str(find_folder(reference)))
-    cut = cut_of(student)
+        return InitialStudent(student, str(find_folder(reference)))
+    cut = parse_student(student)
     if cut is None:
-        return Start(str(find_folder(student)))
+        return InitialStudent(str(find_folder(student)))
     way, number = cut
-    made = shared_twin(teacher, number) if way == "shared" else with_layers(teacher, number, way, student)
-    folder = intermediate(out, "start")
+    made = convert_to_albert(teacher, number) if way == "shared" else keep_layers_of(teacher, number, way, student)
+    folder = intermediate_folder(out, "start")
     start_run(folder, "distill", {"teacher": reference, "student": student}, resume=False)
     made.save(folder)
     finish_run(folder, {"teacher": reference, "student": student})
-    return Start(str(folder))
+    return InitialStudent(str(folder))
 
 
-def with_layers(teacher: Model, count: int, way: str, text: str) -> Model:
+def keep_layers_of(teacher: Model, count: int, way: str, text: str) -> Model:
     """Return a copy of the teacher with `count` of its layers."""
     depth = teacher.backbone.depth
     if not 1 <= count < depth:
         raise PretuneError(f"--student {text}: the teacher has {depth} layers; choose 1 to {depth - 1} of them")
     kept = list(range(count)) if way == "first" else [layer * depth // count for layer in range(count)]
-    made = copied(teacher)
-    made.shape = drop_all_but(made.backbone, made.shape, kept)
+    made = editable_copy(teacher)
+    made.shape = prune_layers(made.backbone, made.shape, kept)
     update_config(made)
     return made

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pretune.models.weights import read_size
+from pretune.models.weights import parse_size
 from pretune.runtime.errors import PretuneError
 
 _FORM = re.compile(r"\s*(latency|size|quality)\s*(<=|>=|=)\s*(.+?)\s*")
@@ -14,7 +14,7 @@ UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6}
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """A candidate model with its size, latency, and quality relative to the uncompressed model."""
 
     name: str
@@ -35,7 +35,7 @@ class Target:
             return f"latency={1e3 * self.limit:g}ms"
         return f"size={self.limit:.0f}" if self.kind == "size" else f"quality>={self.limit:g}"
 
-    def met(self, found: Found) -> bool:
+    def met(self, found: Candidate) -> bool:
         """Return whether a candidate meets the target."""
         if self.kind == "quality":
             return found.quality >= self.limit
@@ -57,7 +57,7 @@ def parse_target(text: str) -> Target:
     if (sign == "<=") == (kind == "quality") and sign != "=":
         raise PretuneError(f"--target {text}: {kind} needs {'>=' if kind == 'quality' else '<='}")
     if kind == "size":
-        return Target(kind, float(read_size(value)))
+        return Target(kind, float(parse_size(value)))
     number = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|us|s)?", value)
     if number is None or (kind == "quality" and number[2]):
         raise PretuneError(
@@ -69,7 +69,7 @@ def parse_target(text: str) -> Target:
     return Target(kind, limit)
 
 
-def choose(found: Sequence[Found], targets: Sequence[Target]) -> Found | None:
+def choose_candidate(found: Sequence[Candidate], targets: Sequence[Target]) -> Candidate | None:
     """Return the best candidate that meets all targets, or None.
 
     If only quality is limited, this is the fastest one; otherwise the one with the highest quality, the smaller of equals.
@@ -82,13 +82,13 @@ def choose(found: Sequence[Found], targets: Sequence[Target]) -> Found | None:
     return max(fitting, key=lambda one: (one.quality, -one.bytes))
 
 
-def pareto(found: Sequence[Found], cost: str) -> list[Found]:
+def pareto_front(found: Sequence[Candidate], cost: str) -> list[Candidate]:
     """Return the Pareto front of quality and a cost, cheapest first.
 
-    >>> [one.name for one in pareto([Found("a", 1, 1, 0.5), Found("b", 2, 1, 0.4), Found("c", 3, 1, 0.9)], "bytes")]
+    >>> [one.name for one in pareto_front([Candidate("a", 1, 1, 0.5), Candidate("b", 2, 1, 0.4), Candidate("c", 3, 1, 0.9)], "bytes")]
     ['a', 'c']
     """
-    kept: list[Found] = []
+    kept: list[Candidate] = []
     for one in sorted(found, key=lambda one: (getattr(one, cost), -one.quality)):
         if not kept or one.quality > kept[-1].quality:
             kept.append(one)

@@ -10,20 +10,20 @@ Answer = dict[str, Any]
 ROWS, CLASSES = 20_000, 200  # limits of the bag of words, which must stay cheap
 
 
-def controls(task: Any, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+def trivial_baselines(task: Any, learned: Any, judged: Any) -> dict[str, list[Answer]]:
     """Return the predictions of the trivial baselines for the examples in `judged`, by the name of the baseline."""
     found: dict[str, list[Answer]] = {}
     if task.kind in ("classify", "prompt") and task.single_label and len(task.labels) <= CLASSES:
         some = learned.take(range(0, len(learned), -(-len(learned) // ROWS)))
-        said = bag_of_words(joined(some), some.labels, joined(judged))
+        said = bag_of_words(joined_texts(some), some.labels, joined_texts(judged))
         found["a bag of words"] = [{"label": label} for label in said]
     found |= task.simple_baselines(learned, judged)
-    if usual := task.constant_answers(learned, judged):
+    if usual := task.majority_answers(learned, judged):
         found[f"always {usual[0]}"] = usual[1]
     return found
 
 
-def joined(rows: Any) -> list[str]:
+def joined_texts(rows: Any) -> list[str]:
     """Return the texts, each pair of texts joined into one."""
     if rows.pairs is None:
         return list(rows.texts)

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics import scores_of_draws
+from pretune.metrics import bootstrap_scores
 
 ROUNDS = 200
 COVERAGE = 0.95
 
 
-def intervals(
+def bootstrap_intervals(
     task: Any, answers: Sequence[dict[str, Any]], examples: Any, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
     """Return the 95 % bootstrap interval of each metric."""
     found: dict[str, list[float]] = {}
-    for scores in scores_of_draws(task, answers, examples, np.random.default_rng(seed), ROUNDS):
+    for scores in bootstrap_scores(task, answers, examples, np.random.default_rng(seed), ROUNDS):
         for name, value in scores.items():
             found.setdefault(name, []).append(value)
     tail = 100 * (1 - COVERAGE) / 2

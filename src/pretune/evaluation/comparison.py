@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pretune.evaluation.paired_bootstrap import compare, compare_parts
+from pretune.evaluation.paired_bootstrap import compare, compare_additive
 from pretune.evaluation.suite import SuiteTask, find_suite
 from pretune.evaluation.suite_metrics import METRICS, PARTS
 from pretune.evaluation.suite_runner import ASKED, RESULT, read_answers, read_lines, rows_path
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.parsing import read_sealed_json
+from pretune.runtime.parsing import read_checksummed_json
 
 
 def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
             with _intact(first, second, task):
                 if metric in PARTS:
                     sums = [[PARTS[metric](rows, answers) for answers in side] for side in (ours, theirs)]
-                    found = compare_parts(metric, sums[0], sums[1])
+                    found = compare_additive(metric, sums[0], sums[1])
                 else:
                     found = compare(METRICS[metric], rows, ours, theirs)
             made.append(
@@ -73,7 +73,7 @@ def _asked(folder: Path) -> dict[str, Any]:
         raise PretuneError(
             f"{folder}: not an evaluation of a suite ({ASKED} is missing); give the --out of `pretune evaluate`"
         )
-    return read_sealed_json(path, "the settings of an evaluation")
+    return read_checksummed_json(path, "the settings of an evaluation")
 
 
 def _each_seed(folder: Path, task: SuiteTask) -> list[list[dict[str, Any]]]:

@@ -38,7 +38,7 @@ def find_words(text: str) -> list[str]:
     return WORD.findall(text.casefold())
 
 
-class Hashes:
+class NgramHasher:
     """Hashes of words and n-grams."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Hashes:
 
 
 @dataclass
-class Asked:
+class RoleNgrams:
     """The n-grams of the texts of one role of a split."""
 
     rows: SuiteRows
@@ -97,9 +97,9 @@ class Asked:
         }
 
 
-def overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) -> list[dict[str, Any]]:
+def ngram_overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) -> list[dict[str, Any]]:
     """Return for each split and role how many examples share an n-gram of `size` words with the store, and their coverage."""
-    hashes = Hashes()
+    hashes = NgramHasher()
     asked = [made for rows in splits for role in ROLES if (made := _ask(rows, role, size, hashes)) is not None]
     wanted: dict[int, list[int]] = {}
     for part in asked:
@@ -117,8 +117,8 @@ def overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) -> lis
     return [part.found(hits) for part in asked]
 
 
-def _ask(rows: SuiteRows, role: str, size: int, hashes: Hashes) -> Asked | None:
-    made = Asked(rows, role)
+def _ask(rows: SuiteRows, role: str, size: int, hashes: NgramHasher) -> RoleNgrams | None:
+    made = RoleNgrams(rows, role)
     there = False
     for number, row in enumerate(rows.rows):
         value = row.get(role)
@@ -138,7 +138,7 @@ def _ask(rows: SuiteRows, role: str, size: int, hashes: Hashes) -> Asked | None:
     return made if there else None
 
 
-def _chunks(store: Store, hashes: Hashes) -> Iterator[tuple[int, Array]]:
+def _chunks(store: Store, hashes: NgramHasher) -> Iterator[tuple[int, Array]]:
     """Yield the word hashes of several documents at a time, with the number of documents read; 0 separates documents."""
     parts: list[Array] = []
     apart = np.zeros(1, dtype=np.uint64)

@@ -25,7 +25,7 @@ class Cost:
 
 
 @contextmanager
-def measured(device: torch.device) -> Iterator[Cost]:
+def measure_cost(device: torch.device) -> Iterator[Cost]:
     """Measure the time and peak memory of the block."""
     cost = Cost()
     watch = _Resident() if device.type == "cpu" and STATUS.is_file() else None

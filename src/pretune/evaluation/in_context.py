@@ -17,26 +17,33 @@ import numpy as np
 
 from pretune.evaluation.suite import ANSWERS, EXTRA, Row, SuiteRows, SuiteTask
 from pretune.evaluation.suite_metrics import choice_number
-from pretune.inference.ask import Asker, Question, as_answer, is_masked, load_writer, shares_of
-from pretune.inference.generation.generate import Writer
-from pretune.inference.generation.seq2seq_generation import Rewriter
+from pretune.inference.ask import (
+    ClozePredictor,
+    ClozeQuestion,
+    is_masked_language_model,
+    label_answer,
+    load_text_generator,
+    to_probabilities,
+)
+from pretune.inference.generation.generate import TextGenerator
+from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.metrics.question_answering import normalize
 from pretune.objectives import parse_objective
 from pretune.objectives.task import Answer
 from pretune.objectives.tasks.generate import Generate
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.runtime.progress import say
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import permutation
 from pretune.text.examples.cloze_entities import GAP
-from pretune.text.examples.few_shot import draw_labels
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.few_shot import sample_rows_per_class
+from pretune.text.examples.labeled import LabeledRows
 
 KEYS = ("before", "cloze", "words", "nothing")
 NOTHING = "unanswerable"
 MOST = 32  # tokens of an answer by default
 
 
-class Kind(Protocol):
+class PromptKind(Protocol):
     """How a kind of task is put into a prompt, and how its answer is read from the model's output."""
 
     each_token: ClassVar[bool]  # whether answers are ranked by likelihood per token, to be fair to long ones
@@ -65,7 +72,7 @@ def texts_of(row: Row) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelPrompt:
     """Labels, for `classify` and `match`; the marked words of `match` are {word1} and {word2}."""
 
     words: Mapping[str, str]  # by label
@@ -96,11 +103,11 @@ class Labels:
 
     def answer(self, row: Row, said: Any) -> Answer:
         """Return the most likely label."""
-        return as_answer(list(self.words), shares_of(said))
+        return label_answer(list(self.words), to_probabilities(said))
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberPrompt:
     """Numbers, for `regress` and `rank`: the expected value over some numbers, weighted by their likelihood."""
 
     name: str
@@ -120,10 +127,10 @@ class Numbers:
 
     def answer(self, row: Row, said: Any) -> Answer:
         """Return the expected value."""
-        return {self.name: float(shares_of(said) @ list(self.words))}
+        return {self.name: float(to_probabilities(said) @ list(self.words))}
 
 
-class Choices:
+class ChoicePrompt:
     """One of several choices, for `choose`."""
 
     each_token: ClassVar[bool] = True
@@ -141,10 +148,10 @@ class Choices:
 
     def answer(self, row: Row, said: Any) -> Answer:
         """Return the number of the most likely choice."""
-        return {"choice": int(np.argmax(said)), "probability": float(shares_of(said).max())}
+        return {"choice": int(np.argmax(said)), "probability": float(to_probabilities(said).max())}
 
 
-class Entities:
+class EntityPrompt:
     """An entity for the gap of a query, for `entity`: {query} is the text before the gap, and the text after it is scored, too."""
 
     each_token: ClassVar[bool] = True
@@ -173,7 +180,7 @@ class Entities:
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextPrompt:
     """Generated text, for `generate` and `answer`."""
 
     nothing: str = ""  # the text that stands for "no answer"
@@ -196,31 +203,31 @@ class Texts:
         return {"answer": "" if normalize(said) == normalize(self.nothing) else said}
 
 
-def _labels(task: SuiteTask, rows: Sequence[Row]) -> Labels:
+def _labels(task: SuiteTask, rows: Sequence[Row]) -> LabelPrompt:
     known = task.prompt.get("words") or {label: label for label in sorted({str(row["label"]) for row in rows})}
-    return Labels({str(label): str(word) for label, word in known.items()})
+    return LabelPrompt({str(label): str(word) for label, word in known.items()})
 
 
-def _numbers(name: str) -> Callable[[SuiteTask, Sequence[Row]], Numbers]:
-    def make(task: SuiteTask, rows: Sequence[Row]) -> Numbers:
+def _numbers(name: str) -> Callable[[SuiteTask, Sequence[Row]], NumberPrompt]:
+    def make(task: SuiteTask, rows: Sequence[Row]) -> NumberPrompt:
         known = task.prompt.get("words")
         if not known:
             values = [float(row["label"]) for row in rows]
             known = {value: value for value in range(int(np.floor(min(values))), int(np.ceil(max(values))) + 1)}
-        return Numbers(name, {float(value): str(word) for value, word in known.items()})
+        return NumberPrompt(name, {float(value): str(word) for value, word in known.items()})
 
     return make
 
 
-KINDS: dict[str, tuple[Callable[[SuiteTask, Sequence[Row]], Kind], str]] = {  # with the default template
+KINDS: dict[str, tuple[Callable[[SuiteTask, Sequence[Row]], PromptKind], str]] = {  # with the default template
     "classify": (_labels, "{text}\nLabel: [MASK]"),
     "match": (_labels, "{text}\nLabel: [MASK]"),
     "regress": (_numbers("value"), "{text}\nScore: [MASK]"),
     "rank": (_numbers("score"), "{text}\nScore: [MASK]"),
-    "choose": (lambda task, rows: Choices(), "{text} {question} [MASK]"),
-    "entity": (lambda task, rows: Entities(), "{text}\n{query}[MASK]"),
-    "answer": (lambda task, rows: Texts(task.prompt.get("nothing", NOTHING)), "{pair}\n\nQ: {text}\n\nA: [MASK]"),
-    "generate": (lambda task, rows: Texts(), "{text}\n[MASK]"),
+    "choose": (lambda task, rows: ChoicePrompt(), "{text} {question} [MASK]"),
+    "entity": (lambda task, rows: EntityPrompt(), "{text}\n{query}[MASK]"),
+    "answer": (lambda task, rows: TextPrompt(task.prompt.get("nothing", NOTHING)), "{pair}\n\nQ: {text}\n\nA: [MASK]"),
+    "generate": (lambda task, rows: TextPrompt(), "{text}\n[MASK]"),
 }
 
 
@@ -230,17 +237,17 @@ def kind_of(task: SuiteTask) -> str:
 
 
 @dataclass
-class Asking:
+class InContextLearning:
     """In-context learning of a task with a generative model; examples are sampled from the training rows."""
 
-    writer: Writer | Rewriter
+    writer: TextGenerator | Seq2SeqGenerator
     task: SuiteTask
     rows: Mapping[str, SuiteRows]
     shots: int
 
     def __post_init__(self) -> None:
         for key in self.task.prompt.keys() - set(KEYS):
-            raise PretuneError(f"{self.task.title}: a prompt has no key {key!r}; {nearest(str(key), KEYS)}")
+            raise PretuneError(f"{self.task.title}: a prompt has no key {key!r}; {suggest(str(key), KEYS)}")
         judged = self.rows.get("train") or next(rows for rows in self.rows.values() if rows.answered)
         self.kind = KINDS[kind_of(self.task)][0](self.task, judged.rows)
         self.model, self.device = self.writer.model, self.writer.device
@@ -249,7 +256,7 @@ class Asking:
         """Do nothing: in-context learning does not train."""
         return True
 
-    def asker(self, seed: int, like: Labeled) -> Asker:
+    def asker(self, seed: int, like: LabeledRows) -> ClozePredictor:
         """Return the prompt builder for rows with these fields, with the examples of a seed."""
         (objective,) = parse_objective(self.task.kind).objectives
         tokens = objective.tokens if isinstance(objective, Generate) else MOST
@@ -258,37 +265,39 @@ class Asking:
         for name in re.findall(r"{(\w+)}", cloze):
             if name not in (known := ["text", *(["pair"] if like.pairs else []), *like.more]):
                 raise PretuneError(
-                    f"{self.task.title}: the prompt has {{{name}}}, but rows have no such field; {nearest(name, known)}"
+                    f"{self.task.title}: the prompt has {{{name}}}, but rows have no such field; {suggest(name, known)}"
                 )
         shown = self.shown(seed) if self.shots else None
-        return Asker(self.writer, Question(cloze, shown=shown, tokens=tokens, before=prompt.get("before", "")))
+        return ClozePredictor(
+            self.writer, ClozeQuestion(cloze, shown=shown, tokens=tokens, before=prompt.get("before", ""))
+        )
 
-    def usual(self, like: Labeled) -> str:
+    def usual(self, like: LabeledRows) -> str:
         """Return the default template of the task."""
         cloze = KINDS[kind_of(self.task)][1]
         if like.pairs is not None and "{pair}" not in cloze:
             cloze = cloze.replace("{text}", "{text}\n{pair}")
         return cloze if "question" in like.more else cloze.replace(" {question}", "")
 
-    def shown(self, seed: int) -> Labeled:
+    def shown(self, seed: int) -> LabeledRows:
         """Return the examples of a seed, in the order of the seed."""
         rows = self.rows["train"]
         if self.kind.classes:
-            drawn = draw_labels([row["label"] for row in rows.rows], self.shots, seed)
+            drawn = sample_rows_per_class([row["label"] for row in rows.rows], self.shots, seed)
         else:
             drawn = permutation(len(rows), seed, "some")[: self.shots].tolist()
         order = [drawn[place] for place in permutation(len(drawn), seed, "shown")]
-        say(f"{rows.file}: examples for seed {seed} are rows {', '.join(str(row + 1) for row in order)}")
+        log_info(f"{rows.file}: examples for seed {seed} are rows {', '.join(str(row + 1) for row in order)}")
         found = self.labeled([rows.rows[row] for row in order])
         found.labels = [self.kind.right(rows.rows[row]) for row in order]
         return found
 
-    def labeled(self, rows: Sequence[Row]) -> Labeled:
+    def labeled(self, rows: Sequence[Row]) -> LabeledRows:
         """Return the placeholders' values of all rows."""
         slots = [self.kind.slots(row) for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None
-        return Labeled(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, more=more)
+        return LabeledRows(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, more=more)
 
     def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
         """Return a function that answers some rows; the name of the folder is the seed."""
@@ -304,8 +313,8 @@ class Asking:
         return answer
 
 
-def load_asked(reference: str, device: str | None, partial: bool) -> Writer | Rewriter:
+def load_generative_model(reference: str, device: str | None, partial: bool) -> TextGenerator | Seq2SeqGenerator:
     """Load a generative model."""
-    if is_masked(reference):
+    if is_masked_language_model(reference):
         raise PretuneError(f"{reference}: a masked language model cannot generate; remove --shots to fine-tune it")
-    return load_writer(reference, device, partial)
+    return load_text_generator(reference, device, partial)

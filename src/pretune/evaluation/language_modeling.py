@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pretune.inference.likelihood import Scorer
-from pretune.metrics.diagnostics import preferred
+from pretune.inference.likelihood import LikelihoodScorer
+from pretune.metrics.diagnostics import preference_rate
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import progress
 from pretune.text.corpus.documents import TextLayout, read_documents, read_jsonl, read_table
@@ -28,7 +28,7 @@ MORE, LESS = "sent_more", "sent_less"  # Nangia et al., 2020, arXiv:2010.00133 (
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingOptions:
     """Options for reading texts: at most `limit` texts, in windows of `length` tokens that are `stride` apart."""
 
     length: int | None = None
@@ -38,7 +38,9 @@ class Reading:
     errors: Errors = "strict"  # what to do with invalid UTF-8
 
 
-def evaluate_language(scorer: Scorer, data: Sequence[str | Path] | str | Path, how: Reading, columns: Row) -> Row:
+def evaluate_language(
+    scorer: LikelihoodScorer, data: Sequence[str | Path] | str | Path, how: ReadingOptions, columns: Row
+) -> Row:
     """Return the metrics that suit the files: accuracy on sentence pairs, perplexity on other texts."""
     files = find_files(data)
     first = _first_row(files[0], how.errors)
@@ -50,7 +52,7 @@ def evaluate_language(scorer: Scorer, data: Sequence[str | Path] | str | Path, h
     if BETTER in first:
         return minimal_pairs(scorer, _rows(files, (BETTER, WORSE), how))
     if MORE in first:
-        return bias(scorer, _rows(files, (MORE, LESS), how))
+        return stereotype_bias(scorer, _rows(files, (MORE, LESS), how))
     sources = None
     if columns.get("pair"):
         read = [read_labeled(file, columns, errors=how.errors, labels=False) for file in files]
@@ -59,10 +61,12 @@ def evaluate_language(scorer: Scorer, data: Sequence[str | Path] | str | Path, h
     else:
         documents = read_documents(files, layout=how.layout, column=columns.get("text"), errors=how.errors)
         texts = (document.text for document in islice(documents, how.limit))
-    return quality(scorer, texts, how, sources)
+    return perplexity(scorer, texts, how, sources)
 
 
-def quality(scorer: Scorer, texts: Iterable[str], how: Reading, sources: Sequence[str] | None = None) -> Row:
+def perplexity(
+    scorer: LikelihoodScorer, texts: Iterable[str], how: ReadingOptions, sources: Sequence[str] | None = None
+) -> Row:
     """Return the perplexity per token (pseudo-perplexity for masked language models) and the bits per byte.
 
     Bits per byte are comparable between vocabularies; unknown tokens make a model look better than it is, so their share is
@@ -72,7 +76,7 @@ def quality(scorer: Scorer, texts: Iterable[str], how: Reading, sources: Sequenc
         raise PretuneError(
             f"a model trained with {scorer.head} has no perplexity, because it classifies tokens; evaluate it on sentence pairs"
         )
-    tokenizer = scorer.model.need_tokenizer()
+    tokenizer = scorer.model.require_tokenizer()
     unknown_id = tokenizer.role("unknown") if tokenizer.has("unknown") else -1
     count = tokens = size = unknown = skipped = 0
     nats = 0.0
@@ -99,7 +103,7 @@ def quality(scorer: Scorer, texts: Iterable[str], how: Reading, sources: Sequenc
     return {**found, **facts, "unknown_share": unknown / (tokens + skipped), "not_predicted": skipped}
 
 
-def minimal_pairs(scorer: Scorer, rows: Sequence[Row]) -> Row:
+def minimal_pairs(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
     """Return how often the acceptable sentence of a minimal pair is more likely, by paradigm and as the mean over paradigms."""
     good, bad = (_sums(scorer, [row[name] for row in rows]) for name in (BETTER, WORSE))
     by: dict[str, dict[str, list[int]]] = {"paradigms": {}, "phenomena": {}, "fields": {}}
@@ -108,17 +112,19 @@ def minimal_pairs(scorer: Scorer, rows: Sequence[Row]) -> Row:
             if row.get(key):
                 by[kind].setdefault(str(row[key]), []).append(number)
     shares = {
-        kind: {name: preferred([good[i] for i in own], [bad[i] for i in own]) for name, own in sorted(groups.items())}
+        kind: {
+            name: preference_rate([good[i] for i in own], [bad[i] for i in own]) for name, own in sorted(groups.items())
+        }
         for kind, groups in by.items()
     }
-    overall = mean(shares["paradigms"].values()) if shares["paradigms"] else preferred(good, bad)
+    overall = mean(shares["paradigms"].values()) if shares["paradigms"] else preference_rate(good, bad)
     tables = {kind: [{"name": n, "accuracy": v} for n, v in found.items()] for kind, found in shares.items() if found}
     return {"accuracy": overall, "pairs": len(rows), "objective": scorer.head, **tables}
 
 
-def bias(scorer: Scorer, rows: Sequence[Row]) -> Row:
+def stereotype_bias(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
     """Return how often the more stereotypical sentence is more likely, scored on the shared words; 0.5 means no bias."""
-    tokenizer = scorer.model.need_tokenizer()
+    tokenizer = scorer.model.require_tokenizer()
     sides = [[str(row[name]) for row in rows] for name in (MORE, LESS)]
     scores = [scorer(side) for side in sides]
     sums: list[list[float]] = [[], []]
@@ -132,13 +138,13 @@ def bias(scorer: Scorer, rows: Sequence[Row]) -> Row:
     for number, row in enumerate(rows):
         kinds.setdefault(str(row.get("bias_type", "all")), []).append(number)
     table = [
-        {"kind": kind, "pairs": len(own), "stereotype": preferred(*([side[i] for i in own] for side in sums))}
+        {"kind": kind, "pairs": len(own), "stereotype": preference_rate(*([side[i] for i in own] for side in sums))}
         for kind, own in sorted(kinds.items())
     ]
-    return {"stereotype": preferred(*sums), "pairs": len(rows), "objective": scorer.head, "kinds": table}
+    return {"stereotype": preference_rate(*sums), "pairs": len(rows), "objective": scorer.head, "kinds": table}
 
 
-def _sums(scorer: Scorer, texts: Sequence[str]) -> list[float]:
+def _sums(scorer: LikelihoodScorer, texts: Sequence[str]) -> list[float]:
     with progress("reading", total=len(texts)) as bar:
         found: list[float] = []
         for start in range(0, len(texts), AT_ONCE):
@@ -157,7 +163,7 @@ def _first_row(file: Path, errors: Errors) -> Row:
     return next((row for _, row in _table(file, errors)), {})
 
 
-def _rows(files: Sequence[Path], names: Sequence[str], how: Reading) -> list[Row]:
+def _rows(files: Sequence[Path], names: Sequence[str], how: ReadingOptions) -> list[Row]:
     """Read the rows of sentence pairs, at most `limit` per file."""
     found: list[Row] = []
     for file in files:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
-from pretune.evaluation.baselines import controls
+from pretune.evaluation.baselines import trivial_baselines
 from pretune.metrics import score
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.splits import stratum
-from pretune.training.jobs.finetuning import Material, Plan
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.splits import stratification_label
+from pretune.training.jobs.finetuning import FinetuningJob, TaskData
 from pretune.training.jobs.several_seeds import run_seeds
 from pretune.training.run_folder import Run
 
@@ -23,24 +23,24 @@ SEEDS = 3  # per size by default
 PRETRAINED, SCRATCH = "pretrained", "from scratch"
 
 
-def nested(examples: Any, seed: int = 0) -> list[int]:
+def stratified_order(examples: Any, seed: int = 0) -> list[int]:
     """Return all row indices in an order of which every prefix is stratified by label.
 
-    >>> from pretune.text.examples.labeled import Labeled
-    >>> rows = Labeled("x.csv", {}, list("abcdef"), labels=list("xxyyxy"))
-    >>> sorted(rows.labels[row] for row in nested(rows)[:2])
+    >>> from pretune.text.examples.labeled import LabeledRows
+    >>> rows = LabeledRows("x.csv", {}, list("abcdef"), labels=list("xxyyxy"))
+    >>> sorted(rows.labels[row] for row in stratified_order(rows)[:2])
     ['x', 'y']
     """
-    draws = Draws(seed)
+    draws = EpochRandom(seed)
     order = sorted(range(len(examples)), key=lambda row: float(draws.uniform("curve", row)))
-    at = dict(zip(order, places(stratum(examples, row) for row in order), strict=True))
+    at = dict(zip(order, relative_ranks(stratification_label(examples, row) for row in order), strict=True))
     return sorted(at, key=lambda row: (at[row], row))
 
 
-def places(kinds: Iterable[str]) -> list[float]:
+def relative_ranks(kinds: Iterable[str]) -> list[float]:
     """Return the relative rank of each item within its kind, in (0, 1); sorted by it, every prefix is stratified.
 
-    >>> places("xxyx")[1:3]
+    >>> relative_ranks("xxyx")[1:3]
     [0.5, 0.5]
     """
     kinds = list(kinds)
@@ -52,7 +52,7 @@ def places(kinds: Iterable[str]) -> list[float]:
     return found
 
 
-def check_sizes(material: Material, sizes: Sequence[int]) -> None:
+def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
     """Raise an error if there is no dev set or a size is out of range."""
     if not material.judged:
         raise PretuneError("--curve and --control need a dev set; give one with --dev")
@@ -63,13 +63,13 @@ def check_sizes(material: Material, sizes: Sequence[int]) -> None:
 
 
 def learning_curve(
-    plan: Plan, material: Material, run: Run, sizes: Sequence[int], scratch: bool
+    plan: FinetuningJob, material: TaskData, run: Run, sizes: Sequence[int], scratch: bool
 ) -> list[dict[str, Any]]:
     """Return and write a point per size (and for all examples) with the mean and standard deviation over seeds, by learner.
 
     With `scratch`, models trained from random weights are included. Finished runs are reused.
     """
-    order = nested(material.rows, plan.seed)
+    order = stratified_order(material.rows, plan.seed)
     parts = {size: replace(material, rows=material.rows.take(order[:size])) for size in sorted(sizes)}
     parts[material.size] = material
     learners = (PRETRAINED, SCRATCH)[: 1 + scratch]
@@ -84,26 +84,26 @@ def learning_curve(
         for learner in learners:
             found = scores[size, learner]
             point[learner] = {"mean": mean(found), "sd": stdev(found) if len(found) > 1 else 0.0, "each": found}
-        for learner, answers in controls(material.task, part.rows, part.dev).items():
-            value = score(material.task, answers, part.dev)[material.decides]
+        for learner, answers in trivial_baselines(material.task, part.rows, part.dev).items():
+            value = score(material.task, answers, part.dev)[material.primary_metric]
             point[learner] = {"mean": value, "sd": 0.0, "each": [value]}
         points.append(point)
     write_json(run.folder / FILE, points)
     return points
 
 
-def whole_scores(run: Run, material: Material) -> list[float]:
+def whole_scores(run: Run, material: TaskData) -> list[float]:
     """Return the scores of the run itself, one per seed."""
     results = run.results
-    return list(results["seeds"]["each"]) if "seeds" in results else [results[f"dev/{material.decides}"]]
+    return list(results["seeds"]["each"]) if "seeds" in results else [results[f"dev/{material.primary_metric}"]]
 
 
 def part_scores(
-    plan: Plan, parts: Mapping[int, Material], wanted: Sequence[tuple[int, str]]
+    plan: FinetuningJob, parts: Mapping[int, TaskData], wanted: Sequence[tuple[int, str]]
 ) -> dict[tuple[int, str], list[float]]:
     """Train each wanted learner on its number of examples and return its scores, one per seed."""
     seeds = range(plan.seed, plan.seed + (plan.seeds or SEEDS))
-    plans: dict[tuple[int, str, int], Plan] = {}
+    plans: dict[tuple[int, str, int], FinetuningJob] = {}
     for size, learner in wanted:
         own = replace(plan, seeds=1, devices=1, scratch=learner == SCRATCH)
         folder = plan.out / FOLDER / learner.replace(" ", "-") / str(size)
@@ -114,7 +114,7 @@ def part_scores(
     scores: dict[tuple[int, str], list[float]] = {which: [] for which in wanted}
     for (size, learner, _), run in zip(plans, run_seeds(jobs, plan.devices), strict=True):
         if run is not None:
-            scores[size, learner].append(run.results[f"dev/{parts[size].decides}"])
+            scores[size, learner].append(run.results[f"dev/{parts[size].primary_metric}"])
             (run.folder / "model.safetensors").unlink(missing_ok=True)
     for (size, _), found in scores.items():
         if not found:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.additive import Parts
+from pretune.metrics.additive import AdditiveMetrics
 from pretune.runtime.arrays import Array
 
 ROUNDS = 1000
@@ -53,7 +53,9 @@ def compare(
     return _difference(found, scored)
 
 
-def compare_parts(name: str, first: Sequence[Parts], second: Sequence[Parts], seed: int = 0) -> Difference:
+def compare_additive(
+    name: str, first: Sequence[AdditiveMetrics], second: Sequence[AdditiveMetrics], seed: int = 0
+) -> Difference:
     """Compare two models by an additive metric; many rounds are summed at once."""
     sides = (first, second)
     found = [float(np.mean([parts.whole()[name] for parts in side])) for side in sides]

@@ -17,7 +17,7 @@ SHORT = {
 
 
 @dataclass(frozen=True)
-class Reference:
+class PublishedResult:
     """A published row of results: scores as printed, a single number if the source does not name the metric."""
 
     name: str
@@ -27,11 +27,11 @@ class Reference:
     averages: Mapping[str, float] = field(default_factory=dict)
 
 
-def references(suite: Suite) -> list[Reference]:
+def published_results(suite: Suite) -> list[PublishedResult]:
     """Return the published results of a suite; [] if there are none.
 
     >>> from pretune.evaluation.suite import find_suite
-    >>> references(find_suite("glue"))[3].name
+    >>> published_results(find_suite("glue"))[3].name
     'BERT-base'
     """
     import yaml
@@ -39,10 +39,12 @@ def references(suite: Suite) -> list[Reference]:
     path = files("pretune.evaluation.suites") / "references" / f"{suite.name}.yaml"
     if not path.is_file():
         return []
-    return [Reference(**row) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
+    return [PublishedResult(**row) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
 
 
-def table(suite: Suite, rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, SuiteTask]) -> list[dict[str, str]]:
+def results_table(
+    suite: Suite, rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, SuiteTask]
+) -> list[dict[str, str]]:
     """Return the rows of the results table: the given systems, then the published ones.
 
     A system has `system`, `split` and `scores`: task → metric → mean or (mean, standard deviation). A cell lists the metrics of a
@@ -56,7 +58,7 @@ def table(suite: Suite, rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, S
         means = {name: found[name] for name in suite.averages if name in found}
         told = {name: f"{_number(suite, value.value)}{value.label}" for name, value in means.items()}
         made.append({"system": row["system"], "split": row["split"], **cells, **told})
-    for reference in references(suite):
+    for reference in published_results(suite):
         cells = {
             task.title: cell(suite, task, reference.scores.get(name), printed=True) for name, task in tasks.items()
         }
@@ -84,7 +86,7 @@ def legend(tasks: Mapping[str, SuiteTask]) -> str:
 def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]]:
     """Return the names of the published rows that have any of these tasks, by source."""
     found: dict[str, list[str]] = {}
-    for reference in references(suite):
+    for reference in published_results(suite):
         if set(tasks) & set(reference.scores):
             found.setdefault(reference.source, []).append(reference.name)
     return found

@@ -10,11 +10,11 @@ from typing import Any, get_type_hints
 
 from pretune.evaluation.file_formats import LAYOUTS, layout_of, read_layout
 from pretune.evaluation.suites import suite_names
-from pretune.runtime.atomic_io import check_name
-from pretune.runtime.errors import PretuneError, if_option, nearest, quote
-from pretune.runtime.parsing import conform
-from pretune.runtime.progress import say
-from pretune.runtime.recipe import merge, read_recipe
+from pretune.runtime.atomic_io import check_file_name
+from pretune.runtime.errors import PretuneError, if_option, quote, suggest
+from pretune.runtime.parsing import validate_schema
+from pretune.runtime.progress import log_info
+from pretune.runtime.recipe import merge_recipes, read_recipe
 
 MALFORMED = 0.01  # share of unreadable training rows above which a file is refused
 NAMED = 3  # unreadable rows that are reported one by one
@@ -83,9 +83,9 @@ class SuiteTask:
             more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
             raise PretuneError(f"{bad[0]}{more}; correct the file or download it again")
         for message in bad[:NAMED]:
-            say(f"{message}; the row is skipped")
+            log_info(f"{message}; the row is skipped")
         if len(bad) > NAMED:
-            say(f"{paths[0][0]}: {len(bad) - NAMED} more rows could not be read and are skipped")
+            log_info(f"{paths[0][0]}: {len(bad) - NAMED} more rows could not be read and are skipped")
         made.check_length(subsets)
         return made
 
@@ -94,7 +94,7 @@ class SuiteTask:
         roles = own.get("roles", self.roles)
         layout = own.get("format") or self.format or layout_of(paths[0])
         if layout not in LAYOUTS:
-            raise PretuneError(f"{paths[0]}: unknown file format {layout!r}; {nearest(layout, LAYOUTS)}")
+            raise PretuneError(f"{paths[0]}: unknown file format {layout!r}; {suggest(layout, LAYOUTS)}")
         numbered = any(isinstance(column, int) for role in roles.values() for column in _several(role))
         for place, row in read_layout(paths, layout, header=not numbered):
             yield place, row if isinstance(row, PretuneError) else self._in_roles(row, roles, split)
@@ -159,7 +159,7 @@ class SuiteRows:
             return
         what = f"{self.file}: {len(self):,} rows instead of the {self.expected[0]:,} of {self.task.title}'s {self.split} split"
         if self.split == "train" or subsets:
-            say(f"{what}; scores are not comparable with those on the whole split")
+            log_info(f"{what}; scores are not comparable with those on the whole split")
         else:
             raise PretuneError(f"{what}; download it again{if_option('subsets', ', or accept it with --subsets')}")
 
@@ -180,7 +180,7 @@ class Suite:
         known = {*self.tasks, *(task.like for task in self.tasks.values() if task.language)}
         for name in names:
             if name not in known:
-                raise PretuneError(f"{self.title} has no task {name!r}; {nearest(name, known)}")
+                raise PretuneError(f"{self.title} has no task {name!r}; {suggest(name, known)}")
         wanted = {
             name: task
             for name, task in self.tasks.items()
@@ -234,12 +234,12 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
     types = {**get_type_hints(SuiteTask), "languages": list[str]}
     for key, value in content.items():
         if key not in types or key in ("name", "taught_by"):
-            raise PretuneError(f"{where}: a task has no key {quote(key)}; {nearest(str(key), types)}")
+            raise PretuneError(f"{where}: a task has no key {quote(key)}; {suggest(str(key), types)}")
         if key not in ("splits", "submission", "prompt"):
-            conform(value, types[key], f"{where}: {key}")
+            validate_schema(value, types[key], f"{where}: {key}")
     for key, known in (("submission", SUBMISSION), ("prompt", PROMPT)):
         _check_keys(content.get(key, {}), known, f"{where}: {key}")
-    for split, own in conform(content.get("splits", {}), dict[str, Any], f"{where}: splits").items():
+    for split, own in validate_schema(content.get("splits", {}), dict[str, Any], f"{where}: splits").items():
         _check_keys(own, SPLIT, f"{where}: splits.{split}")
     file = content.get("submission", {}).get("file", "")
     if Path(file).name != file:
@@ -247,9 +247,9 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
 
 
 def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
-    for key, value in conform(values, dict[str, Any], where).items():
+    for key, value in validate_schema(values, dict[str, Any], where).items():
         if key in types:
-            conform(value, types[key], f"{where}.{key}")
+            validate_schema(value, types[key], f"{where}.{key}")
 
 
 def find_suite(name: str | Path, language: str = "") -> Suite:
@@ -263,11 +263,11 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
     elif Path(name).suffix in (".yaml", ".yml"):
         content = read_recipe(name)
     else:
-        raise PretuneError(f"unknown suite {str(name)!r}; {nearest(str(name), suite_names())}")
+        raise PretuneError(f"unknown suite {str(name)!r}; {suggest(str(name), suite_names())}")
     for key in content.keys() - KEYS.keys():
-        raise PretuneError(f"{name}: a suite has no key {quote(key)}; {nearest(str(key), KEYS)}")
+        raise PretuneError(f"{name}: a suite has no key {quote(key)}; {suggest(str(key), KEYS)}")
     for key, value in content.items():
-        conform(value, KEYS[key], f"{name}: {key}")
+        validate_schema(value, KEYS[key], f"{name}: {key}")
     declared = content.get("tasks", {})
     if not declared:
         raise PretuneError(f"{name}: the suite has no tasks; list them under `tasks`")
@@ -281,15 +281,15 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
     )  # fmt: skip
 
 
-def _declare(name: str, declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
+def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
     """Return the task, or one task per language."""
     if not name or name.startswith(".") or Path(name).name != name:
         raise PretuneError(f"{suite}: {quote(name)} is not a valid task name, because a folder is named after it")
-    content, taught = _inherited(name, declared, suite), ""
+    content, taught = _inherited(name, class_declared, suite), ""
     _check_task(content, f"{suite}, {name}")
     at = name
-    while not _inherited(at, declared, suite).get("files", {}).get("train") and declared[at].get("like"):
-        at = taught = declared[at]["like"]
+    while not _inherited(at, class_declared, suite).get("files", {}).get("train") and class_declared[at].get("like"):
+        at = taught = class_declared[at]["like"]
     languages = content.pop("languages", None)
     try:
         if not languages:
@@ -308,18 +308,25 @@ def _declare(name: str, declared: Mapping[str, Any], language: str, suite: str) 
         raise PretuneError(f"{suite}, {name}: {str(error).split('__init__() ')[-1]}") from error
 
 
-def _inherited(name: Any, declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
+def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the keys of a task with those inherited by `like`, except for files, splits and counts."""
-    if not isinstance(name, str) or name not in declared:
-        raise PretuneError(f"{suite}: `like` names the unknown task {quote(name)}; {nearest(str(name), declared)}")
+    if not isinstance(name, str) or name not in class_declared:
+        raise PretuneError(
+            f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), class_declared)}"
+        )
     if name in via:
         raise PretuneError(f"{suite}: {' is like '.join([*via, name])}: a task cannot inherit from itself")
-    content = dict(declared[name])
+    content = dict(class_declared[name])
     if not content.get("like"):
         return content
-    other = _inherited(content["like"], declared, suite, (*via, name))
+    other = _inherited(content["like"], class_declared, suite, (*via, name))
     own = {key: content.get(key, {}) for key in ("files", "counts", "splits")}
-    return {**merge(other, content), **own, "roles": content.get("roles", other.get("roles")), "like": content["like"]}
+    return {
+        **merge_recipes(other, content),
+        **own,
+        "roles": content.get("roles", other.get("roles")),
+        "like": content["like"],
+    }
 
 
 def _in_language(name: Any, language: str) -> Any:
@@ -333,7 +340,7 @@ def _first(name: str, data: Path) -> list[Path]:
     for choice in name.split("|"):
         names = _expand(choice.strip())
         for one in names:
-            check_name(Path(one))
+            check_file_name(Path(one))
         paths = [data / one for one in names]
         if all(path.exists() for path in paths):
             return paths

@@ -13,7 +13,7 @@ Scores = Mapping[str, Mapping[str, float]]  # task → metric → score
 
 
 @dataclass(frozen=True)
-class Average:
+class SuiteAverage:
     """A mean over columns of the results table."""
 
     value: float
@@ -26,7 +26,7 @@ class Average:
         return f" ({self.of - len(self.missing)} of {self.of})" if self.missing else ""
 
 
-def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> Average | None:
+def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverage | None:
     """Return the mean over columns: a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column.
 
     A multilingual task is the mean over its languages. None is returned if all columns are missing.
@@ -34,7 +34,7 @@ def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> Average | N
     found = {str(column): _column(suite, column, scores) for column in columns}
     there = [value for value in found.values() if value is not None]
     missing = tuple(name for name, value in found.items() if value is None)
-    return Average(mean(there), len(found), missing) if there else None
+    return SuiteAverage(mean(there), len(found), missing) if there else None
 
 
 def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
@@ -51,13 +51,13 @@ def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
     return scores[name][metric] if metric else mean(scores[name].values())
 
 
-def averages(suite: Suite, scores: Scores) -> dict[str, Average]:
+def averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
     """Return the averages of a suite that have at least one column."""
     found = {name: average(suite, columns, scores) for name, columns in suite.averages.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def group_averages(suite: Suite, scores: Scores) -> dict[str, Average]:
+def group_averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
     """Return the means over the tasks of each group: entailment, common sense, knowledge, reading, logic …"""
     groups: dict[str, list[str]] = {}
     for task in suite.tasks.values():

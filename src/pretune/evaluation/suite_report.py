@@ -6,13 +6,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pretune.evaluation.published_results import legend, references, sources, table
+from pretune.evaluation.published_results import legend, published_results, results_table, sources
 from pretune.evaluation.suite import SuiteTask
 from pretune.evaluation.suite_averages import group_averages
-from pretune.evaluation.suite_runner import Evaluation, spread
+from pretune.evaluation.suite_runner import Evaluation, mean_and_sd
 from pretune.runtime.atomic_io import write_bytes
-from pretune.runtime.html_report import commands, page, paragraph, section, table_of
-from pretune.runtime.html_report import table as page_table
+from pretune.runtime.html_report import command_block, paragraph, render_page, section, wrap_table
+from pretune.runtime.html_report import render_table as page_table
 
 REPORT = "report.html"
 SHOWN = {
@@ -35,7 +35,7 @@ def rows(evaluation: Evaluation) -> list[dict[str, str]]:
     several = any(len(values) > 1 for name in tasks for values in evaluation.tasks[name]["scores"].values())
     scores = evaluation.scores if several else evaluation.means
     mine = {"system": evaluation.system, "split": "/".join(sorted(splits)), "scores": scores}
-    return table(evaluation.suite, [mine], tasks)
+    return results_table(evaluation.suite, [mine], tasks)
 
 
 def notes(evaluation: Evaluation) -> list[str]:
@@ -63,7 +63,7 @@ def costs(evaluation: Evaluation) -> list[dict[str, Any]]:
     return [
         {
             "task": evaluation.suite.tasks[name].title,
-            "score": spread([sum(x) / len(x) for x in zip(*told["scores"].values(), strict=True)])[0],
+            "score": mean_and_sd([sum(x) / len(x) for x in zip(*told["scores"].values(), strict=True)])[0],
             "parameters": f"{told['cost']['parameters']:,.0f}",
             "examples/s": f"{told['cost']['examples_per_second']:,.0f}",
             "peak memory": f"{told['cost']['peak_memory'] / 2**20:,.0f} MiB",
@@ -78,7 +78,7 @@ def seeds(evaluation: Evaluation) -> list[dict[str, Any]]:
     made = []
     for name, told in evaluation.tasks.items():
         for metric, values in told["scores"].items():
-            middle, wide = spread(values)
+            middle, wide = mean_and_sd(values)
             made.append(
                 {
                     "task": evaluation.suite.tasks[name].title,
@@ -98,9 +98,9 @@ def bars(evaluation: Evaluation) -> str:
     lines = []
     for name, task in scored(evaluation).items():
         told, metric = evaluation.tasks[name], task.metrics[0]
-        value, wide = spread(told["scores"][metric])
+        value, wide = mean_and_sd(told["scores"][metric])
         marks = ""
-        for reference in references(evaluation.suite):
+        for reference in published_results(evaluation.suite):
             scores = reference.scores.get(name)
             number = scores.get(metric) if isinstance(scores, dict) else scores if len(task.metrics) == 1 else None
             if isinstance(number, int | float):
@@ -113,7 +113,7 @@ def bars(evaluation: Evaluation) -> str:
             f"<tr><th>{escape(task.title)}</th><td>{escape(metric)}</td><td class=number>{value:.3f} ± {wide:.3f}</td>"
             f'<td style="width:60%">{field}</td></tr>'
         )
-    return table_of(lines)
+    return wrap_table(lines)
 
 
 def write_report(evaluation: Evaluation, out: Path) -> Path:
@@ -150,8 +150,8 @@ def write_report(evaluation: Evaluation, out: Path) -> Path:
         f"{task.title}\n\n{first}" for name, task in tasks.items() if (first := evaluation.tasks[name].get("prompt"))
     ]
     if asked:
-        parts.append(section("First prompts", *map(commands, asked)))
+        parts.append(section("First prompts", *map(command_block, asked)))
     cited = [f"{source}: {', '.join(names)}" for source, names in sources(suite, tasks).items()]
     parts.append(section("Sources", paragraph(f"{suite.title}: {suite.source}"), *map(paragraph, cited)))
-    write_bytes(out / REPORT, page(f"{evaluation.system}: {suite.title}", *parts).encode())
+    write_bytes(out / REPORT, render_page(f"{evaluation.system}: {suite.title}", *parts).encode())
     return out / REPORT

@@ -21,28 +21,28 @@ from typing import Any, Protocol
 
 import torch
 
-from pretune.evaluation.cost import measured
-from pretune.evaluation.in_context import KINDS, Asking, kind_of, load_asked
+from pretune.evaluation.cost import measure_cost
+from pretune.evaluation.in_context import KINDS, InContextLearning, kind_of, load_generative_model
 from pretune.evaluation.submission import write_submission
 from pretune.evaluation.suite import ANSWERS, Suite, SuiteRows, SuiteTask
 from pretune.evaluation.suite_averages import averages, group_averages
-from pretune.evaluation.suite_metrics import official, phenomena
-from pretune.inference.generation.generate import Writer
-from pretune.inference.generation.seq2seq_generation import Rewriter
-from pretune.inference.predict import Answerer, load_trained
+from pretune.evaluation.suite_metrics import phenomena, suite_metrics
+from pretune.inference.generation.generate import TextGenerator
+from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
+from pretune.inference.predict import Predictor, load_task_model
 from pretune.models.model import Model
 from pretune.objectives import Task, task_names
 from pretune.objectives.task import Answer
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.parsing import read_json_lines, read_sealed_json, write_sealed_json
-from pretune.runtime.process_pool import share_out
-from pretune.runtime.progress import say
-from pretune.text.tokenizers.token_cache import remembering
-from pretune.training.jobs.finetuning import Material, Plan, make_plan, read_material
+from pretune.runtime.parsing import read_checksummed_json, read_json_lines, write_checksummed_json
+from pretune.runtime.process_pool import run_jobs
+from pretune.runtime.progress import log_info
+from pretune.text.tokenizers.token_cache import use_token_cache
+from pretune.training.jobs.finetuning import FinetuningJob, TaskData, read_task_data, resolve_finetuning
 from pretune.training.jobs.pretraining_model import count_parameters
-from pretune.training.jobs.several_seeds import one_seed
+from pretune.training.jobs.several_seeds import run_seed
 from pretune.training.run_folder import environment
 from pretune.training.settings import Batching
 
@@ -54,7 +54,7 @@ Answers = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Request:
+class EvaluationJob:
     """An evaluation with all of its settings; `settings` are options of `finetune`, by name."""
 
     model: str
@@ -104,7 +104,7 @@ class Evaluation:
     def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
         """Return mean and standard deviation over seeds, by task and metric."""
         scored = {name: told for name, told in self.tasks.items() if told["scores"]}
-        return {name: {m: spread(x) for m, x in told["scores"].items()} for name, told in scored.items()}
+        return {name: {m: mean_and_sd(x) for m, x in told["scores"].items()} for name, told in scored.items()}
 
     @property
     def means(self) -> dict[str, dict[str, float]]:
@@ -124,16 +124,16 @@ class Evaluation:
         return {**told, "tasks": self.tasks, "missing": self.missing}
 
 
-def spread(values: Sequence[float]) -> tuple[float, float]:
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the standard deviation.
 
-    >>> spread([0.5])
+    >>> mean_and_sd([0.5])
     (0.5, 0.0)
     """
     return mean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def evaluate_suite(request: Request) -> Evaluation:
+def evaluate_suite(request: EvaluationJob) -> Evaluation:
     """Evaluate on all tasks whose files exist and whose kind is supported; the others are reported as skipped."""
     _check_same(request)
     suite, asked = request.suite, request.shots is not None
@@ -148,10 +148,10 @@ def evaluate_suite(request: Request) -> Evaluation:
             del here[name]
     here = {name: task for name, task in here.items() if not task.taught_by or task.taught_by in here}
     for name, why in missing.items():
-        say(f"{suite.tasks[name].title}: skipped, {why}")
+        log_info(f"{suite.tasks[name].title}: skipped, {why}")
     if not here:
         raise PretuneError(f"{request.data}: none of the tasks of {suite.title} whose files exist is supported")
-    writer = writer_of(request)
+    writer = load_generator(request)
     _begin(request)
     for name, task in here.items():  # find bad files before training starts
         if not _finished(request, name):
@@ -167,27 +167,27 @@ def evaluate_suite(request: Request) -> Evaluation:
         jobs = [
             (request, task, taught_by[name], seed) for name, task in teaching.items() for seed in _left(request, task)
         ]
-        say(f"{len(jobs)} seeds of all tasks on {request.devices} devices")
-        share_out(learn_elsewhere, jobs, request.devices)
-    with remembering(request.out / TOKENS):
+        log_info(f"{len(jobs)} seeds of all tasks on {request.devices} devices")
+        run_jobs(train_in_worker, jobs, request.devices)
+    with use_token_cache(request.out / TOKENS):
         for number, (name, task) in enumerate(teaching.items(), 1):
             taught = taught_by[name]
-            say(f"{task.title} ({number} of {len(teaching)})")
+            log_info(f"{task.title} ({number} of {len(teaching)})")
             evaluate_task(request, task, taught, writer)
-    found = {name: read_sealed_json(request.out / name / RESULT, "the result of a task") for name in here}
+    found = {name: read_checksummed_json(request.out / name / RESULT, "the result of a task") for name in here}
     evaluation = Evaluation(suite, request.model, found, missing, request.shots)
     submit(request, here)
     write_json(request.out / RESULTS, evaluation.describe())
     return evaluation
 
 
-def _check_same(request: Request) -> dict[str, Any]:
+def _check_same(request: EvaluationJob) -> dict[str, Any]:
     """Raise an error if the folder has an evaluation with other settings; return the settings to write."""
     path = request.out / ASKED
     told: dict[str, Any] = json.loads(json.dumps(request.told()))
     if not path.is_file():
         return told
-    before = read_sealed_json(path, "the settings of an evaluation")
+    before = read_checksummed_json(path, "the settings of an evaluation")
     different = [key for key in told if before.get(key) != told[key] and key != "versions"]
     old = before.get("versions", {})
     different += [name for name, version in told["versions"].items() if old.get(name, version) != version]
@@ -198,15 +198,15 @@ def _check_same(request: Request) -> dict[str, Any]:
     return {**told, "versions": {**old, **told["versions"]}}
 
 
-def _begin(request: Request) -> None:
+def _begin(request: EvaluationJob) -> None:
     """Write the settings, so that the same command resumes and another one is refused."""
-    write_sealed_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
+    write_checksummed_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
 
 
 # -- a task ---------------------------------------------------------------------------------------------------------
 
 
-class Way(Protocol):
+class AnsweringMethod(Protocol):
     """A way for a model to answer a task: fine-tuning or in-context learning."""
 
     @property
@@ -224,9 +224,9 @@ class Way(Protocol):
 class FineTuning:
     """Fine-tuning on a task, and prediction with the fine-tuned model."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FinetuningJob) -> None:
         self.plan, self.device = plan, choose_device(plan.device)
-        self.material: Material | None = None
+        self.material: TaskData | None = None
         self.loaded: tuple[Path, Model, Task] | None = None
 
     @property
@@ -237,34 +237,37 @@ class FineTuning:
 
     def learn(self, seed: int, folder: Path) -> bool:
         """Fine-tune with a seed."""
-        self.material = self.material or read_material(self.plan)
-        return one_seed(replace(self.plan, seed=seed, out=folder), self.material) is not None
+        self.material = self.material or read_task_data(self.plan)
+        return run_seed(replace(self.plan, seed=seed, out=folder), self.material) is not None
 
     def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
         """Load the fine-tuned model of a seed and return a function that predicts the answers to some rows."""
         if self.loaded is None or self.loaded[0] != folder:
-            self.loaded = folder, *load_trained(folder)
+            self.loaded = folder, *load_task_model(folder)
         _, model, objective = self.loaded
         length = min(self.plan.batch.length or 128, model.longest or 1 << 30)
         columns = {role: name for role, name in task.columns.items() if role not in ANSWERS}
-        answerer = Answerer(model, objective, objective.read(rows.file, columns, answered=False), length)
+        answerer = Predictor(model, objective, objective.read(rows.file, columns, answered=False), length)
         return lambda: answerer(self.device)
 
 
 def evaluate_task(
-    request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], writer: Writer | Rewriter | None = None
+    request: EvaluationJob,
+    task: SuiteTask,
+    taught: Mapping[str, SuiteTask],
+    writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> None:
     """Fine-tune on a task (or prompt for it) with each seed, and answer it and the tasks that use its model."""
     if all(_finished(request, name) for name in taught):
-        say(f"{task.title}: already finished")
+        log_info(f"{task.title}: already finished")
         return
     rows = {name: _rows(request.out, own) for name, own in taught.items()}
-    way = way_to(request, task, rows[task.name], writer)
+    way = answering_method(request, task, rows[task.name], writer)
     for seed in _left(request, task):
-        say(f"seed {seed} ({seed - request.seed + 1} of {request.seeds})")
+        log_info(f"seed {seed} ({seed - request.seed + 1} of {request.seeds})")
         learn_seed(way, _seed_folder(request, task, seed), rows, taught)
     folders = [_seed_folder(request, task, request.seed + number) for number in range(request.seeds)]
-    learned = [folder for folder in folders if read_sealed_json(folder / COST, "the cost of a seed")]
+    learned = [folder for folder in folders if read_checksummed_json(folder / COST, "the cost of a seed")]
     if not learned:
         raise PretuneError(f"{request.out / task.name}: all {request.seeds} seeds failed; lower the learning rate")
     best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
@@ -274,58 +277,63 @@ def evaluate_task(
     for name, other in taught.items():
         there = other.scored in rows[name]
         told = _result(other, rows[name], learned, request.seeds) if there else {"scores": {}, "seeds": request.seeds}
-        write_sealed_json(request.out / name / RESULT, {**told, "best": int(best.name)})
+        write_checksummed_json(request.out / name / RESULT, {**told, "best": int(best.name)})
     if not request.keep:
         for folder in folders:
             for weights in (path for pattern in WEIGHTS for path in folder.glob(pattern)):
                 weights.unlink()
 
 
-def way_to(
-    request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows], writer: Writer | Rewriter | None = None
-) -> Way:
+def answering_method(
+    request: EvaluationJob,
+    task: SuiteTask,
+    rows: Mapping[str, SuiteRows],
+    writer: TextGenerator | Seq2SeqGenerator | None = None,
+) -> AnsweringMethod:
     """Return the way in which a task is answered: in-context learning if there is a generator, else fine-tuning."""
     if writer is None:
-        return FineTuning(plan_of(request, task, rows))
-    return Asking(writer, task, rows, request.shots or 0)
+        return FineTuning(finetuning_job(request, task, rows))
+    return InContextLearning(writer, task, rows, request.shots or 0)
 
 
 def learn_seed(
-    way: Way, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
+    way: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
 ) -> None:
     """Train with the seed of a folder and predict the scored splits; `cost.json` marks it as done."""
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
-    write_sealed_json(folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {})
+    write_checksummed_json(
+        folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {}
+    )
 
 
-def learn_elsewhere(request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
+def train_in_worker(request: EvaluationJob, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
     """Train and predict for one seed in another process."""
-    with remembering(request.out / TOKENS):
+    with use_token_cache(request.out / TOKENS):
         rows = {name: _rows(request.out, own) for name, own in taught.items()}
-        way = way_to(request, task, rows[task.name], writer_of(request))
+        way = answering_method(request, task, rows[task.name], load_generator(request))
         learn_seed(way, _seed_folder(request, task, seed), rows, taught)
 
 
-def writer_of(request: Request) -> Writer | Rewriter | None:
+def load_generator(request: EvaluationJob) -> TextGenerator | Seq2SeqGenerator | None:
     """Return the generative model for in-context learning; None for fine-tuning."""
     if request.shots is None:
         return None
-    return load_asked(request.model, request.device, bool(request.settings.get("partial")))
+    return load_generative_model(request.model, request.device, bool(request.settings.get("partial")))
 
 
-def _left(request: Request, task: SuiteTask) -> list[int]:
+def _left(request: EvaluationJob, task: SuiteTask) -> list[int]:
     """Return the seeds of a task that are not finished."""
     seeds = range(request.seed, request.seed + request.seeds)
     return [seed for seed in seeds if not (_seed_folder(request, task, seed) / COST).is_file()]
 
 
-def _seed_folder(request: Request, task: SuiteTask, seed: int) -> Path:
+def _seed_folder(request: EvaluationJob, task: SuiteTask, seed: int) -> Path:
     return request.out / task.name / "seeds" / str(seed)
 
 
-def _finished(request: Request, name: str) -> bool:
+def _finished(request: EvaluationJob, name: str) -> bool:
     path = request.out / name / RESULT
-    return path.is_file() and read_sealed_json(path, "the result of a task")["seeds"] >= request.seeds
+    return path.is_file() and read_checksummed_json(path, "the result of a task")["seeds"] >= request.seeds
 
 
 def rows_path(out: Path, task: str, split: str) -> Path:
@@ -339,7 +347,7 @@ def _rows(out: Path, task: SuiteTask) -> dict[str, SuiteRows]:
     return {s: SuiteRows(task, s, path, read_lines(path)) for s, path in paths.items() if path.is_file()}
 
 
-def plan_of(request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows]) -> Plan:
+def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, SuiteRows]) -> FinetuningJob:
     """Return the fine-tuning job of a task, with the task's maximum length unless another one is given."""
     settings = dict(request.settings)
     batch = settings.pop("batch", None)
@@ -366,23 +374,23 @@ def plan_of(request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows]) ->
     }
     if task.length is not None and (batch is None or batch.length is None):
         batch = replace(batch or Batching(), length=task.length)
-    return make_plan(request.model, {**given, "batch": batch})
+    return resolve_finetuning(request.model, {**given, "batch": batch})
 
 
 def answer_with(
-    way: Way, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
+    way: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
 ) -> dict[str, dict[str, Any]]:
     """Write the answers of a seed to some splits and return their cost by task."""
     costs: dict[str, dict[str, Any]] = {}
     for name, (own, splits) in wanted.items():
         for split, rows in splits.items():
             ready = way.ready(folder, own, rows)
-            with measured(way.device) as cost:
+            with measure_cost(way.device) as cost:
                 answers = ready()
             if len(answers) != len(rows):
                 raise PretuneError(f"{rows.file}: the model gave {len(answers)} answers to {len(rows)} examples")
             write_lines(folder / "answers" / f"{name}.{split}.jsonl", answers)
-            if isinstance(way, Asking):
+            if isinstance(way, InContextLearning):
                 write_bytes(folder / "answers" / f"{name}.{split}.prompt.txt", way.prompt.encode("utf-8", "replace"))
             costs[name] = {
                 "parameters": count_parameters(way.model),
@@ -394,8 +402,10 @@ def answer_with(
 
 def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], seeds: int) -> dict[str, Any]:
     scored = rows[task.scored]
-    each = [official(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders]
-    costs = [read_sealed_json(folder / COST, "the cost of a seed")[task.name] for folder in folders]
+    each = [
+        suite_metrics(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders
+    ]
+    costs = [read_checksummed_json(folder / COST, "the cost of a seed")[task.name] for folder in folders]
     told: dict[str, Any] = {
         "split": task.scored,
         "examples": len(scored),
@@ -413,7 +423,7 @@ def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Pa
 
 
 def _decides(task: SuiteTask, rows: SuiteRows, folder: Path) -> float:
-    return mean(official(task.metrics, rows.rows, read_answers(folder, task.name, task.scored)).values())
+    return mean(suite_metrics(task.metrics, rows.rows, read_answers(folder, task.name, task.scored)).values())
 
 
 def read_answers(folder: Path, task: str, split: str) -> Answers:
@@ -434,11 +444,11 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 # -- the suite ------------------------------------------------------------------------------------------------------
 
 
-def submit(request: Request, tasks: Mapping[str, SuiteTask]) -> list[str]:
+def submit(request: EvaluationJob, tasks: Mapping[str, SuiteTask]) -> list[str]:
     """Write the submission if there are answers to official test sets; return the tasks that it lacks."""
     answered = {}
     for name, task in tasks.items():
-        best = read_sealed_json(request.out / name / RESULT, "the result of a task")["best"]
+        best = read_checksummed_json(request.out / name / RESULT, "the result of a task")["best"]
         path = request.out / (task.taught_by or name) / "seeds" / str(best) / "answers" / f"{name}.test.jsonl"
         if path.is_file() and task.submission:
             answered[name] = (read_lines(rows_path(request.out, name, "test")), read_lines(path))
@@ -446,5 +456,5 @@ def submit(request: Request, tasks: Mapping[str, SuiteTask]) -> list[str]:
         return []
     missing = write_submission(request.out / SUBMISSION, request.suite, answered)
     lacks = f"; the server also requires {', '.join(request.suite.tasks[n].title for n in missing)}" if missing else ""
-    say(f"submission: {request.out / SUBMISSION}{lacks}")
+    log_info(f"submission: {request.out / SUBMISSION}{lacks}")
     return missing

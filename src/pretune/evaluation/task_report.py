@@ -8,18 +8,26 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pretune.evaluation.baselines import controls
-from pretune.evaluation.bootstrap import COVERAGE, intervals
+from pretune.evaluation.baselines import trivial_baselines
+from pretune.evaluation.bootstrap import COVERAGE, bootstrap_intervals
 from pretune.evaluation.calibration import calibration
 from pretune.evaluation.learning_curve import FILE as CURVE
 from pretune.metrics import positive_class, score
-from pretune.metrics.per_example import Judged
+from pretune.metrics.per_example import JudgedAnswer
 from pretune.runtime.atomic_io import write_bytes
-from pretune.runtime.html_report import Line, chart, page, paragraph, section, table, table_of
+from pretune.runtime.html_report import (
+    ChartLine,
+    paragraph,
+    render_chart,
+    render_page,
+    render_table,
+    section,
+    wrap_table,
+)
 from pretune.runtime.parsing import read_json, read_json_lines
 from pretune.runtime.progress import progress
-from pretune.training.jobs.finetuning import ANSWERS, Material
-from pretune.training.jobs.multitask import Tasks, answers_file
+from pretune.training.jobs.finetuning import DEV_PREDICTIONS, TaskData
+from pretune.training.jobs.multitask import MultitaskData, answers_file
 from pretune.training.run_folder import Run
 
 REPORT = "report.html"
@@ -32,7 +40,7 @@ class TaskReport:
     """The contents of the report of one task."""
 
     run: Run
-    material: Material
+    material: TaskData
     answers: list[dict[str, Any]]
     name: str = ""  # of the task, where the run has several
 
@@ -43,14 +51,14 @@ class TaskReport:
         return self.material.task.kind in kinds and all("label" in answer for answer in self.answers)
 
     @cached_property
-    def judged(self) -> list[Judged]:
+    def judged(self) -> list[JudgedAnswer]:
         """Return every answer with the gold answer and its quality."""
         return self.material.task.judge(self.answers, self.material.dev)
 
     def scores(self) -> list[dict[str, Any]]:
         """Return each metric with its confidence interval, and its mean and standard deviation over seeds."""
         task, dev = self.material.task, self.material.dev
-        sure, positive = intervals(task, self.answers, dev), positive_class(task)
+        sure, positive = bootstrap_intervals(task, self.answers, dev), positive_class(task)
         seeds = self.run.results.get("seeds", {})
         rows = []
         for name, value in score(task, self.answers, dev).items():
@@ -66,7 +74,7 @@ class TaskReport:
     def controls(self) -> list[dict[str, Any]]:
         """Return the scores of the model and of the trivial baselines."""
         task, rows, dev = self.material.task, self.material.rows, self.material.dev
-        given = {"this model": self.answers, **controls(task, rows, dev)}
+        given = {"this model": self.answers, **trivial_baselines(task, rows, dev)}
         return [{"learner": name, **score(task, answers, dev)} for name, answers in given.items()]
 
     def confusion(self) -> str:
@@ -85,18 +93,18 @@ class TaskReport:
                 color = f"47,111,222,{0.75 * share:.2f}" if given == right else f"217,66,43,{0.75 * share:.2f}"
                 cells.append(f'<td class=number style="background:rgba({color})">{counts[right, given]}</td>')
             lines.append(f"<tr><th>{escape(right)}</th>{''.join(cells)}</tr>")
-        return table_of(lines)
+        return wrap_table(lines)
 
     def sureness(self) -> str:
         """Return the reliability diagram and the calibration error."""
         sure = [(judged.sure, judged.good >= 1) for judged in self.judged if judged.sure is not None]
         error, bins = calibration([sure for sure, _ in sure], [right for _, right in sure])
         lines = [
-            Line("this model", [(bin.sure, bin.right) for bin in bins]),
-            Line("perfect calibration", [(0.0, 0.0), (1.0, 1.0)], faint=True),
+            ChartLine("this model", [(bin.sure, bin.right) for bin in bins]),
+            ChartLine("perfect calibration", [(0.0, 0.0), (1.0, 1.0)], faint=True),
         ]
         text = f"Expected calibration error {error:.3f}: the mean difference between confidence and accuracy."
-        return paragraph(text) + chart(lines, across="confidence", up="accuracy")
+        return paragraph(text) + render_chart(lines, across="confidence", up="accuracy")
 
     def worst(self) -> list[dict[str, Any]]:
         """Return the worst answers, those with the highest confidence first."""
@@ -114,7 +122,7 @@ class TaskReport:
         """Return the chart of the training loss."""
         name = self.material.task.name
         points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
-        return chart([Line("training loss", points)], across="steps", up="loss") if len(points) > 1 else ""
+        return render_chart([ChartLine("training loss", points)], across="steps", up="loss") if len(points) > 1 else ""
 
     def sections(self) -> list[str]:
         """Return all sections of the report."""
@@ -129,15 +137,15 @@ class TaskReport:
                 "examples, so its score is optimistic: expect the mean."
             )
         title = f"{self.name}: scores" if self.name else "Scores"
-        parts = [section(title, *map(paragraph, told), table(self.scores()))]
+        parts = [section(title, *map(paragraph, told), render_table(self.scores()))]
         if len(beside := self.controls()) > 1:
-            parts.append(section("Trivial baselines", table(beside, best=None)))
+            parts.append(section("Trivial baselines", render_table(beside, best=None)))
         if self.classifies and len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
             parts.append(section("Confusion matrix", self.confusion()))
         if all(judged.sure is not None for judged in self.judged):
             parts.append(section("Calibration", self.sureness()))
         if worst := self.worst():
-            parts.append(section("Worst answers", table(worst)))
+            parts.append(section("Worst answers", render_table(worst)))
         parts.append(section("Training", self.curve()))
         if (points := self.run.folder / CURVE).is_file() and not self.name:
             parts.append(self.by_labels(read_json(points)))
@@ -148,18 +156,18 @@ class TaskReport:
         learners = [name for name in points[0] if name != "examples"]
         lines = []
         for name in learners:
-            lines += [Line(name, [(point["examples"], point[name]["mean"]) for point in points])]
+            lines += [ChartLine(name, [(point["examples"], point[name]["mean"]) for point in points])]
             many = min(len(point[name]["each"]) for point in points)
             if many > 1:
                 each = ([(point["examples"], point[name]["each"][i]) for point in points] for i in range(many))
-                lines += [Line(name, one, faint=True) for one in each]
+                lines += [ChartLine(name, one, faint=True) for one in each]
         rows = [
             {"examples": f"{point['examples']:,}"}
             | {name: f"{point[name]['mean']:.4f} ± {point[name]['sd']:.4f}" for name in learners}
             for point in points
         ]
-        drawn = chart(lines, across="examples", up=self.material.decides) if len(points) > 1 else ""
-        return section("Learning curve", table(rows), drawn)
+        drawn = render_chart(lines, across="examples", up=self.material.primary_metric) if len(points) > 1 else ""
+        return section("Learning curve", render_table(rows), drawn)
 
 
 def short(text: str) -> str:
@@ -167,12 +175,12 @@ def short(text: str) -> str:
     return text if len(text) < 300 else text[:297] + "…"
 
 
-def write_report(run: Run, material: Material | Tasks) -> Path | None:
+def write_report(run: Run, material: TaskData | MultitaskData) -> Path | None:
     """Write the report of a run that has a dev set and return its path."""
-    tasks = {"": material} if isinstance(material, Material) else material.parts
+    tasks = {"": material} if isinstance(material, TaskData) else material.parts
     reports = []
     for name, one in tasks.items():
-        path = run.folder / (answers_file(name) if name else ANSWERS)
+        path = run.folder / (answers_file(name) if name else DEV_PREDICTIONS)
         if one.dev is not None and path.is_file():
             answers = list(read_json_lines(path))
             reports.append(TaskReport(run, one, answers, name))
@@ -180,6 +188,6 @@ def write_report(run: Run, material: Material | Tasks) -> Path | None:
         return None
     with progress("report"):
         sections = [part for report in reports for part in report.sections()]
-        content = page(f"{run.folder.name}: {', '.join(one.task.name for one in tasks.values())}", *sections)
+        content = render_page(f"{run.folder.name}: {', '.join(one.task.name for one in tasks.values())}", *sections)
     write_bytes(run.folder / REPORT, content.encode())
     return run.folder / REPORT

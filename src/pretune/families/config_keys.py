@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Read by `pretune.models`: the family and the heads of a folder, and the names of the classes.
-DESCRIPTION = frozenset(
+DESCRIPTIVE_KEYS = frozenset(
     {
         "architectures",
         "model_type",
@@ -142,10 +142,10 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "transformers.js_config",
     ),
 }
-HARMLESS: Mapping[str, str] = {key: reason for reason, keys in _REASONS.items() for key in keys}
+IGNORED_KEYS: Mapping[str, str] = {key: reason for reason, keys in _REASONS.items() for key in keys}
 
 # Maps unsupported keys to what they mean and what to do. Empty values have no effect and are accepted.
-REFUSED: Mapping[str, str] = {
+UNSUPPORTED_KEYS: Mapping[str, str] = {
     "auto_map": "the model needs custom code; remove the key if its architecture is that of its family",
     "quantization_config": "the weights have a quantization that pretune does not support; save them unquantized first",
     "adapters": "adapters are not supported; merge them into the model first",
@@ -159,10 +159,10 @@ REFUSED: Mapping[str, str] = {
 }
 
 # The supported values for encoders: `transformers` has one class for encoders and causal decoders.
-ENCODER: Mapping[str, Sequence[Any]] = {
+ENCODER_VALUES: Mapping[str, Sequence[Any]] = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
 }
 # The supported values for decoders without an encoder, whatever `is_decoder` says.
-DECODER: Mapping[str, Sequence[Any]] = {"add_cross_attention": (False,), "is_encoder_decoder": (False,)}
+DECODER_VALUES: Mapping[str, Sequence[Any]] = {"add_cross_attention": (False,), "is_encoder_decoder": (False,)}

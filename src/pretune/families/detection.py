@@ -11,7 +11,7 @@ from pretune.families.registry import known_families
 from pretune.runtime.errors import PretuneError
 
 
-def recognize_family(
+def detect_family(
     content: Mapping[str, Any], class_name: str, names: Callable[[], Iterable[str]], where: str
 ) -> tuple[Family, str]:
     """Return the family of a config.json without `model_type`, and the evidence for it, in words.

@@ -10,9 +10,9 @@ from typing import Any, get_origin, get_type_hints
 from pretune.backbones.backbone import Backbone
 from pretune.families.checkpoint_names import NameTable
 from pretune.families.config_bounds import check_bounds
-from pretune.families.config_keys import DESCRIPTION, HARMLESS, REFUSED
+from pretune.families.config_keys import DESCRIPTIVE_KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS
 from pretune.runtime.errors import LONGEST_QUOTE, PretuneError, shorten
-from pretune.runtime.parsing import as_tuples, conform
+from pretune.runtime.parsing import as_tuples, validate_schema
 from pretune.text.tokenizers.template import Template
 
 # The values of a config.json key that a family supports, or a function that computes them from the configuration.
@@ -109,7 +109,7 @@ class Family:
                     f"{where}: {alias} is {_json(value)}, but {key}, which means the same, is {_json(given[key])}; "
                     "correct one of them"
                 )
-        for key, meaning in REFUSED.items():
+        for key, meaning in UNSUPPORTED_KEYS.items():
             if content.get(key):
                 raise PretuneError(f"{where}: {key}: {meaning}")
         known = get_type_hints(self.config)
@@ -130,7 +130,7 @@ class Family:
     def unknown_keys(self, content: Mapping[str, Any]) -> list[str]:
         """Return the keys of a config.json that the family does not account for and that may change the output."""
         known = {field.name for field in fields(self.config)}
-        known |= {*DESCRIPTION, *HARMLESS, *REFUSED, *self.aliases, *self.supported, *self.harmless}
+        known |= {*DESCRIPTIVE_KEYS, *IGNORED_KEYS, *UNSUPPORTED_KEYS, *self.aliases, *self.supported, *self.harmless}
         return sorted(key for key, value in content.items() if key not in known and value is not None)
 
     def heads_of(self, class_name: str) -> frozenset[str]:
@@ -151,4 +151,4 @@ def _typed(value: Any, expected: Any, where: str) -> Any:
     """Return a value of config.json as the type of its key, or raise an error."""
     if expected is bool and value in (0, 1):  # some files write booleans as numbers
         return bool(value)
-    return conform(as_tuples(value) if get_origin(expected) is tuple else value, expected, where)
+    return validate_schema(as_tuples(value) if get_origin(expected) is tuple else value, expected, where)

@@ -16,42 +16,47 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.inference.generation.generate import Decoding, Reader, Writer
-from pretune.inference.generation.generate_answers import around, ids_of, in_batches, write_for
-from pretune.inference.generation.seq2seq_generation import Rewriter, reads_and_writes
-from pretune.inference.generation.stop_strings import ends_at
-from pretune.inference.predict import Answerer
+from pretune.inference.generation.generate import DecodingSession, GenerationConfig, TextGenerator
+from pretune.inference.generation.generate_answers import (
+    generate_for_sequences,
+    generation_batches,
+    sequence_ids,
+    target_frame,
+)
+from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
+from pretune.inference.generation.stop_strings import stop_condition
+from pretune.inference.predict import Predictor
 from pretune.metrics.classification import classification_metrics
 from pretune.metrics.generated_text import exact_match
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.references import find_folder
-from pretune.objectives import alone, parse_objective
+from pretune.objectives import parse_objective, single_objective
 from pretune.objectives.task import Answer
 from pretune.objectives.tasks.prompt import Prompt
 from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import permutation
-from pretune.text.examples.clozes import Cloze, name_words
-from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequence_parts import Part, compose
+from pretune.text.examples.clozes import Cloze, verbalizer_words
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.packing.sequence_parts import Part, compose_sequences
 from pretune.text.packing.sequences import Arrangement, Sequences, collate
 
-EMPTY = ("N/A", "[MASK]", "")  # texts without content, as in the paper
+CONTENT_FREE_TEXTS = ("N/A", "[MASK]", "")  # texts without content, as in the paper
 LENGTH = 1024  # tokens of input, for models without a maximal length
-BETWEEN = "\n\n"  # between examples
+EXAMPLE_SEPARATOR = "\n\n"  # between examples
 
 
 @dataclass(frozen=True)
-class Question:
+class ClozeQuestion:
     """A cloze, the labels to choose from (none: the answer is generated), and labeled examples to show first."""
 
     cloze: str
     labels: Sequence[str] = ()
     words: str = ""  # what fills the gap for each label (the verbalizer); "": the labels themselves
-    shown: Labeled | None = None
+    shown: LabeledRows | None = None
     calibrate: bool = False
     tokens: int = 20  # the most tokens of a generated answer
     before: str = ""  # an instruction before all examples
@@ -71,36 +76,40 @@ class Question:
             )
 
 
-def make_asker(reference: str | Path, question: Question, partial: bool = False) -> Callable[[Labeled], list[Answer]]:
+def load_cloze_predictor(
+    reference: str | Path, question: ClozeQuestion, partial: bool = False
+) -> Callable[[LabeledRows], list[Answer]]:
     """Load a model and return a function that answers a question for each row, in order."""
-    if not is_masked(reference):
-        return Asker(load_writer(reference, partial=partial), question)
+    if not is_masked_language_model(reference):
+        return ClozePredictor(load_text_generator(reference, partial=partial), question)
     if question.shown is not None or not question.labels:
         raise PretuneError(
             f"{reference}: this masked language model fills one gap with a word; give the answers to choose from, "
             "and no examples"
         )
     task: Any = Prompt(question.cloze, question.words, tuple(question.labels))
-    model = load_model(reference, alone(task), partial=partial)
-    model.need_trained(task.name, reference, "pretrain it with mlm first")
+    model = load_model(reference, single_objective(task), partial=partial)
+    model.require_trained(task.name, reference, "pretrain it with mlm first")
     device = choose_device()
 
-    def fill(rows: Labeled) -> list[Answer]:
-        answers = Answerer(model, task, rows).say_cut()(device)
+    def fill(rows: LabeledRows) -> list[Answer]:
+        answers = Predictor(model, task, rows).report_truncated()(device)
         if not question.calibrate:
             return answers
-        return calibrated(answers, Answerer(model, task, saying_nothing(rows))(device))
+        return calibrate_answers(answers, Predictor(model, task, content_free_rows(rows))(device))
 
     return fill
 
 
-def load_writer(reference: str | Path, device: str | None = None, partial: bool = False) -> Writer | Rewriter:
+def load_text_generator(
+    reference: str | Path, device: str | None = None, partial: bool = False
+) -> TextGenerator | Seq2SeqGenerator:
     """Load a decoder or an encoder-decoder for generation."""
-    kind: type[Writer | Rewriter] = Rewriter if reads_and_writes(reference) else Writer
+    kind: type[TextGenerator | Seq2SeqGenerator] = Seq2SeqGenerator if is_encoder_decoder(reference) else TextGenerator
     return kind.load(reference, device, partial)
 
 
-def is_masked(reference: str | Path) -> bool:
+def is_masked_language_model(reference: str | Path) -> bool:
     """Return whether a model is a masked language model rather than a generative one."""
     family, content = read_config(find_folder(reference))
     objective = content.get("pretune", {}).get("objective")
@@ -111,28 +120,28 @@ def is_masked(reference: str | Path) -> bool:
     return bool(trained & {"mlm", "prompt"}) or frozenset({"mlm"}) in family.classes
 
 
-def saying_nothing(rows: Labeled) -> Labeled:
+def content_free_rows(rows: LabeledRows) -> LabeledRows:
     """Return rows of texts without content, with the columns of the given rows."""
-    texts = list(EMPTY)
+    texts = list(CONTENT_FREE_TEXTS)
     more = dict.fromkeys(rows.more, texts)
-    return Labeled(Path("nothing"), {}, texts, None if rows.pairs is None else texts, more=more)
+    return LabeledRows(Path("nothing"), {}, texts, None if rows.pairs is None else texts, more=more)
 
 
-def calibrated(answers: Sequence[Answer], empty: Sequence[Answer]) -> list[Answer]:
+def calibrate_answers(answers: Sequence[Answer], empty: Sequence[Answer]) -> list[Answer]:
     """Divide the probabilities of answers by the mean ones for texts without content, and normalize.
 
     >>> half = {"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}
-    >>> calibrated([half], [half])[0]["probabilities"]
+    >>> calibrate_answers([half], [half])[0]["probabilities"]
     {'a': 0.5, 'b': 0.5}
     """
     labels = list(empty[0]["probabilities"])
     shares = np.array([[answer["probabilities"][label] for label in labels] for answer in answers])
     usual = np.array([[answer["probabilities"][label] for label in labels] for answer in empty])
     shares = shares / (usual / usual.sum(-1, keepdims=True)).mean(0)
-    return [as_answer(labels, row) for row in shares / shares.sum(-1, keepdims=True)]
+    return [label_answer(labels, row) for row in shares / shares.sum(-1, keepdims=True)]
 
 
-def as_answer(labels: Sequence[str], shares: Array) -> Answer:
+def label_answer(labels: Sequence[str], shares: Array) -> Answer:
     """Return the most likely label with its probability, and the probabilities of all labels."""
     return {
         "label": labels[int(shares.argmax())],
@@ -141,51 +150,53 @@ def as_answer(labels: Sequence[str], shares: Array) -> Answer:
     }
 
 
-class Asker:
+class ClozePredictor:
     """A generative model and a question to answer for rows of texts.
 
     An encoder-decoder reads everything before the gap and writes the answer.
     """
 
-    def __init__(self, writer: Writer | Rewriter, question: Question) -> None:
+    def __init__(self, writer: TextGenerator | Seq2SeqGenerator, question: ClozeQuestion) -> None:
         self.model, self.question = writer.model, question
-        self.task = writer.task if isinstance(writer, Rewriter) else None  # defines the templates of an encoder-decoder
+        self.task = (
+            writer.task if isinstance(writer, Seq2SeqGenerator) else None
+        )  # defines the templates of an encoder-decoder
         self.device = writer.device
 
     @torch.inference_mode()
-    def __call__(self, rows: Labeled) -> list[Answer]:
+    def __call__(self, rows: LabeledRows) -> list[Answer]:
         """Return one answer per row, in order."""
         if not self.question.labels:
             return [{"answer": text} for text in self.write(rows)]
         answers = self.choose(rows)
-        return calibrated(answers, self.choose(saying_nothing(rows))) if self.question.calibrate else answers
+        return calibrate_answers(answers, self.choose(content_free_rows(rows))) if self.question.calibrate else answers
 
-    def choose(self, rows: Labeled) -> list[Answer]:
+    def choose(self, rows: LabeledRows) -> list[Answer]:
         """Return the most likely label of each row."""
         labels = self.question.labels
-        words = [name_words(self.question.words, labels)] * len(rows)
-        return [as_answer(labels, shares_of(scores)) for scores in self.rank(rows, words)]
+        words = [verbalizer_words(self.question.words, labels)] * len(rows)
+        return [label_answer(labels, to_probabilities(scores)) for scores in self.rank(rows, words)]
 
     # -- input ------------------------------------------------------------------------------------------------------
 
-    def cloze(self, rows: Labeled) -> Cloze:
+    def cloze(self, rows: LabeledRows) -> Cloze:
         """Return the cloze, parsed for the columns of some rows."""
         return Cloze.parse(self.question.cloze, rows.pairs is not None, rows.more)
 
-    def lay_out(self, rows: Labeled, spare: int) -> Arrangement:
+    def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
         """Return one input sequence per row: the examples, and the cloze up to its gap.
 
         Texts are truncated so that `spare` more tokens fit.
         """
-        tokenizer, template = self.model.need_tokenizer(), self.model.family.template
+        tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         cloze = self.cloze(rows)
         length = (self.model.backbone.longest or LENGTH) - (0 if template.target else spare)
         frame = template.single if template.target else template.single[: template.single.index("A") + 1]
         shown = tuple(tokenizer.encode(self.shown(cloze, length // 2)))
         parts: list[Part] = [*([shown] if shown else []), *cloze.before().parts(rows, tokenizer)]
         if len(frame) == 1 and all(isinstance(part, list) for part in parts):  # an empty text starts as documents do
-            frame = (*[role for role in template.for_documents.single if role != "A"][-1:], "A")
-        laid = compose(parts, tokenizer, frame, length)
+            frame = (*[role for role in template.document_template.single if role != "A"][-1:], "A")
+        laid = compose_sequences(parts, tokenizer, frame, length)
         if not laid.lengths.all():
             raise PretuneError(
                 f"the text is empty, and {self.model.family.name} has no start token to begin with; give a few words"
@@ -194,13 +205,13 @@ class Asker:
 
     def shown(self, cloze: Cloze, most: int) -> str:
         """Return what precedes the cloze: the instruction, and as many of the last examples as fit into `most` tokens."""
-        tokenizer, examples = self.model.need_tokenizer(), self.examples(cloze)
+        tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
-            text = "".join(part + BETWEEN for part in [self.question.before, *examples[dropped:]] if part)
+            text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)
             if dropped == len(examples) or len(tokenizer.encode(text)) <= most:
                 break
         if dropped:
-            say(f"only {len(examples) - dropped} of {len(examples)} examples fit into half of the model's input")
+            log_info(f"only {len(examples) - dropped} of {len(examples)} examples fit into half of the model's input")
         return text
 
     def examples(self, cloze: Cloze) -> list[str]:
@@ -209,10 +220,12 @@ class Asker:
         if shown is None:
             return []
         assert shown.labels is not None
-        words = dict(zip(self.question.labels, name_words(self.question.words, self.question.labels), strict=True))
+        words = dict(
+            zip(self.question.labels, verbalizer_words(self.question.words, self.question.labels), strict=True)
+        )
         return [cloze.fill(shown, row, words.get(label, label)) for row, label in enumerate(shown.labels)]
 
-    def prompt(self, rows: Labeled, row: int = 0) -> str:
+    def prompt(self, rows: LabeledRows, row: int = 0) -> str:
         """Return the prompt of a row as text, before any truncation of its texts."""
         cloze = self.cloze(rows)
         length = self.model.backbone.longest or LENGTH
@@ -221,14 +234,14 @@ class Asker:
     # -- answers ----------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def rank(self, rows: Labeled, answers: Sequence[Sequence[str]], each_token: bool = False) -> list[Array]:
+    def rank(self, rows: LabeledRows, answers: Sequence[Sequence[str]], each_token: bool = False) -> list[Array]:
         """Return for each row the log-likelihoods of its answers, (answers,): sums over tokens or, with `each_token`, means."""
         space = "" if self.task else self.cloze(rows).space
         spelled = self.spell({answer: space + answer for some in answers for answer in some})
         words = [[spelled[answer] for answer in some] for some in answers]
         longest = max(map(len, spelled.values()))
         scores = [np.zeros(len(some)) for some in words]
-        for read in in_batches(self.lay_out(rows, longest), longest, max(map(len, words))):
+        for read in generation_batches(self.tokenize_examples(rows, longest), longest, max(map(len, words))):
             chosen = read.index.tolist()
             reader, prompts = self.begin(read, longest)
             logits = reader.read(prompts).log_softmax(-1).cpu()
@@ -241,25 +254,25 @@ class Asker:
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
         """Return the tokens of each answer."""
-        tokenizer = self.model.need_tokenizer().target
+        tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
             if not ids:
                 raise PretuneError(f"answer {answer!r}: this tokenizer finds no token in it; choose another word")
         return found
 
-    def begin(self, read: Sequences, more: int) -> tuple[Reader, list[list[int]]]:
+    def begin(self, read: Sequences, more: int) -> tuple[DecodingSession, list[list[int]]]:
         """Return a decoding session for some sequences with room for `more` tokens, and the prompts to feed it first."""
         if self.task is None:
-            prompts = ids_of(read)
-            return Reader(self.model, len(prompts), max(map(len, prompts)) + more), prompts
-        begin, _ = around(self.model, self.task)
+            prompts = sequence_ids(read)
+            return DecodingSession(self.model, len(prompts), max(map(len, prompts)) + more), prompts
+        begin, _ = target_frame(self.model, self.task)
         (packed,) = collate(read).packed
         source = [packed.to(self.device)]
-        reader = Reader(self.model, len(read.index), len(begin) + more, source, head=self.task.name)
+        reader = DecodingSession(self.model, len(read.index), len(begin) + more, source, head=self.task.name)
         return reader, [begin] * len(read.index)
 
-    def read_on(self, reader: Reader, words: Sequence[Sequence[list[int]]], scores: Sequence[Array]) -> None:
+    def read_on(self, reader: DecodingSession, words: Sequence[Sequence[list[int]]], scores: Sequence[Array]) -> None:
         """Add the log-likelihoods of the second and further tokens of the answers to `scores`, in place.
 
         The reader has read everything before the first token.
@@ -277,36 +290,38 @@ class Asker:
             going = [going[i] for i in before]
 
     @torch.inference_mode()
-    def write(self, rows: Labeled) -> list[str]:
+    def write(self, rows: LabeledRows) -> list[str]:
         """Generate an answer for each row, up to the end of the line."""
-        tokenizer = self.model.need_tokenizer().target
-        laid, decoding = self.lay_out(rows, self.question.tokens), Decoding(self.question.tokens)
+        tokenizer = self.model.require_tokenizer().target
+        laid, decoding = self.tokenize_examples(rows, self.question.tokens), GenerationConfig(self.question.tokens)
         if self.task is None:
             line = tokenizer.encode("\n")
             end = ({tokenizer.role("end")} if tokenizer.has("end") else set()) | set(line if len(line) == 1 else ())
-            prompts = ids_of(laid.take(np.arange(len(laid))))
-            texts = Writer(self.model, self.device).write_ids(prompts, decoding, end)
+            prompts = sequence_ids(laid.take(np.arange(len(laid))))
+            texts = TextGenerator(self.model, self.device).write_ids(prompts, decoding, end)
         else:
-            texts = write_for(self.model, self.task, laid, decoding, ended=ends_at(["\n"], tokenizer))
+            texts = generate_for_sequences(
+                self.model, self.task, laid, decoding, ended=stop_condition(["\n"], tokenizer)
+            )
         return [tokenizer.decode(text.ids).strip().partition("\n")[0].strip() for text in texts]
 
 
-def shares_of(scores: Array) -> Array:
+def to_probabilities(scores: Array) -> Array:
     """Return the probabilities (answers,) for log-likelihoods: their softmax.
 
-    >>> shares_of(np.log([0.1, 0.3])).round(3).tolist()
+    >>> to_probabilities(np.log([0.1, 0.3])).round(3).tolist()
     [0.25, 0.75]
     """
     shares = np.exp(scores - scores.max())
     return np.asarray(shares / shares.sum())
 
 
-def in_order(shown: Labeled, seed: int) -> Labeled:
+def shuffle_examples(shown: LabeledRows, seed: int) -> LabeledRows:
     """Shuffle examples, because the order matters: the last ones have the most influence."""
     return shown.take(permutation(len(shown), seed, "shown").tolist())
 
 
-def judge(answers: Sequence[Answer], expected: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
+def score_answers(answers: Sequence[Answer], expected: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
     """Return the metrics of answers: classification metrics if there are labels, otherwise exact match."""
     if labels:
         return classification_metrics(expected, [answer["label"] for answer in answers], labels)

@@ -15,18 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretune.nn.attention.multi_head import CrossAttention
-from pretune.nn.attention.packed_layout import Layout, padded_groups
+from pretune.nn.attention.packed_layout import AttentionLayout, padded_groups
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-MOST = 9  # heat maps in one figure
+MAX_HEAT_MAPS = 9  # heat maps in one figure
 
 
 @dataclass(frozen=True)
-class Aligned:
+class WordAlignment:
     """The words of a source and of a target, and the attention weight of each target word on each source word."""
 
     source: list[str]
@@ -34,7 +34,7 @@ class Aligned:
     weights: Array  # (target, source); rows sum to 1, or to less with local attention
 
 
-def look(backbone: Any, source: Packed, target: Packed) -> Tensor:
+def cross_attention_weights(backbone: Any, source: Packed, target: Packed) -> Tensor:
     """Return the cross-attention weights of each target token, (n, longest source), when it predicts the next one.
 
     For a Transformer, this is the mean over all heads of the second-to-last decoder layer (of the only one if there is one).
@@ -56,7 +56,7 @@ def look(backbone: Any, source: Packed, target: Packed) -> Tensor:
     return head_weights(chosen, x, flow.source, flow.source_layout)
 
 
-def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: Layout) -> Tensor:
+def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
     """Return the attention weights of the states `x` on the source, (n, longest source), averaged over heads."""
     q = attention.query(x).view(-1, attention.heads, attention.head_width)
     k = attention.keys_and_values(source)[0]
@@ -73,7 +73,7 @@ def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: L
     return torch.cat(rows)[back]
 
 
-def by_words(weights: Array, source: Sequence[int], target: Sequence[int], tokenizer: Tokenizer) -> Aligned:
+def align_words(weights: Array, source: Sequence[int], target: Sequence[int], tokenizer: Tokenizer) -> WordAlignment:
     """Turn attention weights of tokens (target, source) into those of words.
 
     The weights of the tokens of a source word are summed; those of a target word are averaged.
@@ -81,7 +81,7 @@ def by_words(weights: Array, source: Sequence[int], target: Sequence[int], token
     over, under = _words(source, tokenizer), _words(target, tokenizer.target)
     summed = np.stack([weights[:, a:b].sum(1) for _, a, b in over], 1)
     shared = np.stack([summed[a:b].mean(0) for _, a, b in under]) if under else np.zeros((0, len(over)))
-    return Aligned([word for word, _, _ in over], [word for word, _, _ in under], shared)
+    return WordAlignment([word for word, _, _ in over], [word for word, _, _ in under], shared)
 
 
 def _words(ids: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, int, int]]:
@@ -95,11 +95,11 @@ def _words(ids: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, int, int
     return [(tokenizer.decode(ids[a:b], specials=True).strip(), a, b) for a, b in pairwise(edges)]
 
 
-def draw(alignments: Sequence[Aligned], file: Path) -> None:
+def draw_alignments(alignments: Sequence[WordAlignment], file: Path) -> None:
     """Draw alignments as heat maps in one figure and save it, with the source words on top and the target words at left."""
     from matplotlib.figure import Figure
 
-    shown = alignments[:MOST]
+    shown = alignments[:MAX_HEAT_MAPS]
     columns = min(3, len(shown))
     lines = -(-len(shown) // columns)
     sides = [(0.9 + 0.32 * len(one.source), 0.9 + 0.32 * len(one.target)) for one in shown]

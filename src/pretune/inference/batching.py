@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pretune.models.hf_config import LENGTH
+from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.model import Model
 from pretune.packed import Batch
-from pretune.runtime.progress import say
-from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.plan import make_plan
+from pretune.runtime.progress import log_info
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.packing.plan import plan_packs
 from pretune.text.packing.sequences import Arrangement, Sequences, collate
 from pretune.text.packing.token_rows import TokenRows, arrange_rows
 
@@ -31,23 +31,23 @@ def text_batches(
     Texts that are too long for the model are truncated, and their number is reported. `change` is applied to the sequences
     of each batch.
     """
-    tokenizer = model.need_tokenizer()
-    rows = Labeled(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
+    tokenizer = model.require_tokenizer()
+    rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
     tokens = TokenRows.make(rows, tokenizer)
-    longest = length or model.longest or LENGTH
+    longest = length or model.longest or DEFAULT_MAX_LENGTH
     arrangement = arrange_rows(tokens, tokenizer, model.family.template, longest, {})
     if arrangement.truncated:
-        say(f"{arrangement.truncated} of {len(texts)} texts are longer than {longest} tokens and were truncated")
-    yield from by_length(arrangement, change)
+        log_info(f"{arrangement.truncated} of {len(texts)} texts are longer than {longest} tokens and were truncated")
+    yield from batches_by_length(arrangement, change)
 
 
-def by_length(
+def batches_by_length(
     arrangement: Arrangement, change: Callable[[Sequences], Sequences] = lambda sequences: sequences
 ) -> Iterator[Batch]:
     """Yield batches of all sequences, sorted by length so that there is little padding; `batch.rows` has their indices."""
     order = np.argsort(arrangement.lengths, kind="stable")
     lengths = arrangement.lengths[order]
-    plan = make_plan(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)
+    plan = plan_packs(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)
     for index in range(len(plan)):
         sequences = arrangement.take(order[plan.pack(index)])
         yield collate(change(sequences), filler=arrangement.tokenizer.roles.get("padding", 0))

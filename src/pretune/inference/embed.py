@@ -11,18 +11,18 @@ import numpy as np
 import torch
 
 from pretune.inference.batching import text_batches
-from pretune.inference.finite_check import checked
-from pretune.models.checkpoint_heads import embedding_of, trained_for
-from pretune.models.hf_config import LENGTH
+from pretune.inference.finite_check import check_not_nan
+from pretune.models.checkpoint_heads import stored_objectives, text_embedding_of
+from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.loading import load_model
 from pretune.nn.text_embedding import TextEmbedding
-from pretune.objectives import Named, alone
+from pretune.objectives import RenamedTask, single_objective
 from pretune.objectives.tasks.contrast import Contrast, mark_prompts, prompt_tokens
-from pretune.objectives.tasks.layer_features import On
+from pretune.objectives.tasks.layer_features import OnLayerFeatures
 from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.text.packing.sequences import Sequences
 
 TOP = -1  # the top layer
@@ -57,23 +57,27 @@ def embed_texts(
     """
     if prompt is not None and prompt_name is not None:
         raise PretuneError("--prompt and --prompt-name cannot be combined; give one of them")
-    task = vector_task(reference, pooling)
+    task = embedding_task(reference, pooling)
     embedding: TextEmbedding = task.unwrapped.described
-    if layer != TOP and (embedding.learned or isinstance(task, On)):
+    if layer != TOP and (embedding.learned or isinstance(task, OnLayerFeatures)):
         raise PretuneError(f"{reference}: its embeddings were trained on the whole model; leave out --layer")
     if prompt is None:
         prompt = embedding.prompt if prompt_name is None else embedding.find_prompt(prompt_name)
-    model = load_model(reference, alone(task), partial=partial)
+    model = load_model(reference, single_objective(task), partial=partial)
     if not partial and any(name.startswith(f"heads.{task.name}.") for name in model.untrained):
         raise PretuneError(
             f"{reference}: the checkpoint lacks the weights of the layers after pooling, so embeddings would be random; "
             "fine-tune the model with contrast first"
         )
-    before = prompt_tokens(prompt, model.need_tokenizer(), model.family.template, model.longest or LENGTH)
+    before = prompt_tokens(
+        prompt, model.require_tokenizer(), model.family.template, model.longest or DEFAULT_MAX_LENGTH
+    )
     device = choose_device()
     root = model.root.to(device).eval()
     if empty := sum(not text.strip() for text in texts):
-        say(f"{empty} of {len(texts)} texts {'are' if empty > 1 else 'is'} empty: their embeddings are meaningless")
+        log_info(
+            f"{empty} of {len(texts)} texts {'are' if empty > 1 else 'is'} empty: their embeddings are meaningless"
+        )
     head = root.heads[task.name]
 
     def mark(sequences: Sequences) -> Sequences:
@@ -87,21 +91,21 @@ def embed_texts(
         else:
             vectors = head(root.backbone(*batch.packed, keep=[layer]).last, batch.packed[-1])
         found |= zip(
-            batch.rows.tolist(), checked(vectors).float().cpu().numpy(), strict=False
+            batch.rows.tolist(), check_not_nan(vectors).float().cpu().numpy(), strict=False
         )  # filler sequences have no row
     return np.stack([found[row] for row in range(len(texts))])
 
 
-def vector_task(reference: str | Path, pooling: str | None) -> Any:
+def embedding_task(reference: str | Path, pooling: str | None) -> Any:
     """Return the task whose head computes a model's embeddings: the one it was trained for, or one that only pools."""
-    trained = trained_for(reference)
+    trained = stored_objectives(reference)
     tasks: list[Any] = [part for part in (trained.objectives if trained else ()) if part.kind == Contrast.name]
     if not tasks:
-        return Contrast(pooling or "", embedding=embedding_of(reference) or TextEmbedding())
+        return Contrast(pooling or "", embedding=text_embedding_of(reference) or TextEmbedding())
     task = tasks[0]
     if pooling is None:
         return task
-    if isinstance(task, Named):
+    if isinstance(task, RenamedTask):
         own: Any = task.task
         return replace(task, task=replace(own, vector=pooling))
     return Contrast(pooling, embedding=task.unwrapped.embedding)

@@ -15,18 +15,18 @@ from typing import Any
 
 import torch
 
-from pretune.inference.predict import Answerer, load_trained, read_part, task_of, without_tokens
+from pretune.inference.predict import Predictor, find_task, load_task_model, read_excerpt, rows_without_tokens
 from pretune.objectives import Task
 from pretune.objectives.task import Answer
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.process_pool import begin
-from pretune.runtime.ray_jobs import Engine, check_seen, everywhere, on_cluster
-from pretune.text.examples.labeled import Excerpt
+from pretune.runtime.process_pool import start_worker
+from pretune.runtime.ray_jobs import Engine, absolute_if_exists, check_visible, run_on_ray
+from pretune.text.examples.labeled import TableChunk
 
 
 @dataclass(frozen=True)
-class Answers:
+class Predictions:
     """The predictions of some models for the examples of an excerpt."""
 
     each: list[list[Answer]]  # of each model, one per example
@@ -49,34 +49,34 @@ class Ensemble:
         quick: bool = False,
     ) -> None:
         """Load the models; with `quick`, those on a GPU compute in bfloat16."""
-        self.task = same_task(references, name)
-        self.members = [load_trained(reference, partial, name) for reference in references]
+        self.task = shared_task(references, name)
+        self.members = [load_task_model(reference, partial, name) for reference in references]
         self.device = device or choose_device()
         if quick and self.device.type == "cuda":
             for model, _ in self.members:
-                model.root.compute_in(torch.bfloat16)
+                model.root.set_activation_dtype(torch.bfloat16)
 
-    def __call__(self, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Answers:
+    def __call__(self, part: TableChunk, columns: Mapping[str, str], answered: bool = False) -> Predictions:
         """Return the predictions of all models for some rows of a table."""
-        examples = read_part(self.task, part, columns, answered)
-        answerers = [Answerer(model, task, examples) for model, task in self.members]
+        examples = read_excerpt(self.task, part, columns, answered)
+        answerers = [Predictor(model, task, examples) for model, task in self.members]
         each = [answer(self.device) for answer in answerers]
-        together = each[0] if len(each) == 1 else combine(self.task, each, examples)
+        together = each[0] if len(each) == 1 else combine_predictions(self.task, each, examples)
         truncated = max(answer.laid.truncated for answer in answerers)
         lines = examples.lines if getattr(examples, "nested", False) else None
-        blank = without_tokens(examples, self.members[0][0].need_tokenizer())
-        return Answers(each, together, columns, truncated, lines, blank)
+        blank = rows_without_tokens(examples, self.members[0][0].require_tokenizer())
+        return Predictions(each, together, columns, truncated, lines, blank)
 
 
-def same_task(references: Sequence[str], name: str | None = None) -> Task:
+def shared_task(references: Sequence[str], name: str | None = None) -> Task:
     """Return the task that all models were trained for; raise an error if they were trained for different tasks.
 
     For models trained for several tasks, `name` chooses one.
     """
-    _, first = task_of(references[0], name)
+    _, first = find_task(references[0], name)
     labels = first.labels
     for reference in references[1:]:
-        _, task = task_of(reference, name)
+        _, task = find_task(reference, name)
         if task.name != first.name:
             raise PretuneError(
                 f"{reference} was trained for {task.name}, and {references[0]} for {first.name}; "
@@ -92,15 +92,15 @@ def same_task(references: Sequence[str], name: str | None = None) -> Task:
     return first
 
 
-def combine(task: Task, each: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
-    """Combine the predictions of several models into one per example; `same_task` has checked that the task can."""
+def combine_predictions(task: Task, each: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
+    """Combine the predictions of several models into one per example; `shared_task` has checked that the task can."""
     by_example = enumerate(zip(*each, strict=True))
     return [task.combine(answers, examples, row) for row, answers in by_example]
 
 
-def answer_parts(
+def predict_excerpts(
     references: Sequence[str],
-    parts: Iterable[Excerpt],
+    parts: Iterable[TableChunk],
     columns: Mapping[str, str],
     *,
     answered: bool = False,
@@ -109,25 +109,25 @@ def answer_parts(
     name: str | None = None,
     engine: Engine = "local",
     quick: bool = False,
-) -> Iterator[tuple[Excerpt, Answers]]:
+) -> Iterator[tuple[TableChunk, Predictions]]:
     """Yield excerpts with their predictions, in order; with `quick`, a GPU computes in bfloat16.
 
     Several processes run on a CPU, each with its own copies of the models and at most two excerpts in its queue. Jobs on a
     cluster take one GPU each, if it has any.
     """
-    jobs = with_columns(same_task(references, name), parts, columns, answered)
+    jobs = resolve_columns(shared_task(references, name), parts, columns, answered)
     if engine == "ray":
-        models = tuple(everywhere(reference) for reference in references)
+        models = tuple(absolute_if_exists(reference) for reference in references)
         calls = ((models, partial, name, part, named, answered) for part, named in jobs)
-        yield from ((job[3], answers) for job, answers in on_cluster(answer_excerpt, calls, on_gpu=True))
+        yield from ((job[3], answers) for job, answers in run_on_ray(predict_excerpt, calls, on_gpu=True))
         return
     if processes == 1:
         ensemble = Ensemble(references, partial, name=name, quick=quick)
         yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
         return
     threads = max(1, torch.get_num_threads() // processes)
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=begin, initargs=(threads,))
-    waiting: deque[tuple[Excerpt, Future[Answers]]] = deque()
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=start_worker, initargs=(threads,))
+    waiting: deque[tuple[TableChunk, Future[Predictions]]] = deque()
     try:
         for part, named in jobs:
             waiting.append((part, pool.submit(_answer_on_cpu, tuple(references), partial, name, part, named, answered)))
@@ -145,14 +145,14 @@ def answer_parts(
         pool.shutdown(cancel_futures=True)
 
 
-def with_columns(
-    task: Task, parts: Iterable[Excerpt], columns: Mapping[str, str], answered: bool
-) -> Iterator[tuple[Excerpt, Mapping[str, str]]]:
+def resolve_columns(
+    task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
+) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
     """Yield excerpts with their columns, which the first excerpt of a file determines for the whole file."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
-            file, named = part.file, getattr(read_part(task, part, columns, answered), "columns", columns)
+            file, named = part.file, getattr(read_excerpt(task, part, columns, answered), "columns", columns)
         yield part, named
 
 
@@ -162,18 +162,18 @@ def with_columns(
 _ensemble = cache(Ensemble)
 
 
-def answer_excerpt(
+def predict_excerpt(
     references: tuple[str, ...],
     partial: bool,
     name: str | None,
-    part: Excerpt,
+    part: TableChunk,
     columns: Mapping[str, str],
     answered: bool,
-) -> Answers:
+) -> Predictions:
     """Return the predictions for one excerpt, as a job on the cluster."""
     for reference in references:
         if os.path.isabs(reference):
-            check_seen(Path(reference))
+            check_visible(Path(reference))
     return _ensemble(references, partial, choose_device(), name)(part, columns, answered)
 
 
@@ -181,8 +181,8 @@ def _answer_on_cpu(
     references: tuple[str, ...],
     partial: bool,
     name: str | None,
-    part: Excerpt,
+    part: TableChunk,
     columns: Mapping[str, str],
     answered: bool,
-) -> Answers:
+) -> Predictions:
     return _ensemble(references, partial, torch.device("cpu"), name)(part, columns, answered)

@@ -10,36 +10,36 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.inference.finite_check import checked
+from pretune.inference.finite_check import check_not_nan
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.objectives import parse_objective
-from pretune.objectives.pretraining.masking import choose, words
+from pretune.objectives.pretraining.masking import choose_masked, word_units
 from pretune.packed import pack
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Sequences
 
 MASK = "[MASK]"  # marks a gap in the input, whatever the tokenizer's own mask token is
 
 
 @dataclass
-class Filler:
+class MaskFiller:
     """A masked language model and its tokenizer, ready to fill masks."""
 
     model: Model
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, partial: bool = False) -> Filler:
+    def load(cls, reference: str | Path, partial: bool = False) -> MaskFiller:
         """Load a model from a run folder or a model folder."""
         model = load_model(reference, parse_objective("mlm"), partial=partial)
-        model.need_trained("mlm", reference, "pretrain it with mlm first, or adapt it to a corpus")
+        model.require_trained("mlm", reference, "pretrain it with mlm first, or adapt it to a corpus")
         return cls.of(model)
 
     @classmethod
-    def of(cls, model: Model) -> Filler:
+    def of(cls, model: Model) -> MaskFiller:
         """Return a filler for a loaded model, which is moved to the device."""
         device = choose_device()
         model.root.to(device).eval()
@@ -50,13 +50,13 @@ class Filler:
 
         A gap is [MASK] or the tokenizer's own mask token; RoBERTa's includes the space before it.
         """
-        tokenizer = self.model.need_tokenizer()
+        tokenizer = self.model.require_tokenizer()
         return self._framed(
             tokenizer.encode(text.replace(MASK, tokenizer.vocabulary[tokenizer.role("mask")]), marked=True)
         )
 
     def _framed(self, ids: Sequence[int]) -> list[int]:
-        tokenizer = self.model.need_tokenizer()
+        tokenizer = self.model.require_tokenizer()
         return [tokenizer.role("start"), *ids, tokenizer.role("separator")]
 
     @torch.no_grad()
@@ -65,15 +65,15 @@ class Filler:
         packed = pack(np.array(ids), np.array([len(ids)])).to(self.device)
         root = self.model.root
         states = root.backbone(packed).last[list(at)]
-        logits = checked(root.heads["mlm"](states, root.backbone.embed.tokens)).float().cpu()
-        tokenizer = self.model.need_tokenizer()
+        logits = check_not_nan(root.heads["mlm"](states, root.backbone.embed.tokens)).float().cpu()
+        tokenizer = self.model.require_tokenizer()
         logits[:, tokenizer.size :] = -torch.inf  # rows that only pad the vocabulary
         logits[:, torch.from_numpy(np.flatnonzero(tokenizer.specials))] = -torch.inf
         return logits
 
     def fill(self, text: str, top: int = 5) -> dict[str, Any]:
         """Return the most likely tokens for each [MASK], and the text with all masks filled, the most confident first."""
-        tokenizer = self.model.need_tokenizer()
+        tokenizer = self.model.require_tokenizer()
         ids = self.encode(text)
         gaps = [i for i, token in enumerate(ids) if token == tokenizer.role("mask")]
         if not gaps:
@@ -88,7 +88,7 @@ class Filler:
 
     def candidates(self, ids: Sequence[int], gaps: Sequence[int], top: int = 5) -> list[list[dict[str, Any]]]:
         """Return the most likely tokens for each gap, with their probabilities."""
-        tokenizer = self.model.need_tokenizer()
+        tokenizer = self.model.require_tokenizer()
         found = []
         for row in self.logits(ids, gaps).softmax(-1):
             best = row.topk(top)
@@ -107,13 +107,13 @@ class Filler:
 
     def restore(self, text: str, rate: float, seed: int = 0) -> dict[str, str]:
         """Mask a share of the words of a text and fill them in; return the original, masked, and restored texts."""
-        tokenizer = self.model.need_tokenizer()
+        tokenizer = self.model.require_tokenizer()
         ids = np.array(self._framed(tokenizer.encode(text.replace(MASK, " "))))
         special = np.zeros(len(ids), dtype=bool)
         special[[0, -1]] = True
         word = tokenizer.word_starts(ids)
         sequences = Sequences(ids, np.array([len(ids)]), np.array([0]), {"special": special, "word": word})
-        gaps = choose(sequences, rate, Draws(seed), words(sequences)).tolist()
+        gaps = choose_masked(sequences, rate, EpochRandom(seed), word_units(sequences)).tolist()
         masked = ids.copy()
         masked[gaps] = tokenizer.role("mask")
         restored = self.complete(masked.tolist(), gaps)

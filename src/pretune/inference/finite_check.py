@@ -8,12 +8,12 @@ from torch import Tensor
 from pretune.runtime.errors import PretuneError
 
 
-def checked(outputs: Tensor) -> Tensor:
+def check_not_nan(outputs: Tensor) -> Tensor:
     """Return the outputs, or raise an error if any of them is NaN.
 
     Minus infinity is allowed: it marks tokens that must not be chosen.
 
-    >>> checked(torch.tensor([1.0, -torch.inf]))
+    >>> check_not_nan(torch.tensor([1.0, -torch.inf]))
     tensor([1., -inf])
     """
     if torch.isnan(outputs).any():

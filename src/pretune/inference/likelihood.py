@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.inference.batching import TOKENS
-from pretune.inference.finite_check import checked
-from pretune.models.checkpoint_heads import trained_for
-from pretune.models.hf_config import LENGTH
+from pretune.inference.finite_check import check_not_nan
+from pretune.models.checkpoint_heads import stored_objectives
+from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.nn.attention.patterns import Pattern, causal, permutation
@@ -40,7 +40,7 @@ LOGITS = 1 << 26  # computed at once
 
 
 @dataclass
-class View:
+class ScoringInput:
     """One input sequence for a model, and the tokens of a text that are scored with it."""
 
     ids: Array  # (n,)
@@ -55,7 +55,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Frame:
+class TemplateTokens:
     """The special tokens around texts, as ids; for an encoder-decoder, around the target."""
 
     before: Array
@@ -73,10 +73,12 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Way:
+class ScoringMethod:
     """How models of one kind score texts."""
 
-    views: Callable[[Array, Array, Frame], Iterator[View]]  # (ids of a window, tokens to score, frame) → inputs
+    views: Callable[
+        [Array, Array, TemplateTokens], Iterator[ScoringInput]
+    ]  # (ids of a window, tokens to score, frame) → inputs
     tell: Callable[
         [nn.Module, Tensor, Tensor, Tensor], Tensor
     ]  # (head, states, token embedding, ids) → log-probabilities
@@ -89,7 +91,7 @@ class Way:
 # -- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _left_to_right(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
+def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
     """Yield the window, with each token predicted from the state before it; a first token without one is not scored."""
     whole = np.concatenate([frame.before, ids])
     at = counted + len(frame.before) - 1
@@ -97,10 +99,10 @@ def _left_to_right(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
     prefix = np.zeros(len(whole), dtype=np.int64)
     prefix[: max(1, len(frame.before))] = 1
     columns = {"prefix": prefix, "segment": np.zeros_like(prefix)}
-    yield View(whole, at[kept], ids[counted[kept]], counted[kept], columns=columns)
+    yield ScoringInput(whole, at[kept], ids[counted[kept]], counted[kept], columns=columns)
 
 
-def _both_directions(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
+def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
     """Yield the window for both directions, each with weight 0.5, or 1 where a token has context on one side only."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
@@ -110,20 +112,20 @@ def _both_directions(ids: Array, counted: Array, frame: Frame) -> Iterator[View]
         for weight, chosen in ((0.5, ~lacks & ~other), (1.0, ~lacks & other)):
             if chosen.any():
                 pairs = np.stack([at[chosen], np.full(int(chosen.sum()), direction)], 1)
-                yield View(whole, pairs, ids[counted[chosen]], counted[chosen], weight=weight, columns=columns)
+                yield ScoringInput(whole, pairs, ids[counted[chosen]], counted[chosen], weight=weight, columns=columns)
 
 
-def _masked(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
+def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
     """Yield one copy of the window per token, in which that token is masked."""
     for place in counted:
         whole = frame.around(ids)
         at = place + len(frame.before)
         whole[at] = frame.mask
         columns = {"segment": frame.segment(len(whole))}
-        yield View(whole, np.array([at]), ids[[place]], np.array([place]), columns=columns)
+        yield ScoringInput(whole, np.array([at]), ids[[place]], np.array([place]), columns=columns)
 
 
-def _queried(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
+def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
     """Yield one copy of the window per token, with a query at its position; only the token attends to itself."""
     whole = frame.around(ids)
     for place in counted:
@@ -137,14 +139,14 @@ def _queried(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
             "stream": query,
             "segment": frame.segment(len(whole))[source],
         }
-        yield View(made, np.array([at + 1]), ids[[place]], np.array([place]), columns=columns, positions=source)
+        yield ScoringInput(made, np.array([at + 1]), ids[[place]], np.array([place]), columns=columns, positions=source)
 
 
-def _unchanged(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
+def _unchanged(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
     """Yield the window unchanged, with each token scored at its own state."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
-    yield View(whole, counted + len(frame.before), ids[counted], counted, columns=columns)
+    yield ScoringInput(whole, counted + len(frame.before), ids[counted], counted, columns=columns)
 
 
 # -- scores ---------------------------------------------------------------------------------------------------------
@@ -162,14 +164,14 @@ def _originality_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted:
     return F.logsigmoid(-head(states).float())
 
 
-WRITES = Way(_left_to_right, _token_scores, causal, both_sides=False)
-WAYS: dict[str, Way] = {
-    "lm": WRITES,
-    "prefix": Way(_left_to_right, _token_scores, prefix_pattern, both_sides=False),
-    "bilm": Way(_both_directions, _token_scores, causal, exact=False),
-    "mlm": Way(_masked, _token_scores, exact=False),
-    "plm": Way(_queried, _token_scores, permutation, exact=False),
-    "rtd": Way(_unchanged, _originality_scores, exact=False, probability=False),
+LEFT_TO_RIGHT = ScoringMethod(_left_to_right, _token_scores, causal, both_sides=False)
+SCORING_METHODS: dict[str, ScoringMethod] = {
+    "lm": LEFT_TO_RIGHT,
+    "prefix": ScoringMethod(_left_to_right, _token_scores, prefix_pattern, both_sides=False),
+    "bilm": ScoringMethod(_both_directions, _token_scores, causal, exact=False),
+    "mlm": ScoringMethod(_masked, _token_scores, exact=False),
+    "plm": ScoringMethod(_queried, _token_scores, permutation, exact=False),
+    "rtd": ScoringMethod(_unchanged, _originality_scores, exact=False, probability=False),
 }
 
 
@@ -177,7 +179,7 @@ WAYS: dict[str, Way] = {
 
 
 @dataclass
-class Scorer:
+class LikelihoodScorer:
     """A model that computes the log-likelihoods of the tokens of texts."""
 
     model: Model
@@ -185,46 +187,46 @@ class Scorer:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, device: str | None = None, partial: bool = False) -> Scorer:
+    def load(cls, reference: str | Path, device: str | None = None, partial: bool = False) -> LikelihoodScorer:
         """Load a model from a run folder or a model folder."""
-        mixture = trained_for(reference)
+        mixture = stored_objectives(reference)
         names = [part.name for part in mixture.objectives] if mixture is not None else []
         model = load_model(reference, mixture, partial=partial)
         writes = bool(model.family.template.target)
-        head = next((name for name in names if name in WAYS or (writes and name != "classify")), None)
+        head = next((name for name in names if name in SCORING_METHODS or (writes and name != "classify")), None)
         if head is None:
             raise PretuneError(
                 f"{reference}: the model was trained for {', '.join(names) or 'no known objective'}, which gives no likelihoods of "
-                f"texts; choose a model trained for one of {', '.join(WAYS)}, or an encoder-decoder"
+                f"texts; choose a model trained for one of {', '.join(SCORING_METHODS)}, or an encoder-decoder"
             )
-        model.need_trained(head, reference, f"pretrain it with {head} first")
+        model.require_trained(head, reference, f"pretrain it with {head} first")
         chosen = choose_device(device)
         model.root.to(chosen).eval()
         return cls(model, head, chosen)
 
     @property
-    def way(self) -> Way:
+    def way(self) -> ScoringMethod:
         """Return how models of this kind score texts."""
-        return WRITES if self.model.family.template.target else WAYS[self.head]
+        return LEFT_TO_RIGHT if self.model.family.template.target else SCORING_METHODS[self.head]
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> TemplateTokens:
         """Return the special tokens around texts."""
-        tokenizer, template = self.model.need_tokenizer(), self.model.family.template
+        tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         items = template.target or template.single
         place = items.index("A")
         mask = tokenizer.role("mask") if self.way.views in (_masked, _queried) else 0
         after = (*items[place + 1 :], *template.last)
         third = len(template.last) if template.segments else 0
-        return Frame(self._roles(items[:place]), self._roles(after), mask, third)
+        return TemplateTokens(self._roles(items[:place]), self._roles(after), mask, third)
 
     def _roles(self, names: Sequence[str]) -> Array:
-        tokenizer = self.model.need_tokenizer()
+        tokenizer = self.model.require_tokenizer()
         return np.array([tokenizer.role(name) for name in names if tokenizer.has(name)], dtype=np.int64)
 
     def _opening(self) -> Array:
         """Return the token to start a document with if texts have no start token: the one between documents."""
-        return self._roles([role for role in self.model.family.template.for_documents.single if role != "A"][-1:])
+        return self._roles([role for role in self.model.family.template.document_template.single if role != "A"][-1:])
 
     @torch.inference_mode()
     def __call__(
@@ -241,13 +243,13 @@ class Scorer:
         """
         if not texts:
             return []
-        tokenizer = self.model.need_tokenizer()
+        tokenizer = self.model.require_tokenizer()
         flat, lengths = tokenizer.encode_many(list(texts))
         ids = np.split(flat.astype(np.int64), np.cumsum(lengths)[:-1])
         found = [np.full(len(own), np.nan) for own in ids]
         sums = [np.zeros(len(own)) for own in ids]
         order = sorted(range(len(ids)), key=lambda text: len(ids[text]))
-        batch: list[View] = []
+        batch: list[ScoringInput] = []
         for view in self.views(ids, order, sources, length, stride):
             if batch and sum(len(v.ids) for v in batch) + len(view.ids) > TOKENS:
                 self._add(batch, sums, found)
@@ -264,16 +266,16 @@ class Scorer:
         sources: Sequence[str] | None,
         length: int | None,
         stride: int | None,
-    ) -> Iterator[View]:
+    ) -> Iterator[ScoringInput]:
         """Yield the input sequences for all windows of all texts."""
         frame, way = self.frame, self.way
-        longest = min(length or LENGTH, self.model.backbone.longest or 1 << 30)
+        longest = min(length or DEFAULT_MAX_LENGTH, self.model.backbone.longest or 1 << 30)
         room = longest - len(frame.before) - len(frame.after) - 1
         if room < 2:
             raise PretuneError(f"windows of {longest} tokens leave no room for text; choose a greater length")
         for text in order:
             source = self._source(None if sources is None else sources[text], longest)
-            for start, end, counted in windows(len(ids[text]), room, stride or room // 2, way.both_sides):
+            for start, end, counted in scoring_windows(len(ids[text]), room, stride or room // 2, way.both_sides):
                 begins = start == 0 and not len(frame.before) and not way.both_sides
                 opened = replace(frame, before=self._opening()) if begins else frame
                 for view in way.views(ids[text][start:end], counted - start, opened):
@@ -282,7 +284,7 @@ class Scorer:
                         yield view
 
     def _source(self, text: str | None, longest: int) -> Array | None:
-        tokenizer, template = self.model.need_tokenizer(), self.model.family.template
+        tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         if not template.target:
             if text is not None:
                 raise PretuneError(
@@ -294,7 +296,7 @@ class Scorer:
         ids = np.array(tokenizer.encode(text or ""), dtype=np.int64)[: longest - len(before) - len(after)]
         return np.concatenate([before, ids, after])
 
-    def _add(self, views: list[View], sums: list[Array], found: list[Array]) -> None:
+    def _add(self, views: list[ScoringInput], sums: list[Array], found: list[Array]) -> None:
         """Score a batch of inputs, and add the results to `sums` and `found`, in place."""
         lengths = np.array([len(view.ids) for view in views])
         columns = {name: np.concatenate([view.columns[name] for view in views]) for name in views[0].columns}
@@ -323,19 +325,19 @@ class Scorer:
         where = torch.from_numpy(at).to(states.device)
         chosen = states[where[:, 0]] if at.shape[1] == 1 else states.view(len(states), 2, -1)[where[:, 0], where[:, 1]]
         wanted = torch.from_numpy(np.concatenate([view.target for view in views])).to(states.device)
-        scores = checked(self.way.tell(self.model.root.heads[self.head], chosen, backbone.embed.tokens, wanted))
+        scores = check_not_nan(self.way.tell(self.model.root.heads[self.head], chosen, backbone.embed.tokens, wanted))
         ends = np.cumsum([len(view.target) for view in views])
         for view, part in zip(views, np.split(scores.double().cpu().numpy(), ends[:-1]), strict=True):
             sums[view.text][view.place] += view.weight * part
             found[view.text][view.place] = sums[view.text][view.place]
 
 
-def windows(tokens: int, room: int, stride: int, both_sides: bool) -> list[tuple[int, int, Array]]:
+def scoring_windows(tokens: int, room: int, stride: int, both_sides: bool) -> list[tuple[int, int, Array]]:
     """Return windows of at most `room` tokens, `stride` apart: start, end, and the tokens that are scored in each.
 
-    >>> [(start, end, counted.tolist()) for start, end, counted in windows(6, 4, 2, False)]
+    >>> [(start, end, counted.tolist()) for start, end, counted in scoring_windows(6, 4, 2, False)]
     [(0, 4, [0, 1, 2, 3]), (2, 6, [4, 5])]
-    >>> [(start, end, counted.tolist()) for start, end, counted in windows(6, 4, 2, True)]
+    >>> [(start, end, counted.tolist()) for start, end, counted in scoring_windows(6, 4, 2, True)]
     [(0, 4, [0, 1, 2]), (2, 6, [3, 4, 5])]
     """
     stride = max(1, min(stride, room))

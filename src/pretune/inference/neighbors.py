@@ -19,10 +19,10 @@ from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import progress
 from pretune.text.corpus.sentences import split_sentences
-from pretune.text.tokenizers.character_ids import unspell
+from pretune.text.tokenizers.character_ids import decode_characters
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-LETTERS_A_SENTENCE = 1000  # longer ones are usually tables and lists
+MAX_SENTENCE_LENGTH = 1000  # longer ones are usually tables and lists
 
 
 def find_neighbors(
@@ -54,7 +54,7 @@ def find_neighbors(
     centered = vectors - center
     centered /= np.linalg.norm(centered, axis=1, keepdims=True) + 1e-9
     if text is not None:
-        own = find_word(words, places, word, model.need_tokenizer(), text)
+        own = find_word(words, places, word, model.require_tokenizer(), text)
         return nearest_words(own, centered, words, places, texts, others, top)
     rows = []
     found = [index for index, name in enumerate(words) if name.casefold() == word.casefold()]
@@ -62,7 +62,7 @@ def find_neighbors(
         raise PretuneError(
             f"the word {word!r} is not in the {len(sentences):,} sentences that were read; give more text"
         )
-    for number, own in enumerate(apart(centered, found, uses), 1):
+    for number, own in enumerate(choose_diverse(centered, found, uses), 1):
         elsewhere = others[places[others] != places[own]]
         for row in nearest_words(own, centered, words, places, texts, elsewhere, top):
             rows.append({"use": number, "in": texts[places[own]], **row})
@@ -85,7 +85,7 @@ def nearest_words(
     return list(best.values())
 
 
-def apart(vectors: Array, among: Sequence[int], count: int) -> list[int]:
+def choose_diverse(vectors: Array, among: Sequence[int], count: int) -> list[int]:
     """Choose `count` diverse members: the first, then repeatedly the one least similar to those chosen before."""
     chosen = [among[0]]
     nearest = vectors[list(among)] @ vectors[chosen[0]]
@@ -101,7 +101,7 @@ def take_sentences(documents: Iterable[str], most: int, language: str) -> Iterab
     for document in documents:
         for start, end in split_sentences(document, language):
             sentence = " ".join(document[start:end].split())
-            if len(sentence) > LETTERS_A_SENTENCE:
+            if len(sentence) > MAX_SENTENCE_LENGTH:
                 continue
             yield sentence
             seen += sentence.count(" ") + 1
@@ -126,7 +126,7 @@ def word_vectors(model: Model, texts: Sequence[str], layer: int = -1) -> tuple[A
     device = choose_device()
     root = model.root.to(device).eval()
     vectors, words, places = [], [], []
-    tokenizer = model.need_tokenizer()
+    tokenizer = model.require_tokenizer()
     done = 0
     with progress("reading", len(texts)) as bar:
         for batch in text_batches(model, texts):
@@ -161,7 +161,7 @@ def split_words(packed: Packed, rows: Array, tokenizer: Tokenizer) -> tuple[Arra
     firsts, edges = np.flatnonzero(starts), np.append(np.flatnonzero(starts | special), len(ids))
     ends = edges[np.searchsorted(edges, firsts, side="right")]
     if "characters" in packed.columns:  # they also spell words that are not in the vocabulary
-        spelled = [unspell(row) for row in packed.columns["characters"][torch.from_numpy(firsts)].numpy()]
+        spelled = [decode_characters(row) for row in packed.columns["characters"][torch.from_numpy(firsts)].numpy()]
     else:
         spelled = [tokenizer.decode(ids[first:end]).strip() for first, end in zip(firsts, ends, strict=True)]
     owner = rows[np.searchsorted(offsets, firsts, side="right") - 1]

@@ -9,34 +9,34 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from pretune.inference.batching import by_length
-from pretune.inference.finite_check import checked
-from pretune.inference.generation.generate_answers import write_answers
-from pretune.models.checkpoint_heads import closed_head, trained_for
-from pretune.models.hf_config import LENGTH
+from pretune.inference.batching import batches_by_length
+from pretune.inference.finite_check import check_not_nan
+from pretune.inference.generation.generate_answers import generate_answers
+from pretune.models.checkpoint_heads import stored_objectives, unsupported_head
+from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer
 from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
-from pretune.runtime.errors import PretuneError, if_option, nearest
-from pretune.runtime.progress import say
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt, Labeled
+from pretune.runtime.errors import PretuneError, if_option, suggest
+from pretune.runtime.progress import log_info
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows, TableChunk
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 TEXTS = Path("texts")  # stands for the file of texts that do not come from a file
 
 
-def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
+def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
     """Return the objectives that a model was trained for, and its task, without reading any weights.
 
     For a model trained for several tasks, `name` chooses one.
     """
-    mixture = trained_for(reference)
+    mixture = stored_objectives(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
-    if mixture is None and (head := closed_head(reference)):
+    if mixture is None and (head := unsupported_head(reference)):
         raise PretuneError(
             f"{reference}: {head}, which pretune does not support; fine-tune the model for the task first"
         )
@@ -49,31 +49,33 @@ def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Ta
             f"{if_option('task', '; choose one with --task')}"
         )
     if name is not None and name not in names:
-        raise PretuneError(f"{reference}: this model was not trained for a task {name!r}; {nearest(name, names)}")
+        raise PretuneError(f"{reference}: this model was not trained for a task {name!r}; {suggest(name, names)}")
     return mixture, tasks[0] if name is None else tasks[names.index(name)]
 
 
-def load_trained(reference: str | Path, partial: bool = False, name: str | None = None) -> tuple[Model, Task]:
+def load_task_model(reference: str | Path, partial: bool = False, name: str | None = None) -> tuple[Model, Task]:
     """Load a model and return it with the task it was trained for; of several tasks, the one named `name`."""
-    mixture, task = task_of(reference, name)
+    mixture, task = find_task(reference, name)
     model = load_model(reference, mixture, partial=partial)
-    model.need_trained(task.name, reference, "fine-tune it first")
+    model.require_trained(task.name, reference, "fine-tune it first")
     return model, task
 
 
-class Answerer:
+class Predictor:
     """A predictor for fixed examples, which are tokenized once; each call uses the model's current parameters."""
 
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
-        task = task.knowing(model.need_tokenizer())
+        task = task.with_tokenizer(model.require_tokenizer())
         self.model, self.task, self.examples = model, task, examples
-        self.length = length or model.longest or LENGTH
-        self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), self.length)
+        self.length = length or model.longest or DEFAULT_MAX_LENGTH
+        self.laid = task.tokenize_examples(
+            Data(model.require_tokenizer(), model.family.template, rows=examples), self.length
+        )
 
-    def say_cut(self) -> Self:
+    def report_truncated(self) -> Self:
         """Report how many texts were truncated, if any."""
         if self.laid.truncated:
-            say(
+            log_info(
                 f"{self.laid.truncated} of {len(self.laid)} texts are longer than {self.length} tokens and were truncated"
             )
         return self
@@ -88,21 +90,23 @@ class Answerer:
         device = device or choose_device()
         root = self.model.root.to(device).eval()
         if self.task.each == "text":
-            return write_answers(self.model, self.task, self.laid)
+            return generate_answers(self.model, self.task, self.laid)
         found: list[Array] = [np.empty(0)] * len(self.laid)
-        tokenizer = self.model.need_tokenizer()
-        for batch in by_length(self.laid, lambda sequences: self.task.corrupt(sequences, tokenizer, Draws(0))):
+        tokenizer = self.model.require_tokenizer()
+        for batch in batches_by_length(
+            self.laid, lambda sequences: self.task.corrupt(sequences, tokenizer, EpochRandom(0))
+        ):
             outputs = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device))
-            rows = checked(outputs).float().cpu().numpy()
+            rows = check_not_nan(outputs).float().cpu().numpy()
             ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
             for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):
                 found[place] = part if self.task.each == "token" else part[0]
         return found
 
 
-def without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
+def rows_without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
     """Return the rows whose texts have no token: empty texts, white space, or characters that the tokenizer drops."""
-    if not isinstance(examples, Labeled):
+    if not isinstance(examples, LabeledRows):
         return []
     sides = [examples.texts, *([] if examples.pairs is None else [examples.pairs])]
     joined = [" ".join(texts) for texts in zip(*sides, strict=True)]
@@ -111,10 +115,10 @@ def without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
     return [row for row, length in zip(maybe, lengths, strict=True) if not length]
 
 
-def leave_blank(answers: Sequence[Answer], rows: Sequence[int]) -> list[Answer]:
+def blank_predictions(answers: Sequence[Answer], rows: Sequence[int]) -> list[Answer]:
     """Return the predictions with all values of the given rows replaced by None.
 
-    >>> leave_blank([{"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}], [0])
+    >>> blank_predictions([{"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}], [0])
     [{'label': None, 'probabilities': {'a': None, 'b': None}}]
     """
     made = list(answers)
@@ -125,22 +129,22 @@ def leave_blank(answers: Sequence[Answer], rows: Sequence[int]) -> list[Answer]:
     return made
 
 
-def say_blank(blank: int, count: int) -> None:
+def report_blank(blank: int, count: int) -> None:
     """Report how many texts are empty and get no prediction, if any."""
     if blank:
-        say(
+        log_info(
             f"{blank} of {count} texts {'are' if blank > 1 else 'is'} empty and {'have' if blank > 1 else 'has'} no prediction"
         )
 
 
-def texts_as_part(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Excerpt:
+def texts_as_excerpt(texts: Sequence[str], pairs: Sequence[str] | None = None) -> TableChunk:
     """Return texts, or pairs of texts, as an excerpt of a table with the columns `text` and `pair`."""
     columns = {"text": texts} if pairs is None else {"text": texts, "pair": pairs}
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    return Excerpt(TEXTS, list(enumerate(rows, 1)), rows[0])
+    return TableChunk(TEXTS, list(enumerate(rows, 1)), rows[0])
 
 
-def read_part(task: Task, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Any:
+def read_excerpt(task: Task, part: TableChunk, columns: Mapping[str, str], answered: bool = False) -> Any:
     """Read the examples of some rows of a table."""
     try:
         return task.read(part, columns, answered=answered)
@@ -161,9 +165,9 @@ def predict_texts(
     texts = [texts] if isinstance(texts, str) else texts
     if not texts:
         return []
-    model, chosen = load_trained(reference, partial, task)
-    part = texts_as_part(texts, pairs)
-    examples = read_part(chosen, part, {name: name for name in part.first})
-    blank = without_tokens(examples, model.need_tokenizer())
-    say_blank(len(blank), len(texts))
-    return leave_blank(Answerer(model, chosen, examples).say_cut()(), blank)
+    model, chosen = load_task_model(reference, partial, task)
+    part = texts_as_excerpt(texts, pairs)
+    examples = read_excerpt(chosen, part, {name: name for name in part.first})
+    blank = rows_without_tokens(examples, model.require_tokenizer())
+    report_blank(len(blank), len(texts))
+    return blank_predictions(Predictor(model, chosen, examples).report_truncated()(), blank)

@@ -8,30 +8,30 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pretune.inference.ensemble import Answers, same_task
+from pretune.inference.ensemble import Predictions, shared_task
 from pretune.metrics import score
 from pretune.objectives.task import Answer, Task
 from pretune.runtime.errors import PretuneError
-from pretune.text.examples.labeled import Excerpt, Row, read_excerpts, table_rows
+from pretune.text.examples.labeled import Row, TableChunk, read_chunks, table_rows
 
 ROWS = 1024  # per excerpt
 
 
-def files_as_parts(files: Iterable[Path], task: Task | None = None) -> Iterator[Excerpt]:
+def read_file_excerpts(files: Iterable[Path], task: Task | None = None) -> Iterator[TableChunk]:
     """Yield all rows of some files in order, as excerpts; a task may bring its own reader of rows."""
     for file in files:
-        yield from read_excerpts(file, ROWS, table_rows if task is None else task.rows)
+        yield from read_chunks(file, ROWS, table_rows if task is None else task.rows)
 
 
-class Beside:
+class PredictionColumns:
     """A joiner of predictions to table rows as columns, under names that the table does not have.
 
     With `probabilities`, each class gets a column for its probability; otherwise the probabilities stay `nested`, or are left
     out. Where a row has several examples, the values are lists.
 
     >>> row = {"text": "…", "label": "no"}
-    >>> part = Excerpt(Path("x.csv"), [(2, row)], row)
-    >>> Beside(probabilities=False)(part, [{"label": "yes", "probability": 0.75}])
+    >>> part = TableChunk(Path("x.csv"), [(2, row)], row)
+    >>> PredictionColumns(probabilities=False)(part, [{"label": "yes", "probability": 0.75}])
     [{'text': '…', 'label': 'no', 'predicted_label': 'yes', 'probability': 0.75}]
     """
 
@@ -39,7 +39,7 @@ class Beside:
         self.probabilities, self.nested = probabilities, nested
         self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
-    def __call__(self, part: Excerpt, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
+    def __call__(self, part: TableChunk, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
         """Return the rows of an excerpt with their predictions.
 
         `lines` gives the line of each prediction, if a row may have several.
@@ -47,7 +47,7 @@ class Beside:
         flat = [self._flat(answer) for answer in answers]
         if lines is not None:
             counts = Counter(lines)
-            flat = listed(flat, [counts[line] for line, _ in part.rows])
+            flat = group_by_row(flat, [counts[line] for line, _ in part.rows])
         known = {name for _, row in part.rows for name in row} if not self.names else set()
         for name in (name for answer in flat for name in answer):
             self.names.setdefault(name, f"predicted_{name}" if name in known else name)
@@ -71,10 +71,10 @@ class Beside:
         )
 
 
-def listed(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
+def group_by_row(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
     """Group predictions into rows of `counts` predictions each; each value becomes a list.
 
-    >>> listed([{"answer": "a"}, {"answer": "b"}, {"answer": "c"}], [2, 1])
+    >>> group_by_row([{"answer": "a"}, {"answer": "b"}, {"answer": "c"}], [2, 1])
     [{'answer': ['a', 'b']}, {'answer': ['c']}]
     """
     left = iter(answers)
@@ -82,14 +82,14 @@ def listed(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
     return [{name: [answer[name] for answer in row] for name in answers[0]} for row in rows]
 
 
-class Scores:
+class ScoreTable:
     """The scores of each of some models, and of their ensemble, on files with labels."""
 
     def __init__(self, references: Sequence[str], name: str | None = None) -> None:
         self.references, self.name = references, name
         self.files: dict[Path, tuple[Mapping[str, str], list[list[Answer]]]] = {}
 
-    def add(self, file: Path, answers: Answers) -> None:
+    def add(self, file: Path, answers: Predictions) -> None:
         """Add the predictions for some rows of a file."""
         by_model = [*answers.each, answers.together] if len(answers.each) > 1 else answers.each
         _, collected = self.files.setdefault(file, (answers.columns, [[] for _ in by_model]))
@@ -98,7 +98,7 @@ class Scores:
 
     def table(self) -> list[dict[str, Any]]:
         """Return one row of metrics per model, and one for the ensemble; for each file, if there are several."""
-        task = same_task(self.references, self.name)
+        task = shared_task(self.references, self.name)
         names = [*self.references, "together"]
         rows = []
         for file, (columns, by_model) in self.files.items():

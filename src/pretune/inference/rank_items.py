@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pretune.inference.finite_check import checked
+from pretune.inference.finite_check import check_not_nan
 from pretune.models.model import Model
-from pretune.objectives.pretraining.masked_items import Item, histories
+from pretune.objectives.pretraining.masked_items import MaskedItem, history_bounds
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
-from pretune.text.packing.plan import make_plan
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.packing.plan import plan_packs
 from pretune.text.packing.sequences import Arrangement, collate
 from pretune.text.store.store import Store
 
@@ -25,14 +25,14 @@ def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1
     `back` is 1 for the last items (the test set) and 2 for the last but one (the validation set). Histories of too few items
     are skipped; long ones are truncated to the newest `length` tokens, template included. Ties share their mean rank.
     """
-    tokenizer, template = model.need_tokenizer(), model.family.template
+    tokenizer, template = model.require_tokenizer(), model.family.template
     length = min(length, model.backbone.longest or length)
-    begin, end = histories(store, np.arange(store.documents), held=back - 1)
+    begin, end = history_bounds(store, np.arange(store.documents), held=back - 1)
     if not len(begin):
         raise PretuneError(f"{store.folder}: there is no history of {back + 1} items or more; give longer histories")
-    begin = np.maximum(begin, end - (length - template.overhead(pair=False)))
+    begin = np.maximum(begin, end - (length - template.num_special_tokens(pair=False)))
     arrangement = Arrangement(store, tokenizer, template, begin[:, None], (end - begin)[:, None])
-    plan = make_plan(arrangement.lengths, tokens=max(TOKENS, length), sequences=1 << 30, shuffle=False)
+    plan = plan_packs(arrangement.lengths, tokens=max(TOKENS, length), sequences=1 << 30, shuffle=False)
     never = torch.ones(
         model.backbone.embed.vocabulary, dtype=torch.bool
     )  # special tokens and padding rows are not items
@@ -40,10 +40,12 @@ def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1
     root, device = model.root.eval(), model.backbone.embed.tokens.device
     ranks = []
     for index in range(len(plan)):
-        batch = collate(Item(last=1.0).corrupt(arrangement.take(plan.pack(index)), tokenizer, Draws(0))).to(device)
-        targets = batch.targets[Item.name]
+        batch = collate(MaskedItem(last=1.0).corrupt(arrangement.take(plan.pack(index)), tokenizer, EpochRandom(0))).to(
+            device
+        )
+        targets = batch.targets[MaskedItem.name]
         states = root.backbone(*batch.packed).last[targets.at]
-        logits = checked(root.heads[Item.name](states, root.backbone.embed.tokens)).float().cpu()
+        logits = check_not_nan(root.heads[MaskedItem.name](states, root.backbone.embed.tokens)).float().cpu()
         logits[:, never] = -torch.inf
         right = logits.gather(1, targets.target.cpu()[:, None])
         better, equal = (logits > right).sum(1), (logits == right).sum(1)

@@ -11,29 +11,34 @@ from typing import Any
 
 import numpy as np
 
-from pretune.inference.ensemble import answer_parts, same_task
-from pretune.inference.predict import texts_as_part
+from pretune.inference.ensemble import predict_excerpts, shared_task
+from pretune.inference.predict import texts_as_excerpt
 from pretune.models.references import find_folder
 from pretune.objectives import Task
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import progress, say
+from pretune.runtime.progress import log_info, progress
 from pretune.runtime.ray_jobs import Engine
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 
-SOME = 1024  # texts per excerpt
-LEARNED = ("classify", "prompt", "regress", "generate")  # tasks whose predictions are a label, a number, or a text
+EXCERPT_ROWS = 1024  # texts per excerpt
+DISTILLABLE_TASKS = (
+    "classify",
+    "prompt",
+    "regress",
+    "generate",
+)  # tasks whose predictions are a label, a number, or a text
 
 
-def teachers_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
+def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
     """Return the task of all teachers; raise an error if it cannot be distilled from texts or has other `labels`."""
-    task = same_task(teachers)
+    task = shared_task(teachers)
     known = list(task.labels)
-    if task.name not in LEARNED or task.multi:
+    if task.name not in DISTILLABLE_TASKS or task.multi:
         raise PretuneError(
             f"{teachers[0]}: predictions of {task.name} cannot be distilled from texts; choose a teacher for one of "
-            f"{', '.join(LEARNED)}, with one label per text"
+            f"{', '.join(DISTILLABLE_TASKS)}, with one label per text"
         )
     if labels is not None and set(known) != set(labels):
         raise PretuneError(
@@ -43,9 +48,9 @@ def teachers_task(teachers: Sequence[str], labels: Sequence[str] | None = None) 
     return task
 
 
-def ask(
+def label_with_teachers(
     teachers: Sequence[str],
-    rows: Labeled,
+    rows: LabeledRows,
     labels: Sequence[str],
     cache: Path,
     processes: int = 1,
@@ -56,22 +61,24 @@ def ask(
 
     The result is read from the file `cache` if it was computed for the same texts and teachers, and is saved there if not.
     """
-    digest = fingerprint(teachers, rows, labels)
+    digest = teacher_fingerprint(teachers, rows, labels)
     if cache.is_file():
         with np.load(cache) as kept:
             if str(kept["digest"]) == digest:
-                say(f"{cache}: using the cached teacher predictions for {len(rows)} texts")
+                log_info(f"{cache}: using the cached teacher predictions for {len(rows)} texts")
                 return np.asarray(kept["shares"])
     found: list[list[Any]] = []
-    parts = [rows.take(range(first, min(first + SOME, len(rows)))) for first in range(0, len(rows), SOME)]
-    excerpts = [texts_as_part(part.texts, part.pairs) for part in parts]
+    parts = [
+        rows.take(range(first, min(first + EXCERPT_ROWS, len(rows)))) for first in range(0, len(rows), EXCERPT_ROWS)
+    ]
+    excerpts = [texts_as_excerpt(part.texts, part.pairs) for part in parts]
     columns = {"text": "text"} if rows.pairs is None else {"text": "text", "pair": "pair"}
     with progress("asking the teacher", len(rows)) as bar:
-        predicted = answer_parts(
+        predicted = predict_excerpts(
             teachers, excerpts, columns, processes=processes, engine=engine, partial=partial, quick=True
         )
         for _, answers in predicted:
-            found += [learned(answer, labels) for answer in answers.together]
+            found += [training_target(answer, labels) for answer in answers.together]
             bar.update(len(found), f"{len(found):,} texts")
     shares = np.array(found)
     written = io.BytesIO()
@@ -80,14 +87,14 @@ def ask(
     return shares
 
 
-def learned(answer: Mapping[str, Any], labels: Sequence[str]) -> list[Any]:
+def training_target(answer: Mapping[str, Any], labels: Sequence[str]) -> list[Any]:
     """Return the training target in a prediction: the probabilities of the labels, or the value, or the text."""
     if labels:
         return [answer["probabilities"][label] for label in labels]
     return [answer["value"] if "value" in answer else answer["answer"]]
 
 
-def fingerprint(teachers: Sequence[str], rows: Labeled, labels: Sequence[str]) -> str:
+def teacher_fingerprint(teachers: Sequence[str], rows: LabeledRows, labels: Sequence[str]) -> str:
     """Return a hash of everything that the teachers' predictions depend on: labels, texts, and model files."""
     found = hashlib.sha256(json.dumps([list(labels), rows.texts, rows.pairs]).encode())
     for teacher in teachers:

@@ -11,24 +11,24 @@ import torch
 from torch import Tensor
 
 from pretune.families.recurrent.word_vectors import WORD_VECTORS, WordVectorsConfig, build
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.nn.embeddings import Embeddings
-from pretune.objectives.tasks.layer_features import OnHead
+from pretune.objectives.tasks.layer_features import LayerFeaturesHead
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.text.corpus.documents import Document
 from pretune.text.corpus.sentences import split_sentences
 from pretune.text.corpus.word_vector_files import WordVectors
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import words_tokenizer
+from pretune.text.tokenizers.training import word_level_tokenizer
 
 
-def make_static(vectors: WordVectors) -> Model:
+def make_word_vector_model(vectors: WordVectors) -> Model:
     """Return a model without layers from word vectors; unknown words get the mean of all vectors, special tokens zeros."""
     lower = all(word == word.lower() for word in vectors.words[:1000])
-    tokenizer = words_tokenizer(vectors.words, lowercase=lower)
+    tokenizer = word_level_tokenizer(vectors.words, lowercase=lower)
     config = WordVectorsConfig(vocab_size=tokenizer.size, hidden_size=vectors.width)
-    model = Model(WORD_VECTORS, config, Root(build(config)), tokenizer)
+    model = Model(WORD_VECTORS, config, Network(build(config)), tokenizer)
     table = torch.zeros(tokenizer.size, vectors.width)
     rows = torch.from_numpy(vectors.vectors)
     first = {word: number for number, word in reversed(list(enumerate(vectors.words)))}
@@ -40,20 +40,20 @@ def make_static(vectors: WordVectors) -> Model:
     return model
 
 
-def fill_in(model: Model, vectors: WordVectors, where: str | Path) -> int:
+def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> int:
     """Copy word vectors into a model for the words of its vocabulary that have one; return how many have.
 
     They go into the word embedding of a task's head, if it has one (`on elmo`), otherwise into the model's input embedding.
     """
-    tokenizer = model.need_tokenizer()
-    table = own_words(model)
+    tokenizer = model.require_tokenizer()
+    table = word_embedding_table(model)
     if table.shape[1] != vectors.width:
         raise PretuneError(
             f"{where}: the vectors have {vectors.width} dimensions, but this model's embedding has {table.shape[1]}; "
             f"build the model with an embedding_size of {vectors.width}, or choose other vectors"
         )
     number = {word: i for i, word in reversed(list(enumerate(vectors.words)))}
-    shared = [(row, number[word]) for row, word in enumerate(words_of(tokenizer)) if word in number]
+    shared = [(row, number[word]) for row, word in enumerate(token_words(tokenizer)) if word in number]
     if not shared:
         raise PretuneError(
             f"{where}: none of its words is in the model's vocabulary; check that language and case are the same"
@@ -61,14 +61,14 @@ def fill_in(model: Model, vectors: WordVectors, where: str | Path) -> int:
     rows, places = map(list, zip(*shared, strict=True))
     with torch.no_grad():
         table[rows] = torch.from_numpy(vectors.vectors[places]).to(table)
-    say(f"{where}: found vectors for {len(shared):,} of {tokenizer.size:,} tokens of the model")
+    log_info(f"{where}: found vectors for {len(shared):,} of {tokenizer.size:,} tokens of the model")
     return len(shared)
 
 
-def own_words(model: Model) -> Tensor:
+def word_embedding_table(model: Model) -> Tensor:
     """Return the embedding table that word vectors are copied into."""
     for head in model.root.heads.values():
-        if isinstance(head, OnHead) and hasattr(head.features, "words"):
+        if isinstance(head, LayerFeaturesHead) and hasattr(head.features, "words"):
             return head.features.words
     network: Any = getattr(model.backbone, "encoder", model.backbone)
     if not isinstance(network.embed, Embeddings):
@@ -78,13 +78,13 @@ def own_words(model: Model) -> Tensor:
     return network.embed.tokens
 
 
-def words_of(tokenizer: Tokenizer) -> list[str]:
+def token_words(tokenizer: Tokenizer) -> list[str]:
     """Return the word that each token spells, without word-start markers (▁the and Ġthe are "the"); "" for special tokens."""
     specials = tokenizer.specials
     return ["" if specials[i] else token.lstrip("▁Ġ") for i, token in enumerate(tokenizer.vocabulary)]
 
 
-def train_static(
+def train_word_vectors(
     documents: Iterable[Document], kind: str, language: str, lowercase: bool, **options: Any
 ) -> WordVectors:
     """Train word vectors on documents with gensim; frequent words come first."""
@@ -92,7 +92,7 @@ def train_static(
         from gensim.models import FastText, Word2Vec
     except ImportError as error:
         raise PretuneError('training word vectors needs gensim: pip install "pretune[vectors]"') from error
-    cutter: Any = words_tokenizer([], lowercase=lowercase).backend
+    cutter: Any = word_level_tokenizer([], lowercase=lowercase).backend
     sentences = [
         [word for word, _ in cutter.pre_tokenizer.pre_tokenize_str(cutter.normalizer.normalize_str(text[start:end]))]
         for text in (document.text for document in documents)

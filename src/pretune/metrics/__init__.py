@@ -14,13 +14,13 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     """Return the metrics of a task for its answers to some examples, the primary metric first.
 
     >>> from pretune.objectives.tasks.classify import Classify
-    >>> from pretune.text.examples.labeled import Labeled
-    >>> rows = Labeled("x.csv", {}, ["…", "…"], labels=["a", "b"])
+    >>> from pretune.text.examples.labeled import LabeledRows
+    >>> rows = LabeledRows("x.csv", {}, ["…", "…"], labels=["a", "b"])
     >>> score(Classify(labels=("a", "b")), [{"label": "a"}, {"label": "a"}], rows)["accuracy"]
     0.5
     """
     found: dict[str, float] = task.metrics(answers, examples)
-    first = {task.decides: found[task.decides]} if task.decides in found else {}
+    first = {task.primary_metric: found[task.primary_metric]} if task.primary_metric in found else {}
     return {**first, **found}
 
 
@@ -29,7 +29,7 @@ def positive_class(task: Any) -> str | None:
     return str(task.labels[1]) if task.single_label and len(task.labels) == 2 else None
 
 
-def scores_of_draws(
+def bootstrap_scores(
     task: Any, answers: Sequence[dict[str, Any]], examples: Any, chance: np.random.Generator, rounds: int
 ) -> Iterator[dict[str, float]]:
     """Yield the metrics of bootstrap samples: as many examples, drawn with replacement; for `rank`, as many queries."""
@@ -43,7 +43,7 @@ def scores_of_draws(
         yield score(task, [answers[row] for row in rows], examples.take(rows))
 
 
-def constant(task: Any, learned: Any, judged: Any) -> float:
+def majority_score(task: Any, learned: Any, judged: Any) -> float:
     """Return the primary metric of the majority-class baseline; 0 for a task that has none."""
-    found = task.constant_answers(learned, judged)
-    return 0.0 if found is None else score(task, found[1], judged)[task.decides]
+    found = task.majority_answers(learned, judged)
+    return 0.0 if found is None else score(task, found[1], judged)[task.primary_metric]

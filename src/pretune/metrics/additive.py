@@ -12,10 +12,10 @@ from pretune.runtime.arrays import Array
 
 
 @dataclass(frozen=True)
-class Parts:
+class AdditiveMetrics:
     """The contribution of each unit (usually an example) to some sums, and the metrics computed from these sums.
 
-    >>> Parts(np.array([[1.0, 1.0], [0.0, 1.0]]), lambda sums: {"accuracy": sums[0] / sums[1]}).whole()
+    >>> AdditiveMetrics(np.array([[1.0, 1.0], [0.0, 1.0]]), lambda sums: {"accuracy": sums[0] / sums[1]}).whole()
     {'accuracy': 0.5}
     """
 
@@ -31,7 +31,7 @@ class Parts:
         return {name: float(value) for name, value in self.finish(self.values[units].sum(0)).items()}
 
 
-def joined(parts: Sequence[Parts]) -> Parts:
+def join_metrics(parts: Sequence[AdditiveMetrics]) -> AdditiveMetrics:
     """Join several metrics of the same units into one."""
     ends = np.cumsum([part.values.shape[1] for part in parts])[:-1]
 
@@ -39,10 +39,12 @@ def joined(parts: Sequence[Parts]) -> Parts:
         pieces = zip(parts, np.split(sums, ends), strict=True)
         return {name: value for part, piece in pieces for name, value in part.finish(piece).items()}
 
-    return Parts(np.hstack([part.values for part in parts]), finish)
+    return AdditiveMetrics(np.hstack([part.values for part in parts]), finish)
 
 
-def means(values: Array, *names: str) -> Parts:
+def mean_metrics(values: Array, *names: str) -> AdditiveMetrics:
     """Return metrics that are means over units."""
     ones = np.ones((len(values), 1))
-    return Parts(np.hstack([values, ones]), lambda sums: dict(zip(names, sums[:-1] / max(1.0, sums[-1]), strict=True)))
+    return AdditiveMetrics(
+        np.hstack([values, ones]), lambda sums: dict(zip(names, sums[:-1] / max(1.0, sums[-1]), strict=True))
+    )

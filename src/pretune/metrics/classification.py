@@ -46,12 +46,12 @@ def confusion(expected: Sequence[str], predicted: Sequence[str], labels: Sequenc
     return np.bincount(cells, minlength=len(number) ** 2).reshape(len(number), -1)
 
 
-def several_labels_metrics(
+def multi_label_metrics(
     expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], labels: Sequence[str]
 ) -> dict[str, float]:
     """Return the metrics of multi-label classification: exact match of label sets, micro F1 and macro F1.
 
-    >>> several_labels_metrics([["a"], []], [["a", "b"], []], ["a", "b"])
+    >>> multi_label_metrics([["a"], []], [["a", "b"], []], ["a", "b"])
     {'exact_match': 0.5, 'micro_f1': 0.6666666666666666, 'macro_f1': 0.5}
     """
     from sklearn.metrics import accuracy_score, f1_score
@@ -74,8 +74,8 @@ def most_frequent(labels: Iterable[Any]) -> Any:
     return min(counts, key=lambda label: (-counts[label], label))
 
 
-def score_classes(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+def class_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
     """Return the metrics of the tasks `classify` and `match`."""
     if task.multi:
-        return several_labels_metrics(examples.labels, [answer["labels"] for answer in answers], task.labels)
+        return multi_label_metrics(examples.labels, [answer["labels"] for answer in answers], task.labels)
     return classification_metrics(examples.labels, [answer["label"] for answer in answers], task.labels)

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pretune.metrics.additive import Parts
+from pretune.metrics.additive import AdditiveMetrics
 from pretune.runtime.arrays import Array
 
 # Takes the confusion matrix (labels, labels), with the true labels in rows, and the labels in order.
 Metric = Callable[[Array, list[str]], float]
 
 
-def cell_parts(name: str, metric: Metric, expected: Sequence[str], given: Sequence[str]) -> Parts:
+def confusion_metric(name: str, metric: Metric, expected: Sequence[str], given: Sequence[str]) -> AdditiveMetrics:
     """Return a metric of a confusion matrix as a sum over examples.
 
-    >>> cell_parts("accuracy", accuracy, ["a", "b"], ["a", "a"]).whole()
+    >>> confusion_metric("accuracy", accuracy, ["a", "b"], ["a", "a"]).whole()
     {'accuracy': 0.5}
     """
     labels = sorted({*expected, *given})
@@ -31,7 +31,7 @@ def cell_parts(name: str, metric: Metric, expected: Sequence[str], given: Sequen
         counts[there] = sums
         return {name: metric(counts.reshape(len(labels), -1), labels)}
 
-    return Parts(values, finish)
+    return AdditiveMetrics(values, finish)
 
 
 def accuracy(counts: Array, labels: list[str]) -> float:
@@ -45,7 +45,7 @@ def f1(counts: Array, labels: list[str]) -> float:
     return f1_of(counts, np.array([label == positive for label in labels]))
 
 
-def f1_of_right(counts: Array, labels: list[str]) -> float:
+def f1_of_true(counts: Array, labels: list[str]) -> float:
     """Return the F1 of the classes named "1" or "true"."""
     return f1_of(counts, np.array([label in ("1", "true") for label in labels]))
 

@@ -60,10 +60,10 @@ def by_phenomenon(
     return table
 
 
-def parity(pairs: Sequence[Hashable], predicted: Sequence[str]) -> float:
+def gender_parity(pairs: Sequence[Hashable], predicted: Sequence[str]) -> float:
     """Return the share of pairs (rows with the same identifier) whose predictions agree.
 
-    >>> parity([0, 0, 1, 1], ["yes", "yes", "yes", "no"])
+    >>> gender_parity([0, 0, 1, 1], ["yes", "yes", "yes", "no"])
     0.5
     """
     answers: dict[Hashable, set[str]] = {}
@@ -72,12 +72,12 @@ def parity(pairs: Sequence[Hashable], predicted: Sequence[str]) -> float:
     return float(np.mean([len(found) == 1 for found in answers.values()]))
 
 
-def preferred(first: Sequence[float], second: Sequence[float]) -> float:
+def preference_rate(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the share of pairs in which the first has the higher score; ties count one half.
 
     For minimal pairs whose first sentence is the correct one, 1 is best; for stereotypes and their opposites, 0.5.
 
-    >>> preferred([-1.0, -2.0, -3.0], [-2.0, -1.0, -3.0])
+    >>> preference_rate([-1.0, -2.0, -3.0], [-2.0, -1.0, -3.0])
     0.5
     """
     a, b = np.asarray(first), np.asarray(second)

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.additive import Parts, joined, means
+from pretune.metrics.additive import AdditiveMetrics, join_metrics, mean_metrics
 from pretune.metrics.classification import classification_metrics
-from pretune.metrics.question_answering import overlap
+from pretune.metrics.question_answering import answer_f1
 from pretune.runtime.arrays import Array
 
 WORD = re.compile(r"[^\W_]+")
@@ -35,7 +35,7 @@ def exact_match(expected: Sequence[str], written: Sequence[str]) -> float:
     return _exact(expected, written).whole()["exact_match"]
 
 
-def _exact(expected: Sequence[str], written: Sequence[str]) -> Parts:
+def _exact(expected: Sequence[str], written: Sequence[str]) -> AdditiveMetrics:
     return _means([[a.split() == b.split()] for a, b in zip(expected, written, strict=True)], "exact_match")
 
 
@@ -48,12 +48,12 @@ def word_f1(expected: Sequence[str], written: Sequence[str]) -> float:
     return _words(expected, written).whole()["word_f1"]
 
 
-def _words(expected: Sequence[str], written: Sequence[str]) -> Parts:
-    return _means([[overlap(a, b)] for a, b in zip(expected, written, strict=True)], "word_f1")
+def _words(expected: Sequence[str], written: Sequence[str]) -> AdditiveMetrics:
+    return _means([[answer_f1(a, b)] for a, b in zip(expected, written, strict=True)], "word_f1")
 
 
-def _means(rows: Sequence[Sequence[float]], *names: str) -> Parts:
-    return means(np.array(rows, dtype=np.float64).reshape(len(rows), len(names)), *names)
+def _means(rows: Sequence[Sequence[float]], *names: str) -> AdditiveMetrics:
+    return mean_metrics(np.array(rows, dtype=np.float64).reshape(len(rows), len(names)), *names)
 
 
 # -- ROUGE ----------------------------------------------------------------------------------------------------------
@@ -68,19 +68,19 @@ def rouge(expected: Sequence[str], written: Sequence[str]) -> dict[str, float]:
     return _rouge(expected, written).whole()
 
 
-def _rouge(expected: Sequence[str], written: Sequence[str]) -> Parts:
+def _rouge(expected: Sequence[str], written: Sequence[str]) -> AdditiveMetrics:
     rows = []
     for a, b in zip(expected, written, strict=True):
         wanted, found = (WORD.findall(text.lower()) for text in (a, b))
         pairs = [_overlap(_grams(wanted, n), _grams(found, n)) for n in (1, 2)]
-        rows.append([*pairs, _f1(common_length(wanted, found), len(wanted), len(found))])
+        rows.append([*pairs, _f1(longest_common_subsequence(wanted, found), len(wanted), len(found))])
     return _means(rows, "rouge1", "rouge2", "rougeL")
 
 
-def common_length(a: Sequence[str], b: Sequence[str]) -> int:
+def longest_common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
     """Return the length of the longest common subsequence.
 
-    >>> common_length("a b c d".split(), "b d a".split())
+    >>> longest_common_subsequence("a b c d".split(), "b d a".split())
     2
     """
     row = [0] * (len(b) + 1)
@@ -115,7 +115,7 @@ def bleu(expected: Sequence[str], written: Sequence[str]) -> float:
     return _bleu(expected, written).whole()["bleu"]
 
 
-def _bleu(expected: Sequence[str], written: Sequence[str]) -> Parts:
+def _bleu(expected: Sequence[str], written: Sequence[str]) -> AdditiveMetrics:
     counts = np.zeros((len(expected), 3, 4))  # matches and n-grams, by n; lengths of reference and hypothesis
     for row, (a, b) in zip(counts, zip(expected, written, strict=True), strict=True):
         wanted, found = tokenize_13a(a), tokenize_13a(b)
@@ -133,7 +133,7 @@ def _bleu(expected: Sequence[str], written: Sequence[str]) -> Parts:
         brevity = min(1.0, math.exp(1 - wanted / found))
         return {"bleu": float(brevity * np.exp(np.log(shares).mean()))}
 
-    return Parts(counts.reshape(-1, 12), finish)
+    return AdditiveMetrics(counts.reshape(-1, 12), finish)
 
 
 def tokenize_13a(text: str) -> list[str]:
@@ -160,7 +160,7 @@ def chrf(expected: Sequence[str], written: Sequence[str]) -> float:
     return _chrf(expected, written).whole()["chrf"]
 
 
-def _chrf(expected: Sequence[str], written: Sequence[str]) -> Parts:
+def _chrf(expected: Sequence[str], written: Sequence[str]) -> AdditiveMetrics:
     counts = np.zeros((len(expected), 3, LETTERS))  # matches, reference and hypothesis n-grams, by n
     for row, (a, b) in zip(counts, zip(expected, written, strict=True), strict=True):
         letters = ["".join(text.split()) for text in (a, b)]
@@ -177,7 +177,7 @@ def _chrf(expected: Sequence[str], written: Sequence[str]) -> Parts:
         precision, recall = (float((right[there] / x[there]).mean()) for x in (found, wanted))
         return {"chrf": (1 + HEAVY) * precision * recall / (HEAVY * precision + recall)}
 
-    return Parts(counts.reshape(-1, 3 * LETTERS), finish)
+    return AdditiveMetrics(counts.reshape(-1, 3 * LETTERS), finish)
 
 
 # -- metrics of tasks ------------------------------------------------------------------------------------------------
@@ -185,14 +185,14 @@ def _chrf(expected: Sequence[str], written: Sequence[str]) -> Parts:
 MEASURES = {"exact": (_exact,), "words": (_exact, _words), "rouge": (_exact, _rouge), "bleu": (_exact, _bleu, _chrf)}
 
 
-def text_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
+def text_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
     """Return the metrics of the task `generate` for free text."""
     expected, written = examples.labels, [answer["answer"] for answer in answers]
-    return joined([measure(expected, written) for measure in MEASURES[task.judged]])
+    return join_metrics([measure(expected, written) for measure in MEASURES[task.judged]])
 
 
-def score_closed(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+def closed_set_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
     """Return the metrics of the task `generate` for a closed set of answers, those of a classifier included."""
     written = [answer["answer"] for answer in answers]
-    whole = text_parts(answers, examples, task).whole()
+    whole = text_metrics(answers, examples, task).whole()
     return {**whole, **classification_metrics(examples.labels, written, task.labels)}

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from pretune.metrics.classification import most_frequent
-from pretune.text.examples.tag_schemes import convert
+from pretune.text.examples.tag_schemes import convert_tags
 
 Answer = dict[str, Any]
 
@@ -15,9 +15,9 @@ def usual_tags(task: Any, learned: Any, judged: Any) -> list[Answer]:
     """Return for each word its most frequent tag in the training data, and for new words the most frequent tag of all."""
     seen: dict[str, list[str]] = {}
     for words, tags in zip(learned.words, learned.tags, strict=True):
-        for word, tag in zip(words, convert(tags, task.written), strict=True):
+        for word, tag in zip(words, convert_tags(tags, task.written), strict=True):
             seen.setdefault(word, []).append(tag)
     usual = most_frequent(chain.from_iterable(seen.values()))
     known = {word: most_frequent(tags) for word, tags in seen.items()}
     found = ([known.get(word, usual) for word in words] for words in judged.words)
-    return [{"tags": convert(tags, task.written)} for tags in found]
+    return [{"tags": convert_tags(tags, task.written)} for tags in found]

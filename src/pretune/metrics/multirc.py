@@ -7,12 +7,12 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 
-def several_answers_metrics(
+def multirc_metrics(
     questions: Sequence[Hashable], expected: Sequence[bool], predicted: Sequence[bool]
 ) -> dict[str, float]:
     """Return the F1 over all answers, and the share of questions whose answers are all classified correctly.
 
-    >>> several_answers_metrics(["a", "a", "b"], [True, False, True], [True, True, True])
+    >>> multirc_metrics(["a", "a", "b"], [True, False, True], [True, True, True])
     {'f1a': 0.8, 'exact_questions': 0.5}
     """
     from sklearn.metrics import f1_score

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.additive import Parts
+from pretune.metrics.additive import AdditiveMetrics
 from pretune.runtime.arrays import Array
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -28,10 +28,10 @@ def normalize(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def overlap(expected: str, predicted: str) -> float:
+def answer_f1(expected: str, predicted: str) -> float:
     """Return the F1 over the words of two answers; if one of them has no words, 1 if neither has any, else 0.
 
-    >>> overlap("the tall tower", "tall")
+    >>> answer_f1("the tall tower", "tall")
     0.6666666666666666
     """
     gold, said = normalize(expected).split(), normalize(predicted).split()
@@ -41,20 +41,20 @@ def overlap(expected: str, predicted: str) -> float:
     return 2 * same / (len(gold) + len(said))
 
 
-def judge(expected: Sequence[str], predicted: str) -> tuple[float, float]:
+def exact_match_and_f1(expected: Sequence[str], predicted: str) -> tuple[float, float]:
     """Return the exact match and F1 of an answer, each the best over the expected ones; no expected answer means "no answer"."""
     golds = [text for text in expected if normalize(text)] or [""]
     exact = max(float(normalize(text) == normalize(predicted)) for text in golds)
-    return exact, max(overlap(text, predicted) for text in golds)
+    return exact, max(answer_f1(text, predicted) for text in golds)
 
 
-def answer_parts(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> Parts:
+def answer_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> AdditiveMetrics:
     """Return exact match and F1; with unanswerable questions, also for answerable and unanswerable ones apart.
 
-    >>> answer_parts([["in Paris", "Paris"], []], ["Paris", "Rome"]).whole()["exact_match"]
+    >>> answer_metrics([["in Paris", "Paris"], []], ["Paris", "Rome"]).whole()["exact_match"]
     0.5
     """
-    pairs = [judge(golds, said) for golds, said in zip(expected, predicted, strict=True)]
+    pairs = [exact_match_and_f1(golds, said) for golds, said in zip(expected, predicted, strict=True)]
     scores = np.array([(*pair, 1.0) for pair in pairs], dtype=np.float64).reshape(-1, 3)
     there = np.array([bool(golds) for golds in expected], dtype=bool)[:, None]
     names = [""] if there.all() else ["", "has_answer_", "no_answer_"]
@@ -63,12 +63,12 @@ def answer_parts(expected: Sequence[Sequence[str]], predicted: Sequence[str]) ->
         parts = {name: part for name, part in zip(names, sums.reshape(-1, 3), strict=True) if part[2]}
         return {f"{n}{m}": part[i] / part[2] for n, part in parts.items() for i, m in enumerate(("exact_match", "f1"))}
 
-    return Parts(np.hstack([scores, scores * there, scores * ~there][: len(names)]), finish)
+    return AdditiveMetrics(np.hstack([scores, scores * there, scores * ~there][: len(names)]), finish)
 
 
-def question_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
+def question_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
     """Return the metrics of the task `answer`."""
-    return answer_parts(_texts(examples), [answer["answer"] for answer in answers])
+    return answer_metrics(_texts(examples), [answer["answer"] for answer in answers])
 
 
 def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
@@ -78,7 +78,9 @@ def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any
         return {}
     best = [answer["candidates"][0]["answer"] if answer["candidates"] else "" for answer in answers]
     margins = np.array([answer["no_answer"] for answer in answers], dtype=np.float64)
-    gains = np.array([judge(golds, said)[1] - (not golds) for golds, said in zip(expected, best, strict=True)])
+    gains = np.array(
+        [exact_match_and_f1(golds, said)[1] - (not golds) for golds, said in zip(expected, best, strict=True)]
+    )
     order = np.argsort(margins, kind="stable")
     margins, totals = margins[order], np.concatenate([[0.0], np.cumsum(gains[order])])
     # Questions with the lowest margins are answered; those with equal margins all or none.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.additive import Parts, means
+from pretune.metrics.additive import AdditiveMetrics, mean_metrics
 from pretune.runtime.arrays import Array
 
 
@@ -26,12 +26,12 @@ def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
     }
 
 
-def query_parts(groups: Array, relevances: Array, scores: Array, at: int = 10) -> Parts:
+def query_metrics(groups: Array, relevances: Array, scores: Array, at: int = 10) -> AdditiveMetrics:
     """Return MRR, nDCG among the first `at`, and MAP over the queries that have a relevant candidate.
 
     nDCG and average precision come from scikit-learn; ties count against a candidate.
 
-    >>> query_parts(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0])).whole()["mrr"]
+    >>> query_metrics(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0])).whole()["mrr"]
     0.5
     """
     from sklearn.metrics import average_precision_score, ndcg_score
@@ -44,10 +44,10 @@ def query_parts(groups: Array, relevances: Array, scores: Array, at: int = 10) -
             place = 1 + int(((score >= score[relevant > 0].max()) & (relevant == 0)).sum())
             gain = ndcg_score([relevant], [score], k=at) if len(score) > 1 else 1.0
             found.append((1 / place, gain, average_precision_score(relevant > 0, score)))
-    return means(np.array(found, dtype=np.float64).reshape(-1, 3), "mrr", f"ndcg@{at}", "map")
+    return mean_metrics(np.array(found, dtype=np.float64).reshape(-1, 3), "mrr", f"ndcg@{at}", "map")
 
 
-def ranking_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
+def rank_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
     """Return the metrics of the task `rank`."""
     scores = np.array([answer["score"] for answer in answers])
-    return query_parts(examples.queries, np.array(examples.labels), scores)
+    return query_metrics(examples.queries, np.array(examples.labels), scores)

@@ -24,13 +24,13 @@ def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] |
     return {name: float(found.statistic) for name, found in zip(("pearson", "spearman"), both, strict=True)}
 
 
-def score_numbers(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+def regression_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
     """Return the metrics of the task `regress`."""
     expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
     return {**correlations(expected, predicted), "mse": float(np.mean((expected - predicted) ** 2))}
 
 
-def score_similarities(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+def similarity_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
     """Return the metrics of the task `contrast`: correlations with the scores, or how often the matching text is the nearest."""
     if examples.labels is not None:
         return correlations(examples.labels, [answer["similarity"] for answer in answers])

@@ -8,31 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.additive import Parts
+from pretune.metrics.additive import AdditiveMetrics
 from pretune.runtime.arrays import Array
-from pretune.text.examples.tag_schemes import convert, find_entities
+from pretune.text.examples.tag_schemes import convert_tags, parse_tags
 
 
-def entity_parts(
+def entity_metrics(
     expected: Sequence[Sequence[str]],
     predicted: Sequence[Sequence[str]],
     *,
     plain: bool = False,
     without: Collection[str] = (),
-) -> Parts:
+) -> AdditiveMetrics:
     """Return word accuracy and, unless the tags are `plain`, precision, recall and F1 over entities as conlleval computes them
     (Tjong Kim Sang and De Meulder, 2003).
 
     The expected and the predicted tags may use different schemes; entity types in `without` are ignored.
 
-    >>> entity_parts([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]]).whole()
+    >>> entity_metrics([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]]).whole()
     {'f1': 0.6666666666666666, 'precision': 1.0, 'recall': 0.5, 'accuracy': 0.75}
     """
     values = []
     for right, said in zip(expected, predicted, strict=True):
-        sides = (
-            set() if plain else {e for e in find_entities(tags) if e.kind not in without} for tags in (right, said)
-        )
+        sides = (set() if plain else {e for e in parse_tags(tags) if e.kind not in without} for tags in (right, said))
         wanted, found = sides
         values.append([sum(map(eq, right, said)), len(right), len(wanted & found), len(wanted), len(found)])
 
@@ -44,14 +42,14 @@ def entity_parts(
         rates = {"precision": both / max(1, given), "recall": both / max(1, there)}
         return {"f1": 2 * both / max(1, there + given), **rates, **accuracy}
 
-    return Parts(np.array(values, dtype=np.float64).reshape(-1, 5), finish)
+    return AdditiveMetrics(np.array(values, dtype=np.float64).reshape(-1, 5), finish)
 
 
-def tag_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
+def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
     """Return the metrics of the task `tag`; for semantic roles the predicate itself (V) is ignored, as in CoNLL-2005."""
     expected, predicted = (
-        [convert(tags, task.written) for tags in examples.tags],
+        [convert_tags(tags, task.written) for tags in examples.tags],
         [answer["tags"] for answer in answers],
     )
     without = ("V",) if task.predicate else ()
-    return entity_parts(expected, predicted, plain=task.written == "plain", without=without)
+    return entity_metrics(expected, predicted, plain=task.written == "plain", without=without)

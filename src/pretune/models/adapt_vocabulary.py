@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.models.saving import ROLE_KEYS
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.output_heads import FixedBias, OwnVocabularyHead, VocabularyHead
-from pretune.nn.positional_encoding import Learned, Rotary, Sinusoidal
+from pretune.nn.output_heads import FixedBias, TiedVocabularyHead, UntiedVocabularyHead
+from pretune.nn.positional_encoding import LearnedPositions, RotaryPositions, SinusoidalPositions
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.shared_vocabulary import match_tokens
@@ -25,19 +25,19 @@ EXAMPLES = 10  # the number of tokens shown in a report
 # Modules with one entry per token: the names of their tensors, and the dimension that indexes tokens.
 VOCABULARY: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
     Embeddings: (("tokens",), 0),
-    VocabularyHead: (("bias",), 0),
-    OwnVocabularyHead: (("output.weight", "output.bias"), 0),
+    TiedVocabularyHead: (("bias",), 0),
+    UntiedVocabularyHead: (("output.weight", "output.bias"), 0),
     FixedBias: (("bias",), 1),
 }
 POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
 
-def match_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[str, Any]]:
+def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[str, Any]]:
     """Return the model with another tokenizer, and a report.
 
     Tokens in both vocabularies keep their embeddings and output biases; new tokens start from the mean of the old ones.
     """
-    old = model.need_tokenizer()
+    old = model.require_tokenizer()
     where = match_tokens(old, tokenizer)
     made = _with_vocabulary(model, tokenizer, where)
     tokens = np.array(tokenizer.vocabulary)
@@ -54,7 +54,7 @@ def match_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[st
 
 def add_separator(model: Model) -> Model:
     """Return the model with a separator added to its vocabulary, whose embedding starts from the mean of all others."""
-    tokenizer = model.need_tokenizer().with_separator()
+    tokenizer = model.require_tokenizer().with_separator()
     added = tokenizer.role("separator")
     where = np.arange(max(model.config.vocab_size, tokenizer.size))  # an embedding may have more rows than tokens
     where[added] = -1
@@ -67,7 +67,7 @@ def _with_vocabulary(model: Model, tokenizer: Tokenizer, where: Array) -> Model:
         raise PretuneError(
             f"{model.family.name}: the vocabulary is clustered by frequency, so it cannot be replaced by another one"
         )
-    old = model.need_tokenizer()
+    old = model.require_tokenizer()
     first = getattr(model.backbone.embed.positions, "first", 0)
     config = replace(model.config, vocab_size=len(where), **_special_ids(model.config, tokenizer))
     made = _rebuilt(model, config)
@@ -86,7 +86,9 @@ def _with_vocabulary(model: Model, tokenizer: Tokenizer, where: Array) -> Model:
     return made
 
 
-def lengthen(model: Model, longest: int, how: Literal["copy", "interpolate"] = "copy") -> tuple[Model, dict[str, Any]]:
+def extend_positions(
+    model: Model, longest: int, how: Literal["copy", "interpolate"] = "copy"
+) -> tuple[Model, dict[str, Any]]:
     """Return the model with more learned positions, and a report.
 
     The position embeddings are copied repeatedly, as those of RoBERTa for Longformer (Beltagy et al., 2020), or
@@ -129,7 +131,7 @@ def _rebuilt(model: Model, config: Any) -> Model:
         torch.manual_seed(0)
         backbone = model.shape.apply(model.family.build(config))
     # One copy of all heads at once, since several names may share a head.
-    root = Root(backbone, deepcopy(model.root.heads).items())
+    root = Network(backbone, deepcopy(model.root.heads).items())
     for name, dimension in _vocabulary_tensors(root).items():
         if name.startswith("heads."):
             path, _, tensor = name.rpartition(".")
@@ -141,7 +143,7 @@ def _rebuilt(model: Model, config: Any) -> Model:
     return replace(model, config=config, root=root, tokenizer=None)
 
 
-def _vocabulary_tensors(root: Root) -> dict[str, int]:
+def _vocabulary_tensors(root: Network) -> dict[str, int]:
     """Return the names of the tensors with one entry per token, and the dimension that indexes tokens."""
     found: dict[str, int] = {}
     for path, module in root.named_modules():
@@ -171,8 +173,8 @@ def _special_ids(config: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
     return found
 
 
-def _learned(root: Root) -> list[tuple[str, Learned]]:
-    return [(f"{path}.weight", module) for path, module in root.named_modules() if isinstance(module, Learned)]
+def _learned(root: Network) -> list[tuple[str, LearnedPositions]]:
+    return [(f"{path}.weight", module) for path, module in root.named_modules() if isinstance(module, LearnedPositions)]
 
 
 def _copied(rows: Tensor, longest: int) -> Tensor:
@@ -185,10 +187,10 @@ def _stretched(rows: Tensor, longest: int) -> Tensor:
     return stretched[0].t().contiguous()
 
 
-def _kind_of_positions(root: Root) -> str:
+def _kind_of_positions(root: Network) -> str:
     modules = list(root.modules())
-    if any(isinstance(module, Rotary) for module in modules):
+    if any(isinstance(module, RotaryPositions) for module in modules):
         return "rotary"
-    if any(isinstance(module, Sinusoidal) for module in modules):
+    if any(isinstance(module, SinusoidalPositions) for module in modules):
         return "sinusoidal"
     return "relative"

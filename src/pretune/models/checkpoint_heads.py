@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pretune.families.family import Family
-from pretune.models.hf_config import CONFIG, class_in, labels_of, problem_in, read_config
+from pretune.models.hf_config import CONFIG_FILE, problem_objective, published_class, read_config, stored_labels
 from pretune.models.references import find_folder
 from pretune.models.sentence_transformers import read_layout
 from pretune.nn.text_embedding import TextEmbedding
@@ -15,16 +15,16 @@ from pretune.objectives import Mixture, parse_objective
 from pretune.objectives.tasks.contrast import Contrast
 
 
-def trained_for(reference: str | Path) -> Mixture | None:
+def stored_objectives(reference: str | Path) -> Mixture | None:
     """Return the objectives of a model's heads: those of its training, or those of the class it was published as."""
     folder = find_folder(reference)
     family, content = read_config(folder)
     if (layout := read_layout(folder)) is not None:
         return parse_objective(Contrast.name, embedding=layout.embedding)
-    path = folder / CONFIG
-    section, labels = content.get("pretune", {}), labels_of(folder, family, content, path)
-    heads = family.heads_of(class_in(content))
-    tasks = {"classify": problem_in(content, labels, path)} if "classify" in heads else {}
+    path = folder / CONFIG_FILE
+    section, labels = content.get("pretune", {}), stored_labels(folder, family, content, path)
+    heads = family.heads_of(published_class(content))
+    tasks = {"classify": problem_objective(content, labels, path)} if "classify" in heads else {}
     objective = section.get("objective") or "+".join(tasks.get(head, head) for head in sorted(heads))
     config = family.read_config(content, str(path))
     pooling = family.poolings.get(getattr(config, "classifier_pooling", ""), "start")
@@ -33,14 +33,14 @@ def trained_for(reference: str | Path) -> Mixture | None:
     return parse_objective(objective, section.get("tasks"), **known) if objective else None
 
 
-def closed_head(reference: str | Path) -> str:
+def unsupported_head(reference: str | Path) -> str:
     """Return a description, for error messages, of a published head that pretune does not have; "" if there is none."""
     family, content = read_config(find_folder(reference))
-    head = family.unsupported_classes.get(class_name := class_in(content), "")
+    head = family.unsupported_classes.get(class_name := published_class(content), "")
     return f"its class {class_name} has {head}" if head else ""
 
 
-def embedding_of(reference: str | Path) -> TextEmbedding | None:
+def text_embedding_of(reference: str | Path) -> TextEmbedding | None:
     """Return how a model computes text embeddings, or None if its folder does not define it."""
     return read_embedding(find_folder(reference))
 
@@ -50,13 +50,13 @@ def read_embedding(folder: Path) -> TextEmbedding | None:
     if (layout := read_layout(folder)) is not None:
         return layout.embedding
     content = read_config(folder)[1].get("pretune", {}).get("embedding")
-    return TextEmbedding.read(content, str(folder / CONFIG)) if content else None
+    return TextEmbedding.read(content, str(folder / CONFIG_FILE)) if content else None
 
 
 def stored_heads(family: Family, content: Mapping[str, Any]) -> set[str]:
     """Return the heads that a checkpoint may have: those of its class and those of its training objectives."""
     trained = content.get("pretune", {}).get("objective", "")
     parts = parse_objective(trained).objectives if trained else ()
-    class_name = class_in(content)
+    class_name = published_class(content)
     published = (heads for heads, name in family.classes.items() if name == class_name)
     return {name for part in parts for name in (part.kind, part.name)}.union(family.heads_of(class_name), *published)

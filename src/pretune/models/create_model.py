@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 import torch
 
 from pretune.families import find_family
-from pretune.models.model import Model, Root
+from pretune.models.model import Model, Network
 from pretune.models.presets import find_preset
-from pretune.runtime.errors import PretuneError, nearest
+from pretune.runtime.errors import PretuneError, suggest
 
 
 def make_model(
@@ -43,7 +43,7 @@ def make_model(
     known = [field.name for field in fields(config)]
     for key in preset["config"]:
         if key not in known:
-            raise PretuneError(f"{name}: unknown key {key!r} in config; {nearest(key, known)}")
+            raise PretuneError(f"{name}: unknown key {key!r} in config; {suggest(key, known)}")
     if vocabulary is not None:
         config = replace(config, vocab_size=vocabulary)
     if hasattr(config, "target_vocab_size") and (vocabulary is not None or target is not None):
@@ -58,14 +58,14 @@ def make_model(
         config = replace(config, n_langs=len(languages), lang2id=numbers, id2lang=names)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Model(family, config, Root(family.build(config)))
+        return Model(family, config, Network(family.build(config)))
 
 
-def random_twin(model: Model, seed: int = 0) -> Model:
+def random_copy(model: Model, seed: int = 0) -> Model:
     """Return a randomly initialized copy of a model: the same architecture and tokenizer, without heads.
 
-    >>> random_twin(make_model("bert-tiny"), seed=1).config == make_model("bert-tiny").config
+    >>> random_copy(make_model("bert-tiny"), seed=1).config == make_model("bert-tiny").config
     True
     """
-    root, limit = Root(model.random_backbone(seed)), model.max_length
+    root, limit = Network(model.random_backbone(seed)), model.max_length
     return Model(model.family, model.config, root, model.tokenizer, shape=model.shape, max_length=limit)

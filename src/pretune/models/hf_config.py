@@ -11,15 +11,15 @@ from annotated_types import Ge, Le
 from typing_extensions import TypedDict
 
 from pretune.families import find_family
-from pretune.families.detection import recognize_family
+from pretune.families.detection import detect_family
 from pretune.families.family import Family
 from pretune.models.weights import read_shapes
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.parsing import conform, read_mapping
-from pretune.runtime.progress import say
+from pretune.runtime.parsing import read_mapping, validate_schema
+from pretune.runtime.progress import log_info
 
-CONFIG = "config.json"
-LENGTH = 512  # the maximum number of tokens of a sequence, for models without a limit
+CONFIG_FILE = "config.json"
+DEFAULT_MAX_LENGTH = 512  # the maximum number of tokens of a sequence, for models without a limit
 MOST_LABELS = 1_000_000
 Labels = Annotated[int, Ge(0), Le(MOST_LABELS)]
 Finite = Annotated[float, Ge(-1e30), Le(1e30)]
@@ -27,7 +27,7 @@ Size = Annotated[int, Ge(1), Le(1 << 26)]
 
 
 class ShapeSection(TypedDict, total=False):
-    """The entry `shape`, as `Shape.write` writes it."""
+    """The entry `shape`, as `PrunedShape.write` writes it."""
 
     layers: list[Annotated[int, Ge(0)]]
     heads: dict[str, Size]
@@ -35,7 +35,7 @@ class ShapeSection(TypedDict, total=False):
     linear: str
 
 
-class Options(TypedDict, total=False):
+class TaskOptionsSection(TypedDict, total=False):
     """Settings of a task that were fitted to its examples."""
 
     labels: list[str]
@@ -51,12 +51,12 @@ class Options(TypedDict, total=False):
     mask: int
 
 
-class Section(TypedDict, total=False):
+class PretuneSection(TypedDict, total=False):
     """The section `pretune` of a config.json."""
 
     objective: str
-    options: Options
-    tasks: dict[str, Options]
+    options: TaskOptionsSection
+    tasks: dict[str, TaskOptionsSection]
     shape: ShapeSection
     embedding: dict[str, Any]
     max_length: Size
@@ -76,12 +76,12 @@ PROBLEMS = {
 
 def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
     """Return the family of the model in a folder, and the content of its config.json."""
-    path = folder / CONFIG
+    path = folder / CONFIG_FILE
     content = read_mapping(path, "a model's configuration")
     check_section(content, path)
     if content.get("model_type"):
-        return find_family(str(content["model_type"]), str(path), class_in(content)), content
-    family, evidence = recognize_family(content, class_in(content), lambda: read_shapes(folder), str(path))
+        return find_family(str(content["model_type"]), str(path), published_class(content)), content
+    family, evidence = detect_family(content, published_class(content), lambda: read_shapes(folder), str(path))
     say_once(f"{path}: no model_type; read as {family.name}, by {evidence}")
     return family, content
 
@@ -89,24 +89,24 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
 @cache
 def say_once(line: str) -> None:
     """Print a line on stderr, but not again when a folder is read several times."""
-    say(line)
+    log_info(line)
 
 
-def class_in(content: Mapping[str, Any]) -> str:
+def published_class(content: Mapping[str, Any]) -> str:
     """Return the class of `transformers` in a config.json, or ""."""
     names = content.get("architectures") or [""]
     return str(names[0]) if isinstance(names, list) else ""
 
 
-def labels_in(content: Mapping[str, Any], where: Path) -> list[str]:
+def config_labels(content: Mapping[str, Any], where: Path) -> list[str]:
     """Return the labels in a config.json, in order, or LABEL_0, LABEL_1, … if it has only their number.
 
-    >>> labels_in({"num_labels": 3}, Path("config.json"))
+    >>> config_labels({"num_labels": 3}, Path("config.json"))
     ['LABEL_0', 'LABEL_1', 'LABEL_2']
     """
     count, names = content.get("num_labels"), content.get("id2label") or {}
     if count is not None:
-        conform(count, Labels, f"{where}: num_labels")
+        validate_schema(count, Labels, f"{where}: num_labels")
     if not isinstance(names, dict) or not all(map(_is_class, names)):
         raise PretuneError(f"{where}: id2label must map class numbers to names, such as {{'0': 'no'}}")
     named = {int(number): str(name) for number, name in names.items()}
@@ -128,7 +128,7 @@ def _is_class(number: str) -> bool:
 def check_section(content: Mapping[str, Any], where: Path) -> None:
     """Raise an error if the section `pretune` of a config.json is not as `pretune.models.saving` writes it."""
     if "pretune" in content:
-        conform(content["pretune"], Section, f"{where}: pretune")
+        validate_schema(content["pretune"], PretuneSection, f"{where}: pretune")
 
 
 def default_labels(count: int) -> list[str]:
@@ -136,9 +136,9 @@ def default_labels(count: int) -> list[str]:
     return [f"LABEL_{number}" for number in range(count)]
 
 
-def labels_of(folder: Path, family: Family, content: Mapping[str, Any], where: Path) -> list[str]:
+def stored_labels(folder: Path, family: Family, content: Mapping[str, Any], where: Path) -> list[str]:
     """Return the labels of the model in a folder; without labels in config.json, one per output of its head."""
-    labels, class_name = labels_in(content, where), class_in(content)
+    labels, class_name = config_labels(content, where), published_class(content)
     if labels or not class_name.endswith(LABELED) or "pretune" in content:
         return labels
     shapes = read_shapes(folder)
@@ -151,7 +151,7 @@ def labels_of(folder: Path, family: Family, content: Mapping[str, Any], where: P
     return default_labels(next((current[name][0] for name in outputs if name in current), 2))
 
 
-def problem_in(content: Mapping[str, Any], labels: list[str], where: Path) -> str:
+def problem_objective(content: Mapping[str, Any], labels: list[str], where: Path) -> str:
     """Return the objective of a classifier by its `problem_type`; a single output is a regression by default."""
     problem = content.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     if problem not in PROBLEMS:

@@ -11,23 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from pretune.backbones.onnx_runtime import GRAPH, OnnxBackbone
-from pretune.backbones.pruned_shape import Shape
+from pretune.backbones.pruned_shape import PrunedShape
 from pretune.families.checkpoint_mismatches import find_mismatches, skipped_heads
 from pretune.families.config_bounds import count_layers
 from pretune.families.family import Family
-from pretune.models.checkpoint_heads import read_embedding, stored_heads, trained_for
-from pretune.models.hf_config import CONFIG, labels_of, read_config
-from pretune.models.model import Model, Root
+from pretune.models.checkpoint_heads import read_embedding, stored_heads, stored_objectives
+from pretune.models.hf_config import CONFIG_FILE, read_config, stored_labels
+from pretune.models.model import Model, Network
 from pretune.models.references import find_folder
 from pretune.models.saving import check_encoder
 from pretune.models.sentence_transformers import read_layout
-from pretune.models.weights import HEAD, read_weights
-from pretune.nn.dropout import stop_attention_dropout
-from pretune.nn.initialization import Undrawn
-from pretune.objectives import Mixture, Named
-from pretune.runtime.errors import PretuneError, if_option, nearest
-from pretune.runtime.progress import say
-from pretune.runtime.tensor_encoding import is_sparse, restored
+from pretune.models.weights import HEAD_FILE, read_weights
+from pretune.nn.dropout import disable_attention_dropout
+from pretune.nn.initialization import SkipInitialization
+from pretune.objectives import Mixture, RenamedTask
+from pretune.runtime.errors import PretuneError, if_option, suggest
+from pretune.runtime.progress import log_info
+from pretune.runtime.tensor_encoding import decode_tensors, is_sparse_entry
 from pretune.runtime.tensor_files import check_finite, file_digest, read_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -49,8 +49,8 @@ def load(reference: str | Path, *, partial: bool = False) -> Model:
     >>> load("pretune-small-en").family.name
     'modernbert'
     """
-    model = load_model(reference, trained_for(reference), partial=partial)
-    model.say_left_out(reference)
+    model = load_model(reference, stored_objectives(reference), partial=partial)
+    model.report_skipped_heads(reference)
     return model
 
 
@@ -80,7 +80,7 @@ def load_model(
     """
     folder = find_folder(reference)
     family, content = read_config(folder)
-    path = folder / CONFIG
+    path = folder / CONFIG_FILE
     config = family.read_config(content, str(path))
     config = replace(config, **_checked_dropout(config, dropout or {}, path))
     _check_keys(path, family, content, partial)
@@ -91,34 +91,34 @@ def load_model(
             f"{graph}: the graph does not match its checksum; the file is damaged: restore it from its source"
         )
     tensors = read_weights(folder) if graph is None else {}
-    sparse = any(is_sparse(name) for name in tensors)
-    tensors = _naming(folder, lambda: family.table.normalize(restored(tensors)))
+    sparse = any(is_sparse_entry(name) for name in tensors)
+    tensors = _naming(folder, lambda: family.table.normalize(decode_tensors(tensors)))
     if family.is_tied(config) and family.table.has_own_output(tensors):
-        say(
+        log_info(
             f"{folder}: {family.table.output} differs from the token embedding, so both are kept, although config.json "
             "ties them"
         )
         config = replace(config, tie_word_embeddings=False)
     tied = family.is_tied(config)
-    head_tensors = read_tensors(folder / HEAD) if (folder / HEAD).is_file() else {}
-    check_finite(head_tensors, folder / HEAD)
-    shape = Shape.read(section.get("shape", {}))
+    head_tensors = read_tensors(folder / HEAD_FILE) if (folder / HEAD_FILE).is_file() else {}
+    check_finite(head_tensors, folder / HEAD_FILE)
+    shape = PrunedShape.read(section.get("shape", {}))
     if graph is None and count_layers(config) > max(FEW_LAYERS, len(tensors)):
         raise PretuneError(
             f"{path}: describes {count_layers(config)} layers, but the weights have only {len(tensors)} tensors"
         )
-    with torch.device("meta"), Undrawn():  # shapes only
+    with torch.device("meta"), SkipInitialization():  # shapes only
         blueprint = _naming(path, lambda: shape.apply(family.build(config)))
     if graph is None:
         _check_memory(path, blueprint, tensors)
-        with Undrawn():
-            root = Root(shape.apply(family.build(config)))
+        with SkipInitialization():
+            root = Network(shape.apply(family.build(config)))
     else:
         running: Any = OnnxBackbone(graph, blueprint)
-        root = Root(running)
+        root = Network(running)
     model = Model(family, config, root, _tokenizer(folder), shape=shape, sparse=sparse)
     model.objective = section.get("objective", "")
-    model.labels = labels_of(folder, family, content, path)
+    model.labels = stored_labels(folder, family, content, path)
     model.options, model.tasks = section.get("options", {}), section.get("tasks", {})
     layout = read_layout(folder)
     model.embedding = read_embedding(folder)
@@ -132,7 +132,7 @@ def load_model(
         head_tensors |= layout.tensors(model.embedding_head[0])
     if model.embedding is not None and model.embedding.learned and model.embedding_head is None:
         model.embedding = None  # a description without its parameters
-        say(f"{folder}: the layers after the pooling of its text embeddings are not loaded; `contrast` keeps them")
+        log_info(f"{folder}: the layers after the pooling of its text embeddings are not loaded; `contrast` keeps them")
     wanted = model.root.tensors()
     heads = stored_heads(family, content)
     found, missing, extra = _naming(folder, lambda: family.table.read(tensors, wanted, heads, tied))
@@ -143,22 +143,24 @@ def load_model(
     learned = dict(model.root.named_parameters())
     model.untrained = [name for name in missing if name in learned]
     _check(folder, find_mismatches(family, tensors, wanted, missing, extra, len(model.labels)), partial)
-    model.left_out = skipped_heads(family.table, extra)
+    model.skipped_head_tensors = skipped_heads(family.table, extra)
     if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
-        random = Root(model.random_backbone(seed)).tensors()
+        random = Network(model.random_backbone(seed)).tensors()
         found |= {name: random[name] for name in lacking}
     new_heads = sorted({name.split(".")[1] for name in model.untrained if name.startswith("heads.")})
     if new_heads:
-        say(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")
+        log_info(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")
     model.root.load_state_dict(found, strict=False)
-    stop_attention_dropout(model.root)  # config.json keeps its value
+    disable_attention_dropout(model.root)  # config.json keeps its value
     if model.tokenizer is not None and model.tokenizer.size > config.vocab_size:
         raise PretuneError(
             f"{folder}: the tokenizer has {model.tokenizer.size} tokens but the model only {config.vocab_size}; "
             "they do not belong together"
         )
-    for other, own in model.tokenizer.other_frames(family.template) if model.tokenizer is not None else ():
-        say(f"{folder}: tokenizer.json has the template {other!r}; {own!r}, that of {family.name}, is used instead")
+    for other, own in model.tokenizer.differing_frames(family.template) if model.tokenizer is not None else ():
+        log_info(
+            f"{folder}: tokenizer.json has the template {other!r}; {own!r}, that of {family.name}, is used instead"
+        )
     return model
 
 
@@ -172,8 +174,8 @@ def _read_renamed_heads(
 ) -> dict[str, Tensor]:
     """Return the parameters for heads of renamed tasks, which start from those of their kind (such as BERT's pooler)."""
     found: dict[str, Tensor] = {}
-    for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, Named)):
-        own, kind = f"heads.{task.name}.", f"heads.{task.task.head_of}."
+    for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, RenamedTask)):
+        own, kind = f"heads.{task.name}.", f"heads.{task.task.shared_head}."
         of_kind = {kind + name.removeprefix(own): tensor for name, tensor in wanted.items() if name.startswith(own)}
         read, _, _ = family.table.read(dict(tensors), of_kind, heads, tied)
         found |= {own + name.removeprefix(kind): tensor for name, tensor in read.items()}
@@ -186,7 +188,7 @@ def _check_keys(path: Path, family: Family, content: Mapping[str, Any], partial:
         listed = f"{path}: unknown keys for {family.name}, which may change its output: {', '.join(unknown)}"
         if not partial:
             raise PretuneError(f"{listed}{if_option('partial', PARTIAL)}")
-        say(f"{listed}; they are ignored")
+        log_info(f"{listed}; they are ignored")
 
 
 def _check(folder: Path, mismatches: Mapping[str, Sequence[str]], partial: bool) -> None:
@@ -195,7 +197,7 @@ def _check(folder: Path, mismatches: Mapping[str, Sequence[str]], partial: bool)
     if listed and not partial:
         raise PretuneError(f"{folder}: {listed}{if_option('partial', PARTIAL)}")
     if listed:
-        say(f"{folder}: {listed}; parameters that are missing were initialized randomly")
+        log_info(f"{folder}: {listed}; parameters that are missing were initialized randomly")
 
 
 def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -222,7 +224,7 @@ def _checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> d
     known = [field.name for field in fields(config) if "drop" in field.name]
     for name, share in dropout.items():
         if name not in known:
-            raise PretuneError(f"{path}: no dropout named {name!r}; {nearest(name, known)}")
+            raise PretuneError(f"{path}: no dropout named {name!r}; {suggest(name, known)}")
         if not 0 <= share < 1:
             raise PretuneError(f"dropout.{name}={share:g} must be at least 0 and less than 1")
     return dict(dropout)

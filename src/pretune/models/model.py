@@ -11,33 +11,33 @@ import torch
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import Backbone
-from pretune.backbones.pruned_shape import Shape
+from pretune.backbones.pruned_shape import PrunedShape
 from pretune.families.family import Family
 from pretune.models.saving import describe_model, export_model, save_model
 from pretune.nn.adaptive_softmax import AdaptiveEmbeddings
-from pretune.nn.character_cnn import SpelledEmbeddings
+from pretune.nn.character_cnn import CharacterEmbeddings
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
-from pretune.objectives import Joint, Loss, Named, Objective
+from pretune.objectives import JointObjective, Loss, Objective, RenamedTask
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
-class Root(nn.Module):
+class Network(nn.Module):
     """A backbone with its heads. Its forward pass is what is compiled, replicated or sharded."""
 
     def __init__(self, backbone: Backbone, heads: Iterable[tuple[str, nn.Module]] = ()) -> None:
         super().__init__()
         self.backbone: Any = backbone
         self.heads = nn.ModuleDict(dict(heads))
-        self.touch_all = False
+        self.keep_all_gradients = False
 
-    def forward(self, joint: Joint, batch: Batch) -> Loss:
+    def forward(self, joint: JointObjective, batch: Batch) -> Loss:
         """Compute the losses of a joint objective on a batch."""
         loss = joint.loss(self.heads, self.backbone, batch)
-        if self.touch_all:
+        if self.keep_all_gradients:
             # Distributed processes must have gradients for the same parameters, whichever objective is active.
             used = {part.name for part in joint.objectives}
             idle = [p for name, head in self.heads.items() if name not in used for p in head.parameters()]
@@ -54,10 +54,10 @@ class Root(nn.Module):
         buffers = {name: buffer for name, buffer in self.named_buffers() if name not in derived}
         return {**dict(self.named_parameters()), **buffers}
 
-    def compute_in(self, kind: torch.dtype) -> None:
+    def set_activation_dtype(self, kind: torch.dtype) -> None:
         """Set the data type of the activations, from the embeddings on; parameters keep theirs."""
         for module in self.modules():
-            if isinstance(module, Embeddings | AdaptiveEmbeddings | SpelledEmbeddings):
+            if isinstance(module, Embeddings | AdaptiveEmbeddings | CharacterEmbeddings):
                 module.compute = kind
 
 
@@ -74,15 +74,19 @@ class Model:
 
     family: Family
     config: Any
-    root: Root
+    root: Network
     tokenizer: Tokenizer | None = None
     objective: str = ""  # the objectives of its heads, e.g. "mlm+nsp"
     labels: list[str] = field(default_factory=list)  # class names in order, for classifiers
     untrained: list[str] = field(default_factory=list)  # parameters missing from the checkpoint, which are random
-    left_out: list[str] = field(default_factory=list)  # tensors of heads in the checkpoint that were not loaded
+    skipped_head_tensors: list[str] = field(
+        default_factory=list
+    )  # tensors of heads in the checkpoint that were not loaded
     options: dict[str, Any] = field(default_factory=dict)  # task settings fitted to the examples, such as a threshold
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # labels and options of each of several tasks
-    shape: Shape = field(default_factory=Shape)  # what pruning and quantization changed of the configuration
+    shape: PrunedShape = field(
+        default_factory=PrunedShape
+    )  # what pruning and quantization changed of the configuration
     sparse: bool = False  # whether matrices with many zeros are saved in a sparse format
     embedding: TextEmbedding | None = None  # how text embeddings are computed, if the model defines it
     max_length: int | None = None  # of sequences, if less than the number of positions
@@ -109,7 +113,7 @@ class Model:
             torch.manual_seed(seed)
             return self.shape.apply(self.family.build(self.config))
 
-    def need_tokenizer(self) -> Tokenizer:
+    def require_tokenizer(self) -> Tokenizer:
         """Return the tokenizer, or raise an error if the model has none, as a preset before pretraining."""
         if self.tokenizer is None:
             raise PretuneError(
@@ -118,7 +122,7 @@ class Model:
             )
         return self.tokenizer
 
-    def need_trained(self, head: str, where: str | Path, advice: str) -> None:
+    def require_trained(self, head: str, where: str | Path, advice: str) -> None:
         """Raise an error if a head has random parameters; `advice` says what to do instead of using it."""
         own = {id(parameter) for parameter in self.root.heads[head].parameters()}
         random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
@@ -129,11 +133,13 @@ class Model:
                 f"shape), so its predictions would be random; {advice}"
             )
 
-    def say_left_out(self, where: str | Path) -> None:
+    def report_skipped_heads(self, where: str | Path) -> None:
         """Print which heads of the checkpoint were not loaded, if any."""
-        if self.left_out:
-            heads = dict.fromkeys(name.removesuffix(".weight").removesuffix(".bias") for name in self.left_out)
-            say(f"{where}: heads of the checkpoint that were not loaded: {', '.join(heads)}")
+        if self.skipped_head_tensors:
+            heads = dict.fromkeys(
+                name.removesuffix(".weight").removesuffix(".bias") for name in self.skipped_head_tensors
+            )
+            log_info(f"{where}: heads of the checkpoint that were not loaded: {', '.join(heads)}")
 
     def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
         """Add the heads of some objectives, initialized from the seed; existing heads are kept.
@@ -142,7 +148,7 @@ class Model:
         """
         heads = self.root.heads
         for objective in sorted(objectives, key=_shares_head):
-            owner = objective.head_of
+            owner = objective.shared_head
             if owner not in heads:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(seed)
@@ -196,4 +202,4 @@ class Model:
 
 def _shares_head(objective: Objective) -> bool:
     """Return whether an objective may use the head of another one, which is then added first."""
-    return isinstance(objective, Named) or objective.head_of != objective.name
+    return isinstance(objective, RenamedTask) or objective.shared_head != objective.name

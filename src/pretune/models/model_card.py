@@ -18,15 +18,15 @@ import yaml
 from safetensors import safe_open
 
 from pretune.families import find_family
-from pretune.models.hf_config import check_section, class_in, labels_in
+from pretune.models.hf_config import check_section, config_labels, published_class
 from pretune.models.sentence_transformers import MODULES, TRANSFORMER
 from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import parse_objective, task_names
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import RECIPE
-from pretune.runtime.parsing import conform, parse_yaml, read_mapping
-from pretune.runtime.tensor_files import readable
+from pretune.runtime.parsing import parse_yaml, read_mapping, validate_schema
+from pretune.runtime.tensor_files import reading_tensors
 
 LARGEST_CARD = 1 << 20  # bytes to read at most
 CARD, CONFIG, TOKENIZER_CONFIG = "README.md", "config.json", "tokenizer_config.json"
@@ -43,10 +43,10 @@ PURPOSES = {
     "lm": ("It is a language model, which continues texts", "text-generation"),
     "translate": ("It translates texts", "translation"),
 }
-BARE = ("It gives a vector for each token of a text, and has no head for a task", "feature-extraction")
+BACKBONE_PURPOSE = ("It gives a vector for each token of a text, and has no head for a task", "feature-extraction")
 # Maps our names of metrics to those of the Hub, where they differ.
 METRICS = {"spearman": "spearmanr", "pearson": "pearsonr", "matthews": "matthews_correlation"}
-SHOWN = 20  # the most labels to list
+MAX_LABELS = 20  # the most labels to list
 TEXT, OTHER = "The train was late.", "We waited an hour for the train."
 PRETUNE = {
     "embed": """
@@ -144,7 +144,7 @@ print(outputs[0].shape)
 
 
 @dataclass(frozen=True)
-class History:
+class TrainingHistory:
     """How a model was trained, as recorded in the folder of its run."""
 
     verb: str  # the command that trained it
@@ -159,7 +159,7 @@ class History:
         return {name: x for name, x in found.items() if isinstance(x, int | float) and isfinite(x)}
 
     @property
-    def judged_on(self) -> str:
+    def scored_on(self) -> str:
         """A description of the data of these scores."""
         files = file_names(self.recipe.get("dev"))
         if files:
@@ -168,7 +168,7 @@ class History:
         return f"a held-out part of {taken_from}" if taken_from else "held-out data"
 
 
-class Subject:
+class CardModel:
     """The model folder that a card describes."""
 
     def __init__(self, folder: Path, exported: bool) -> None:
@@ -177,7 +177,7 @@ class Subject:
         check_section(self.config, folder / CONFIG)
         self.name = folder.resolve().name
         self.ours: Mapping[str, Any] = self.config.get("pretune", {})
-        self.architecture = class_in(self.config)
+        self.architecture = published_class(self.config)
         objective = self.ours.get("objective", "")
         self.kinds = [part.kind for part in parse_objective(objective).objectives] if objective else []
 
@@ -195,20 +195,20 @@ class Subject:
         """What the model does, in words and as a `pipeline_tag`."""
         known = [PURPOSES[kind] for kind in self.kinds if kind in PURPOSES]
         if known or not self.kinds:
-            return (known or [BARE])[0]
+            return (known or [BACKBONE_PURPOSE])[0]
         return f"It was trained with the objective `{self.ours['objective']}`", ""
 
     @cached_property
     def labels(self) -> list[str]:
         """The names of its classes."""
-        return labels_in(self.config, self.folder / CONFIG) if "regress" not in self.kinds else []
+        return config_labels(self.config, self.folder / CONFIG) if "regress" not in self.kinds else []
 
     @cached_property
     def parameters(self) -> int:
         """The number of parameters, or 0 if unknown: in an ONNX graph, or for quantized weights."""
         count = 0
         for file in self.folder.glob("*.safetensors"):
-            with readable(file), safe_open(file, framework="numpy") as content:
+            with reading_tensors(file), safe_open(file, framework="numpy") as content:
                 for tensor in map(content.get_slice, content.keys()):
                     if not tensor.get_dtype().startswith(("F", "BF")):
                         return 0
@@ -224,7 +224,7 @@ class Subject:
 
 def write_card(
     folder: Path,
-    history: History | None = None,
+    history: TrainingHistory | None = None,
     *,
     exported: bool = False,
     source: Path | None = None,
@@ -245,7 +245,7 @@ def write_card(
     license
         The license of the model, instead of that in the source's card.
     """
-    subject = Subject(folder, exported)
+    subject = CardModel(folder, exported)
     before = front_matter(source / CARD) if source is not None else {}
     license = license or before.get("license")
     sections = [f"# {subject.name}", description(subject, source)]
@@ -262,7 +262,7 @@ def write_card(
 
 
 def metadata(
-    subject: Subject, history: History | None, license: str | None, before: Mapping[str, Any]
+    subject: CardModel, history: TrainingHistory | None, license: str | None, before: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the metadata of a card, which the Hub reads from its front matter."""
     language = before.get("language") or known_language(history)
@@ -281,13 +281,13 @@ def metadata(
         found["metrics"] = sorted({metric["type"] for metric in metrics})
         result = {
             "task": {"type": tag or "other"},
-            "dataset": {"type": "other", "name": history.judged_on.replace("`", "")},
+            "dataset": {"type": "other", "name": history.scored_on.replace("`", "")},
         }
         found["model-index"] = [{"name": subject.name, "results": [{**result, "metrics": metrics}]}]
     return {name: value for name, value in found.items() if value}
 
 
-def known_language(history: History | None) -> str:
+def known_language(history: TrainingHistory | None) -> str:
     """Return the language of the training text if it was given explicitly, otherwise "".
 
     English is the default for sentence splitting, so it does not count as given.
@@ -296,7 +296,7 @@ def known_language(history: History | None) -> str:
     return "" if language in ("en", "lines") else language
 
 
-def description(subject: Subject, source: Path | None) -> str:
+def description(subject: CardModel, source: Path | None) -> str:
     """Return a paragraph that describes the model."""
     size = f" with {subject.parameters:,} parameters" if subject.parameters else ""
     sentences = [f"A `{subject.config.get('model_type')}` model{size}. {subject.purpose[0]}."]
@@ -305,17 +305,17 @@ def description(subject: Subject, source: Path | None) -> str:
         unit = ", scaled to unit length" if embedding.normalized else ""
         sentences.append(f"Vectors come from {' and '.join(embedding.pooling)} pooling of its states{unit}.")
     if subject.labels:
-        more = f" and {len(subject.labels) - SHOWN} more" if len(subject.labels) > SHOWN else ""
-        sentences.append(f"Its {len(subject.labels)} labels are {', '.join(subject.labels[:SHOWN])}{more}.")
+        more = f" and {len(subject.labels) - MAX_LABELS} more" if len(subject.labels) > MAX_LABELS else ""
+        sentences.append(f"Its {len(subject.labels)} labels are {', '.join(subject.labels[:MAX_LABELS])}{more}.")
     if source is not None:
         sentences.append(f"It was exported from `{source.resolve().name}` with pretune.")
     return " ".join(sentences)
 
 
-def training(history: History) -> str:
+def training(history: TrainingHistory) -> str:
     """Return a paragraph on the training data and procedure."""
     recipe, results = history.recipe, history.results
-    start = short(recipe.get("model") or recipe.get("teacher"))
+    start = short_name(recipe.get("model") or recipe.get("teacher"))
     begun = f"Made by `pretune {history.verb}`" + (f" from `{start}`" if start else "")
     sentences = [f"{begun}{f' on {history.date}' if history.date else ''}."]
     rows: dict[str, Any] = {
@@ -332,26 +332,26 @@ def training(history: History) -> str:
         "seed": recipe.get("seed"),
     }
     known = {name: value for name, value in rows.items() if value not in (None, "")}
-    return "\n\n".join([*sentences, table(("setting", "value"), known)])
+    return "\n\n".join([*sentences, markdown_table(("setting", "value"), known)])
 
 
 def section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a section of a recipe, or an empty mapping if it is missing."""
-    return conform(recipe.get(name) or {}, dict[str, Any], f"{RECIPE}: {name}")
+    return validate_schema(recipe.get(name) or {}, dict[str, Any], f"{RECIPE}: {name}")
 
 
-def score_table(history: History) -> str:
+def score_table(history: TrainingHistory) -> str:
     """Return a Markdown table of the scores, with mean and standard deviation if there were several seeds."""
     seeds = history.results.get("seeds", {})
     date = f" ({history.date})" if history.date else ""
-    text = f"On {history.judged_on}{date}:"
+    text = f"On {history.scored_on}{date}:"
     if isinstance(seeds, Mapping) and "count" in seeds:
-        text = f"On {history.judged_on}{date}, of the best of {seeds['count']} seeds; then mean ± standard deviation:"
+        text = f"On {history.scored_on}{date}, of the best of {seeds['count']} seeds; then mean ± standard deviation:"
         spread = {name: seeds.get(f"dev/{name}", {}) for name in history.scores}
         said = {name: f"{x['mean']:.4g} ± {x['sd']:.2g}" for name, x in spread.items() if is_spread(x)}
         rows = {name: f"{value:.4g} | {said.get(name, '')}" for name, value in history.scores.items()}
-        return f"{text}\n\n{table(('metric', 'kept', 'all seeds'), rows)}"
-    return f"{text}\n\n{table(('metric', 'value'), history.scores)}"
+        return f"{text}\n\n{markdown_table(('metric', 'kept', 'all seeds'), rows)}"
+    return f"{text}\n\n{markdown_table(('metric', 'value'), history.scores)}"
 
 
 def is_spread(value: Any) -> bool:
@@ -359,21 +359,21 @@ def is_spread(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(value.get(name), int | float) for name in ("mean", "sd"))
 
 
-def limitations(subject: Subject, history: History | None) -> str:
+def limitations(subject: CardModel, history: TrainingHistory | None) -> str:
     """Return a paragraph on the limitations of the model."""
     sentences = []
     limit = read_settings(subject.folder / TRANSFORMER).get("max_seq_length") or subject.ours.get("max_length")
     if limit:
         sentences.append(f"Texts longer than {limit} tokens are cut.")
     if history is not None and history.scores:
-        sentences.append(f"Scores hold for data like {history.judged_on}; on other data the model may be worse.")
+        sentences.append(f"Scores hold for data like {history.scored_on}; on other data the model may be worse.")
     else:
         sentences.append("No scores are known for this model; evaluate it on your own data before you rely on it.")
     sentences.append("It reproduces what its training data contain, biases and errors included.")
     return " ".join(sentences)
 
 
-def usage(subject: Subject) -> list[str]:
+def usage(subject: CardModel) -> list[str]:
     """Return usage instructions, with snippets that run in the parent folder of the model."""
     parts = ["Run these in the folder that contains this one, or put the full path in place of the name."]
     snippets = {"pretune": with_pretune(subject)}
@@ -388,7 +388,7 @@ def usage(subject: Subject) -> list[str]:
     return parts
 
 
-def with_pretune(subject: Subject) -> str:
+def with_pretune(subject: CardModel) -> str:
     """Return a snippet that uses the model with pretune."""
     kinds = set(subject.kinds)
     if kinds == {"contrast"}:
@@ -406,7 +406,7 @@ def with_pretune(subject: Subject) -> str:
     return snippet(code, subject)
 
 
-def with_transformers(subject: Subject) -> str:
+def with_transformers(subject: CardModel) -> str:
     """Return a snippet that uses the model with transformers."""
     kind, task = subject.architecture, subject.purpose[1]
     if task in PIPELINES and kind.endswith(PIPELINES[task]):
@@ -419,7 +419,7 @@ def with_transformers(subject: Subject) -> str:
     return snippet(TRANSFORMERS["load"] + TRANSFORMERS["states"], subject)
 
 
-def snippet(code: str, subject: Subject, **values: str) -> str:
+def snippet(code: str, subject: CardModel, **values: str) -> str:
     """Return Python code as a block, with its values filled in as strings."""
     values |= {"name": subject.name, "graph": f"{subject.name}/model.onnx", "masked": f"The train was {subject.mask}."}
     values |= {"text": TEXT, "other": OTHER}
@@ -427,7 +427,7 @@ def snippet(code: str, subject: Subject, **values: str) -> str:
     return f"```python\n{Template(code).substitute(filled, kind=subject.architecture).strip()}\n```"
 
 
-def table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:
+def markdown_table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:
     """Return rows as a Markdown table."""
     cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in rows.items()}
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
@@ -448,12 +448,12 @@ def front_matter(card: Path) -> dict[str, Any]:
 def file_names(files: Any) -> str:
     """Return the names of files without their folders."""
     if isinstance(files, Mapping):
-        return ", ".join(f"{task}: {short(file)}" for task, file in files.items())
+        return ", ".join(f"{task}: {short_name(file)}" for task, file in files.items())
     listed = files if isinstance(files, list | tuple) else [files] if files else []
-    return ", ".join(f"`{short(file)}`" for file in listed)
+    return ", ".join(f"`{short_name(file)}`" for file in listed)
 
 
-def short(reference: Any) -> str:
+def short_name(reference: Any) -> str:
     """Return the last component of a path, or a name unchanged."""
     return Path(str(reference)).name if reference else ""
 

@@ -26,13 +26,13 @@ from pretune.backbones.onnx_runtime import (
     SEGMENTS,
     STATES,
     OnnxBackbone,
-    feeds,
-    open_graph,
+    open_session,
+    padded_inputs,
 )
 from pretune.inference.batching import text_batches
-from pretune.models.hf_config import CONFIG
+from pretune.models.hf_config import CONFIG_FILE
 from pretune.models.model import Model
-from pretune.models.weights import HEAD
+from pretune.models.weights import HEAD_FILE
 from pretune.nn.attention.patterns import Pattern
 from pretune.objectives import OBJECTIVES, Task
 from pretune.objectives.wrappers import CachedBackbone
@@ -42,9 +42,9 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.tensor_files import file_digest, write_tensors
 
 EXPORTER: Any = torch.onnx  # parts of its public API have no types
-TRACED: Any = symbolic_helper
+SYMBOLIC_HELPER: Any = symbolic_helper
 OPSET = 18  # the first with a scatter that takes the maximum
-LONGEST = 512  # the maximum length in tokens, for models without a limit
+DEFAULT_MAX_LENGTH = 512  # the maximum length in tokens, for models without a limit
 TOLERANCE = 1e-3  # the largest accepted difference between graph and model, relative to the largest output
 INPUTS = (IDS, MASK, SEGMENTS, GLOBAL)
 LANGUAGE_MODELS = ("mlm", "lm")  # heads that map states and token embeddings to logits over the vocabulary
@@ -58,7 +58,7 @@ TEXTS = (
 )
 
 
-class Scorer(Protocol):
+class GraphScorer(Protocol):
     """The computation of a graph's logits: a task, or a language-model head."""
 
     @property
@@ -95,20 +95,20 @@ class LanguageModel:
         return logits
 
 
-def choose_scorer(model: Model, tasks: Sequence[Task]) -> Scorer | None:
+def choose_scorer(model: Model, tasks: Sequence[Task]) -> GraphScorer | None:
     """Return the task whose logits a model's graph computes, or else its language-model head, or None."""
     for task in (task for task in tasks if task.name in model.root.heads):
-        return None if task.kind in WITH_SPANS else task.knowing(model.need_tokenizer())
+        return None if task.kind in WITH_SPANS else task.with_tokenizer(model.require_tokenizer())
     return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
 
 
 class PaddedModel(nn.Module):
     """A model with padded inputs, as other libraries prepare them."""
 
-    def __init__(self, model: Model, scorer: Scorer | None) -> None:
+    def __init__(self, model: Model, scorer: GraphScorer | None) -> None:
         super().__init__()
         self.root, self.scorer = model.root, scorer
-        self.longest = model.backbone.longest or LONGEST
+        self.longest = model.backbone.longest or DEFAULT_MAX_LENGTH
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
         """Map inputs (b, L) to hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes)."""
@@ -140,8 +140,8 @@ class PaddedModel(nn.Module):
 
 def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Any:
     """Export `index_add` as a scatter that adds; the exporter's own version keeps only one row per index."""
-    axis, rank = TRACED._get_const(dim, "i", "dim"), source.type().dim()
-    if TRACED._get_const(alpha, "f", "alpha") != 1.0:
+    axis, rank = SYMBOLIC_HELPER._get_const(dim, "i", "dim"), source.type().dim()
+    if SYMBOLIC_HELPER._get_const(alpha, "f", "alpha") != 1.0:
         source = graph.op("Mul", source, alpha)
     others = [place for place in range(rank) if place != axis % rank]
     if others:
@@ -150,7 +150,7 @@ def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any)
     return graph.op("ScatterElements", x, index, source, axis_i=axis, reduction_s="add")
 
 
-def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: bool = True) -> None:
+def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, check: bool = True) -> None:
     """Write a model as an ONNX graph; with `check`, compare their outputs first."""
     if isinstance(model.backbone, OnnxBackbone):
         raise PretuneError(f"{model.backbone.path}: the model is an ONNX graph already")
@@ -167,7 +167,7 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
     module = PaddedModel(model, scorer).cpu().eval()
     axes: dict[str, dict[int, str]] = {name: {0: "rows", 1: "length"} for name in (*INPUTS, STATES)}
     axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.each == "sequence" else {0: "rows", 1: "length"}
-    sizes = model.config.vocab_size, model.backbone.longest or LONGEST
+    sizes = model.config.vocab_size, model.backbone.longest or DEFAULT_MAX_LENGTH
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(".draft")
     EXPORTER.register_custom_op_symbolic("aten::index_add", index_add, OPSET)
@@ -176,10 +176,10 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
             warnings.simplefilter("ignore")  # the tracer warns of constants that are in fact the same for all batches
             torch.onnx.export(
                 module,
-                rows_of([5, 3], *sizes),
+                synthetic_inputs([5, 3], *sizes),
                 str(draft),
                 input_names=list(INPUTS),
-                output_names=outputs_of(scorer),
+                output_names=output_names(scorer),
                 dynamic_axes=axes,
                 opset_version=OPSET,
                 dynamo=False,
@@ -196,7 +196,7 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
         draft.unlink(missing_ok=True)
 
 
-def rows_of(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, ...]:
+def synthetic_inputs(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, ...]:
     """Return synthetic inputs of a graph with sequences of the given lengths."""
     lengths = [min(length, longest) for length in lengths]
     steps = torch.arange(max(lengths))
@@ -206,16 +206,18 @@ def rows_of(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, 
     return ids * mask, mask, torch.zeros_like(mask), first
 
 
-def rows_of_texts(model: Model) -> Iterator[tuple[Tensor, ...]]:
+def text_inputs(model: Model) -> Iterator[tuple[Tensor, ...]]:
     """Yield the inputs of a graph for the texts in TEXTS, encoded by the model's tokenizer."""
     if model.tokenizer is None:
         return
-    for batch in text_batches(model, TEXTS, length=min(model.backbone.longest or LONGEST, LONGEST)):
-        for feed, _ in feeds(batch.packed[0]):
+    for batch in text_batches(
+        model, TEXTS, length=min(model.backbone.longest or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
+    ):
+        for feed, _ in padded_inputs(batch.packed[0]):
             yield tuple(torch.from_numpy(feed[name]) for name in INPUTS)
 
 
-def check_graph(model: Model, scorer: Scorer | None, file: Path) -> None:
+def check_graph(model: Model, scorer: GraphScorer | None, file: Path) -> None:
     """Raise an error if a graph and its model have different outputs."""
     for (name, ours), theirs in zip(model_outputs(model, scorer), graph_outputs(model, scorer, file), strict=True):
         difference = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
@@ -226,35 +228,35 @@ def check_graph(model: Model, scorer: Scorer | None, file: Path) -> None:
             )
 
 
-def rows_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
+def inputs_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
     """Yield the inputs on which a graph is compared with its model."""
-    yield rows_of([2, 7, 4, 1], model.config.vocab_size, model.backbone.longest or LONGEST)
-    yield from rows_of_texts(model)
+    yield synthetic_inputs([2, 7, 4, 1], model.config.vocab_size, model.backbone.longest or DEFAULT_MAX_LENGTH)
+    yield from text_inputs(model)
 
 
 @torch.no_grad()
-def model_outputs(model: Model, scorer: Scorer | None) -> list[tuple[str, Tensor]]:
-    """Return the outputs of a model for the inputs of `rows_to_compare`, with their names."""
+def model_outputs(model: Model, scorer: GraphScorer | None) -> list[tuple[str, Tensor]]:
+    """Return the outputs of a model for the inputs of `inputs_to_compare`, with their names."""
     module = PaddedModel(model, scorer).cpu().eval()
-    rows = list(rows_to_compare(model))
-    return [pair for inputs in rows for pair in zip(outputs_of(scorer), module(*inputs), strict=True)]
+    rows = list(inputs_to_compare(model))
+    return [pair for inputs in rows for pair in zip(output_names(scorer), module(*inputs), strict=True)]
 
 
-def graph_outputs(model: Model, scorer: Scorer | None, file: Path) -> list[Tensor]:
-    """Return the outputs of a graph for the inputs of `rows_to_compare`, in the order of `model_outputs`."""
-    session = open_graph(file)
+def graph_outputs(model: Model, scorer: GraphScorer | None, file: Path) -> list[Tensor]:
+    """Return the outputs of a graph for the inputs of `inputs_to_compare`, in the order of `model_outputs`."""
+    session = open_session(file)
     names, found = {entry.name for entry in session.get_inputs()}, []
-    for inputs in rows_to_compare(model):
+    for inputs in inputs_to_compare(model):
         feed = {name: x.numpy() for name, x in zip(INPUTS, inputs, strict=True) if name in names}
         try:
-            found += session.run(outputs_of(scorer), feed)
+            found += session.run(output_names(scorer), feed)
         except Exception as error:  # ONNX Runtime has no common class for its errors
             reason = str(error).splitlines()[0]
             raise PretuneError(f"{model.family.name}: ONNX Runtime cannot run its graph ({reason})") from error
     return [torch.from_numpy(output) for output in found]
 
 
-def outputs_of(scorer: Scorer | None) -> list[str]:
+def output_names(scorer: GraphScorer | None) -> list[str]:
     """Return the names of a graph's outputs."""
     return [STATES] if scorer is None else [STATES, LOGITS]
 
@@ -263,19 +265,19 @@ def export_graph(model: Model, folder: Path, tasks: Sequence[Task] = ()) -> dict
     """Write a folder with an ONNX graph, tokenizer, configuration and heads; return the files and the graph's outputs."""
     scorer = choose_scorer(model, tasks)
     write_graph(model, folder / GRAPH, scorer)
-    finish_folder(model, folder)
+    write_graph_folder(model, folder)
     facts: dict[str, Any] = {"folder": str(folder), "files": sorted(file.name for file in folder.iterdir())}
-    return {**facts, "outputs": outputs_of(scorer)}
+    return {**facts, "outputs": output_names(scorer)}
 
 
-def finish_folder(model: Model, folder: Path) -> None:
+def write_graph_folder(model: Model, folder: Path) -> None:
     """Write the configuration, the heads and the tokenizer next to an ONNX graph."""
     heads = {name: tensor for name, tensor in model.state().items() if name.startswith("heads.")}
     needed = [name for name in heads if name.split(".")[1] not in ("mlm", "lm")]  # which need the token embedding
     if needed:
-        write_tensors(folder / HEAD, {name: heads[name] for name in needed})
+        write_tensors(folder / HEAD_FILE, {name: heads[name] for name in needed})
     config = model.config_json()
     config["pretune"] |= {"engine": "onnxruntime", "graph_sha256": file_digest(folder / GRAPH)}
-    write_json(folder / CONFIG, config)
+    write_json(folder / CONFIG_FILE, config)
     if model.tokenizer is not None:
         model.tokenizer.save(folder, model.family.template, model.backbone.longest)

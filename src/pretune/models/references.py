@@ -6,31 +6,31 @@ from pathlib import Path
 
 from pretune.families import find_family
 from pretune.families.family import Family
-from pretune.models.bundled import boxed_folder, boxed_names
-from pretune.models.hf_config import CONFIG, read_config, say_once
+from pretune.models.bundled import bundled_folder, bundled_names
+from pretune.models.hf_config import CONFIG_FILE, read_config, say_once
 from pretune.models.presets import find_preset, is_preset, preset_names
 from pretune.models.sentence_transformers import transformer_folder
-from pretune.runtime.errors import PretuneError, nearest
+from pretune.runtime.errors import PretuneError, suggest
 
 
 def find_folder(reference: str | Path) -> Path:
     """Return the folder of a model reference; for a sentence-transformers folder, that of its Transformer."""
     folder = transformer_folder(Path(reference))
-    if (folder / CONFIG).is_file():
-        if str(reference) in (*boxed_names(), *preset_names()):
+    if (folder / CONFIG_FILE).is_file():
+        if str(reference) in (*bundled_names(), *preset_names()):
             say_once(f"{reference}: using the model folder of that name, not the preset or bundled model")
         return folder
     if folder.is_dir():
-        raise PretuneError(f"{folder}: there is no model in this folder (no {CONFIG})")
+        raise PretuneError(f"{folder}: there is no model in this folder (no {CONFIG_FILE})")
     name = str(reference)
-    if name in boxed_names():
-        return boxed_folder(name)
+    if name in bundled_names():
+        return bundled_folder(name)
     if is_preset(name):
         raise PretuneError(f"{name} is a preset without weights; pretrain it first, or give a model folder")
     if len(folder.parts) > 1:
         raise PretuneError(f"{name}: no such folder")
-    instead = f"known: {', '.join(boxed_names())}, and the presets that `pretune show presets` lists"
-    hint = nearest(name, [*boxed_names(), *preset_names()], instead)
+    instead = f"known: {', '.join(bundled_names())}, and the presets that `pretune show presets` lists"
+    hint = suggest(name, [*bundled_names(), *preset_names()], instead)
     raise PretuneError(f"{name}: neither a model folder nor a known model name; {hint}")
 
 

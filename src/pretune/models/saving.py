@@ -11,14 +11,14 @@ from torch import Tensor
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx_runtime import OnnxBackbone
-from pretune.models.hf_config import CONFIG, LENGTH
+from pretune.models.hf_config import CONFIG_FILE, DEFAULT_MAX_LENGTH
 from pretune.models.sentence_transformers import write_layout
-from pretune.models.weights import HEAD, write_weights
+from pretune.models.weights import HEAD_FILE, write_weights
 from pretune.objectives import task_names
-from pretune.objectives.tasks.layer_features import OnHead
+from pretune.objectives.tasks.layer_features import LayerFeaturesHead
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.tensor_encoding import as_int8, without_zeros
+from pretune.runtime.tensor_encoding import encode_int8, encode_sparse
 from pretune.runtime.tensor_files import write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -34,9 +34,9 @@ def save_model(model: Model, folder: Path, kind: torch.dtype) -> None:
     """Write a model to a folder, with parameters that the family's layout does not have in head.safetensors."""
     _, rest = _published(model, model.state(kind))
     if rest:
-        write_tensors(folder / HEAD, rest)
+        write_tensors(folder / HEAD_FILE, rest)
     else:
-        (folder / HEAD).unlink(missing_ok=True)
+        (folder / HEAD_FILE).unlink(missing_ok=True)
     _write_model(model, folder, kind, sparse=model.sparse)
 
 
@@ -53,13 +53,15 @@ def export_model(
     if text_embedding is None:
         return _write_model(model, folder, kind, compute, shard, companions)
     check_encoder(model, folder)
-    tokenizer = model.need_tokenizer()
+    tokenizer = model.require_tokenizer()
     if not tokenizer.has("padding"):  # sentence-transformers always pads
         roles = {**tokenizer.role_tokens, "padding": tokenizer.vocabulary[tokenizer.role("end")]}
         tokenizer = Tokenizer(tokenizer.backend, roles, tokenizer.characters)
     name = _write_model(replace(model, tokenizer=tokenizer), folder, kind, compute, shard, companions)
     head, module = text_embedding
-    write_layout(folder, module.embedding, model.backbone.width, model.longest or LENGTH, head, model.state(kind))
+    write_layout(
+        folder, module.embedding, model.backbone.width, model.longest or DEFAULT_MAX_LENGTH, head, model.state(kind)
+    )
     return name
 
 
@@ -95,8 +97,8 @@ def _write_model(
     published, _ = _published(model, state)
     config = describe_model(model, compute)
     if model.shape.linear:  # embeddings are int8 in the file only, since they are looked up, not multiplied
-        published = as_int8(published, model.family.table.published_names("backbone.embed.tokens") or ())
-    _write_files(model, folder, without_zeros(published) if sparse else published, config, shard)
+        published = encode_int8(published, model.family.table.published_names("backbone.embed.tokens") or ())
+    _write_files(model, folder, encode_sparse(published) if sparse else published, config, shard)
     for head in model.root.heads.values():
         for name, export in getattr(head, "exports", dict)().items():
             if companions and name in model.family.companions:
@@ -111,7 +113,7 @@ def _write_files(
     model: Model, folder: Path, published: dict[str, Tensor], config: dict[str, Any], shard: int | None
 ) -> None:
     write_weights(folder, published, shard)
-    write_json(folder / CONFIG, config)
+    write_json(folder / CONFIG_FILE, config)
     if model.tokenizer is not None:
         model.tokenizer.save(folder, model.family.template, model.backbone.longest)
 
@@ -137,7 +139,7 @@ def _exported_heads(model: Model, heads: frozenset[str]) -> frozenset[str]:
 def _is_exportable(model: Model, name: str) -> bool:
     """Return whether `transformers` computes the same outputs: not for heads on other layers or with other pooling."""
     head = model.root.heads[name]
-    return not isinstance(head, OnHead) and (name not in POOLED or head.pooling in _poolings(model))
+    return not isinstance(head, LayerFeaturesHead) and (name not in POOLED or head.pooling in _poolings(model))
 
 
 def _poolings(model: Model) -> dict[str, str]:
@@ -190,7 +192,7 @@ def _special_ids(model: Model, tokenizer: Tokenizer, config: dict[str, Any]) -> 
             roles["decoder_start_token_id"] = target[0]
         roles |= {"bos_token_id": "start"} if "start" in target else {}
     found = {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
-    opening = tokenizer.special_names(model.family.template).get("bos_token")
+    opening = tokenizer.special_token_names(model.family.template).get("bos_token")
     if "bos_token_id" in found and opening is not None:  # as in tokenizer_config.json
         found["bos_token_id"] = tokenizer.vocabulary.index(opening)
     return found

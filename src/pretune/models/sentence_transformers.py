@@ -24,11 +24,11 @@ from tokenizers import normalizers
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from pretune.models.weights import WEIGHTS, read_weights
-from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding, Transform
-from pretune.runtime.atomic_io import check_name, write_json
+from pretune.models.weights import WEIGHTS_FILE, read_weights
+from pretune.nn.text_embedding import DenseSpec, DropoutSpec, LayerNormSpec, NormalizeSpec, TextEmbedding, TransformSpec
+from pretune.runtime.atomic_io import check_file_name, write_json
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.parsing import conform, read_json, read_mapping
+from pretune.runtime.parsing import read_json, read_mapping, validate_schema
 from pretune.runtime.tensor_files import write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -79,7 +79,7 @@ Size = Annotated[int, Ge(1), Le(1 << 20)]
 Share = Annotated[float, Ge(0), Le(1)]
 
 
-class Settings(TypedDict, total=False):
+class SentenceTransformersSettings(TypedDict, total=False):
     """The keys of config_sentence_transformers.json that pretune reads."""
 
     prompts: dict[str, str | None] | None
@@ -90,7 +90,7 @@ class Settings(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Layout:
+class SentenceTransformersLayout:
     """The settings of a sentence-transformers folder."""
 
     embedding: TextEmbedding
@@ -102,10 +102,10 @@ class Layout:
         """Return the weights of the modules under the parameter names of the head `head`."""
         found: dict[str, Tensor] = {}
         for number, (part, folder) in enumerate(zip(self.embedding.transforms, self.folders, strict=True)):
-            if isinstance(part, Dense | LayerNorm):
+            if isinstance(part, DenseSpec | LayerNormSpec):
                 own = read_weights(folder)
                 check_tensors(folder, own, part)
-                found |= {f"{prefix(head, number)}{name}": tensor for name, tensor in own.items()}
+                found |= {f"{transform_prefix(head, number)}{name}": tensor for name, tensor in own.items()}
         return found
 
     def prepare(self, tokenizer: Tokenizer) -> Tokenizer:
@@ -118,7 +118,7 @@ class Layout:
         return Tokenizer(backend, tokenizer.role_tokens, tokenizer.characters)
 
 
-def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: Transform) -> None:
+def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: TransformSpec) -> None:
     """Raise an error if weights do not have the names and shapes of the module that config.json describes."""
     with torch.device("meta"):
         wanted = {name: tuple(tensor.shape) for name, tensor in part.build().state_dict().items()}
@@ -127,7 +127,7 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: Transform) 
         raise PretuneError(f"{folder}: {CONFIG} describes the tensors {wanted}, but the weights are {found}")
 
 
-def prefix(head: str, number: int) -> str:
+def transform_prefix(head: str, number: int) -> str:
     """Return the prefix of the parameter names of a head's transform."""
     return f"heads.{head}.transforms.{number}."
 
@@ -139,7 +139,7 @@ def transformer_folder(folder: Path) -> Path:
     return module_folder(folder, read_modules(folder)[0])
 
 
-def read_layout(folder: Path) -> Layout | None:
+def read_layout(folder: Path) -> SentenceTransformersLayout | None:
     """Return the sentence-transformers settings of a model, or None if its folder does not have that layout.
 
     `folder` is the folder of the Transformer, as `transformer_folder` returns it.
@@ -148,7 +148,7 @@ def read_layout(folder: Path) -> Layout | None:
     if root is None:
         return None
     modules = read_modules(root)
-    kinds = [kind_of(root, module) for module in modules]
+    kinds = [module_class(root, module) for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise PretuneError(
             f"{root / MODULES}: its modules are {', '.join(kinds)}; supported are a Transformer and a Pooling, followed by Dense, "
@@ -160,7 +160,7 @@ def read_layout(folder: Path) -> Layout | None:
     settings = read_settings(root / SETTINGS)
     embedding = TextEmbedding(pooling, transforms, include_prompt=include_prompt, **settings)
     max_length, lowercase = read_transformer(folder)
-    return Layout(embedding, max_length, lowercase, tuple(folders[2:]))
+    return SentenceTransformersLayout(embedding, max_length, lowercase, tuple(folders[2:]))
 
 
 def _is_root(place: Path, folder: Path) -> bool:
@@ -170,12 +170,12 @@ def _is_root(place: Path, folder: Path) -> bool:
 def read_modules(root: Path) -> list[dict[str, Any]]:
     """Return the content of modules.json, checked."""
     path = root / MODULES
-    content = conform(read_json(path), list[dict[str, Any]], f"{path}: not a list of modules")
+    content = validate_schema(read_json(path), list[dict[str, Any]], f"{path}: not a list of modules")
     if not content:
         raise PretuneError(f"{path}: the list of modules is empty")
     for number, part in enumerate(content):
         for key in ("path", "type"):
-            conform(part.get(key), str, f"{path}: {key} of module {number}")
+            validate_schema(part.get(key), str, f"{path}: {key} of module {number}")
         check_keys(path, part, {"idx", "name", "path", "type", "kwargs"})
     return list(content)
 
@@ -185,11 +185,11 @@ def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
     inside = Path(module["path"])
     if inside.is_absolute() or ".." in inside.parts:
         raise PretuneError(f"{root / MODULES}: the module {module['path']!r} is not inside the folder")
-    check_name(inside)
+    check_file_name(inside)
     return root / inside
 
 
-def kind_of(root: Path, module: Mapping[str, Any]) -> str:
+def module_class(root: Path, module: Mapping[str, Any]) -> str:
     """Return the class name of a module."""
     package, _, kind = module["type"].rpartition(".")
     if package.split(".")[0] != "sentence_transformers":
@@ -204,7 +204,7 @@ def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     dimensions = {"embedding_dimension", "word_embedding_dimension"}  # the hidden size, which the model has, too
     check_keys(path, content, {"pooling_mode", "include_prompt", *flags, *dimensions})
     modes = content.get("pooling_mode", [mode for name, mode in flags.items() if content.get(name)] or "mean")
-    modes = [modes] if isinstance(modes, str) else conform(modes, list[str], f"{path}: pooling_mode")
+    modes = [modes] if isinstance(modes, str) else validate_schema(modes, list[str], f"{path}: pooling_mode")
     if not modes:
         raise PretuneError(f"{path}: pooling_mode is empty")
     for mode in modes:
@@ -213,7 +213,7 @@ def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     return tuple(POOLINGS[mode] for mode in modes), bool(content.get("include_prompt", True))
 
 
-def read_transform(kind: str, folder: Path) -> Transform:
+def read_transform(kind: str, folder: Path) -> TransformSpec:
     """Return the module after the pooling that a folder describes."""
     path = folder / CONFIG
     content = read_mapping(path, SETTINGS_KIND) if path.is_file() or kind != "Normalize" else {}
@@ -223,21 +223,21 @@ def read_transform(kind: str, folder: Path) -> Transform:
             raise PretuneError(f"{path}: {place} is {content[place]!r}; only {VECTOR} is supported")
     if kind == "Normalize":
         check_keys(path, content, places)
-        return Normalize()
+        return NormalizeSpec()
     if kind == "Dropout":
         check_keys(path, content, {"dropout"})
-        return Dropout(conform(content.get("dropout", 0.2), Share, f"{path}: dropout"))
+        return DropoutSpec(validate_schema(content.get("dropout", 0.2), Share, f"{path}: dropout"))
     if kind == "LayerNorm":
         check_keys(path, content, {"dimension"})
-        return LayerNorm(need_size(path, content, "dimension"))
+        return LayerNormSpec(require_size(path, content, "dimension"))
     if kind == "Dense":
-        sizes = {name: need_size(path, content, name) for name in ("in_features", "out_features")}
+        sizes = {name: require_size(path, content, name) for name in ("in_features", "out_features")}
         check_keys(path, content, {*sizes, *places, "bias", "activation_function", "use_residual"})
         activation = str(content.get("activation_function", "torch.nn.modules.activation.Tanh"))
         if not activation.startswith("torch.nn.modules."):
             raise PretuneError(f"{path}: the activation {activation} is custom code, which pretune does not run")
         bias, residual = bool(content.get("bias", True)), bool(content.get("use_residual", False))
-        return Dense(**sizes, bias=bias, activation=activation.rpartition(".")[2], residual=residual)
+        return DenseSpec(**sizes, bias=bias, activation=activation.rpartition(".")[2], residual=residual)
     raise PretuneError(
         f"{folder}: unsupported module {kind}; supported after the Pooling: Dense, LayerNorm, Dropout, Normalize"
     )
@@ -248,7 +248,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     content = read_mapping(path, SETTINGS_KIND) if path.is_file() else {}
     given = {"prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"}
     check_keys(path, content, {*given, "model_type", "__version__", "requirements"})
-    conform(content, Settings, str(path))
+    validate_schema(content, SentenceTransformersSettings, str(path))
     kind = content.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
         raise PretuneError(f"{path}: this is a {kind}; pretune supports only models with one vector per text")
@@ -271,7 +271,7 @@ def read_transformer(folder: Path) -> tuple[int | None, bool]:
         if name in content and content[name] not in usual:
             raise PretuneError(f"{path}: {name} {json.dumps(content[name])} is not supported")
     for name in arguments:
-        conform(content.get(name) or {}, dict[str, Any], f"{path}: {name}")
+        validate_schema(content.get(name) or {}, dict[str, Any], f"{path}: {name}")
         check_keys(path, content.get(name) or {}, {*COMPUTING, "model_max_length"})
     limits = [content.get("max_seq_length")]
     limits += [(content.get(name) or {}).get("model_max_length") for name in arguments]
@@ -294,10 +294,10 @@ def check_keys(path: Path, content: Collection[str], known: Collection[str]) -> 
         )
 
 
-def need_size(path: Path, content: Mapping[str, Any], name: str) -> int:
+def require_size(path: Path, content: Mapping[str, Any], name: str) -> int:
     """Return a setting, or raise an error if it is not a positive integer."""
     value = content.get(name)
-    return conform(value, Size, f"{path}: {name}")
+    return validate_schema(value, Size, f"{path}: {name}")
 
 
 def write_layout(
@@ -326,9 +326,9 @@ def write_layout(
     write_json(folder / paths[1] / CONFIG, pooling_config(embedding, hidden))
     for number, (part, path) in enumerate(zip(embedding.transforms, paths[2:], strict=True)):
         write_json(folder / path / CONFIG, transform_config(part))
-        begin = prefix(head, number)
+        begin = transform_prefix(head, number)
         if own := {name.removeprefix(begin): x for name, x in state.items() if name.startswith(begin)}:
-            write_tensors(folder / path / WEIGHTS, own, {"format": "pt"})
+            write_tensors(folder / path / WEIGHTS_FILE, own, {"format": "pt"})
     settings: dict[str, Any] = {
         "model_type": "SentenceTransformer",
         "prompts": dict(embedding.prompts),
@@ -355,9 +355,9 @@ def pooling_config(embedding: TextEmbedding, hidden: int) -> dict[str, Any]:
     return {"embedding_dimension": hidden, "pooling_mode": modes, **rest}  # an order that only 6.x supports
 
 
-def transform_config(part: Transform) -> dict[str, Any]:
+def transform_config(part: TransformSpec) -> dict[str, Any]:
     """Return the settings of a module after the pooling."""
-    if isinstance(part, Dense):
+    if isinstance(part, DenseSpec):
         module = "linear" if part.activation == "Identity" else "activation"
         settings: dict[str, Any] = {
             "in_features": part.in_features,
@@ -366,6 +366,6 @@ def transform_config(part: Transform) -> dict[str, Any]:
         }
         settings |= {"activation_function": f"torch.nn.modules.{module}.{part.activation}"}
         return settings | ({"use_residual": True} if part.residual else {})
-    if isinstance(part, LayerNorm):
+    if isinstance(part, LayerNormSpec):
         return {"dimension": part.dimension}
-    return {"dropout": part.share} if isinstance(part, Dropout) else {}
+    return {"dropout": part.share} if isinstance(part, DropoutSpec) else {}

@@ -13,11 +13,18 @@ from torch import Tensor, nn
 
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.errors import PretuneError, quote
-from pretune.runtime.parsing import conform, is_file_name, read_mapping
-from pretune.runtime.tensor_files import Tensors, check_finite, read_tensors, readable, refuse_pointer, write_tensors
+from pretune.runtime.parsing import is_file_name, read_mapping, validate_schema
+from pretune.runtime.tensor_files import (
+    Tensors,
+    check_finite,
+    check_not_lfs_pointer,
+    read_tensors,
+    reading_tensors,
+    write_tensors,
+)
 
-WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
-HEAD = "head.safetensors"  # parameters that the published layout does not have
+WEIGHTS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
+HEAD_FILE = "head.safetensors"  # parameters that the published layout does not have
 INDEX = ".index.json"  # suffix of either name: the file that maps tensors to shards
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -28,7 +35,7 @@ def read_weights(folder: Path) -> Tensors:
 
     Files that do not match their checksum, NaN and infinity are errors.
     """
-    for name, read in ((WEIGHTS, read_tensors), (PICKLE, read_pickle)):
+    for name, read in ((WEIGHTS_FILE, read_tensors), (PICKLE_FILE, read_pickle)):
         if (folder / name).is_file():
             tensors = read(folder / name)
         elif (folder / f"{name}{INDEX}").is_file():
@@ -37,7 +44,7 @@ def read_weights(folder: Path) -> Tensors:
             continue
         check_finite(tensors, folder)
         return tensors
-    looked = f"looked for {WEIGHTS} and {PICKLE}, in one file or in shards"
+    looked = f"looked for {WEIGHTS_FILE} and {PICKLE_FILE}, in one file or in shards"
     elsewhere = sorted(file.name for pattern in ("*.h5", "*.msgpack", "*.ckpt.index") for file in folder.glob(pattern))
     if elsewhere:
         raise PretuneError(
@@ -46,7 +53,7 @@ def read_weights(folder: Path) -> Tensors:
     raise PretuneError(f"{folder}: there are no weights in this folder ({looked})")
 
 
-def stored_type(folder: Path) -> torch.dtype:
+def stored_dtype(folder: Path) -> torch.dtype:
     """Return the data type of most weights in a folder if it is fp16 or bf16, otherwise fp32."""
     counts: dict[torch.dtype, int] = {}
     for tensor in read_weights(folder).values():
@@ -57,21 +64,21 @@ def stored_type(folder: Path) -> torch.dtype:
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors of a model folder by name, without reading their values if possible."""
-    files = [folder / WEIGHTS]
-    if (index := folder / f"{WEIGHTS}{INDEX}").is_file() and not files[0].is_file():
+    files = [folder / WEIGHTS_FILE]
+    if (index := folder / f"{WEIGHTS_FILE}{INDEX}").is_file() and not files[0].is_file():
         files = [folder / shard for shard in sorted(set(_places(index).values()))]
     if not all(file.is_file() for file in files):
         return {name: tuple(tensor.shape) for name, tensor in read_weights(folder).items()}
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        with readable(file), safe_open(file, framework="pt") as content:
+        with reading_tensors(file), safe_open(file, framework="pt") as content:
             shapes |= {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
     return shapes
 
 
 def read_pickle(path: Path) -> Tensors:
     """Return the tensors of a file that `torch.save` wrote; no code in it runs, and anything else in it is an error."""
-    refuse_pointer(path)
+    check_not_lfs_pointer(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except MemoryError:
@@ -120,7 +127,7 @@ def _places(index: Path) -> dict[str, str]:
     content = read_mapping(index, "an index of shards")
     if "weight_map" not in content:
         raise PretuneError(f"{index}: not an index of shards (no weight_map)")
-    places = conform(content["weight_map"], dict[str, str], f"{index}: weight_map")
+    places = validate_schema(content["weight_map"], dict[str, str], f"{index}: weight_map")
     for shard in sorted(set(places.values())):
         if not is_file_name(shard):
             raise PretuneError(
@@ -133,9 +140,9 @@ def write_weights(folder: Path, tensors: Tensors, shard: int | None = None) -> l
     """Write tensors to one file, or to shards of at most `shard` bytes with an index; return the names of the files."""
     total = sum(map(_bytes, tensors.values()))
     if shard is None or total <= shard:
-        write_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
-        _remove_others(folder, {WEIGHTS})
-        return [WEIGHTS]
+        write_tensors(folder / WEIGHTS_FILE, tensors, {"format": "pt"})
+        _remove_others(folder, {WEIGHTS_FILE})
+        return [WEIGHTS_FILE]
     shards: list[Tensors] = [{}]
     room = shard
     for name, tensor in tensors.items():
@@ -148,15 +155,15 @@ def write_weights(folder: Path, tensors: Tensors, shard: int | None = None) -> l
     for name, part in zip(names, shards, strict=True):
         write_tensors(folder / name, part, {"format": "pt"})
     places = {tensor: name for name, part in zip(names, shards, strict=True) for tensor in part}
-    write_json(folder / f"{WEIGHTS}{INDEX}", {"metadata": {"total_size": total}, "weight_map": places})
-    _remove_others(folder, {*names, f"{WEIGHTS}{INDEX}"})
+    write_json(folder / f"{WEIGHTS_FILE}{INDEX}", {"metadata": {"total_size": total}, "weight_map": places})
+    _remove_others(folder, {*names, f"{WEIGHTS_FILE}{INDEX}"})
     return names
 
 
-def read_size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Return a size such as "2GB" in bytes.
 
-    >>> read_size("2GB"), read_size("500 MB")
+    >>> parse_size("2GB"), parse_size("500 MB")
     (2000000000, 500000000)
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]B)?", text.strip(), re.IGNORECASE)
@@ -173,6 +180,6 @@ def _bytes(tensor: Tensor) -> int:
 def _remove_others(folder: Path, written: set[str]) -> None:
     """Delete weight files of an earlier save, which would be read instead of those just written."""
     for file in folder.iterdir():
-        ours = file.name in (WEIGHTS, f"{WEIGHTS}{INDEX}") or SHARD.fullmatch(file.name)
+        ours = file.name in (WEIGHTS_FILE, f"{WEIGHTS_FILE}{INDEX}") or SHARD.fullmatch(file.name)
         if ours and file.name not in written:
             file.unlink()

@@ -16,7 +16,7 @@ class BatchNorm(nn.Module):
     [-0.9999949932098389, 0.9999949932098389]
     """
 
-    forgets = 0.1  # the momentum of the moving averages
+    momentum = 0.1  # the momentum of the moving averages
     mean: Tensor
     variance: Tensor
     seen: Tensor
@@ -47,6 +47,6 @@ class BatchNorm(nn.Module):
     def remember(self, mean: Tensor, variance: Tensor) -> None:
         """Update the running statistics with those of a batch."""
         self.seen += 1
-        part = (1 / self.seen).clamp(min=self.forgets)
+        part = (1 / self.seen).clamp(min=self.momentum)
         self.mean.lerp_(mean, part)
         self.variance.lerp_(variance, part)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.dropout import Dropout
-from pretune.nn.kernels import ours
+from pretune.nn.kernels import supports_custom_kernels
 from pretune.nn.linear import LayerNorm
 
 
@@ -18,14 +18,14 @@ class PostNorm(nn.Module):
         super().__init__()
         self.part, self.norm, self.dropout = part, norm, Dropout(dropout)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Apply the sublayer: (n, width) → (n, width)."""
         y = self.part(x, flow)
-        if self.training and ours(x) and _plain(self.norm):
+        if self.training and supports_custom_kernels(x) and _plain(self.norm):
             from pretune.nn.kernels.add_norm import add_norm
 
             norm, dropout = self.norm, self.dropout
-            salt = dropout.salt_at(flow.depth)
+            salt = dropout.salt_for_depth(flow.depth)
             out: Tensor = add_norm(x, y, norm.weight, norm.bias, dropout.seed, salt, dropout.share, norm.eps)[0]
         else:
             out = self.norm(x + self.dropout(y, flow.depth))
@@ -43,14 +43,14 @@ class PreNorm(nn.Module):
         super().__init__()
         self.part, self.norm, self.dropout = part, norm, Dropout(dropout)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Apply the sublayer: (n, width) → (n, width)."""
         out: Tensor = x + self.dropout(self.part(self.norm(x), flow), flow.depth)
         return out
 
 
-class Layer(nn.Module):
-    """A sequence of named sublayers: `Layer(attention=PostNorm(…), feed_forward=PostNorm(…))`."""
+class TransformerLayer(nn.Module):
+    """A sequence of named sublayers: `TransformerLayer(attention=PostNorm(…), feed_forward=PostNorm(…))`."""
 
     def __init__(self, **parts: nn.Module) -> None:
         super().__init__()
@@ -58,24 +58,24 @@ class Layer(nn.Module):
             self.add_module(name, part)
         self.recompute = False  # activation checkpointing: keep no activations, and recompute them in the backward pass
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Apply all sublayers: (n, width) → (n, width)."""
         if self.recompute and self.training:
             # Dropout depends on its seed alone, so there is no generator state to preserve.
             return checkpoint(self.run, x, flow, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
         return self.run(x, flow)
 
-    def run(self, x: Tensor, flow: Flow) -> Tensor:
+    def run(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Apply all sublayers, without activation checkpointing."""
         for part in self.children():
             x = part(x, flow)
         return x
 
 
-class Depth(nn.Sequential):
+class LayerSequence(nn.Sequential):
     """A sequence of layers that form one depth of a stack (the inner groups of ALBERT)."""
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:  # type: ignore[override]
         """Apply all layers: (n, width) → (n, width)."""
         for layer in self:
             x = layer(x, flow)

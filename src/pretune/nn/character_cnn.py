@@ -28,7 +28,7 @@ class Highway(nn.Module):
         return gate * torch.relu(self.transform(x)) + (1 - gate) * x
 
 
-class Filters(nn.Module):
+class CharacterConvolution(nn.Module):
     """A convolution of `count` filters over windows of `width` characters, followed by max pooling over the word."""
 
     def __init__(self, vectors: int, width: int, count: int) -> None:
@@ -41,7 +41,7 @@ class Filters(nn.Module):
         return F.conv1d(x, self.weight.to(x.dtype), self.bias.to(x.dtype)).amax(-1)
 
 
-class SpelledEmbeddings(nn.Module):
+class CharacterEmbeddings(nn.Module):
     """Token vectors from characters, column `characters`, for an open vocabulary. Equal words are computed once."""
 
     positions: None = None
@@ -67,7 +67,9 @@ class SpelledEmbeddings(nn.Module):
         super().__init__()
         self.vocabulary, self.width, self.letters, self.activation = vocabulary, width, letters, activation
         self.symbols = nn.Parameter(torch.empty(symbols - 1, vectors).normal_())  # symbol 0, padding, has a zero vector
-        self.filters = nn.ModuleList(Filters(vectors, letters_seen, count) for letters_seen, count in filters)
+        self.filters = nn.ModuleList(
+            CharacterConvolution(vectors, letters_seen, count) for letters_seen, count in filters
+        )
         total = sum(count for _, count in filters)
         self.highways = nn.ModuleList(Highway(total) for _ in range(highways))
         self.project = Linear(total, width)
@@ -87,7 +89,7 @@ class SpelledEmbeddings(nn.Module):
                 "this model reads the characters of words; use it with a tokenizer of the kind `characters`"
             )
         spelled = packed.columns["characters"].long()
-        first, place = distinct(spelled)
+        first, place = distinct_rows(spelled)
         x = self.dropout(self.words(spelled[first]))
         return x[place]
 
@@ -106,10 +108,10 @@ class SpelledEmbeddings(nn.Module):
         sizes.matrices += self.filter_weights
 
 
-def distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
+def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the index of one occurrence of each distinct row, (m,), and for each row which of these it is, (n,).
 
-    >>> first, place = distinct(torch.tensor([[1, 2], [3, 4], [1, 2]]))
+    >>> first, place = distinct_rows(torch.tensor([[1, 2], [3, 4], [1, 2]]))
     >>> torch.tensor([[1, 2], [3, 4], [1, 2]])[first][place].tolist()
     [[1, 2], [3, 4], [1, 2]]
     """

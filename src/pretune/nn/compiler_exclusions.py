@@ -17,10 +17,10 @@ R = TypeVar("R")
 _WAITING: list[list[Callable[..., object]]] = []  # one function each, to be replaced by its excluded version
 
 
-def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Exclude a function from compiled graphs, effective once `leave_out_of_graphs` is called.
+def exclude_from_compile(function: Callable[P, R]) -> Callable[P, R]:
+    """Exclude a function from compiled graphs, effective once `apply_compile_exclusions` is called.
 
-    >>> uncompiled(len)("abc")
+    >>> exclude_from_compile(len)("abc")
     3
     """
     chosen = [function]
@@ -33,7 +33,7 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def leave_out_of_graphs() -> None:
+def apply_compile_exclusions() -> None:
     """Apply all exclusions; call this before compiling anything."""
     while _WAITING:
         chosen = _WAITING.pop()

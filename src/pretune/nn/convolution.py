@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.multi_head import Flow
-from pretune.nn.attention.packed_layout import Layout
+from pretune.nn.attention.multi_head import AttentionContext
+from pretune.nn.attention.packed_layout import AttentionLayout
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
 from pretune.nn.operations import OperationSizes
@@ -21,7 +21,7 @@ class Convolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(width, width, size))
         self.bias = nn.Parameter(torch.zeros(width))
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Convolve each sequence: (n, width) → (n, width)."""
         starts, ends = layout.queries.bounds
         size = self.weight.shape[2]
@@ -38,7 +38,7 @@ class Convolution(nn.Module):
         sizes.matrices += self.weight.numel()
 
 
-class Convolved(nn.Module):
+class WithConvolution(nn.Module):
     """norm(layer(x) + activation(convolution(x))): the first layer of the large DeBERTa-v2 sizes."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Convolved(nn.Module):
         self.layer, self.convolution, self.norm = layer, convolution, norm
         self.activation, self.dropout = activation, Dropout(dropout)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Apply the layer and the convolution: (n, width) → (n, width)."""
         beside = self.activation(self.dropout(self.convolution(x, flow.layout), flow.depth))
         out: Tensor = self.norm(self.layer(x, flow) + beside)

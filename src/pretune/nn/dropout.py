@@ -27,15 +27,15 @@ class Dropout(nn.Module):
         self.seed = torch.zeros((), dtype=torch.int32)
 
     @property
-    def drops(self) -> bool:
+    def is_active(self) -> bool:
         """Return whether dropout is active now."""
         return self.training and self.share != 0.0
 
     def forward(self, x: Tensor, depth: int = 0) -> Tensor:
         """Apply dropout to a tensor of any shape; a layer that runs at several depths draws another mask at each."""
-        if not self.drops:
+        if not self.is_active:
             return x
-        return torch.where(self.stays(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.share)
+        return torch.where(self.keep_mask(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.share)
 
     def factors(self, rows: int, like: Tensor) -> Tensor:
         """Return the factors of dropout in training, (rows, width), with the width and dtype of `like`.
@@ -46,16 +46,18 @@ class Dropout(nn.Module):
             from pretune.nn.kernels.dropout_mask import fill_factors
 
             shape, factor = (rows, like.shape[1]), 1.0 / (1.0 - self.share)
-            return fill_factors(self.seed, shape, threshold(self.share), salting(self.salt_at(0)), factor, like.dtype)
-        stays = self.stays(rows * like.shape[1], on_gpu=False).view(rows, like.shape[1])
+            return fill_factors(
+                self.seed, shape, dropout_threshold(self.share), seed_offset(self.salt_for_depth(0)), factor, like.dtype
+            )
+        stays = self.keep_mask(rows * like.shape[1], on_gpu=False).view(rows, like.shape[1])
         return stays.to(like.dtype) / (1.0 - self.share)
 
-    def stays(self, count: int, on_gpu: bool, depth: int = 0) -> Tensor:
+    def keep_mask(self, count: int, on_gpu: bool, depth: int = 0) -> Tensor:
         """Return the mask (count,) of elements that are kept."""
-        make = kept_on_gpu if on_gpu else kept
-        return make(self.seed, count, self.share, self.salt_at(depth))
+        make = dropout_mask_cuda if on_gpu else dropout_mask
+        return make(self.seed, count, self.share, self.salt_for_depth(depth))
 
-    def salt_at(self, depth: int) -> int:
+    def salt_for_depth(self, depth: int) -> int:
         """Return the salt that distinguishes this layer at this depth from all others."""
         return self.salt + depth * DEPTHS_APART
 
@@ -81,41 +83,41 @@ class Noise(nn.Module):
             return self.drawn[shape, device]
         seed = self.seed if self.training else torch.zeros_like(self.seed)
         index = torch.arange(2 * prod(shape), dtype=torch.int32, device=device)
-        bits = mix(index, seed.to(device) + salting(NOISE + depth * DEPTHS_APART)).view(2, *shape)
+        bits = hash_bits(index, seed.to(device) + seed_offset(NOISE + depth * DEPTHS_APART)).view(2, *shape)
         first, second = (bits + 0.5) / (1 << 24)  # Box and Muller, 1958: from two uniform numbers to a normal one
         return (-2 * first.log()).sqrt() * (2 * pi * second).cos()
 
 
-def kept(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
+def dropout_mask(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
     """Return the mask (count,) of elements that are kept."""
     index = torch.arange(count, dtype=torch.int32, device=seed.device)
-    return mix(index, seed + salting(salt)) >= threshold(share)
+    return hash_bits(index, seed + seed_offset(salt)) >= dropout_threshold(share)
 
 
-def salting(salt: int) -> int:
+def seed_offset(salt: int) -> int:
     """Return the number that a layer with this salt adds to the seed."""
     return _wrapped(salt * 0x27D4EB2F)
 
 
-def threshold(share: float) -> int:
+def dropout_threshold(share: float) -> int:
     """Return the threshold on 24 random bits below which an element is dropped."""
     return int(share * (1 << 24))
 
 
 @torch.library.custom_op("pretune::kept", mutates_args=())
-def kept_on_gpu(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
-    """Compute the mask of `kept` in one kernel, whose result is saved for the backward pass."""
-    from pretune.nn.kernels.dropout_mask import fill_kept
+def dropout_mask_cuda(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
+    """Compute the mask of `dropout_mask` in one kernel, whose result is saved for the backward pass."""
+    from pretune.nn.kernels.dropout_mask import fill_mask
 
-    return fill_kept(seed, count, threshold(share), salting(salt))
+    return fill_mask(seed, count, dropout_threshold(share), seed_offset(salt))
 
 
-@kept_on_gpu.register_fake
+@dropout_mask_cuda.register_fake
 def _(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
     return torch.empty(count, dtype=torch.bool, device=seed.device)
 
 
-def mix(index: Tensor, seed: Tensor) -> Tensor:
+def hash_bits(index: Tensor, seed: Tensor) -> Tensor:
     """Return 24 random bits for each index, in wrapping 32-bit arithmetic, after the finalizer of MurmurHash3.
 
     The seed is mixed in first: a compiler would fold index · constant into an address, which must not wrap.
@@ -132,16 +134,16 @@ def _wrapped(number: int) -> int:
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-def stop_dropout(root: nn.Module) -> bool:
+def disable_dropout(root: nn.Module) -> bool:
     """Turn off all dropout, including that of attention weights, and return whether there was any."""
-    stopped = stop_attention_dropout(root)
+    stopped = disable_attention_dropout(root)
     for module in root.modules():
         if isinstance(module, Dropout) and module.share:
             module.share, stopped = 0.0, True
     return stopped
 
 
-def stop_attention_dropout(root: nn.Module) -> bool:
+def disable_attention_dropout(root: nn.Module) -> bool:
     """Turn off dropout of attention weights, which the fast paths do not support, and return whether there was any."""
     stopped = False
     for module in root.modules():
@@ -150,7 +152,7 @@ def stop_attention_dropout(root: nn.Module) -> bool:
     return stopped
 
 
-def share_seed(root: nn.Module, device: torch.device) -> Tensor:
+def share_dropout_seed(root: nn.Module, device: torch.device) -> Tensor:
     """Let all dropout and noise layers of a model share one seed, give each dropout layer its salt, and return the seed."""
     seed = torch.zeros((), dtype=torch.int32, device=device)
     layers = [module for module in root.modules() if isinstance(module, Dropout)]

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import side_of
+from pretune.nn.attention.packed_layout import token_layout
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
 
-class Lookup(nn.Module):
+class ColumnEmbedding(nn.Module):
     """An embedding of a column. Without that column, `absent` is its value; None: nothing is added."""
 
     def __init__(self, column: str, values: int, width: int, absent: int | None = 0) -> None:
@@ -39,7 +39,7 @@ class Embeddings(nn.Module):
         *,
         positions: nn.Module | None = None,
         segments: int = 0,
-        columns: Iterable[Lookup] = (),
+        columns: Iterable[ColumnEmbedding] = (),
         scale: float = 1.0,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
@@ -59,7 +59,7 @@ class Embeddings(nn.Module):
         self.scale, self.padding = scale, padding
         self.tokens = nn.Parameter(torch.empty(vocabulary, width))
         self.query = nn.Parameter(torch.empty(1, 1, width)) if query else None
-        self.idle = query  # some of its parameters are unused in some batches
+        self.has_unused_parameters = query  # some of its parameters are unused in some batches
         self.positions = positions
         self.segments = nn.Parameter(torch.empty(segments, width)) if segments else None
         self.columns = nn.ModuleDict({lookup.column: lookup for lookup in columns})
@@ -89,7 +89,7 @@ class Embeddings(nn.Module):
         if self.scale != 1.0:
             x = x * self.scale
         if self.positions is not None:
-            counted = packed.positions if self.padding is None else positions_without(packed, self.padding)
+            counted = packed.positions if self.padding is None else positions_without_padding(packed, self.padding)
             x = x + self.positions(counted)
         if self.segments is not None:
             segment = packed.columns.get("segment")
@@ -104,21 +104,21 @@ class Embeddings(nn.Module):
         return x if self.project is None else self.project(x)
 
 
-def positions_without(packed: Packed, padding: int) -> Tensor:
+def positions_without_padding(packed: Packed, padding: int) -> Tensor:
     """Return the positions (n,) of tokens without counting those with the id `padding`, which have position -1.
 
     >>> from pretune.packed import pack_lists
-    >>> positions_without(pack_lists([[5, 1, 6], [1, 7]]), padding=1).tolist()
+    >>> positions_without_padding(pack_lists([[5, 1, 6], [1, 7]]), padding=1).tolist()
     [0, -1, 1, -1, 0]
     """
     is_padding = (packed.ids == padding).long()
     running = is_padding.cumsum(0)  # across all sequences
-    first = side_of(packed).bounds[0].long()  # start of each token's sequence
+    first = token_layout(packed).bounds[0].long()  # start of each token's sequence
     skipped = running - (running - is_padding)[first]
     return torch.where(is_padding > 0, -1, packed.positions - skipped)
 
 
-class Given(nn.Module):
+class ProjectedEmbeddings(nn.Module):
     """A projection of vectors that come with the tokens, column `vectors`: it lets a network share an embedding."""
 
     positions: None = None

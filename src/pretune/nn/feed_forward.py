@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.dropout import Dropout
-from pretune.nn.kernels import ours
+from pretune.nn.kernels import supports_custom_kernels
 from pretune.nn.linear import Linear
 from pretune.nn.structured_pruning import PrunableUnits
-from pretune.runtime.errors import PretuneError, nearest
+from pretune.runtime.errors import PretuneError, suggest
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -55,7 +55,7 @@ def sqrt_softplus(x: Tensor) -> Tensor:
 
 class _Activations(dict[str, Activation]):
     def __missing__(self, name: str) -> Activation:
-        raise PretuneError(f"unknown activation {name!r}; {nearest(str(name), self)}")
+        raise PretuneError(f"unknown activation {name!r}; {suggest(str(name), self)}")
 
 
 # Every activation that has a name in `transformers`, except those with parameters (prelu, xielu), for which the checkpoint
@@ -101,10 +101,10 @@ class FeedForward(PrunableUnits):
         self.inner = Linear(width, inner, bias)
         self.output = Linear(inner, width, bias)
 
-    def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext | None = None) -> Tensor:
         """Apply the network to each token: (n, width) → (n, width)."""
         inner = self.inner
-        if self.activation is F.gelu and inner.bias is not None and ours(x):
+        if self.activation is F.gelu and inner.bias is not None and supports_custom_kernels(x):
             from pretune.nn.kernels.gelu import bias_gelu
 
             hidden: Tensor = bias_gelu(F.linear(inner.quantized(x), inner.weight.to(x.dtype)), inner.bias)
@@ -125,10 +125,10 @@ class GatedFeedForward(PrunableUnits):
         self.inner = Linear(width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
 
-    def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext | None = None) -> Tensor:
         """Apply the network to each token: (n, width) → (n, width)."""
         both = self.inner(x)
-        if self.activation is F.gelu and ours(x):
+        if self.activation is F.gelu and supports_custom_kernels(x):
             from pretune.nn.kernels.gelu import gated_gelu
 
             gated: Tensor = gated_gelu(both)

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from pretune.nn.attention.multi_head import CrossAttention, ScoredAttention
-from pretune.nn.attention.score_mods import RelativeBias
+from pretune.nn.attention.multi_head import CrossAttention, RelativeAttention
+from pretune.nn.attention.score_mods import T5RelativeBias
 from pretune.nn.embeddings import Embeddings
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
-class Undrawn(TorchFunctionMode):
+class SkipInitialization(TorchFunctionMode):
     """A context in which random initialization writes zeros, which is much faster: a checkpoint overwrites them.
 
-    >>> with Undrawn():
+    >>> with SkipInitialization():
     ...     float(nn.Linear(8, 8).weight.abs().max())
     0.0
     """
@@ -33,11 +33,15 @@ class Undrawn(TorchFunctionMode):
     ) -> Any:
         """Call the function, or write zeros if it draws random numbers."""
         given = kwargs or {}
-        return nn.init.zeros_(args[0] if args else given["tensor"]) if func in DRAWING else func(*args, **given)
+        return (
+            nn.init.zeros_(args[0] if args else given["tensor"])
+            if func in RANDOM_INITIALIZERS
+            else func(*args, **given)
+        )
 
 
 # Which of these functions a mode sees depends on the modes around it.
-DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+RANDOM_INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
 def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = False) -> Module:
@@ -55,7 +59,7 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
             elif "bias" in name:
                 nn.init.zeros_(parameter)
             elif parameter.dim() > 1:
-                draw_truncated(parameter, deviation)
+                truncated_normal_(parameter, deviation)
     if zero_outputs:
         # After everything else, because the matrices inside a sublayer are drawn after it is visited.
         for child in module.modules():
@@ -65,7 +69,7 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
     return module
 
 
-def draw_truncated(parameter: Tensor, deviation: float) -> None:
+def truncated_normal_(parameter: Tensor, deviation: float) -> None:
     """Fill a parameter from a normal distribution that is cut off at two standard deviations; 0 where that is 0."""
     with torch.no_grad():
         if deviation == 0:
@@ -74,7 +78,7 @@ def draw_truncated(parameter: Tensor, deviation: float) -> None:
             nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
-def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
+def initialize_by_fan_in(module: Module, factor: float = 1.0) -> Module:
     """Initialize as T5 does: weights with standard deviation 1 / √inputs, token embeddings with 1, biases 0, norms 1.
 
     Where attention does not scale its logits, its query matrix starts smaller instead.
@@ -89,16 +93,16 @@ def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
                 nn.init.zeros_(child.bias)
         elif isinstance(child, Embeddings):
             nn.init.normal_(child.tokens, std=factor)
-        elif isinstance(child, RelativeBias):
+        elif isinstance(child, T5RelativeBias):
             nn.init.normal_(child.weight, std=factor * widths[0] ** -0.5)
     for child in module.modules():  # after all matrices are drawn
-        if isinstance(child, (ScoredAttention, CrossAttention)) and child.scale == 1.0:
+        if isinstance(child, (RelativeAttention, CrossAttention)) and child.scale == 1.0:
             inputs = child.query.in_features * child.head_width
             nn.init.normal_(child.query.weight, std=factor * inputs**-0.5)
     return module
 
 
-def initialize_evenly(module: Module, reach: float = 0.1, everywhere: bool = False) -> Module:
+def initialize_uniform(module: Module, reach: float = 0.1, everywhere: bool = False) -> Module:
     """Initialize as AWD-LSTM does: token embeddings uniformly from -reach to reach, layers as in torch, biases 0.
 
     With `everywhere`, all weights are drawn like the token embeddings (Sutskever et al., 2014).

@@ -16,18 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.attention.functional import attend
-from pretune.nn.attention.packed_layout import rearrange, reverse, self_layout
+from pretune.nn.attention.packed_layout import permute_rows, reverse_index, self_layout
 from pretune.nn.attention.patterns import full
-from pretune.nn.compiler_exclusions import uncompiled
+from pretune.nn.compiler_exclusions import exclude_from_compile
 from pretune.nn.linear import Linear
-from pretune.nn.recurrent import Recurrence, Rows
+from pretune.nn.recurrent import RecurrentCells, TimeMajorRows
 from pretune.packed import Packed
-from pretune.runtime.errors import PretuneError, nearest
+from pretune.runtime.errors import PretuneError, suggest
 
-Layers = Literal["last", "embeddings", "second", "sum4", "concat4", "mix", "elmo", "cove"]
-Top = Literal["", "mlp", "bilstm", "biattentive"]
-WORDS = 100  # default width of task-specific word vectors
-KEPT: dict[str, tuple[int, ...] | Literal["all"]] = {
+LayerChoice = Literal["last", "embeddings", "second", "sum4", "concat4", "mix", "elmo", "cove"]
+TopLayers = Literal["", "mlp", "bilstm", "biattentive"]
+WORD_VECTOR_WIDTH = 100  # default width of task-specific word vectors
+KEPT_LAYERS: dict[str, tuple[int, ...] | Literal["all"]] = {
     "last": (-1,),
     "embeddings": (0,),
     "second": (-2,),
@@ -39,7 +39,7 @@ KEPT: dict[str, tuple[int, ...] | Literal["all"]] = {
 }
 
 
-class Mix(nn.Module):
+class ScalarMix(nn.Module):
     """A scalar mix of layers, γ · Σ softmax(s)_j · layer_j, with learned γ and s."""
 
     def __init__(self, layers: int) -> None:
@@ -50,29 +50,29 @@ class Mix(nn.Module):
     def forward(self, layers: list[Tensor]) -> Tensor:
         """Mix layers, (n, width) each, into (n, width).
 
-        >>> Mix(2)([torch.zeros(1, 3), torch.ones(1, 3)]).tolist()
+        >>> ScalarMix(2)([torch.zeros(1, 3), torch.ones(1, 3)]).tolist()
         [[0.5, 0.5, 0.5]]
         """
         shares = self.weights.softmax(0).to(layers[0].dtype)
         return self.scale.to(layers[0].dtype) * sum(share * layer for share, layer in zip(shares, layers, strict=True))
 
 
-class TwoLSTMs(nn.Module):
+class BiLSTM(nn.Module):
     """A bidirectional LSTM over each sequence: (n, inputs) → (n, 2 · width)."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.ahead, self.back = Recurrence(inputs, width), Recurrence(inputs, width)
+        self.ahead, self.back = RecurrentCells(inputs, width), RecurrentCells(inputs, width)
 
-    @uncompiled  # the layout depends on the lengths
+    @exclude_from_compile  # the layout depends on the lengths
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
         """Return the concatenated states of both directions."""
         if not len(packed):
             return x.new_zeros(0, 2 * self.ahead.outputs)
-        rows, turn = Rows.make(replace(packed, columns={})), reverse(packed)
+        rows, turn = TimeMajorRows.make(replace(packed, columns={})), reverse_index(packed)
         ahead, _ = self.ahead(rows.lay(x), rows)
-        back, _ = self.back(rows.lay(rearrange(x, turn)), rows)
-        return torch.cat([rows.back(ahead), rearrange(rows.back(back), turn)], 1)
+        back, _ = self.back(rows.lay(permute_rows(x, turn)), rows)
+        return torch.cat([rows.back(ahead), permute_rows(rows.back(back), turn)], 1)
 
 
 class Biattentive(nn.Module):
@@ -86,7 +86,7 @@ class Biattentive(nn.Module):
         super().__init__()
         half = width // 2
         self.inner = nn.Sequential(Linear(inputs, width), nn.ReLU())
-        self.encode, self.integrate = TwoLSTMs(width, half), TwoLSTMs(6 * half, half)
+        self.encode, self.integrate = BiLSTM(width, half), BiLSTM(6 * half, half)
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
         """Return the states of tokens after self-attention."""
@@ -96,7 +96,7 @@ class Biattentive(nn.Module):
         return self.integrate(torch.cat([x, x - seen, x * seen], 1), packed)
 
 
-class Features(nn.Module):
+class LayerFeatures(nn.Module):
     """A combination of backbone layers, with an MLP or LSTMs on top as `top` says."""
 
     def __init__(
@@ -104,30 +104,30 @@ class Features(nn.Module):
         width: int,
         depth: int,
         layers: str,
-        top: Top,
+        top: TopLayers,
         *,
         vocabulary: int = 0,
         words: int = 0,
-        uneven: bool = False,
+        mixed_widths: bool = False,
     ) -> None:
         """Build the features.
 
         `depth` is the number of layers without the embeddings; `vocabulary` is the number of task-specific word vectors;
-        `words` is the width of the backbone's word vectors; `uneven` layers, of different widths, cannot be mixed.
+        `words` is the width of the backbone's word vectors; `mixed_widths` layers, of different widths, cannot be mixed.
         """
         super().__init__()
         asked = re.fullmatch(r"(elmo)(\d+)", layers)
-        layers, own = (asked[1], int(asked[2])) if asked else (layers, WORDS)
-        for value, choices in ((layers, get_args(Layers)), (top, get_args(Top))):
+        layers, own = (asked[1], int(asked[2])) if asked else (layers, WORD_VECTOR_WIDTH)
+        for value, choices in ((layers, get_args(LayerChoice)), (top, get_args(TopLayers))):
             if value not in choices:
-                raise PretuneError(f"unknown features {value!r}; {nearest(value, choices)}")
-        if uneven and layers in ("mix", "elmo", "sum4", "concat4"):
+                raise PretuneError(f"unknown features {value!r}; {suggest(value, choices)}")
+        if mixed_widths and layers in ("mix", "elmo", "sum4", "concat4"):
             raise PretuneError(f"{layers} needs layers of one width, but this model's differ; choose last or second")
         if layers in ("sum4", "concat4") and depth < 4:
             raise PretuneError(f"{layers} needs four layers, but this model has {depth}; choose mix or second")
-        self.layers, self.keep = layers, KEPT[layers]
+        self.layers, self.keep = layers, KEPT_LAYERS[layers]
         if layers in ("mix", "elmo"):
-            self.mix = Mix(depth + 1)
+            self.mix = ScalarMix(depth + 1)
         if layers == "elmo":
             self.words = nn.Parameter(torch.empty(vocabulary, own).normal_(std=own**-0.5))
         self.inside = words
@@ -136,7 +136,7 @@ class Features(nn.Module):
             self.mlp: nn.Module = nn.Sequential(Linear(self.width, width), nn.Tanh())
             self.width = width
         elif top == "bilstm":
-            self.lstms: nn.Module = TwoLSTMs(self.width, width // 2)
+            self.lstms: nn.Module = BiLSTM(self.width, width // 2)
             self.width = 2 * (width // 2)
         elif top == "biattentive":
             self.lstms = Biattentive(self.width, 2 * (width // 2))

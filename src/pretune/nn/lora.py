@@ -9,7 +9,7 @@ from torch.nn.utils import parametrize
 from pretune.nn.linear import Linear
 
 
-class LowRank(nn.Module):
+class LoRA(nn.Module):
     """A LoRA parametrization W → W + scale · B A for each of the matrices stacked in W; B starts at 0."""
 
     def __init__(self, weight: Tensor, stacked: int, rank: int, scale: float) -> None:
@@ -24,15 +24,15 @@ class LowRank(nn.Module):
         return weight + self.scale * torch.bmm(self.up, self.down).view(weight.shape)
 
 
-def add_low_rank(module: nn.Module, rank: int, scale: float) -> None:
+def add_lora(module: nn.Module, rank: int, scale: float) -> None:
     """Freeze a module and add trainable low-rank adapters to all its linear layers."""
     module.requires_grad_(False)
     for child in [child for child in module.modules() if isinstance(child, Linear)]:
-        adapter = LowRank(child.weight, child.stacked, rank, scale)
+        adapter = LoRA(child.weight, child.stacked, rank, scale)
         parametrize.register_parametrization(child, "weight", adapter)
 
 
-def merge_low_rank(module: nn.Module) -> None:
+def merge_lora(module: nn.Module) -> None:
     """Merge the adapters into the weights."""
     for child in [child for child in module.modules() if isinstance(child, Linear)]:
         if parametrize.is_parametrized(child, "weight"):

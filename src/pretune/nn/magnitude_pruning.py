@@ -7,17 +7,17 @@ from torch import Tensor, nn
 
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.linear import Linear
-from pretune.nn.recurrent import Recurrence
+from pretune.nn.recurrent import RecurrentCells
 
-REACHED = 0.7  # fraction of training after which the final sparsity is reached; the rest is for recovery
-LEVELS = 20  # number of pruning steps
+FINAL_SPARSITY_AT = 0.7  # fraction of training after which the final sparsity is reached; the rest is for recovery
+PRUNING_STEPS = 20  # number of pruning steps
 
 
-def matrices(module: nn.Module) -> list[Tensor]:
+def prunable_weights(module: nn.Module) -> list[Tensor]:
     """Return the weights that can be pruned: those of linear and recurrent layers, and token embeddings."""
     found: dict[int, Tensor] = {}
     for child in module.modules():
-        if isinstance(child, Recurrence):
+        if isinstance(child, RecurrentCells):
             found |= {id(weight): weight for weight in (child.weight_ih, child.weight_hh)}
         elif isinstance(child, Linear | Embeddings):
             weight = child.weight if isinstance(child, Linear) else child.tokens
@@ -25,10 +25,10 @@ def matrices(module: nn.Module) -> list[Tensor]:
     return list(found.values())
 
 
-def smallest(weight: Tensor, share: float) -> Tensor:
+def smallest_mask(weight: Tensor, share: float) -> Tensor:
     """Return a mask of the given fraction of weights with the smallest magnitude.
 
-    >>> smallest(torch.tensor([[1.0, -3.0], [2.0, 0.5]]), 0.5)
+    >>> smallest_mask(torch.tensor([[1.0, -3.0], [2.0, 0.5]]), 0.5)
     tensor([[ True, False],
             [False,  True]])
     """
@@ -40,37 +40,37 @@ def smallest(weight: Tensor, share: float) -> Tensor:
 
 
 @torch.no_grad()
-def make_sparse(module: nn.Module, share: float) -> None:
+def prune_by_magnitude(module: nn.Module, share: float) -> None:
     """Set the given fraction of each weight matrix to 0, smallest magnitudes first."""
-    for weight in matrices(module):
-        weight.masked_fill_(smallest(weight, share), 0.0)
+    for weight in prunable_weights(module):
+        weight.masked_fill_(smallest_mask(weight, share), 0.0)
 
 
-class Sparsifier:
+class GradualMagnitudePruning:
     """Gradual magnitude pruning, called after each training step."""
 
     def __init__(self, module: nn.Module, share: float) -> None:
-        self.weights, self.share = matrices(module), share
+        self.weights, self.share = prunable_weights(module), share
         self.level = -1
         self.zeros: list[Tensor] = []
 
     def target(self, progress: float) -> float:
         """Return the sparsity at a fraction of training, which rises fast at first, while many weights are redundant."""
-        level = min(LEVELS, int(progress / REACHED * LEVELS)) / LEVELS
+        level = min(PRUNING_STEPS, int(progress / FINAL_SPARSITY_AT * PRUNING_STEPS)) / PRUNING_STEPS
         return self.share * (1 - (1 - level) ** 3)
 
     @torch.no_grad()
     def __call__(self, progress: float) -> None:
         """Prune after a training step at this fraction of training."""
-        level = min(LEVELS, int(progress / REACHED * LEVELS))
+        level = min(PRUNING_STEPS, int(progress / FINAL_SPARSITY_AT * PRUNING_STEPS))
         if level != self.level:  # after a resume, weights that were pruned are still 0 and thus the smallest
             self.level = level
-            self.zeros = [smallest(weight, self.target(progress)) for weight in self.weights]
+            self.zeros = [smallest_mask(weight, self.target(progress)) for weight in self.weights]
         for weight, zeros in zip(self.weights, self.zeros, strict=True):
             weight.masked_fill_(zeros, 0.0)
 
 
-def zeros_in(module: nn.Module) -> float:
+def sparsity(module: nn.Module) -> float:
     """Return the fraction of zeros in all prunable weights."""
-    weights = matrices(module)
+    weights = prunable_weights(module)
     return sum(int((weight == 0).sum()) for weight in weights) / max(1, sum(weight.numel() for weight in weights))

@@ -63,7 +63,7 @@ class OperationSizes:
 
     def attention(self, lengths: Array) -> float:
         """Return the operations of queries times keys and weights times values in all self-attention."""
-        plain = sum(4 * width * pairs(lengths, reach).sum() for reach, width in self.widths.items())
+        plain = sum(4 * width * attention_pairs(lengths, reach).sum() for reach, width in self.widths.items())
         return float(plain + sum(operations(lengths) for operations in self.others))
 
     def memory(self, lengths: Array, slots: int) -> float:
@@ -83,10 +83,10 @@ def weights_per_target(part: nn.Module, tied: int) -> int:
     return own + sum(weights_per_target(child, tied) for child in part.children())
 
 
-def pairs(lengths: Array, reach: tuple[int, int]) -> Array:
+def attention_pairs(lengths: Array, reach: tuple[int, int]) -> Array:
     """Return, per sequence, the number of query-key pairs if each token sees `reach` tokens back and ahead.
 
-    >>> pairs(np.array([5.0]), (1, 1)).tolist()  # 2 + 3 + 3 + 3 + 2
+    >>> attention_pairs(np.array([5.0]), (1, 1)).tolist()  # 2 + 3 + 3 + 3 + 2
     [13.0]
     """
     back, ahead = reach

@@ -12,7 +12,7 @@ from pretune.nn.linear import Linear, OutputLinear
 from pretune.nn.operations import weights_per_target
 
 
-class VocabularyHead(nn.Module):
+class TiedVocabularyHead(nn.Module):
     """A language model head tied to the token embedding, after an optional transform (BERT)."""
 
     def __init__(self, vocabulary: int, transform: nn.Module | None = None, bias: bool = True) -> None:
@@ -31,7 +31,7 @@ class VocabularyHead(nn.Module):
         return tied + weights_per_target(self.transform, tied)
 
 
-class OwnVocabularyHead(nn.Module):
+class UntiedVocabularyHead(nn.Module):
     """A language model head with its own output matrix, after an optional transform."""
 
     def __init__(self, vocabulary: int, width: int, bias: bool = False, transform: nn.Module | None = None) -> None:
@@ -49,14 +49,14 @@ class OwnVocabularyHead(nn.Module):
 
 def vocabulary_head(
     vocabulary: int, width: int, *, tied: bool, transform: nn.Module | None = None, bias: bool = True
-) -> VocabularyHead | OwnVocabularyHead:
+) -> TiedVocabularyHead | UntiedVocabularyHead:
     """Return a language model head whose output matrix is the token embedding if `tied`, and its own otherwise.
 
     `width` is that of the token vectors, which is also the output width of the transform.
     """
     if tied:
-        return VocabularyHead(vocabulary, transform, bias)
-    return OwnVocabularyHead(vocabulary, width, bias, transform)
+        return TiedVocabularyHead(vocabulary, transform, bias)
+    return UntiedVocabularyHead(vocabulary, width, bias, transform)
 
 
 class FixedBias(nn.Module):
@@ -87,7 +87,7 @@ class Scale(nn.Module):
         return x * self.factor
 
 
-class Transform(nn.Module):
+class DenseTransform(nn.Module):
     """norm(activation(x W)): BERT's transform before the output matrix and, with tanh and no norm, its pooler."""
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import side_of
+from pretune.nn.attention.packed_layout import token_layout
 from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
@@ -39,7 +39,7 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
         return torch.cat([pool(states, packed, each, kept) for each in ("last", "max", "mean")], -1)
     if how == "pair":
         return pair_features(states, packed)
-    starts = first if kept is None else first.index_add(0, side_of(packed).sequence.long(), (~kept).long())
+    starts = first if kept is None else first.index_add(0, token_layout(packed).sequence.long(), (~kept).long())
     empty = (starts == ends)[:, None]
     if how == "start":
         return states[starts.clamp(max=tokens - 1)].masked_fill(empty, 0.0)
@@ -47,13 +47,13 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
         return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
     if how == "before_last":
         return states[torch.maximum(ends - 2, starts).clamp(max=tokens - 1)].masked_fill(empty, 0.0)
-    owner = side_of(packed).sequence.long()
+    owner = token_layout(packed).sequence.long()
     if how == "rising":
         place = (torch.arange(tokens, device=owner.device) - starts[owner]).float()
         last = (ends - starts - 1).clamp(min=1).float()[owner]
         weights = torch.where((ends - starts)[owner] == 1, 1.0, place / last)
         total = weights.new_zeros(sequences).index_add(0, owner, weights).clamp(min=1e-6)
-        return sums(states * (weights / total[owner])[:, None], owner, sequences)
+        return sum_by_sequence(states * (weights / total[owner])[:, None], owner, sequences)
     if how == "max":
         lowest = torch.finfo(states.dtype).min
         index = owner[:, None].expand_as(states)
@@ -66,12 +66,12 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
         weights = (torch.arange(tokens, device=owner.device) - first[owner] + 1).float()
         counted = weights if kept is None else weights * kept
         total = counted.new_zeros(sequences).index_add(0, owner, counted).clamp(min=1.0)
-        return sums(states * weights[:, None], owner, sequences) / total[:, None]
+        return sum_by_sequence(states * weights[:, None], owner, sequences) / total[:, None]
     count = (ends - starts).clamp(min=1)[:, None]
-    return sums(states, owner, sequences) / (count.sqrt() if how == "mean_sqrt_len" else count)
+    return sum_by_sequence(states, owner, sequences) / (count.sqrt() if how == "mean_sqrt_len" else count)
 
 
-def sums(states: Tensor, owner: Tensor, sequences: int) -> Tensor:
+def sum_by_sequence(states: Tensor, owner: Tensor, sequences: int) -> Tensor:
     """Sum the states of each sequence in fp32: (n, width) → (sequences, width)."""
     return states.new_zeros(sequences, states.shape[1], dtype=torch.float32).index_add(0, owner, states.float())
 
@@ -86,18 +86,18 @@ def pair_features(states: Tensor, packed: Packed) -> Tensor:
     [[1.0, 3.0, 2.0, 3.0], [5.0, 0.0, 0.0, 0.0]]
     """
     sequences = packed.offsets.shape[0] - 1
-    owner, second = side_of(packed).sequence.long(), packed.columns["segment"] == 1
+    owner, second = token_layout(packed).sequence.long(), packed.columns["segment"] == 1
     texts = 2 * owner + second.long()  # the text that each token belongs to
     counts = states.new_zeros(2 * sequences, 1, dtype=torch.float32).index_add(
         0, texts, torch.ones_like(states[:, :1], dtype=torch.float32)
     )
-    means = sums(states, texts, 2 * sequences) / counts.clamp(min=1)
+    means = sum_by_sequence(states, texts, 2 * sequences) / counts.clamp(min=1)
     a, b = means.view(sequences, 2, -1).unbind(1)
     distance = (a - b).abs() * (counts.view(sequences, 2)[:, 1:] > 0)
     return torch.cat([a, b, distance, a * b], -1)
 
 
-class AttentivePool(nn.Module):
+class AttentionPooling(nn.Module):
     """Attention pooling: the mean of all states, weighted by a learned score of each."""
 
     def __init__(self, width: int) -> None:
@@ -107,9 +107,9 @@ class AttentivePool(nn.Module):
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
         """Pool the states of each sequence: (n, width) → (sequences, width)."""
         sequences = packed.offsets.shape[0] - 1
-        owner = side_of(packed).sequence.long()
+        owner = token_layout(packed).sequence.long()
         looks = self.look(states)[:, 0].float()  # (n,)
         highest = looks.new_full((sequences,), torch.finfo(looks.dtype).min).scatter_reduce(0, owner, looks, "amax")
         weights = (looks - highest.detach()[owner]).exp()
         total = weights.new_zeros(sequences).index_add(0, owner, weights)
-        return sums(states * (weights / total[owner])[:, None], owner, sequences)
+        return sum_by_sequence(states * (weights / total[owner])[:, None], owner, sequences)

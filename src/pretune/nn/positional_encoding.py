@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pretune.runtime.errors import PretuneError
 
 
-class Learned(nn.Module):
+class LearnedPositions(nn.Module):
     """Learned position embeddings up to a longest length (BERT, GPT)."""
 
     def __init__(self, longest: int, width: int, first: int = 0) -> None:
@@ -25,15 +25,15 @@ class Learned(nn.Module):
         """Embed positions: (n,) → (n, width)."""
         return F.embedding(positions + self.first if self.first else positions, self.weight)
 
-    def fix_waves(self) -> None:
+    def freeze_sinusoidal(self) -> None:
         """Replace the vectors by frozen sinusoidal ones, kept as a table for the checkpoint layout (XLM, DistilBERT)."""
         rows, width = self.weight.shape
         with torch.no_grad():
-            self.weight.copy_(Sinusoidal(width)(torch.arange(rows, device=self.weight.device)))
+            self.weight.copy_(SinusoidalPositions(width)(torch.arange(rows, device=self.weight.device)))
         self.weight.requires_grad_(False)
 
 
-class Axial(nn.Module):
+class AxialPositions(nn.Module):
     """Axial position embeddings: the concatenated vectors of the row and column of a position in a grid (Kitaev et al., 2020).
 
     Few vectors cover many positions: 512 + 1,024 vectors for 524,288 positions. A grid may have more axes.
@@ -57,7 +57,7 @@ class Axial(nn.Module):
         return torch.cat(parts[::-1], 1)
 
 
-class Sinusoidal(nn.Module):
+class SinusoidalPositions(nn.Module):
     """Sinusoidal position encodings (Vaswani et al., 2017), with sines in even columns and cosines in odd ones.
 
     With `halves`, the first half of the columns holds the sines and the second the cosines, as in Marian.
@@ -75,7 +75,7 @@ class Sinusoidal(nn.Module):
         return waves.flatten(1)[:, : self.width]
 
 
-class Rotary(nn.Module):
+class RotaryPositions(nn.Module):
     """Rotary position embeddings (Su et al., 2021): columns i and i + d/2 of a head rotate by position · base^(-2i/d)."""
 
     def __init__(self, head_width: int, base: float = 10_000.0) -> None:

@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import rearrange
+from pretune.nn.attention.packed_layout import permute_rows
 from pretune.nn.dropout import Dropout
 from pretune.nn.operations import OperationSizes
-from pretune.packed import Packed, move
+from pretune.packed import Packed, copy_async
 
-Cell = Literal["lstm", "gru"]
+CellKind = Literal["lstm", "gru"]
 GATES = {"lstm": 4, "gru": 3}
-BF16_SINCE = 91300  # the first version of cuDNN with recurrent kernels for bf16
-State = tuple[Tensor, ...]  # hidden states and, of an LSTM, cell states: (rows, width) each
+CUDNN_WITH_BF16 = 91300  # the first version of cuDNN with recurrent kernels for bf16
+CellState = tuple[Tensor, ...]  # hidden states and, of an LSTM, cell states: (rows, width) each
 
 # Only relevant where a kernel needs another order than InOnePiece has; it then costs one copy of the weights per step.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
@@ -32,7 +32,7 @@ warnings.filterwarnings("ignore", message="LSTM with projections is not supporte
 
 
 @dataclass
-class Rows:
+class TimeMajorRows:
     """Sequences, split where documents begin, in the time-major order of torch's PackedSequence."""
 
     sizes: Tensor  # (time,) number of rows at each time step, on the host
@@ -40,15 +40,15 @@ class Rows:
     place: Tensor  # (n,) the place of each token
     row: Tensor  # (n,) the row of each place
     lane: Tensor  # (rows,) the sequence of each row
-    goes_on: Tensor  # (rows,) whether a row starts from the recurrent state of its sequence
+    continues_state: Tensor  # (rows,) whether a row starts from the recurrent state of its sequence
     last: Tensor  # (sequences that have tokens,) the last row of each
     real: Tensor | None = None  # (rows, time) mask of real tokens in an exported graph, where rows form a padded block
 
     @classmethod
-    def make(cls, packed: Packed) -> Rows:
+    def make(cls, packed: Packed) -> TimeMajorRows:
         """Build the rows of a `Packed`; the column `fresh` marks tokens that begin a document."""
         if packed.rows is not None:
-            return cls.of_a_graph(packed.ids, packed.rows)
+            return cls.from_padding_mask(packed.ids, packed.rows)
         # On the host, which needs the lengths anyway: one transfer from the GPU instead of one per operation below.
         offsets = packed.offsets.cpu().numpy() if packed.host_offsets is None else packed.host_offsets
         starts = np.zeros(len(packed) + 1, dtype=bool)
@@ -70,11 +70,11 @@ class Rows:
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         parts = (order, place, row, lane[by_length], goes_on[begin], np.flatnonzero(last[by_length]))
-        moved = (move(torch.from_numpy(part), packed.offsets.device) for part in parts)
+        moved = (copy_async(torch.from_numpy(part), packed.offsets.device) for part in parts)
         return cls(torch.from_numpy(present.sum(1)), *moved)
 
     @classmethod
-    def of_a_graph(cls, ids: Tensor, real: Tensor) -> Rows:
+    def from_padding_mask(cls, ids: Tensor, real: Tensor) -> TimeMajorRows:
         """Build the rows of an exported graph from its padded input, by tensor operations only."""
         every = torch.arange(ids.shape[0], device=ids.device)
         lane = torch.arange(real.shape[0], device=ids.device)
@@ -88,19 +88,19 @@ class Rows:
 
     def lay(self, x: Tensor) -> Tensor:
         """Reorder (n, width) from the order of tokens to that of rows."""
-        return rearrange(x, self.order, self.place)
+        return permute_rows(x, self.order, self.place)
 
     def back(self, x: Tensor) -> Tensor:
         """Reorder (n, width) from the order of rows to that of tokens."""
-        return rearrange(x, self.place, self.order)
+        return permute_rows(x, self.place, self.order)
 
-    def initial(self, carry: State | None) -> State | None:
+    def initial(self, carry: CellState | None) -> CellState | None:
         """Return the initial state of each row: that of its sequence, or zero."""
         if carry is None:
             return None
-        return tuple(state[self.lane] * self.goes_on[:, None].to(state.dtype) for state in carry)
+        return tuple(state[self.lane] * self.continues_state[:, None].to(state.dtype) for state in carry)
 
-    def final(self, state: State, lanes: int) -> State:
+    def final(self, state: CellState, lanes: int) -> CellState:
         """Return the state after the last row of each sequence, (lanes, width) each."""
         whose = self.lane[self.last]
         return tuple(part.new_zeros(lanes, part.shape[1]).index_copy(0, whose, part[self.last]) for part in state)
@@ -115,16 +115,16 @@ class Rows:
             first += count
 
 
-class Locked(nn.Module):
+class VariationalDropout(nn.Module):
     """Variational dropout: one mask for all time steps of a row (Gal and Ghahramani, 2016)."""
 
     def __init__(self, share: float = 0.0) -> None:
         super().__init__()
         self.dropout = Dropout(share)
 
-    def forward(self, x: Tensor, rows: Rows) -> Tensor:
+    def forward(self, x: Tensor, rows: TimeMajorRows) -> Tensor:
         """Apply dropout to (n, width) in the order of rows."""
-        if not self.dropout.drops:
+        if not self.dropout.is_active:
             return x
         mask = self.dropout.factors(len(rows.lane), x)
         if rows.even:
@@ -132,7 +132,7 @@ class Locked(nn.Module):
         return x * mask[rows.row]
 
 
-class Recurrence(nn.Module):
+class RecurrentCells(nn.Module):
     """A unidirectional LSTM or GRU layer.
 
     An LSTM has a single bias (the second one in torch is redundant); a GRU has two.
@@ -142,7 +142,7 @@ class Recurrence(nn.Module):
         self,
         inputs: int,
         width: int,
-        cell: Cell = "lstm",
+        cell: CellKind = "lstm",
         *,
         projection: int | None = None,
         drop: float = 0.0,
@@ -195,29 +195,29 @@ class Recurrence(nn.Module):
         projection = [] if self.weight_hr is None else [self.weight_hr]
         if not self.bias.is_cuda:
             return [weight.to(kind) for weight in (*matrices, self.bias, second, *projection)]
-        made = InOnePiece.apply(kind, *matrices, *projection, self.bias, second)  # type: ignore[no-untyped-call]
+        made = FlattenWeights.apply(kind, *matrices, *projection, self.bias, second)  # type: ignore[no-untyped-call]
         return [*made[:2], *made[-2:], *made[2:-2]]
 
     def recurrent_weight(self) -> Tensor:
         """Return the recurrent weight, with dropout in training."""
         weight = self.weight_hh
-        if not self.drop.drops:
+        if not self.drop.is_active:
             return weight
         return weight * self.drop.factors(len(weight), weight)
 
     def forward(
-        self, x: Tensor, rows: Rows, before: State | None = None, window: int | None = None
-    ) -> tuple[Tensor, State]:
+        self, x: Tensor, rows: TimeMajorRows, before: CellState | None = None, window: int | None = None
+    ) -> tuple[Tensor, CellState]:
         """Run the layer on (n, inputs) in the order of rows; return (n, outputs) and the final state of each row.
 
         `before` is the initial state. Gradients are truncated after `window` time steps (truncated BPTT); None: never.
         """
-        kind, x = x.dtype, x.to(kernel_type(x))
+        kind, x = x.dtype, x.to(kernel_dtype(x))
         if rows.real is not None:
             return self.run_block(x, rows.real)
         count = int(rows.sizes[0])
         if before is None:
-            state: State = tuple(x.new_zeros(count, width) for width in self.state_widths)
+            state: CellState = tuple(x.new_zeros(count, width) for width in self.state_widths)
         else:
             state = tuple(part.to(x.dtype) for part in before)
         weights = self.weights(x.dtype)
@@ -232,7 +232,7 @@ class Recurrence(nn.Module):
             outs.append(out)
         return torch.cat(outs).to(kind), state
 
-    def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, State]:
+    def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, CellState]:
         """Run the layer in an exported graph: rows as a padded block, from a zero state; final states are not meaningful."""
         if self.clip is not None or self.weight_hr is not None:
             raise TypeError("states that are clipped or projected")  # there is no ONNX operator for them
@@ -244,7 +244,7 @@ class Recurrence(nn.Module):
         out, *after = kernel(dense, initial, self.weights(x.dtype), True, 1, 0.0, False, False, True)
         return out.flatten(0, 1)[real.flatten()], tuple(part[0] for part in after)
 
-    def run(self, x: Tensor, sizes: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
+    def run(self, x: Tensor, sizes: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
         """Run the kernel over all time steps; rows of equal length as a dense block."""
         if self.clip is not None:
             return run_by_steps(x, sizes, state, weights, self.cell, self.clip)
@@ -261,7 +261,7 @@ class Recurrence(nn.Module):
         return out, tuple(part[0] for part in after)
 
 
-class InOnePiece(torch.autograd.Function):
+class FlattenWeights(torch.autograd.Function):
     """A cast of weights into one contiguous piece of memory.
 
     This is the layout that cuDNN requires; it would otherwise copy the weights one by one after they were cast one by one.
@@ -285,20 +285,20 @@ class InOnePiece(torch.autograd.Function):
         return (None, *made)
 
 
-def kernel_type(x: Tensor) -> torch.dtype:
+def kernel_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype that cells compute in: that of their input, unless cuDNN is too old for bf16."""
-    old = x.is_cuda and (torch.backends.cudnn.version() or 0) < BF16_SINCE  # type: ignore[no-untyped-call]
+    old = x.is_cuda and (torch.backends.cudnn.version() or 0) < CUDNN_WITH_BF16  # type: ignore[no-untyped-call]
     return torch.float32 if old and x.dtype == torch.bfloat16 else x.dtype
 
 
 def run_by_steps(
     x: Tensor,
     sizes: Tensor,
-    state: State,
+    state: CellState,
     weights: list[Tensor],
-    cell: Cell = "lstm",
+    cell: CellKind = "lstm",
     clip: tuple[float, float] | None = None,
-) -> tuple[Tensor, State]:
+) -> tuple[Tensor, CellState]:
     """Compute the kernels' results step by step; `clip` bounds cell states and projected states."""
     weight_ih, weight_hh, bias, bias_hh, *projection = weights
     inputs = F.linear(x, weight_ih, bias)
@@ -313,7 +313,7 @@ def run_by_steps(
             reset_again, update_again, new_again = again.chunk(3, 1)
             candidate = torch.tanh(new + torch.sigmoid(reset + reset_again) * new_again)
             share = torch.sigmoid(update + update_again)
-            after: State = (share * old[0] + (1 - share) * candidate,)
+            after: CellState = (share * old[0] + (1 - share) * candidate,)
         else:
             enter, forget, candidate, leave = (now + again).chunk(4, 1)
             cells = torch.sigmoid(forget) * old[1] + torch.sigmoid(enter) * torch.tanh(candidate)
@@ -333,19 +333,21 @@ def run_by_steps(
 class RecurrentLayer(nn.Module):
     """A recurrent layer with variational dropout of its output and, if `residual`, a residual connection."""
 
-    def __init__(self, cells: Recurrence, dropout: float = 0.0, residual: bool = False) -> None:
+    def __init__(self, cells: RecurrentCells, dropout: float = 0.0, residual: bool = False) -> None:
         super().__init__()
         assert not residual or cells.inputs == cells.outputs
         self.cells, self.residual = cells, residual
-        self.dropout = Locked(dropout)
+        self.dropout = VariationalDropout(dropout)
 
-    def forward(self, x: Tensor, rows: Rows, before: State | None, window: int | None) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, rows: TimeMajorRows, before: CellState | None, window: int | None
+    ) -> tuple[Tensor, CellState]:
         """Run the layer, (n, inputs) → (n, outputs), and return the final state of each row as well."""
         out, state = self.cells(x, rows, before, window)
         out = self.dropout(out, rows)
         return (x + out if self.residual else out), state
 
 
-def asks_the_host(root: nn.Module) -> bool:
+def has_recurrent_layers(root: nn.Module) -> bool:
     """Return whether a network has recurrent layers, which read lengths on the host and so cannot be in a CUDA graph."""
-    return any(isinstance(module, Recurrence | nn.RNNBase) for module in root.modules())
+    return any(isinstance(module, RecurrentCells | nn.RNNBase) for module in root.modules())

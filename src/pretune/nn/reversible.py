@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pretune.nn.attention.multi_head import Flow
-from pretune.nn.compiler_exclusions import uncompiled
+from pretune.nn.attention.multi_head import AttentionContext
+from pretune.nn.compiler_exclusions import exclude_from_compile
 from pretune.nn.dropout import Dropout
 
 
-class Branch(nn.Module):
+class ReversibleBranch(nn.Module):
     """A residual branch, dropout(part(norm(x))), whose output is added to the other stream."""
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0, at_once: int = 0) -> None:
@@ -35,13 +35,13 @@ class Branch(nn.Module):
         super().__init__()
         self.part, self.norm, self.dropout, self.at_once = part, norm, Dropout(dropout), at_once
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Apply the branch: (n, width) → (n, width)."""
         slices = torch.split(x, self.at_once) if self.at_once else (x,)
         out: Tensor = self.dropout(torch.cat([self.part(self.norm(x), flow) for x in slices]), flow.depth)
         return out
 
-    def beside(self, x: Tensor, flow: Flow, kind: torch.dtype) -> Tensor:
+    def beside(self, x: Tensor, flow: AttentionContext, kind: torch.dtype) -> Tensor:
         """Apply the branch to an fp32 stream, computing in another dtype, and return fp32."""
         out: Tensor = self(x.to(kind), flow)
         return out.float()
@@ -50,25 +50,27 @@ class Branch(nn.Module):
 class ReversibleLayer(nn.Module):
     """A reversible layer of attention and a feed-forward network between two streams."""
 
-    def __init__(self, attention: Branch, feed_forward: Branch) -> None:
+    def __init__(self, attention: ReversibleBranch, feed_forward: ReversibleBranch) -> None:
         super().__init__()
         self.attention, self.feed_forward = attention, feed_forward
 
-    def forward(self, first: Tensor, second: Tensor, flow: Flow, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, first: Tensor, second: Tensor, flow: AttentionContext, kind: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
         """Return the updated streams, (n, width) fp32 each."""
         first = first + self.attention.beside(second, flow, kind)
         return first, second + self.feed_forward.beside(first, flow, kind)
 
-    def invert(self, first: Tensor, second: Tensor, flow: Flow, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    def invert(self, first: Tensor, second: Tensor, flow: AttentionContext, kind: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the inputs of the layer, given its outputs."""
         second = second - self.feed_forward.beside(first, flow, kind)
         return first - self.attention.beside(second, flow, kind), second
 
 
 # Compilers do not support a backward pass that runs a forward pass.
-@uncompiled
+@exclude_from_compile
 def run_reversible(
-    layers: Sequence[ReversibleLayer], flows: Sequence[Flow], x: Tensor, wanted: Collection[int]
+    layers: Sequence[ReversibleLayer], flows: Sequence[AttentionContext], x: Tensor, wanted: Collection[int]
 ) -> list[Tensor]:
     """Run reversible layers on (n, width) as both streams, and return the wanted states, (n, 2 · width) fp32 each.
 
@@ -78,7 +80,7 @@ def run_reversible(
     return list(_Stack.apply(layers, flows, wanted, x.dtype, x.float(), *parameters))  # type: ignore[no-untyped-call]
 
 
-def _learned(branch: Branch) -> list[nn.Parameter]:
+def _learned(branch: ReversibleBranch) -> list[nn.Parameter]:
     return [parameter for parameter in branch.parameters() if parameter.requires_grad]
 
 
@@ -120,7 +122,7 @@ class _Stack(torch.autograd.Function):
 
 
 def _back(
-    branch: Branch, x: Tensor, flow: Flow, kind: torch.dtype, gradient: Tensor
+    branch: ReversibleBranch, x: Tensor, flow: AttentionContext, kind: torch.dtype, gradient: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
     """Recompute the output of a branch, and return it with the gradients of its input and of its parameters."""
     with torch.enable_grad():

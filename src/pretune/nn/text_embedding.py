@@ -21,12 +21,12 @@ from pretune.nn.linear import LayerNorm as LayerNormLayer
 from pretune.nn.linear import Linear
 from pretune.nn.pooling import pool
 from pretune.packed import Packed
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.runtime.parsing import conform
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.parsing import validate_schema
 
 POOLINGS = ("mean", "max", "start", "last", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-ACTIVATIONS: dict[str, type[nn.Module]] = {
+DENSE_ACTIVATIONS: dict[str, type[nn.Module]] = {
     kind.__name__: kind
     for kind in (
         *(
@@ -45,11 +45,11 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
         *(nn.Softplus, nn.Softsign, nn.Tanhshrink, nn.Hardtanh, nn.LogSigmoid),
     )
 }
-PROMPT = "prompt"  # the column that marks the tokens of a prompt
+PROMPT_COLUMN = "prompt"  # the column that marks the tokens of a prompt
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseSpec:
     """A linear layer, an activation, and optionally a residual connection around both."""
 
     in_features: int
@@ -60,10 +60,10 @@ class Dense:
     kind: ClassVar[str] = "dense"
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
+        if self.activation not in DENSE_ACTIVATIONS:
             raise PretuneError(
                 f"the dense layer of a text embedding has the unknown activation {self.activation!r}; "
-                f"{nearest(self.activation, ACTIVATIONS)}"
+                f"{suggest(self.activation, DENSE_ACTIVATIONS)}"
             )
 
     def width(self, width: int) -> int:
@@ -76,7 +76,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNormSpec:
     """Layer normalization of the vector."""
 
     dimension: int
@@ -92,7 +92,7 @@ class LayerNorm:
 
 
 @dataclass(frozen=True)
-class Dropout:
+class DropoutSpec:
     """Dropout in training."""
 
     share: float
@@ -108,7 +108,7 @@ class Dropout:
 
 
 @dataclass(frozen=True)
-class Normalize:
+class NormalizeSpec:
     """Scaling to unit length."""
 
     kind: ClassVar[str] = "normalize"
@@ -119,11 +119,13 @@ class Normalize:
 
     def build(self) -> nn.Module:
         """Build the layer."""
-        return UnitLength()
+        return NormalizeLayer()
 
 
-Transform = Dense | LayerNorm | Dropout | Normalize
-TRANSFORMS: dict[str, type[Transform]] = {part.kind: part for part in (Dense, LayerNorm, Dropout, Normalize)}
+TransformSpec = DenseSpec | LayerNormSpec | DropoutSpec | NormalizeSpec
+TRANSFORMS: dict[str, type[TransformSpec]] = {
+    part.kind: part for part in (DenseSpec, LayerNormSpec, DropoutSpec, NormalizeSpec)
+}
 
 
 # The schema of what `TextEmbedding.write` writes into config.json.
@@ -161,14 +163,14 @@ class NormalizeEntry(TypedDict):
     kind: Literal["normalize"]
 
 
-Entry = DenseEntry | LayerNormEntry | DropoutEntry | NormalizeEntry
+TransformEntry = DenseEntry | LayerNormEntry | DropoutEntry | NormalizeEntry
 
 
-class Written(TypedDict):
+class TextEmbeddingEntry(TypedDict):
     """The entry of a text embedding in config.json."""
 
     pooling: list[str]
-    transforms: NotRequired[list[Entry]]
+    transforms: NotRequired[list[TransformEntry]]
     truncate_dim: NotRequired[Size | None]
     include_prompt: NotRequired[bool]
     prompts: NotRequired[dict[str, str]]
@@ -182,12 +184,12 @@ class TextEmbedding:
 
     It is saved in config.json, in the section `pretune`, and read from the modules of a sentence-transformers folder.
 
-    >>> TextEmbedding(("mean",), (Normalize(),)).width(384)
+    >>> TextEmbedding(("mean",), (NormalizeSpec(),)).width(384)
     384
     """
 
     pooling: tuple[str, ...] = ("mean",)  # the vectors of several are concatenated
-    transforms: tuple[Transform, ...] = ()
+    transforms: tuple[TransformSpec, ...] = ()
     truncate_dim: int | None = None  # vectors are truncated to this size
     include_prompt: bool = True  # whether the tokens of a prompt are pooled as well
     prompts: Mapping[str, str] = field(default_factory=dict, hash=False)  # by name; a prompt is prepended to texts
@@ -197,9 +199,9 @@ class TextEmbedding:
     def __post_init__(self) -> None:
         for mode in self.pooling:
             if mode not in POOLINGS:
-                raise PretuneError(f"unknown pooling {mode!r} of a text embedding; {nearest(mode, POOLINGS)}")
+                raise PretuneError(f"unknown pooling {mode!r} of a text embedding; {suggest(mode, POOLINGS)}")
         if self.similarity not in SIMILARITIES:
-            raise PretuneError(f"unknown similarity {self.similarity!r}; {nearest(self.similarity, SIMILARITIES)}")
+            raise PretuneError(f"unknown similarity {self.similarity!r}; {suggest(self.similarity, SIMILARITIES)}")
         if self.default_prompt_name is not None:
             self.find_prompt(self.default_prompt_name)
 
@@ -211,24 +213,24 @@ class TextEmbedding:
     def find_prompt(self, name: str) -> str:
         """Return the prompt of this name."""
         if name not in self.prompts:
-            raise PretuneError(f"the model has no prompt named {name!r}; {nearest(name, self.prompts)}")
+            raise PretuneError(f"the model has no prompt named {name!r}; {suggest(name, self.prompts)}")
         return self.prompts[name]
 
     @property
     def learned(self) -> bool:
         """Return whether it has parameters, which the description does not contain."""
-        return any(isinstance(part, Dense | LayerNorm) for part in self.transforms)
+        return any(isinstance(part, DenseSpec | LayerNormSpec) for part in self.transforms)
 
     @property
     def normalized(self) -> bool:
         """Return whether vectors have unit length."""
-        last = [part for part in self.transforms if not isinstance(part, Dropout)][-1:]
-        return last == [Normalize()] and self.truncate_dim is None
+        last = [part for part in self.transforms if not isinstance(part, DropoutSpec)][-1:]
+        return last == [NormalizeSpec()] and self.truncate_dim is None
 
     def changed(self, pooling: str | None = None, normalize: bool = False) -> Self:
         """Return a copy with another pooling, such as `mean` or `start+mean`, or with vectors of unit length."""
         modes = tuple(pooling.split("+")) if pooling else self.pooling
-        further = (Normalize(),) if normalize and not self.normalized else ()
+        further = (NormalizeSpec(),) if normalize and not self.normalized else ()
         return replace(self, pooling=modes, transforms=(*self.transforms, *further))
 
     def width(self, hidden: int) -> int:
@@ -255,8 +257,8 @@ class TextEmbedding:
     @classmethod
     def read(cls, content: Any, where: str) -> Self:
         """Parse what `write` has written; `where` names the file in errors."""
-        known = conform(content, Written, f"{where}: embedding")
-        if unknown := sorted(content.keys() - Written.__annotations__.keys()):
+        known = validate_schema(content, TextEmbeddingEntry, f"{where}: embedding")
+        if unknown := sorted(content.keys() - TextEmbeddingEntry.__annotations__.keys()):
             raise PretuneError(f"{where}: embedding has the unknown keys {', '.join(unknown)}; remove them")
         parts: list[dict[str, Any]] = [dict(part) for part in known.get("transforms", ())]
         transforms = tuple(TRANSFORMS[part.pop("kind")](**part) for part in parts)
@@ -275,7 +277,7 @@ class TextEmbeddingHead(nn.Module):
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
         """Embed texts: (n, hidden) → (sequences, width)."""
-        marked = None if self.embedding.include_prompt else packed.columns.get(PROMPT)
+        marked = None if self.embedding.include_prompt else packed.columns.get(PROMPT_COLUMN)
         kept = None if marked is None else marked == 0
         vectors = torch.cat([pool(states, packed, mode, kept) for mode in self.embedding.pooling], -1)
         for transform in self.transforms:
@@ -287,12 +289,12 @@ class TextEmbeddingHead(nn.Module):
 
 
 class DenseLayer(nn.Module):
-    """The layer that `Dense` describes."""
+    """The layer that `DenseSpec` describes."""
 
-    def __init__(self, dense: Dense) -> None:
+    def __init__(self, dense: DenseSpec) -> None:
         super().__init__()
         self.linear = Linear(dense.in_features, dense.out_features, dense.bias)
-        self.activation = ACTIVATIONS[dense.activation]()
+        self.activation = DENSE_ACTIVATIONS[dense.activation]()
         self.residual: nn.Module | None = None
         if dense.residual:
             same = dense.in_features == dense.out_features
@@ -305,7 +307,7 @@ class DenseLayer(nn.Module):
 
 
 class NormLayer(nn.Module):
-    """The layer that `LayerNorm` describes."""
+    """The layer that `LayerNormSpec` describes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -317,8 +319,8 @@ class NormLayer(nn.Module):
         return y
 
 
-class UnitLength(nn.Module):
-    """The layer that `Normalize` describes."""
+class NormalizeLayer(nn.Module):
+    """The layer that `NormalizeSpec` describes."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale vectors, (rows, width), to unit length."""

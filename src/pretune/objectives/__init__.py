@@ -7,27 +7,27 @@
 from __future__ import annotations
 
 from pretune.objectives.expression import parse_objective
-from pretune.objectives.joint import Joint, Mixture, alone
-from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Objective, TwoSided
+from pretune.objectives.joint import JointObjective, Mixture, single_objective
+from pretune.objectives.objective import AddsTokens, Data, LearnsFromRows, Loss, Objective, TwoSided
 from pretune.objectives.registry import OBJECTIVES, register_objective, register_task, task_names
 from pretune.objectives.task import Task
-from pretune.objectives.tasks.renamed_task import Named
+from pretune.objectives.tasks.renamed_task import RenamedTask
 
 __all__ = [
     "OBJECTIVES",
+    "AddsTokens",
     "Data",
-    "Grows",
-    "Joint",
+    "JointObjective",
     "LearnsFromRows",
     "Loss",
     "Mixture",
-    "Named",
     "Objective",
+    "RenamedTask",
     "Task",
     "TwoSided",
-    "alone",
     "parse_objective",
     "register_objective",
     "register_task",
+    "single_objective",
     "task_names",
 ]

@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.objectives import OBJECTIVES, Data, Joint, Task, parse_objective, task_names
-from pretune.objectives.pretraining.rtd import draw, filling
+from pretune.objectives import OBJECTIVES, Data, JointObjective, Task, parse_objective, task_names
+from pretune.objectives.pretraining.rtd import generator_term, sample_tokens
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.dialogues import QUERY, RESPONSE, Dialogues
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, Sequences
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.training import train_on_documents
 
 SENTENCE = "I am happy to join with you today."
 ENCODED = Template(single=("start", "A", "separator"), pair=("B", "separator"))
@@ -49,7 +49,7 @@ HISTORIES = ("book-7 book-2 book-4 book-9 book-1 book-3 book-8", "book-2 book-4 
 
 
 @dataclass(frozen=True)
-class Material:
+class DemoData:
     """The data of a demonstration, by the kind of data that objectives need."""
 
     tokenizer: Tokenizer
@@ -57,7 +57,7 @@ class Material:
     documents: Store
     histories: Store
 
-    def of(self, joint: Joint) -> tuple[Data, str]:
+    def of(self, joint: JointObjective) -> tuple[Data, str]:
         """Return the data for a joint, and a note if it is not the given text."""
         bare = joint.objectives[0].name in ("lm", "bilm", "prefix") or joint.objectives[0].two_sided
         data = Data(self.tokenizer, BARE if bare else ENCODED, exponent=1.0)
@@ -67,7 +67,7 @@ class Material:
         for part in joint.objectives:
             match part.name:
                 case "translate" | "tlm" | "trtd":
-                    rows = Labeled(file, {}, [a for a, _ in PAIRS], [b for _, b in PAIRS], ["en fr"] * len(PAIRS))
+                    rows = LabeledRows(file, {}, [a for a, _ in PAIRS], [b for _, b in PAIRS], ["en fr"] * len(PAIRS))
                     return replace(data, rows=rows), "built-in pairs"
                 case "dlm":
                     roles = [QUERY, RESPONSE, QUERY] * len(TURNS)
@@ -85,10 +85,10 @@ def from_store(data: Data, store: Store) -> Data:
     return replace(data, store=store, documents=np.arange(store.documents))
 
 
-def examples(text: str = SENTENCE, expressions: Iterable[str] | None = None, seed: int = 0) -> list[dict[str, str]]:
+def demonstrate(text: str = SENTENCE, expressions: Iterable[str] | None = None, seed: int = 0) -> list[dict[str, str]]:
     """Return one row per objective: the input, the targets, the input of the decoder, and a note on the data.
 
-    >>> examples("one two three", ["lm"])[0]["says"]
+    >>> demonstrate("one two three", ["lm"])[0]["says"]
     'two three'
     """
     if not text.split():
@@ -96,29 +96,29 @@ def examples(text: str = SENTENCE, expressions: Iterable[str] | None = None, see
     if expressions is None:
         expressions = [shown for name in OBJECTIVES for shown in (name, *VARIANTS.get(name, ()))]
     with TemporaryDirectory() as folder:
-        material = make_material(text, Path(folder))
+        material = make_demo_data(text, Path(folder))
         return [
-            {"objective": str(expression), **work(joint, material, seed)}
+            {"objective": str(expression), **demonstrate_joint(joint, material, seed)}
             for expression in expressions
             for joint in parse_objective(expression).joints
         ]
 
 
-def make_material(text: str, folder: Path) -> Material:
+def make_demo_data(text: str, folder: Path) -> DemoData:
     """Return stores of the given text and of the built-in data, with one tokenizer."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
     pairs = [side for pair in (*PAIRS, *TURNS) for side in pair]
     shown = [asdict(OBJECTIVES[name]().demonstration()) for name in task_names()]
     tasks = dict.fromkeys(demo_texts(shown))
     everything = [*paragraphs, *DOCUMENTS, *HISTORIES, *pairs, *tasks]
-    tokenizer = train([Document(t, folder, 1) for t in everything], "items", 1 << 16, sentinels=SENTINELS)
+    tokenizer = train_on_documents([Document(t, folder, 1) for t in everything], "items", 1 << 16, sentinels=SENTINELS)
     stores = {}
     for name, texts in (("text", paragraphs), ("documents", DOCUMENTS), ("histories", HISTORIES)):
         file = folder / f"{name}.txt"
         file.write_text("\n".join(texts), encoding="utf-8")
-        settings = Settings(layout="line", language="lines" if name == "histories" else "en")
-        stores[name] = make_store([file], tokenizer, folder / name, settings, processes=1)
-    return Material(tokenizer, **stores)
+        settings = StoreSettings(layout="line", language="lines" if name == "histories" else "en")
+        stores[name] = build_store([file], tokenizer, folder / name, settings, processes=1)
+    return DemoData(tokenizer, **stores)
 
 
 def demo_texts(value: Any) -> Iterable[str]:
@@ -133,12 +133,15 @@ def demo_texts(value: Any) -> Iterable[str]:
             yield from demo_texts(part)
 
 
-def work(joint: Joint, material: Material, seed: int) -> dict[str, str]:
+def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> dict[str, str]:
     """Return the row of a joint: its first sequence, arranged and corrupted; from built-in text if it cannot use the given one."""
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
-    joint, count = Joint(parts), max(part.demonstrated if isinstance(part, Task) else 1 for _, part in parts)
-    draws, packing = Draws(seed), Packing(tokens=LENGTH * count, length=LENGTH, sequences=count)
+    joint, count = (
+        JointObjective(parts),
+        max(part.demonstration_sequences if isinstance(part, Task) else 1 for _, part in parts),
+    )
+    draws, packing = EpochRandom(seed), Packing(tokens=LENGTH * count, length=LENGTH, sequences=count)
     try:
         epoch = joint.arrange(data, packing, draws)
     except PretuneError:
@@ -154,10 +157,10 @@ def work(joint: Joint, material: Material, seed: int) -> dict[str, str]:
     return row | ({"note": notes} if notes else {})
 
 
-def render(joint: Joint, sequences: Sequences, tokenizer: Tokenizer, seed: int) -> dict[str, str]:
+def render(joint: JointObjective, sequences: Sequences, tokenizer: Tokenizer, seed: int) -> dict[str, str]:
     """Return the input and the targets of a pack in words."""
     row = {"reads": "", "says": ""}
-    generators = {filling(part.name) for part in joint.objectives} & set(sequences.targets)
+    generators = {generator_term(part.name) for part in joint.objectives} & set(sequences.targets)
     for term in generators:
         sequences = fill(sequences, term, tokenizer, seed)
         row["note"] = "tokens sampled by an untrained generator"
@@ -165,14 +168,14 @@ def render(joint: Joint, sequences: Sequences, tokenizer: Tokenizer, seed: int) 
     if "span" in sequences.columns:
         words = [f"*{word}*" if mark else word for word, mark in zip(words, sequences.columns["span"], strict=True)]
     if len(sequences.lengths) > 1:
-        words = " / ".join(" ".join(part) for part in apart(sequences, tokenizer)).split()
+        words = " / ".join(" ".join(part) for part in split_words(sequences, tokenizer)).split()
     if "prefix" in sequences.columns:
         cut = int(np.count_nonzero(sequences.columns["prefix"]))
         words = [*words[:cut], "|", *words[cut:]]
-    says = [say_target(joint, term, sequences, tokenizer) for term in sequences.targets if term not in generators]
+    says = [describe_target(joint, term, sequences, tokenizer) for term in sequences.targets if term not in generators]
     if sequences.second is not None and sequences.second.targets:
-        says += [say_target(joint, term, sequences.second, tokenizer) for term in sequences.second.targets]
-        row["decoder_reads"] = " / ".join(" ".join(part) for part in apart(sequences.second, tokenizer))
+        says += [describe_target(joint, term, sequences.second, tokenizer) for term in sequences.second.targets]
+        row["decoder_reads"] = " / ".join(" ".join(part) for part in split_words(sequences.second, tokenizer))
     return row | {"reads": " ".join(words), "says": "; ".join(says)}
 
 
@@ -183,11 +186,11 @@ def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Se
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         ids = sequences.ids.copy()
-        ids[at] = draw(logits).numpy()
+        ids[at] = sample_tokens(logits).numpy()
     return replace(sequences, ids=ids)
 
 
-def say_target(joint: Joint, term: str, sequences: Sequences, tokenizer: Tokenizer) -> str:
+def describe_target(joint: JointObjective, term: str, sequences: Sequences, tokenizer: Tokenizer) -> str:
     """Return the targets of a loss term in words."""
     at, target, *_ = sequences.targets[term]
     if term in ("rtd", "trtd"):
@@ -202,12 +205,12 @@ def say_target(joint: Joint, term: str, sequences: Sequences, tokenizer: Tokeniz
         ways = [spell(target[at[:, 1] == way], tokenizer) for way in (0, 1)]
         return f"{' '.join(ways[0])}; and from the end: {' '.join(ways[1])}"
     spoken = (" / " if len(sequences.lengths) > 1 else ", ").join(
-        " ".join(part) for part in runs(at if at.ndim == 1 else at[:, -1], target, sequences, tokenizer)
+        " ".join(part) for part in adjacent_targets(at if at.ndim == 1 else at[:, -1], target, sequences, tokenizer)
     )
     return spoken if term in {part.name for part in joint.objectives} else f"{term}: {spoken}"
 
 
-def runs(at: Array, target: Array, sequences: Sequences, tokenizer: Tokenizer) -> list[list[str]]:
+def adjacent_targets(at: Array, target: Array, sequences: Sequences, tokenizer: Tokenizer) -> list[list[str]]:
     """Return the words of adjacent targets, grouped, without end tokens."""
     owner = sequences.owner[np.minimum(at, len(sequences.ids) - 1)]
     end = tokenizer.role("end")
@@ -216,7 +219,7 @@ def runs(at: Array, target: Array, sequences: Sequences, tokenizer: Tokenizer) -
     return [part for part in words if part]
 
 
-def apart(sequences: Sequences, tokenizer: Tokenizer) -> list[list[str]]:
+def split_words(sequences: Sequences, tokenizer: Tokenizer) -> list[list[str]]:
     """Return the words of each sequence."""
     return [spell(part, tokenizer) for part in np.split(sequences.ids, sequences.offsets[1:-1])]
 

@@ -19,26 +19,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-from pretune.objectives.joint import Joint, Mixture
+from pretune.objectives.joint import JointObjective, Mixture
 from pretune.objectives.objective import Objective
 from pretune.objectives.registry import OBJECTIVES
 from pretune.objectives.task import Task
-from pretune.objectives.tasks.layer_features import On
-from pretune.objectives.tasks.renamed_task import Named
-from pretune.runtime.errors import PretuneError, nearest, quote
-from pretune.runtime.parsing import as_tuples, conform, parse_yaml
-from pretune.runtime.value_ranges import BELOW_1, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
+from pretune.objectives.tasks.layer_features import OnLayerFeatures
+from pretune.objectives.tasks.renamed_task import RenamedTask
+from pretune.runtime.errors import PretuneError, quote, suggest
+from pretune.runtime.parsing import as_tuples, parse_yaml, validate_schema
+from pretune.runtime.value_ranges import FRACTION, FRACTION_BELOW_1, NOT_NEGATIVE, POSITIVE, Interval, check_number
 
-LONGEST = 10_000  # characters of an expression
-SIZE, MANY = Interval(1, 1e6), Interval(0, 1e9)
+MAX_EXPRESSION_LENGTH = 10_000  # characters of an expression
+SIZE_RANGE, COUNT_RANGE = Interval(1, 1e6), Interval(0, 1e9)
 INTERVALS = {
-    "dropout": BELOW_1,
-    **dict.fromkeys(("masked", "swapped", "negatives", "short", "last"), SHARE),
+    "dropout": FRACTION_BELOW_1,
+    **dict.fromkeys(("masked", "swapped", "negatives", "short", "last"), FRACTION),
     "weight": NOT_NEGATIVE,
     **dict.fromkeys(("temperature", "deviation"), POSITIVE),
-    **dict.fromkeys(("layers", "width", "heads", "window", "turns", "parts", "beams", "tokens", "best"), SIZE),
-    **dict.fromkeys(("longest", "stride", "asked"), SIZE),
-    **dict.fromkeys(("hidden", "copies", "overlap", "most", "held"), MANY),
+    **dict.fromkeys(("layers", "width", "heads", "window", "turns", "parts", "beams", "tokens", "best"), SIZE_RANGE),
+    **dict.fromkeys(("longest", "stride", "asked"), SIZE_RANGE),
+    **dict.fromkeys(("hidden", "copies", "overlap", "most", "held"), COUNT_RANGE),
 }
 _TERM = re.compile(
     r"\s*(?:(?P<own>[A-Za-z_]\w*)\s*:)?\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*"
@@ -55,17 +55,17 @@ def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = N
     >>> str(parse_objective("mlm(rate=0.3)+nsp"))
     'mlm+nsp'
     """
-    if len(text) > LONGEST:
+    if len(text) > MAX_EXPRESSION_LENGTH:
         raise PretuneError(
-            f"objective {quote(text)}: the expression is longer than {LONGEST:,} characters; name fewer objectives"
+            f"objective {quote(text)}: the expression is longer than {MAX_EXPRESSION_LENGTH:,} characters; name fewer objectives"
         )
     joints = []
     for side in _split(text, "|"):
         parts = [_term(term, defaults, tasks or {}) for term in _split(side, "+")]
         if len(parts) == 1:  # the weight of a single objective is its share of the packs
-            joints.append((parts[0][0], Joint(((1.0, parts[0][1]),))))
+            joints.append((parts[0][0], JointObjective(((1.0, parts[0][1]),))))
         else:
-            joints.append((1.0, Joint(tuple(parts))))
+            joints.append((1.0, JointObjective(tuple(parts))))
     total = sum(share for share, _ in joints)
     if total <= 0:
         raise PretuneError(f"objective {quote(text)}: all weights are 0; give one a weight above 0")
@@ -85,7 +85,7 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
         raise PretuneError(f"objective {quote(text)}: expected something like mlm, mlm(rate=0.3) or 0.5*lm")
     name = match["name"]
     if name not in OBJECTIVES:
-        raise PretuneError(f"unknown objective {quote(name)}; {nearest(name, OBJECTIVES)}")
+        raise PretuneError(f"unknown objective {quote(name)}; {suggest(name, OBJECTIVES)}")
     kind = OBJECTIVES[name]
     known = {field.name: field.type for field in fields(kind)}
     given = {**defaults, **tasks.get(match["own"], {})}
@@ -93,7 +93,7 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
     for setting in filter(None, _split(match["options"] or "", ",")):
         key, _, value = setting.partition("=")
         if key.strip() not in known:
-            raise PretuneError(f"objective {name}: unknown option {quote(key.strip())}; {nearest(key.strip(), known)}")
+            raise PretuneError(f"objective {name}: unknown option {quote(key.strip())}; {suggest(key.strip(), known)}")
         options[key.strip()] = _option(kind, key.strip(), value.strip())
     try:
         weight = float(match["weight"] or 1)
@@ -105,11 +105,11 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
         raise PretuneError(f"objective {quote(text)}: a weight must be a number of 0 or more")
     objective: Any = kind(**options)
     if match["layers"] is not None:
-        if not isinstance(objective, Task) or objective.on_language_head:
+        if not isinstance(objective, Task) or objective.uses_language_model_head:
             raise PretuneError(
                 f"objective {text!r}: {name} reads the last layer; only tasks with a head of their own take `on`"
             )
-        objective = On(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
+        objective = OnLayerFeatures(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
     if match["own"] is not None:
         if not isinstance(objective, Task):
             raise PretuneError(f"objective {text!r}: only tasks can be renamed, and {name} is not a task")
@@ -117,7 +117,7 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
             raise PretuneError(
                 f"objective {text!r}: {match['own']} is the name of an objective already; choose another name"
             )
-        objective = Named(objective, match["own"])
+        objective = RenamedTask(objective, match["own"])
     return weight, objective
 
 
@@ -126,7 +126,7 @@ def _option(kind: type[Any], key: str, text: str) -> Any:
     hint, where = get_type_hints(kind)[key], f"objective {kind.name}: {key}={quote(text)}"
     if hint is str and not text.startswith(('"', "'")):
         return text
-    value = conform(as_tuples(parse_yaml(text, where)), hint, where)
+    value = validate_schema(as_tuples(parse_yaml(text, where)), hint, where)
     if isinstance(value, float) and not math.isfinite(value):
         raise PretuneError(f"{where}: give a finite number")
     if isinstance(value, int | float) and key in INTERVALS:

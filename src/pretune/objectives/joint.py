@@ -11,20 +11,20 @@ from pretune.objectives.objective import Data, Loss, Objective
 from pretune.objectives.wrappers import CachedBackbone
 from pretune.packed import Batch, Capacity
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Joint:
+class JointObjective:
     """Objectives that share their sequences and one forward pass; most often a single objective."""
 
     parts: tuple[tuple[float, Objective], ...]  # weight of the loss, objective
 
     def __post_init__(self) -> None:
         names = [part.name for _, part in self.parts]
-        insisting = [part.name for _, part in self.parts if part.insists]
+        insisting = [part.name for _, part in self.parts if part.owns_arrangement]
         if len(set(names)) < len(names):
             raise PretuneError(
                 f"{self}: an objective appears more than once in a joint; give it a weight instead, as in 2*{names[0]}"
@@ -67,21 +67,21 @@ class Joint:
         return any(part.stateful for part in self.objectives)
 
     @property
-    def looks_inside(self) -> bool:
+    def reads_all_layers(self) -> bool:
         """Return whether one of the losses reads all layers."""
-        return any(part.looks_inside for part in self.objectives)
+        return any(part.reads_all_layers for part in self.objectives)
 
     @property
     def copies(self) -> int:
         """Return after how many epochs the same corruptions come again; 0: never."""
         return max(part.copies for part in self.objectives)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return the arrangement of the objective that needs its own, else that of the first."""
-        chosen = next((part for part in self.objectives if part.insists), self.objectives[0])
+        chosen = next((part for part in self.objectives if part.owns_arrangement), self.objectives[0])
         return chosen.arrange(data, packing, draws.repeat(self.copies))
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Return the sequences of a pack, corrupted by each objective in turn."""
         for part in self.objectives:
             sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.copies))
@@ -96,7 +96,7 @@ class Joint:
         room = self.room(packing)
         for part in self.objectives:
             if packing.fixed and part.grows:
-                return part.grown(packing).capacity(room)
+                return part.max_packing(packing).capacity(room)
             if packing.fixed and part.two_sided:
                 first, second = (side.capacity(room) for side in part.sides(packing))
                 assert first is not None
@@ -106,7 +106,7 @@ class Joint:
     def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
         """Return all losses from one forward pass; tokens that one objective replaces on the device are read by the others, too."""
         # All layers contain the last one, so that the other objectives share the same forward pass.
-        shared = CachedBackbone(backbone, keep="all" if self.looks_inside else None)
+        shared = CachedBackbone(backbone, keep="all" if self.reads_all_layers else None)
         total = Loss()
         for weight, part in sorted(self.parts, key=lambda part: not part[1].corrupts):
             loss = part.loss(heads[part.name], shared, batch)  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ class Joint:
 class Mixture:
     """Joints that alternate: each gets its share of the packs."""
 
-    shares: tuple[tuple[float, Joint], ...]  # shares add up to 1
+    shares: tuple[tuple[float, JointObjective], ...]  # shares add up to 1
 
     def __str__(self) -> str:
         if len(self.shares) == 1:
@@ -131,7 +131,7 @@ class Mixture:
         return "|".join(f"{share:.3g}*{joint}" for share, joint in self.shares)
 
     @property
-    def joints(self) -> list[Joint]:
+    def joints(self) -> list[JointObjective]:
         """Return the joints without their shares."""
         return [joint for _, joint in self.shares]
 
@@ -146,24 +146,29 @@ class Mixture:
         return any(joint.stateful for joint in self.joints)
 
     @property
-    def asks_the_host(self) -> bool:
+    def needs_host_sync(self) -> bool:
         """Return whether an objective synchronizes with the host, so that CUDA graphs cannot record it."""
-        return any(part.asks_the_host for part in self.objectives)
+        return any(part.needs_host_sync for part in self.objectives)
 
     def joined(self, objective: Objective) -> Mixture:
         """Return a mixture in which every joint also has this objective."""
-        return Mixture(tuple((share, Joint((*joint.parts, (1.0, objective)))) for share, joint in self.shares))
+        return Mixture(tuple((share, JointObjective((*joint.parts, (1.0, objective)))) for share, joint in self.shares))
 
     def with_part(self, objective: Objective) -> Mixture:
         """Return a mixture in which this objective replaces those of the same name."""
         name = objective.name
         shares = [
-            (share, Joint(tuple((weight, objective if part.name == name else part) for weight, part in joint.parts)))
+            (
+                share,
+                JointObjective(
+                    tuple((weight, objective if part.name == name else part) for weight, part in joint.parts)
+                ),
+            )
             for share, joint in self.shares
         ]
         return Mixture(tuple(shares))
 
 
-def alone(objective: Objective) -> Mixture:
+def single_objective(objective: Objective) -> Mixture:
     """Return a mixture of a single objective."""
-    return Mixture(((1.0, Joint(((1.0, objective),))),))
+    return Mixture(((1.0, JointObjective(((1.0, objective),))),))

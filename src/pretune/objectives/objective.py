@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from pretune.nn.attention.patterns import Pattern
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.arrays import Array
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.files import Errors
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.packing.token_rows import TokenRows
@@ -39,12 +39,12 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
     from pretune.text.corpus.dialogues import Dialogues
-    from pretune.text.examples.labeled import Labeled
+    from pretune.text.examples.labeled import LabeledRows
     from pretune.text.store.store import Store
 
-MOST_LOGITS = 1 << 30  # computed at once
+MAX_LOGITS = 1 << 30  # computed at once
 # Takes logits (m, vocabulary), targets (m,) and weights (m,).
-Look = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
+LogitsFunction = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 
 @dataclass
@@ -120,10 +120,10 @@ class Export:
         return shared | {name.removeprefix(self.inside): x for name, x in state.items() if name.startswith(self.inside)}
 
 
-def means(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
+def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
     """Return sums of losses and logs, each divided by its total.
 
-    >>> means({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
+    >>> divide_by_totals({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
     {'a': 2.0, 'a/found': 0.5}
     """
     over = {name: sums.get(f"{name}/of", totals.get(name.split("/")[0], 0.0)) for name in sums}
@@ -138,9 +138,9 @@ class Objective:
 
     name: ClassVar[str]
     pattern: ClassVar[Pattern | None] = None  # the attention pattern it needs; None: any
-    insists: ClassVar[bool] = False  # whether it needs its own arrangement of the text
+    owns_arrangement: ClassVar[bool] = False  # whether it needs its own arrangement of the text
     corrupts: ClassVar[bool] = False  # whether it changes the tokens that are read; in a joint, at most one may
-    looks_inside: ClassVar[bool] = False  # whether its loss reads all layers of the backbone
+    reads_all_layers: ClassVar[bool] = False  # whether its loss reads all layers of the backbone
     two_sided: ClassVar[bool] = False  # see TwoSided
     grows: ClassVar[bool] = False  # see Grows
     learns_from_rows: ClassVar[bool] = False  # see LearnsFromRows
@@ -151,7 +151,7 @@ class Objective:
         return self.name
 
     @property
-    def head_of(self) -> str:
+    def shared_head(self) -> str:
         """Return the name of the objective whose head it uses; its own by default."""
         return self.name
 
@@ -166,15 +166,15 @@ class Objective:
         return 0
 
     @property
-    def asks_the_host(self) -> bool:
+    def needs_host_sync(self) -> bool:
         """Return whether the loss synchronizes with the host, so that CUDA graphs cannot record it."""
         return False
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return the plan of an epoch: which texts make up which sequences, in which packs."""
         raise NotImplementedError
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Return the sequences of a pack with masks, noise or permutations applied, and with their targets."""
         raise NotImplementedError
 
@@ -194,11 +194,11 @@ class Objective:
         """Return the limits of the two sides of a pack, for fixed shapes; only of `two_sided` objectives."""
         raise NotImplementedError
 
-    def grown(self, packing: Packing) -> Packing:
+    def max_packing(self, packing: Packing) -> Packing:
         """Return the limits of a pack with the tokens that are added to it; only of objectives that `grow`."""
         raise NotImplementedError
 
-    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled | Dialogues:
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows | Dialogues:
         """Read the rows to learn from; only of objectives that learn from rows."""
         raise NotImplementedError
 
@@ -212,10 +212,10 @@ class TwoSided(Objective):
     two_sided: ClassVar[bool] = True
 
 
-class Grows(Objective):
+class AddsTokens(Objective):
     """Base class of objectives that add tokens to the text.
 
-    They implement `grown` and share their batches with no other objective.
+    They implement `max_packing` and share their batches with no other objective.
     """
 
     grows: ClassVar[bool] = True
@@ -250,13 +250,13 @@ def vocabulary_loss(
         keys[:] = [name, *loss.logs]
         return loss.sums[name], *loss.logs.values()
 
-    found = in_chunks(head, states, tokens, targets, look)
+    found = map_logits_in_chunks(head, states, tokens, targets, look)
     sums = dict(zip(keys, (torch.stack(values).sum() for values in zip(*found, strict=True)), strict=True))
     return Loss(sums={name: sums.pop(name)}, logs=sums)
 
 
-def in_chunks(
-    head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, look: Look
+def map_logits_in_chunks(
+    head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, look: LogitsFunction
 ) -> list[tuple[Tensor, ...]]:
     """Return the results of `look(logits, target, weight)`, one per chunk of the targets.
 
@@ -267,7 +267,7 @@ def in_chunks(
         return look(head(states, tokens), target, weight)
 
     # A head with an adaptive softmax has its own number of logits.
-    chunks = -(-states.shape[0] * int(getattr(head, "vocabulary", tokens.shape[0])) // MOST_LOGITS)
+    chunks = -(-states.shape[0] * int(getattr(head, "vocabulary", tokens.shape[0])) // MAX_LOGITS)
     if chunks <= 1:
         return [part(states, tokens, targets.target, targets.weight)]
     pieces = zip(*(x.chunk(chunks) for x in (states, targets.target, targets.weight)), strict=True)

@@ -25,18 +25,18 @@ from pretune.objectives.objective import Data, Objective
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt, Row, table_rows
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import Row, TableChunk, table_rows
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
-    from pretune.metrics.additive import Parts
-    from pretune.metrics.per_example import Judged
+    from pretune.metrics.additive import AdditiveMetrics
+    from pretune.metrics.per_example import JudgedAnswer
     from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Answer = dict[str, Any]
-LANGUAGE = ("lm", "mlm")  # heads over the vocabulary, which tasks share with language models
+LANGUAGE_MODEL_HEADS = ("lm", "mlm")  # heads over the vocabulary, which tasks share with language models
 
 
 def fitted(default: Any) -> Any:
@@ -66,14 +66,14 @@ class Examples(Protocol):
 class Task(Objective):
     """Base class of tasks: objectives with examples and answers."""
 
-    insists: ClassVar[bool] = True
+    owns_arrangement: ClassVar[bool] = True
     each: ClassVar[Literal["sequence", "token", "text"]] = "sequence"  # has one row of outputs; a text is generated
     combinable: ClassVar[bool] = False  # whether `combine` is implemented
     settings: ClassVar[Mapping[str, Any]] = {}  # sections of the fine-tuning settings whose defaults differ
-    demonstrated: ClassVar[int] = 1  # sequences of the demonstration that belong together
+    demonstration_sequences: ClassVar[int] = 1  # sequences of the demonstration that belong together
 
     @property
-    def decides(self) -> str:
+    def primary_metric(self) -> str:
         """Return the name of the metric by which models are compared."""
         raise NotImplementedError
 
@@ -98,9 +98,9 @@ class Task(Objective):
         return False
 
     @property
-    def on_language_head(self) -> bool:
+    def uses_language_model_head(self) -> bool:
         """Return whether its outputs come from the head of a language model."""
-        return self.head_of in LANGUAGE
+        return self.shared_head in LANGUAGE_MODEL_HEADS
 
     @property
     def unwrapped(self) -> Any:
@@ -118,7 +118,7 @@ class Task(Objective):
         """Yield the rows of a file with their line numbers; those of a table by default."""
         return table_rows(file)
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Any:
+    def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Any:
         """Return the examples of a file, or of some of its rows; with `answered`, the right answers must be there."""
         raise NotImplementedError
 
@@ -126,7 +126,7 @@ class Task(Objective):
         """Return the task with its fitted fields set from the examples to learn from."""
         return self
 
-    def knowing(self, tokenizer: Tokenizer) -> Self:
+    def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
         """Return the task with its fields set that depend on the model's tokenizer."""
         return self
 
@@ -135,7 +135,7 @@ class Task(Objective):
 
     # -- training and prediction ------------------------------------------------------------------------------------
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return sequences of at most `length` tokens.
 
         `labels["example"]` is the example of each sequence; without it, there is one sequence per example. Sequences with
@@ -143,9 +143,9 @@ class Task(Objective):
         """
         raise NotImplementedError
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return the sequences of all examples in random order."""
-        return plan_epoch(self.lay_out(data, packing.length), packing, draws)
+        return plan_epoch(self.tokenize_examples(data, packing.length), packing, draws)
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets of a pack: one per sequence."""
@@ -172,7 +172,7 @@ class Task(Objective):
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
-    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts | None:
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics | None:
         """Return the metrics as sums over examples, which makes resampling fast; None if they are not made of sums."""
         return None
 
@@ -183,7 +183,7 @@ class Task(Objective):
             raise NotImplementedError
         return sums.whole()
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return each answer beside the right one with its score; a task that compares examples has one per comparison."""
         raise NotImplementedError
 
@@ -191,7 +191,7 @@ class Task(Objective):
         """Return the options, such as a threshold, with which the answers to some examples would score best."""
         return {}
 
-    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
+    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
         """Return the majority-class baseline: its description, and one answer per judged example.
 
         It always gives the answer that is most frequent among the examples to learn from. None if a task has no such answer.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from pretune.backbones.backbone import TaskParts
+from pretune.backbones.backbone import TaskHeadParts
 from pretune.objectives.objective import Objective
 from pretune.objectives.task import Task
 from pretune.packed import Packed
@@ -51,24 +51,24 @@ class WrappedObjective(Objective):
 
     name = to_objective()
     pattern = to_objective()
-    insists = to_objective()
+    owns_arrangement = to_objective()
     corrupts = to_objective()
-    looks_inside = to_objective()
+    reads_all_layers = to_objective()
     two_sided = to_objective()
     grows = to_objective()
     learns_from_rows = to_objective()
     kind = to_objective()
-    head_of = to_objective()
+    shared_head = to_objective()
     stateful = to_objective()
     copies = to_objective()
-    asks_the_host = to_objective()
+    needs_host_sync = to_objective()
     arrange = to_objective()
     corrupt = to_objective()
     room = to_objective()
     head = to_objective()
     loss = to_objective()
     sides = to_objective()
-    grown = to_objective()
+    max_packing = to_objective()
     read_rows = to_objective()
 
 
@@ -79,41 +79,41 @@ class WrappedTask(Task):
 
     name = to_task()
     pattern = to_task()
-    insists = to_task()
+    owns_arrangement = to_task()
     corrupts = to_task()
-    looks_inside = to_task()
+    reads_all_layers = to_task()
     two_sided = to_task()
     grows = to_task()
     learns_from_rows = to_task()
     kind = to_task()
-    head_of = to_task()
+    shared_head = to_task()
     stateful = to_task()
     copies = to_task()
-    asks_the_host = to_task()
+    needs_host_sync = to_task()
     arrange = to_task()
     corrupt = to_task()
     room = to_task()
     head = to_task()
     loss = to_task()
     sides = to_task()
-    grown = to_task()
+    max_packing = to_task()
     read_rows = to_task()
 
     each = to_task()
     combinable = to_task()
     settings = to_task()
-    demonstrated = to_task()
-    decides = to_task()
+    demonstration_sequences = to_task()
+    primary_metric = to_task()
     labels = to_task()
     multi = to_task()
     closed = to_task()
     single_label = to_task()
-    on_language_head = to_task()
+    uses_language_model_head = to_task()
     unwrapped = to_task()
     rows = to_task()
     read = to_task()
     check_labels = to_task()
-    lay_out = to_task()
+    tokenize_examples = to_task()
     outputs = to_task()
     answers = to_task()
     combine = to_task()
@@ -121,7 +121,7 @@ class WrappedTask(Task):
     metrics = to_task()
     judge = to_task()
     best_options = to_task()
-    constant_answers = to_task()
+    majority_answers = to_task()
     simple_baselines = to_task()
     demonstration = to_task()
     describe_target = to_task()
@@ -135,16 +135,16 @@ class WrappedTask(Task):
         """Return the wrapper around the fitted task."""
         return self.with_task(self.task.fit(examples))
 
-    def knowing(self, tokenizer: Tokenizer) -> Self:
+    def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
         """Return the wrapper around the task that knows a tokenizer."""
-        return self.with_task(self.task.knowing(tokenizer))
+        return self.with_task(self.task.with_tokenizer(tokenizer))
 
     def finish(self, head: Any) -> Self:
         """Return the wrapper around the finished task."""
         return self.with_task(self.task.finish(head))
 
 
-class WrappedBackbone(TaskParts):
+class WrappedBackbone(TaskHeadParts):
     """A backbone that behaves like its attribute `backbone` in everything that a subclass does not override."""
 
     backbone: Any
@@ -168,7 +168,7 @@ class WrappedBackbone(TaskParts):
     decode = to_backbone()
     stack = to_backbone()
     widths = to_backbone()
-    way_head = to_backbone()
+    direction_head = to_backbone()
 
     def beside(self, other: Any) -> Any:
         """Return another backbone that reads the same tokens, cached if this one is."""

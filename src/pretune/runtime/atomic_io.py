@@ -30,11 +30,11 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     >>> with atomic_file(Path("/tmp/example.bin")) as file:
     ...     _ = file.write(b"all or nothing")
     """
-    check_name(path)
+    check_file_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(TEMPORARY + secrets.token_hex(12))
     try:
-        with create(temporary) as file:
+        with create_file(temporary) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -49,12 +49,12 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     sync_folder(path.parent)
 
 
-def create(path: Path) -> IO[bytes]:
+def create_file(path: Path) -> IO[bytes]:
     """Open a new file for writing; fail if anything has that name already, a link included."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb")
 
 
-def open_to_append(path: Path) -> IO[bytes]:
+def open_append(path: Path) -> IO[bytes]:
     """Open a file to append to it; fail if it is a link."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab")
 
@@ -78,7 +78,7 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def check_name(path: Path) -> None:
+def check_file_name(path: Path) -> None:
     """Raise an error for a file or folder name that file systems do not allow."""
     for part in path.parts:
         if len(os.fsencode(part)) > LONGEST_NAME or "\0" in part:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def render(result: Any, indent: int = 0) -> str:
+def format_result(result: Any, indent: int = 0) -> str:
     """Format a JSON-like result: one line per value, a table for rows, and indented sections.
 
-    >>> print(render({"tokens": 1234567, "share": 0.25}))
+    >>> print(format_result({"tokens": 1234567, "share": 0.25}))
     tokens  1,234,567
     share   0.25
     """
@@ -23,7 +23,7 @@ def render(result: Any, indent: int = 0) -> str:
             if _is_simple(value):
                 lines.append(f"{pad}{name:<{width}}  {_format(value)}".rstrip())
             else:
-                lines += [f"{pad}{name}", render(value, indent + 1)]
+                lines += [f"{pad}{name}", format_result(value, indent + 1)]
         return "\n".join(lines)
     if isinstance(result, Sequence) and not isinstance(result, str):
         if result and all(isinstance(row, Mapping) for row in result):

@@ -77,7 +77,7 @@ def peak_flops(device: torch.device) -> float | None:
     return next((peak for part, peak in KNOWN.items() if part in name), None)
 
 
-def remember_peak(device: torch.device, peak: float) -> None:
+def save_peak_flops(device: torch.device, peak: float) -> None:
     """Save a measured peak for later runs."""
     from pretune.runtime.atomic_io import write_json
 

@@ -23,7 +23,7 @@ class PretuneError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(shorten(" ".join(printable(message).split()), LONGEST_MESSAGE))
+        super().__init__(shorten(" ".join(make_printable(message).split()), LONGEST_MESSAGE))
 
 
 def quote(value: object) -> str:
@@ -35,7 +35,7 @@ def quote(value: object) -> str:
     if isinstance(value, str | bytes):
         value = value[: 2 * LONGEST_QUOTE]
     try:
-        return shorten(printable(repr(value)), LONGEST_QUOTE + 10)
+        return shorten(make_printable(repr(value)), LONGEST_QUOTE + 10)
     except (ValueError, RecursionError):  # an integer of thousands of digits, or a structure nested too deeply
         return f"a very large {type(value).__name__}"
 
@@ -53,7 +53,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 @contextmanager
-def running_with(options: Iterable[str]) -> Iterator[None]:
+def command_options(options: Iterable[str]) -> Iterator[None]:
     """Restrict the messages in the block to naming these command-line options."""
     before = os.environ.get(OPTIONS)
     os.environ[OPTIONS] = " ".join(options)
@@ -71,7 +71,7 @@ def if_option(option: str, advice: str) -> str:
 
     Used in messages of code that several commands share. In a call from Python, all advice is given.
 
-    >>> with running_with(["steps"]):
+    >>> with command_options(["steps"]):
     ...     if_option("steps", "; give more --steps"), if_option("epochs", "; give more --epochs")
     ('; give more --steps', '')
     """
@@ -79,10 +79,10 @@ def if_option(option: str, advice: str) -> str:
     return advice if known is None or option in known.split() else ""
 
 
-def nearest(name: str, known: Iterable[str], instead: str = "") -> str:
+def suggest(name: str, known: Iterable[str], instead: str = "") -> str:
     """Return a hint that names the closest known word, or else lists the known ones (or says `instead`).
 
-    >>> nearest("wordpeice", ["wordpiece", "unigram"])
+    >>> suggest("wordpeice", ["wordpiece", "unigram"])
     "did you mean 'wordpiece'?"
     """
     known = sorted(known)
@@ -92,10 +92,10 @@ def nearest(name: str, known: Iterable[str], instead: str = "") -> str:
     return instead or "known: " + ", ".join(known)
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Return the text with a space for each character that a terminal would act on instead of printing it.
 
-    >>> printable("a\\x1b[31m")
+    >>> make_printable("a\\x1b[31m")
     'a [31m'
     """
     return "".join(character if character.isprintable() else " " for character in text)

@@ -27,7 +27,7 @@ LONG = 40  # characters of a cell that needs a minimum width on small screens
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A line of a chart; lines of one name share a color and an entry in the legend."""
 
     name: str
@@ -36,10 +36,10 @@ class Line:
     level: bool = False  # a horizontal line over the whole width, at the y value of its only point
 
 
-def page(title: str, *sections: str) -> str:
+def render_page(title: str, *sections: str) -> str:
     """Return a whole page.
 
-    >>> page("Hello", section("First", paragraph("text"))).startswith("<!doctype html>")
+    >>> render_page("Hello", section("First", paragraph("text"))).startswith("<!doctype html>")
     True
     """
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
@@ -57,12 +57,12 @@ def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-def commands(*lines: str) -> str:
+def command_block(*lines: str) -> str:
     """Return a block of commands to type."""
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 
-def table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
+def render_table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
     """Return a table of rows with equal keys; the row with index `best` is highlighted."""
     names = list(rows[0]) if rows else []
     numeric = {name: all(isinstance(row[name], int | float) for row in rows) for name in names}
@@ -75,10 +75,10 @@ def table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
     for number, row in enumerate(rows):
         mark = ' class="best"' if number == best else ""
         lines.append(f"<tr{mark}>" + "".join(cell("td", name, _shown(row[name])) for name in names) + "</tr>")
-    return table_of(lines)
+    return wrap_table(lines)
 
 
-def table_of(lines: Sequence[str]) -> str:
+def wrap_table(lines: Sequence[str]) -> str:
     """Return a table of HTML lines, which scrolls sideways if the screen is too narrow."""
     return scrolling("<table>\n" + "\n".join(lines) + "\n</table>")
 
@@ -92,7 +92,7 @@ def _shown(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def chart(lines: Sequence[Line], *, across: str, up: str) -> str:
+def render_chart(lines: Sequence[ChartLine], *, across: str, up: str) -> str:
     """Return a line chart as an SVG picture."""
     from matplotlib.figure import Figure
 

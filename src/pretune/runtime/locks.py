@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pretune.runtime.errors import PretuneError, if_option, quote
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 
 LONGEST_NAME = 200  # bytes; file systems allow 255
 _UNSUPPORTED = {errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}
@@ -82,7 +82,7 @@ def _acquire(path: Path, folder: Path) -> int:
         except OSError as error:
             owner = os.pread(handle, 1000, 0)
             if error.errno in _UNSUPPORTED:
-                say(f"{folder}: this file system has no locks; make sure that no other command writes here")
+                log_info(f"{folder}: this file system has no locks; make sure that no other command writes here")
                 return handle
             os.close(handle)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):

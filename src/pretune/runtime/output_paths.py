@@ -25,10 +25,10 @@ Check = Callable[[Path, Any], None]
 
 
 @contextmanager
-def output(path: Path, check: Check, options: Any) -> Iterator[None]:
+def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
     """Check an output path, and hold the lock of a folder while the block runs."""
     if (
-        check is new_file or os.environ.get("RANK", "0") != "0"
+        check is check_new_file or os.environ.get("RANK", "0") != "0"
     ):  # files are replaced whole; of several processes one locks
         yield
         return
@@ -37,33 +37,33 @@ def output(path: Path, check: Check, options: Any) -> Iterator[None]:
         yield
 
 
-def new_file(out: Path, options: Any) -> None:
+def check_new_file(out: Path, options: Any) -> None:
     """Check a file path; an existing file will be replaced."""
     if _kind(out) == "folder":
         raise PretuneError(f"{out} is a folder; give the name of a file")
     _try_to_write(out.with_name(f"{TEMPORARY}{os.getpid()}-{out.name}"), out)
 
 
-def any_folder(out: Path, options: Any) -> None:
+def check_any_folder(out: Path, options: Any) -> None:
     """Check a folder that may already contain other files."""
     if _kind(out) == "file":
         raise PretuneError(f"{out} is a file; choose another --out")
     _try_to_write(out / f"{TEMPORARY}{os.getpid()}", out)
 
 
-def new_folder(out: Path, options: Any) -> None:
+def check_new_folder(out: Path, options: Any) -> None:
     """Check a folder that must be new or empty, apart from intermediate results of an earlier attempt."""
-    any_folder(out, options)
+    check_any_folder(out, options)
     if _holds(out) - {INTERMEDIATE}:
         raise PretuneError(f"{out} exists and is not empty; choose another --out")
 
 
-def run_folder(out: Path, options: Any) -> None:
+def check_run_folder(out: Path, options: Any) -> None:
     """Check the folder of a run: a new one, or, with `resume`, one with an unfinished run."""
-    from pretune.training.parallel.distributed import restarted
+    from pretune.training.parallel.distributed import was_restarted
 
-    any_folder(out, options)
-    if not restarted():  # a process that replaces a lost one continues its run
+    check_any_folder(out, options)
+    if not was_restarted():  # a process that replaces a lost one continues its run
         check_run(out, options.resume)
 
 
@@ -82,7 +82,7 @@ def check_run(out: Path, resume: bool) -> bool:
     return True
 
 
-def intermediate(out: Path, name: str) -> Path:
+def intermediate_folder(out: Path, name: str) -> Path:
     """Return the folder of an intermediate result of a run, emptied of what an earlier attempt left there."""
     folder = out / INTERMEDIATE / name
     if folder.is_dir():
@@ -90,11 +90,11 @@ def intermediate(out: Path, name: str) -> Path:
     return folder
 
 
-def folder_of(mark: str, what: str) -> Check:
+def check_resumable_folder(mark: str, what: str) -> Check:
     """Return the check of a folder that a repeated command continues: new, empty, or containing the file `mark`."""
 
     def check(out: Path, options: Any) -> None:
-        any_folder(out, options)
+        check_any_folder(out, options)
         if _holds(out) and not (out / mark).is_file():
             raise PretuneError(f"{out} exists and is not {what}; choose another --out")
 

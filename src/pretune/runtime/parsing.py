@@ -23,7 +23,7 @@ LARGEST = 64 << 20  # maximum bytes of a file that is parsed whole
 LONGEST_NAME = 255  # bytes, on most file systems
 DEEPEST = 64  # maximum nesting of brackets
 MOST_VALUES = 100_000  # in a YAML file, with its aliases expanded
-SEAL = "sha256"  # key of the checksum in a sealed JSON file
+CHECKSUM_KEY = "sha256"  # key of the checksum in a sealed JSON file
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|\\U0000[dD][89a-fA-F]")  # a lone surrogate, as JSON and YAML escape it
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', re.DOTALL)
 
@@ -120,10 +120,10 @@ def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any
             yield value
 
 
-def conform(value: Any, schema: type[Schema], where: str) -> Schema:
+def validate_schema(value: Any, schema: type[Schema], where: str) -> Schema:
     """Check a parsed value against a schema and return it as that type.
 
-    >>> conform({"step": 3}, dict[str, int], "state.json")
+    >>> validate_schema({"step": 3}, dict[str, int], "state.json")
     {'step': 3}
     """
     from pydantic import ValidationError
@@ -165,24 +165,24 @@ def _adapter(schema: Any) -> Any:
     return TypeAdapter(schema)
 
 
-def write_sealed_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_checksummed_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON object with its own checksum."""
     plain = json.loads(json.dumps(value))
-    write_json(path, {**plain, SEAL: seal(plain)})
+    write_json(path, {**plain, CHECKSUM_KEY: json_checksum(plain)})
 
 
-def read_sealed_json(path: Path, what: str) -> dict[str, Any]:
-    """Read an object that `write_sealed_json` wrote; raise an error if it was changed since."""
+def read_checksummed_json(path: Path, what: str) -> dict[str, Any]:
+    """Read an object that `write_checksummed_json` wrote; raise an error if it was changed since."""
     value = read_mapping(path, what)
-    if value.pop(SEAL, None) != seal(value):
+    if value.pop(CHECKSUM_KEY, None) != json_checksum(value):
         raise PretuneError(f"{path}: the contents do not match their checksum; the file was damaged or edited")
     return value
 
 
-def seal(value: Any) -> str:
+def json_checksum(value: Any) -> str:
     """Return a checksum of a JSON value that does not depend on its formatting.
 
-    >>> seal({"a": 1, "b": 2}) == seal({"b": 2, "a": 1})
+    >>> json_checksum({"a": 1, "b": 2}) == json_checksum({"b": 2, "a": 1})
     True
     """
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -197,7 +197,7 @@ def parse_yaml(text: str, where: str) -> Any:
     """
     import yaml
 
-    loader = yaml_dialect()[0]
+    loader = yaml_loader_and_dumper()[0]
     try:
         _check_yaml(yaml.compose(_within_depth(text, where), loader), where)
         return _encodable(yaml.load(text, loader), where) if _SURROGATE.search(text) else yaml.load(text, loader)
@@ -219,7 +219,7 @@ def _within_depth(text: str, where: str) -> str:
     import yaml
 
     depth = 0
-    for event in yaml.parse(text, yaml_dialect()[0]):
+    for event in yaml.parse(text, yaml_loader_and_dumper()[0]):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEEPEST:
@@ -262,7 +262,7 @@ def _check_yaml(node: Any, where: str) -> None:
 
 
 @cache
-def yaml_dialect() -> tuple[Any, Any]:
+def yaml_loader_and_dumper() -> tuple[Any, Any]:
     """Return the YAML loader and dumper of recipes, which read 1e-4 as a number, not as text."""
     import yaml
 

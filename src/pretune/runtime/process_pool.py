@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def worker_each(devices: int) -> Iterator[ProcessPoolExecutor]:
+def device_pool(devices: int) -> Iterator[ProcessPoolExecutor]:
     """Open a pool with one process per device: GPUs, shared if there are fewer, or equal shares of the CPU threads.
 
     Each process sees only its own GPU. Workers print nothing, and end with this process, or if the block raises an error.
@@ -30,7 +30,7 @@ def worker_each(devices: int) -> Iterator[ProcessPoolExecutor]:
         raise PretuneError("--devices must be at least 1")
     context = get_context("spawn")
     places: Any = context.SimpleQueue()
-    for place in places_for(devices, visible_gpus()):
+    for place in assign_gpus(devices, visible_gpus()):
         places.put(place)
     threads = max(1, torch.get_num_threads() // devices)
     before = set(active_children())
@@ -50,16 +50,16 @@ def worker_each(devices: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def share_out(work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], devices: int) -> list[Result]:
+def run_jobs(work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], devices: int) -> list[Result]:
     """Run `work` on each job, a tuple of arguments, in parallel, and return the results in order."""
-    with worker_each(devices) as pool:
+    with device_pool(devices) as pool:
         return [going.result() for going in [pool.submit(work, *job) for job in jobs]]
 
 
-def places_for(devices: int, gpus: Sequence[str]) -> list[str]:
+def assign_gpus(devices: int, gpus: Sequence[str]) -> list[str]:
     """Return the GPU of each process, or "" if there are none.
 
-    >>> places_for(3, ["0", "1"])
+    >>> assign_gpus(3, ["0", "1"])
     ['0', '1', '0']
     """
     return list(islice(cycle(gpus or [""]), devices))
@@ -72,7 +72,7 @@ def visible_gpus() -> list[str]:
     return named.split(",")[:count] if named else [str(number) for number in range(count)]
 
 
-def begin(threads: int) -> None:
+def start_worker(threads: int) -> None:
     """Set up a worker process: ignore Ctrl-C, which is for the parent process, and exit whenever that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
@@ -91,4 +91,4 @@ def _take_place(threads: int, places: Any) -> None:
     if place:
         os.environ["CUDA_VISIBLE_DEVICES"] = place  # before CUDA is initialized
     os.environ["PRETUNE_PROGRESS"] = "none"
-    begin(threads)
+    start_worker(threads)

@@ -9,55 +9,55 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from pretune.runtime.errors import LONGEST_MESSAGE, printable, shorten
+from pretune.runtime.errors import LONGEST_MESSAGE, make_printable, shorten
 
 PLAIN_EVERY = 5.0  # seconds between lines if stderr is not a terminal
 Result = TypeVar("Result")
 
 
-class Bar(Protocol):
+class ProgressBar(Protocol):
     """An indicator of the progress of a long job."""
 
     def update(self, done: float, note: str = "") -> None:
         """Show how much of the total is done, with an optional note."""
 
 
-def silent() -> bool:
+def is_silent() -> bool:
     """Return whether output is off: on request, and in all but the first of the processes that `torchrun` started."""
     return os.environ.get("PRETUNE_PROGRESS") == "none" or os.environ.get("RANK", "0") != "0"
 
 
-def say(line: str) -> None:
+def log_info(line: str) -> None:
     """Print a line on stderr, unless PRETUNE_PROGRESS=none; echoed input is shortened and made printable."""
-    if not silent():
-        lines = (shorten(printable(part), LONGEST_MESSAGE) for part in line.split("\n"))
+    if not is_silent():
+        lines = (shorten(make_printable(part), LONGEST_MESSAGE) for part in line.split("\n"))
         print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-def show(pieces: Generator[str, None, Result]) -> Result:
+def stream_text(pieces: Generator[str, None, Result]) -> Result:
     """Print a text on stderr piece by piece, unless PRETUNE_PROGRESS=none, and return the result of the generator."""
-    silent = os.environ.get("PRETUNE_PROGRESS") == "none"
+    is_silent = os.environ.get("PRETUNE_PROGRESS") == "none"
     while True:
         try:
             piece = next(pieces)
         except StopIteration as end:
-            say("")
+            log_info("")
             result: Result = end.value
             return result
-        if not silent:
+        if not is_silent:
             print(piece, end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def progress(title: str, total: float | None = None) -> Iterator[Bar]:
+def progress(title: str, total: float | None = None) -> Iterator[ProgressBar]:
     """Show progress while the block runs.
 
     >>> with progress("counting", total=3) as bar:
     ...     for i in range(3):
     ...         bar.update(i + 1, note="words")
     """
-    if silent():
-        yield Silent()
+    if is_silent():
+        yield SilentProgress()
     elif sys.stderr.isatty():
         with _rich_bar(title, total) as bar:
             yield bar
@@ -67,7 +67,7 @@ def progress(title: str, total: float | None = None) -> Iterator[Bar]:
         bar.finish()
 
 
-class Silent:
+class SilentProgress:
     """A progress indicator that shows nothing."""
 
     def update(self, done: float, note: str = "") -> None:
@@ -94,15 +94,15 @@ class _Plain:
             share = min(done / self.total, 1.0)
             left = (now - self.start) * (1 - share) / share if share > 0 else float("inf")
             parts += [f"{100 * share:.0f} %", f"{left:.0f} s left" if left != float("inf") else "starting"]
-        say("  ".join([*parts, self.note]).rstrip())
+        log_info("  ".join([*parts, self.note]).rstrip())
 
     def finish(self) -> None:
         if self.printed:  # short jobs stay silent
-            say(f"{self.title}  done in {time.monotonic() - self.start:.0f} s  {self.note}".rstrip())
+            log_info(f"{self.title}  done in {time.monotonic() - self.start:.0f} s  {self.note}".rstrip())
 
 
 @contextmanager
-def _rich_bar(title: str, total: float | None) -> Iterator[Bar]:
+def _rich_bar(title: str, total: float | None) -> Iterator[ProgressBar]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -21,20 +21,20 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
-def hashed(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
+def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
     """Return 64 random bits per coordinate (coordinates are mixed one after the other, as in splitmix64).
 
-    >>> bool((hashed(0, "order", np.arange(3)) == hashed(0, "order", np.arange(3))).all())
+    >>> bool((random_bits(0, "order", np.arange(3)) == random_bits(0, "order", np.arange(3))).all())
     True
     """
     state: Any = _mix(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) ^ np.uint64(zlib.crc32(purpose.encode())))
-    return hashed_on(state, *coordinates)
+    return extend_random_bits(state, *coordinates)
 
 
-def hashed_on(state: Any, *coordinates: Coordinate) -> Array:
+def extend_random_bits(state: Any, *coordinates: Coordinate) -> Array:
     """Return the bits for further coordinates, given the hash of the first ones, so that these are hashed only once.
 
-    >>> int(hashed_on(hashed(0, "order", 1), 2)) == int(hashed(0, "order", 1, 2))
+    >>> int(extend_random_bits(random_bits(0, "order", 1), 2)) == int(random_bits(0, "order", 1, 2))
     True
     """
     for coordinate in coordinates:
@@ -59,7 +59,7 @@ def _mix(z: Any) -> Any:
 
 def uniform(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
     """Return one number in [0, 1) per coordinate."""
-    return (hashed(seed, purpose, *coordinates) >> _11).astype(np.float64) * 2.0**-53
+    return (random_bits(seed, purpose, *coordinates) >> _11).astype(np.float64) * 2.0**-53
 
 
 def integers(high: Coordinate, seed: int, purpose: str, *coordinates: Coordinate) -> Array:
@@ -69,11 +69,11 @@ def integers(high: Coordinate, seed: int, purpose: str, *coordinates: Coordinate
 
 def permutation(count: int, seed: int, purpose: str, *coordinates: int) -> Array:
     """Return the integers below `count` in random order."""
-    return np.argsort(hashed(seed, purpose, *coordinates, np.arange(count)), kind="stable")
+    return np.argsort(random_bits(seed, purpose, *coordinates, np.arange(count)), kind="stable")
 
 
 @dataclass(frozen=True)
-class Draws:
+class EpochRandom:
     """The random numbers of one epoch, by purpose, sequence, and position; `progress` (0 to 1) is for schedules."""
 
     seed: int
@@ -83,13 +83,13 @@ class Draws:
         None  # determines the order of the data if an epoch's samples are repeated; None: the epoch does
     )
 
-    def repeat(self, copies: int) -> Draws:
+    def repeat(self, copies: int) -> EpochRandom:
         """Return the random numbers of an epoch if only `copies` different epochs exist, which are repeated in turn."""
         return replace(self, epoch=self.epoch % copies, reading=self.epoch) if copies else self
 
     def hashed(self, purpose: str, *coordinates: Coordinate) -> Array:
         """Return 64 random bits per coordinate."""
-        return hashed(self.seed, purpose, self.epoch, *coordinates)
+        return random_bits(self.seed, purpose, self.epoch, *coordinates)
 
     def uniform(self, purpose: str, *coordinates: Coordinate) -> Array:
         """Return one number in [0, 1) per coordinate."""

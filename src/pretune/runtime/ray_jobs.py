@@ -21,14 +21,14 @@ RETRIES = 5  # for a job whose worker was lost
 AHEAD = 2  # queued jobs per running job
 
 
-def on_cluster(
+def run_on_ray(
     work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], most: int | None = None, on_gpu: bool = False
 ) -> Iterator[tuple[tuple[Any, ...], Result]]:
     """Yield each job, a tuple of arguments, with its result, in order; at most `most` jobs are queued or running.
 
     With `on_gpu`, each job takes a GPU if the cluster has any; otherwise a CPU core.
     """
-    ray = connect()
+    ray = connect_ray()
     gpus = int(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0
     places = gpus or int(ray.cluster_resources().get("CPU", 1))
     remote = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=RETRIES)(work)
@@ -38,17 +38,17 @@ def on_cluster(
         for job in jobs:
             if len(waiting) >= room:
                 first, going = waiting.popleft()
-                yield first, result_of(ray, going)
+                yield first, get_result(ray, going)
             waiting.append((job, remote.remote(*job)))
         while waiting:
             first, going = waiting.popleft()
-            yield first, result_of(ray, going)
+            yield first, get_result(ray, going)
     finally:
         for _, going in waiting:
             ray.cancel(going, force=False)
 
 
-def result_of(ray: Any, going: Any) -> Any:
+def get_result(ray: Any, going: Any) -> Any:
     """Return the result of a job; a PretuneError in it is raised as if the job had run here."""
     try:
         return ray.get(going)
@@ -63,7 +63,7 @@ def result_of(ray: Any, going: Any) -> Any:
         ) from error
 
 
-def connect() -> Any:
+def connect_ray() -> Any:
     """Return Ray, connected to the cluster of RAY_ADDRESS or of this machine, or to a new one that ends with this process."""
     try:
         import ray
@@ -80,7 +80,7 @@ def connect() -> Any:
     return ray
 
 
-def check_seen(path: Path) -> None:
+def check_visible(path: Path) -> None:
     """Raise an error if this machine does not see a path of the machine that submitted the job."""
     if not path.exists():
         raise PretuneError(
@@ -88,6 +88,6 @@ def check_seen(path: Path) -> None:
         )
 
 
-def everywhere(path: str | Path) -> str:
+def absolute_if_exists(path: str | Path) -> str:
     """Return an absolute path for all machines; a name that is not a path here, such as a model's, is unchanged."""
     return str(Path(path).resolve()) if Path(path).exists() else str(path)

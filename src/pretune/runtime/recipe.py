@@ -1,7 +1,7 @@
 """Recipes: the options of a verb as YAML, strict and typed.
 
 A verb's signature is the only place where its options are written down. A recipe file, `--set key=value` and command-line
-options all end in `resolve`, which checks them against that signature and names the nearest valid key for a wrong one.
+options all end in `validate_arguments`, which checks them against that signature and names the nearest valid key for a wrong one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from pretune.runtime.errors import PretuneError, nearest, quote
-from pretune.runtime.parsing import parse_yaml, read_text, yaml_dialect
+from pretune.runtime.errors import PretuneError, quote, suggest
+from pretune.runtime.parsing import parse_yaml, read_text, yaml_loader_and_dumper
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -25,7 +25,7 @@ Values = dict[str, Any]
 LARGEST = 1 << 20  # bytes of a recipe file
 
 
-class Section:
+class RecipeSection:
     """A group of recipe keys, such as `optimizer`; subclasses are frozen dataclasses, and unknown keys raise an error.
 
     With `flat`, each key is a command-line option (`--steps` for `budget.steps`).
@@ -60,7 +60,7 @@ def write_recipe(values: Mapping[str, Any]) -> str:
     """Return values as YAML that `read_recipe` can read."""
     import yaml
 
-    _, dumper = yaml_dialect()
+    _, dumper = yaml_loader_and_dumper()
     return yaml.dump(dict(values), Dumper=dumper, sort_keys=False, allow_unicode=True)
 
 
@@ -88,27 +88,27 @@ def parse_settings(settings: Iterable[str]) -> Values:
     return values
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
+def merge_recipes(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
     """Return the values of `base` overridden by those of `over`, section by section.
 
-    >>> merge({"optimizer": {"lr": 1, "decay": 2}}, {"optimizer": {"lr": 3}})
+    >>> merge_recipes({"optimizer": {"lr": 1, "decay": 2}}, {"optimizer": {"lr": 3}})
     {'optimizer': {'lr': 3, 'decay': 2}}
     """
     merged = dict(base)
     for key, value in over.items():
         if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = merge(merged[key], value)
+            merged[key] = merge_recipes(merged[key], value)
         else:
             merged[key] = value
     return merged
 
 
-def resolve(verb: Callable[..., Any], values: Mapping[str, Any], name: str) -> Values:
+def validate_arguments(verb: Callable[..., Any], values: Mapping[str, Any], name: str) -> Values:
     """Check values against the signature of a verb, and return them as its arguments."""
     from pydantic import ValidationError
 
     # `from` is a Python keyword, so the parameter is called from_.
-    values = {f"{key}_" if f"{key}_" in hints(verb) else key: value for key, value in values.items()}
+    values = {f"{key}_" if f"{key}_" in parameter_types(verb) else key: value for key, value in values.items()}
     try:
         checked = _model(verb).model_validate(values)
     except ValidationError as error:
@@ -122,19 +122,19 @@ def _model(verb: Callable[..., Any]) -> type[BaseModel]:
     from pydantic import ConfigDict, create_model
 
     keys: dict[str, Any] = {}
-    for parameter, hint in hints(verb).items():
+    for parameter, hint in parameter_types(verb).items():
         default = inspect.signature(verb).parameters[parameter].default
         keys[parameter] = (hint, ... if default is inspect.Parameter.empty else default)
     return create_model(verb.__name__, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **keys)
 
 
-class Loaded:
+class LoadedObject:
     """A placeholder type for objects that Python callers may pass where the command line passes a path."""
 
 
 @cache
-def hints(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
-    """Return the types of a verb's parameters; names imported only for type checking (Store, Run, …) become `Loaded`.
+def parameter_types(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
+    """Return the types of a verb's parameters; names imported only for type checking (Store, Run, …) become `LoadedObject`.
 
     With `include_extras`, shared options keep their help text (see verbs/options.py).
     """
@@ -145,16 +145,16 @@ def hints(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, A
 
 class _Names(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
-        return getattr(builtins, key, Loaded)
+        return getattr(builtins, key, LoadedObject)
 
 
-def section_of(hint: Any) -> type[Section] | None:
+def find_section(hint: Any) -> type[RecipeSection] | None:
     """Return the Section inside a type such as `Budget | None`, or None."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, RecipeSection)), None)
 
 
-def section_keys(section: type[Section]) -> dict[str, Any]:
+def section_keys(section: type[RecipeSection]) -> dict[str, Any]:
     """Return the names and types of a section's keys."""
     types = get_type_hints(section)
     return {field.name: types[field.name] for field in fields(section)} if is_dataclass(section) else {}
@@ -163,19 +163,19 @@ def section_keys(section: type[Section]) -> dict[str, Any]:
 def _explain(verb: Callable[..., Any], problem: Any) -> str:
     """Return a clause that explains one validation error."""
     # Parts of the location that are not keys (branches of a union) are of no use to people.
-    known: dict[str, Any] = hints(verb)
+    known: dict[str, Any] = parameter_types(verb)
     unknown = problem["type"] in ("extra_forbidden", "unexpected_keyword_argument")
     keys: list[str] = []
     for part in map(str, problem["loc"]):
         if part in known:
             keys.append(part)
-            section = section_of(known[part])
+            section = find_section(known[part])
             known = section_keys(section) if section else {}
         elif unknown and part == str(problem["loc"][-1]):
             keys.append(part)
     key = ".".join(keys)
     if unknown:
-        return f"unknown key {key!r}; {nearest(keys[-1], known)}"
+        return f"unknown key {key!r}; {suggest(keys[-1], known)}"
     if problem["type"] == "missing":
         return f"{key!r} is missing: give --{key.replace('_', '-')} or put it in the recipe"
     message = problem["msg"].removeprefix("Value error, ")

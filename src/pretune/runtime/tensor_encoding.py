@@ -18,15 +18,15 @@ INT8, SCALE = ":int8", ":scale"
 Tensors = dict[str, Tensor]
 
 
-def is_sparse(name: str) -> bool:
+def is_sparse_entry(name: str) -> bool:
     """Return whether a tensor in a file is part of one that is stored without its zeros."""
     return name.endswith(BITS)
 
 
-def without_zeros(tensors: Mapping[str, Tensor]) -> Tensors:
+def encode_sparse(tensors: Mapping[str, Tensor]) -> Tensors:
     """Return tensors with those that have many zeros encoded without them.
 
-    >>> sorted(without_zeros({"w": torch.eye(32)}))
+    >>> sorted(encode_sparse({"w": torch.eye(32)}))
     ['w:bits', 'w:shape', 'w:values']
     """
     kept: Tensors = {}
@@ -43,37 +43,37 @@ def without_zeros(tensors: Mapping[str, Tensor]) -> Tensors:
     return kept
 
 
-def as_int8(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
+def encode_int8(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
     """Return tensors with the named ones encoded as int8 with one scale per row.
 
-    >>> sorted(as_int8({"w": torch.ones(4, 8)}, ["w"]))
+    >>> sorted(encode_int8({"w": torch.ones(4, 8)}, ["w"]))
     ['w:int8', 'w:scale']
     """
     kept = dict(tensors)
     for name in names:
         if name in kept:
-            whole, scale = to_int8(kept.pop(name).float())
+            whole, scale = quantize_rows(kept.pop(name).float())
             kept |= {name + INT8: whole, name + SCALE: scale}
     return kept
 
 
-def to_int8(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
+def quantize_rows(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
     """Round (rows, columns) to integers from -largest to largest, and return them with the scale of each row, (rows,).
 
-    >>> to_int8(torch.tensor([[1.0, -0.5]]))[0].tolist()
+    >>> quantize_rows(torch.tensor([[1.0, -0.5]]))[0].tolist()
     [[127, -64]]
     """
     scale = (rows.abs().amax(1) / largest).clamp(min=1e-12)
     return (rows / scale[:, None]).round().clamp(-largest, largest).to(torch.int8), scale
 
 
-def restored(tensors: Mapping[str, Tensor]) -> Tensors:
+def decode_tensors(tensors: Mapping[str, Tensor]) -> Tensors:
     """Decode all tensors; int8 ones only approximate the originals."""
     kept = (BITS, VALUES, SHAPE, INT8, SCALE)
     whole: Tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(kept)}
     for name in (name.removesuffix(INT8) for name in tensors if name.endswith(INT8)):
         whole[name] = tensors[name + INT8].float() * tensors[name + SCALE][:, None]
-    for name in (name.removesuffix(BITS) for name in tensors if is_sparse(name)):
+    for name in (name.removesuffix(BITS) for name in tensors if is_sparse_entry(name)):
         shape = [int(rows) for rows in tensors[name + SHAPE]]
         values = tensors[name + VALUES]
         there = np.unpackbits(tensors[name + BITS].numpy(), count=prod(shape)).astype(bool)

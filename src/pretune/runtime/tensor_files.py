@@ -43,13 +43,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 def read_tensors(path: Path) -> Tensors:
     """Read the tensors of a safetensors file; raise an error if it is damaged or does not match its checksum."""
-    with readable(path):
-        verify(path)
+    with reading_tensors(path):
+        verify_checksum(path)
         return load_file(path)
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def reading_tensors(path: Path) -> Iterator[None]:
     """Convert errors while reading a safetensors file into one that names the file."""
     try:
         yield
@@ -61,9 +61,9 @@ def readable(path: Path) -> Iterator[None]:
         raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def verify(path: Path) -> None:
+def verify_checksum(path: Path) -> None:
     """Check a file against its own checksum, if it has one."""
-    refuse_pointer(path)
+    check_not_lfs_pointer(path)
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > LARGEST_HEADER:
@@ -79,7 +79,7 @@ def verify(path: Path) -> None:
             )
 
 
-def refuse_pointer(path: Path) -> None:
+def check_not_lfs_pointer(path: Path) -> None:
     """Raise an error if a file is a git-lfs pointer."""
     with path.open("rb") as file:
         if file.read(len(LFS)) == LFS:

@@ -32,8 +32,8 @@ class Interval:
         return f"{low} and {'below' if self.below else 'at most'} {self.high:g}"
 
 
-SHARE = Interval(0, 1)
-BELOW_1 = Interval(0, 1, below=True)
+FRACTION = Interval(0, 1)
+FRACTION_BELOW_1 = Interval(0, 1, below=True)
 POSITIVE, NOT_NEGATIVE = Interval(0, above=True), Interval(0)
 COUNT = Interval(1, 1e12)  # a larger count is a mistake
 

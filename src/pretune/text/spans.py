@@ -7,10 +7,10 @@ import numpy as np
 from pretune.runtime.arrays import Array
 
 
-def spans_to_indices(starts: Array, lengths: Array) -> Array:
+def span_indices(starts: Array, lengths: Array) -> Array:
     """Return all indices inside the spans, concatenated in the order of the spans.
 
-    >>> spans_to_indices(np.array([5, 0]), np.array([2, 3])).tolist()
+    >>> span_indices(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
     """
     ends = np.cumsum(lengths)

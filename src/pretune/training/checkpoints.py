@@ -36,17 +36,17 @@ from typing_extensions import TypedDict
 
 from pretune.runtime.atomic_io import atomic_file, remove_folder, remove_temporaries, sync_folder, temporary_folder
 from pretune.runtime.errors import PretuneError, quote
-from pretune.runtime.parsing import conform, is_file_name, read_sealed_json, write_sealed_json
-from pretune.runtime.progress import say
+from pretune.runtime.parsing import is_file_name, read_checksummed_json, validate_schema, write_checksummed_json
+from pretune.runtime.progress import log_info
 from pretune.text.store.store import file_digest
 from pretune.training.parallel.distributed import World
-from pretune.training.parallel.fsdp_tensors import is_shard, local, put_back
+from pretune.training.parallel.fsdp_tensors import copy_into, is_sharded, local_rows
 
 FOLDER, STATE = "checkpoints", "state.json"
 Tensors = Mapping[str, Tensor]
 
 
-class LoggedStep(TypedDict):
+class LogStepState(TypedDict):
     """The entry of one recent step in state.json."""
 
     sums: dict[str, float]
@@ -54,27 +54,27 @@ class LoggedStep(TypedDict):
     before: dict[str, float]
 
 
-class Logged(TypedDict):
+class LogState(TypedDict):
     """The entry of the metrics log in state.json."""
 
     last: dict[str, int | float]  # the last metrics
-    recent: list[LoggedStep]
+    recent: list[LogStepState]
 
 
-class State(TypedDict):
+class CheckpointState(TypedDict):
     """The content of state.json."""
 
     step: int
     clock: dict[str, float]
     feed: Any  # positions in the data
-    log: Logged
+    log: LogState
     guard: dict[str, float]
     best: NotRequired[dict[str, Any]]
     checksums: dict[str, str]  # by file name
 
 
 @dataclass
-class Saver:
+class CheckpointWriter:
     """A writer of a run's checkpoints, one at a time in the background, which deletes all but the newest `keep`."""
 
     run: Path
@@ -97,10 +97,10 @@ class Saver:
         """
         self.finish()
         self.state = state
-        self.world.first_alone(self._begin)
+        self.world.run_on_first(self._begin)
         self.temporary = self._final.with_name(self.world.gather(self.temporary.name)[0])
-        files = {name: copied(tensors, rows_alone=not self.world.first) for name, tensors in shared.items()}
-        files |= {name: copied(tensors) for name, tensors in own.items()}
+        files = {name: copy_to_host(tensors, rows_alone=not self.world.first) for name, tensors in shared.items()}
+        files |= {name: copy_to_host(tensors) for name, tensors in own.items()}
         if self.world.size > 1:
             place = f"-{self.world.rank:05d}-of-{self.world.size:05d}"
             files = {name + place: tensors for name, tensors in files.items() if tensors}
@@ -118,7 +118,7 @@ class Saver:
                 shutil.rmtree(self.temporary, ignore_errors=True)
             raise error or SystemExit(1)  # the process that failed reports the error
         self.state["checksums"] = {name: digest for _, own in outcomes for name, digest in own.items()}
-        self.world.first_alone(self._commit)
+        self.world.run_on_first(self._commit)
 
     def __enter__(self) -> Self:
         return self
@@ -149,7 +149,7 @@ class Saver:
 
     def _commit(self) -> None:
         try:
-            write_sealed_json(self.temporary / STATE, self.state)
+            write_checksummed_json(self.temporary / STATE, self.state)
             if self._final.exists():
                 remove_folder(self._final)
             os.rename(self.temporary, self._final)
@@ -161,16 +161,16 @@ class Saver:
             remove_folder(old)
 
 
-def copied(tensors: Tensors, rows_alone: bool = False) -> dict[str, Tensor]:
+def copy_to_host(tensors: Tensors, rows_alone: bool = False) -> dict[str, Tensor]:
     """Return copies in host memory; of sharded tensors, of the local rows. `rows_alone` leaves all others out."""
     return {
-        name: local(tensor.detach()).to("cpu", copy=True).contiguous()
+        name: local_rows(tensor.detach()).to("cpu", copy=True).contiguous()
         for name, tensor in tensors.items()
-        if is_shard(tensor) or not rows_alone
+        if is_sharded(tensor) or not rows_alone
     }
 
 
-class Pieces(Mapping[str, Tensor]):
+class LazyTensors(Mapping[str, Tensor]):
     """The tensors of several files, read lazily; a tensor that is in several files is concatenated along its rows."""
 
     def __init__(self, paths: list[Path]) -> None:
@@ -196,7 +196,7 @@ def list_checkpoints(run: Path) -> list[Path]:
     return sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []
 
 
-def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, Pieces]] | None:
+def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, LazyTensors]] | None:
     """Return the state and the tensors of the newest checkpoint that all processes find intact, or None if there is none.
 
     Raise an error if there are checkpoints and all are damaged, rather than silently start again from step 0.
@@ -214,13 +214,13 @@ def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], 
             paths: dict[str, list[Path]] = {}
             for file in sorted(state["checksums"]):
                 paths.setdefault(file.removesuffix(".safetensors").split("-")[0], []).append(folder / file)
-            tensors = {kind: Pieces(files) for kind, files in paths.items()}
+            tensors = {kind: LazyTensors(files) for kind, files in paths.items()}
         except (OSError, ValueError, KeyError, SafetensorError, PretuneError) as error:
             problem = str(error)
         problems = [text for text in world.gather(problem) if text]
         if not problems:
             return dict(state), tensors
-        say(f"{folder}: the checkpoint is damaged ({problems[0]}); trying an older one")
+        log_info(f"{folder}: the checkpoint is damaged ({problems[0]}); trying an older one")
     if names:
         raise PretuneError(
             f"{run / FOLDER}: all {len(names)} checkpoints are damaged; restore one from a backup, or delete this folder to "
@@ -229,9 +229,11 @@ def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], 
     return None
 
 
-def read_state(folder: Path) -> State:
+def read_state(folder: Path) -> CheckpointState:
     """Return the state of a checkpoint, after checking its checksum, its schema, and the file names in it."""
-    state = conform(read_sealed_json(folder / STATE, "the state of a checkpoint"), State, str(folder / STATE))
+    state = validate_schema(
+        read_checksummed_json(folder / STATE, "the state of a checkpoint"), CheckpointState, str(folder / STATE)
+    )
     for file in state["checksums"]:
         if not is_file_name(file):
             raise PretuneError(f"{folder / STATE}: {quote(file)} is not the name of a file in this folder")
@@ -241,7 +243,7 @@ def read_state(folder: Path) -> State:
 def restore_parameters(tensors: Tensors, saved: Tensors) -> None:
     """Copy saved parameters and buffers into a model's tensors; shared ones are saved under one name."""
     for name, tensor in tensors.items():
-        put_back(tensor, saved[name])
+        copy_into(tensor, saved[name])
 
 
 def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
@@ -261,9 +263,9 @@ def restore_optimizers(root: nn.Module, optimizers: list[torch.optim.Optimizer],
     for name, tensor in saved.items():
         number, parameter_name, key = name.split("/")
         parameter = parameters[parameter_name]
-        if is_shard(parameter) and tensor.shape == parameter.shape:
+        if is_sharded(parameter) and tensor.shape == parameter.shape:
             place = torch.empty_like(parameter, dtype=tensor.dtype)
-            put_back(place, tensor)
+            copy_into(place, tensor)
         else:
             # AdamW keeps its step counter on the host unless it is fused.
             host = key == "step" and not parameter.is_cuda

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretune.objectives import Joint, Loss
+from pretune.objectives import JointObjective, Loss
 from pretune.packed import Batch
 
 WARMUP = 3  # runs before recording, in which libraries initialize themselves
@@ -34,7 +34,7 @@ class Recording:
 
     def replay(self, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         """Replay the graph on another batch, and return its loss; gradients accumulate."""
-        for place, value in zip(tensors_of(self.batch), tensors_of(batch), strict=True):
+        for place, value in zip(batch_tensors(self.batch), batch_tensors(batch), strict=True):
             place.copy_(value.pin_memory(), non_blocking=True)
         for term, place in self.totals.items():
             place.fill_(totals[term])
@@ -45,7 +45,7 @@ class Recording:
 
 
 @dataclass
-class Graphs:
+class CudaGraphs:
     """Execution of steps as CUDA graphs: one per data stream, recorded with its first pack, and one for the update."""
 
     model: nn.Module
@@ -57,19 +57,19 @@ class Graphs:
     # By the streams of a step: the graph of its update and the gradient norm in it. None: it has run once, so that
     # optimizers have initialized their state, and can be recorded the next time.
     updates: dict[frozenset[int], tuple[Any, Tensor] | None] = field(default_factory=dict)
-    idle: dict[frozenset[int], list[nn.Parameter]] = field(
+    has_unused_parameters: dict[frozenset[int], list[nn.Parameter]] = field(
         default_factory=dict
     )  # parameters these streams do not train
 
-    def run(self, stream: int, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
+    def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         """Run the forward and backward pass of a pack, and return its loss and the scalar that was differentiated."""
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
-            self.idle.clear()  # the new stream may train parameters that had no gradient before
+            self.has_unused_parameters.clear()  # the new stream may train parameters that had no gradient before
         self.taken.add(stream)
         return self.recordings[stream].replay(batch, totals)
 
-    def record(self, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> Recording:
+    def record(self, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> Recording:
         """Run the passes a few times, so that all memory is allocated, then record them."""
         place = batch.to(self.device)
         terms = {term: torch.tensor(float(value), device=self.device) for term, value in totals.items()}
@@ -112,11 +112,11 @@ class Graphs:
         Their gradients are zeros, but optimizers with momentum or weight decay would still change them.
         """
         streams = frozenset(self.taken)
-        if streams not in self.idle:
+        if streams not in self.has_unused_parameters:
             learned = set[nn.Parameter]().union(*(self.recordings[stream].learned for stream in streams))
             given = (parameter for parameter in self.model.parameters() if parameter.grad is not None)
-            self.idle[streams] = [parameter for parameter in given if parameter not in learned]
-        gradients = {parameter: parameter.grad for parameter in self.idle[streams]}
+            self.has_unused_parameters[streams] = [parameter for parameter in given if parameter not in learned]
+        gradients = {parameter: parameter.grad for parameter in self.has_unused_parameters[streams]}
         for parameter in gradients:
             parameter.grad = None
         yield
@@ -141,7 +141,7 @@ class Graphs:
         return norm.clone()
 
 
-def tensors_of(batch: Batch) -> list[Tensor]:
+def batch_tensors(batch: Batch) -> list[Tensor]:
     """Return all tensors of a batch, in a fixed order."""
     tensors: list[Tensor] = []
     for packed in batch.packed:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pretune.objectives import Data, Joint, Mixture
+from pretune.objectives import Data, JointObjective, Mixture
 from pretune.packed import Batch, Capacity
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import UNLIMITED, Epoch, Packing, collate
 
 
@@ -32,10 +32,10 @@ def describe_packs(packs: Sequence[Pack]) -> str:
 
 
 @dataclass
-class Stream:
+class DataStream:
     """The packs of one joint objective, epoch after epoch."""
 
-    joint: Joint
+    joint: JointObjective
     data: Data
     packing: Packing
     seed: int
@@ -68,7 +68,7 @@ class Stream:
         """Return the plan of an epoch's packs; the last two plans are cached."""
         if epoch not in self._epochs:
             self._epochs = {known: plan for known, plan in self._epochs.items() if known == epoch - 1}
-            self._epochs[epoch] = self.joint.arrange(self.data, self.packing, Draws(self.seed, epoch))
+            self._epochs[epoch] = self.joint.arrange(self.data, self.packing, EpochRandom(self.seed, epoch))
         return self._epochs[epoch]
 
     @property
@@ -79,13 +79,13 @@ class Stream:
     def batch(self, epoch: int, index: int, progress: float) -> Batch:
         """Return the batch of a pack, a pure function of seed, epoch, index, and progress."""
         sequences = self.epoch_plan(epoch).pack(index)
-        sequences = self.joint.corrupt(sequences, self.data.tokenizer, Draws(self.seed, epoch, progress))
+        sequences = self.joint.corrupt(sequences, self.data.tokenizer, EpochRandom(self.seed, epoch, progress))
         tokenizer = self.data.tokenizer
         return collate(sequences, self.capacity, filler=tokenizer.roles.get("padding", 0))
 
 
 @dataclass
-class Stage:
+class LengthStage:
     """A part of the training in which sequences have one length, with one stream per joint objective."""
 
     until: float  # share of the budget at which it ends
@@ -94,12 +94,12 @@ class Stage:
 
 
 @dataclass
-class Streams:
+class DataStreams:
     """The data streams of a mixture of objectives, which take turns according to their shares."""
 
     mixture: Mixture
-    streams: list[Stream]  # those of the first stage, then those of the second, and so on
-    stages: list[Stage]
+    streams: list[DataStream]  # those of the first stage, then those of the second, and so on
+    stages: list[LengthStage]
     # (initial share of a step's packs, share of the budget at which steps reach their full size)
     ramp: tuple[float, float] | None = None
     # Maps progress to each joint objective's share of all packs so far; None: the constant shares of the mixture.
@@ -147,7 +147,7 @@ def make_streams(
     seed: int,
     stages: Sequence[tuple[float, int]] = (),
     ramp: tuple[float, float] | None = None,
-) -> Streams:
+) -> DataStreams:
     """Build the streams of a mixture for steps of about `tokens` tokens.
 
     `stages` are pairs of a share of the budget and the sequence length until then; without them the length of `packing`
@@ -160,11 +160,11 @@ def make_streams(
             f"{mixture}: a stateful objective needs one sequence length and one batch size; "
             "remove batch.ramp, and all but one of batch.stages"
         )
-    streams: list[Stream] = []
+    streams: list[DataStream] = []
     built = []
     for until, length in stages or [(1.0, packing.length)]:
         own = replace(packing, tokens=max(packing.tokens, length), length=length)
         packs = max(1, round(tokens / own.tokens))
-        built.append(Stage(until, len(streams), packs))
-        streams += [Stream(joint, data, replace(own, lanes=packs), seed) for joint in mixture.joints]
-    return Streams(mixture, streams, built, ramp)
+        built.append(LengthStage(until, len(streams), packs))
+        streams += [DataStream(joint, data, replace(own, lanes=packs), seed) for joint in mixture.joints]
+    return DataStreams(mixture, streams, built, ramp)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step
 
@@ -61,7 +61,7 @@ class EarlyStopping(Callback):
             self.parameters[name].copy_(best)
         if not self.clock.spent:
             steps = int(self.clock.used["steps"])
-            say(f"stopped early after step {steps}: {self.metric} has not improved since step {self.best_step}")
+            log_info(f"stopped early after step {steps}: {self.metric} has not improved since step {self.best_step}")
         return {f"dev/{name}": value for name, value in self.metrics.items()} | {"best_step": float(self.best_step)}
 
     def state(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from pretune.backbones.bidirectional import TwoWays
+from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.nn.operations import CountsTargetWeights, OperationSizes
@@ -28,14 +28,14 @@ from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 
 
-def itemize(root: nn.Module, batch: Batch) -> dict[str, float]:
+def itemize_flops(root: nn.Module, batch: Batch) -> dict[str, float]:
     """Return the FLOPs of one forward pass by item: matrices, attention, recurrence, and each head."""
     return Flops(root).itemize(batch)
 
 
 def forward_flops(root: nn.Module, batch: Batch) -> float:
     """Return the FLOPs of one forward pass through the backbone and the heads."""
-    return sum(itemize(root, batch).values())
+    return sum(itemize_flops(root, batch).values())
 
 
 def training_flops(root: nn.Module, batch: Batch) -> float:
@@ -59,7 +59,7 @@ class Flops:
         """Return the FLOPs of one forward pass by item."""
         backbone: Any = self.root.backbone
         sides = [_lengths(batch, side) for side in range(len(batch.packed))]
-        if len(sides) == 1 or isinstance(backbone, TwoWays):
+        if len(sides) == 1 or isinstance(backbone, BidirectionalBackbone):
             # The two stacks may read different texts: equally many tokens, and half of the matrices for each.
             own = sides[0]
             stack = self._sizes(backbone)
@@ -117,7 +117,7 @@ class Flops:
 def module_sizes(module: nn.Module) -> OperationSizes:
     """Return the sizes of a module and everything in it."""
     sizes = OperationSizes()
-    for child in every(module):
+    for child in repeated_modules(module):
         sizes.add(child)
     return sizes
 
@@ -153,7 +153,7 @@ def head_sizes(part: nn.Module, tied: int, without: Sequence[str] = ()) -> HeadS
     )
 
 
-def every(module: nn.Module) -> Iterator[nn.Module]:
+def repeated_modules(module: nn.Module) -> Iterator[nn.Module]:
     """Yield all modules of a module; layers that run at several depths are repeated."""
     for child in module.modules():
         yield child

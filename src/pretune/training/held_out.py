@@ -5,39 +5,39 @@ from __future__ import annotations
 import numpy as np
 
 from pretune.runtime.arrays import Array
-from pretune.runtime.randomness import hashed
+from pretune.runtime.randomness import random_bits
 from pretune.text.store.store import Store
 
 FEWEST = 8  # minimum held-out documents, rows, or passages, if there are ten times as many
 PASSAGE = 512  # approximate maximum tokens of a passage
 
 
-def split(count: int, share: float) -> tuple[Array, Array]:
+def split_rows(count: int, share: float) -> tuple[Array, Array]:
     """Split the row numbers below `count` into those to train on and those to evaluate on, independent of the seed.
 
     The latter are `share` of all rows, but at least a tenth of few rows.
 
-    >>> [len(part) for part in split(1000, 0.01)], [len(part) for part in split(50, 0.01)]
+    >>> [len(part) for part in split_rows(1000, 0.01)], [len(part) for part in split_rows(50, 0.01)]
     ([990, 10], [45, 5])
     """
     wanted = max(round(share * count), min(FEWEST, count // 10)) if share > 0 else 0
-    order = np.argsort(hashed(0, "held out", np.arange(count)))
+    order = np.argsort(random_bits(0, "held out", np.arange(count)))
     return np.sort(order[wanted:]), np.sort(order[:wanted])
 
 
-def hold_out(store: Store, share: float) -> tuple[Store, Array, Array]:
+def hold_out_documents(store: Store, share: float) -> tuple[Store, Array, Array]:
     """Split a store into documents to train on and documents to evaluate on, independent of the seed.
 
     If there are fewer than ten documents, passages of whole sentences are held out instead; they are documents of the store
     that is returned. Text of fewer than ten sentences is not split.
     """
-    learned, judged = split(store.documents, share)
+    learned, judged = split_rows(store.documents, share)
     if share <= 0 or len(judged):
         return store, learned, judged
     starts = passages(store, int(np.clip(store.tokens // (10 * FEWEST), 1, PASSAGE)))
-    _, chosen = split(len(starts), share)
+    _, chosen = split_rows(len(starts), share)
     ends = np.append(starts[1:], store.sentences)
-    cut = store.cut_at(np.concatenate([starts[chosen], ends[chosen]]))
+    cut = store.split_documents_at(np.concatenate([starts[chosen], ends[chosen]]))
     judged = np.isin(cut.document_offsets[:-1], starts[chosen])
     return cut, np.flatnonzero(~judged), np.flatnonzero(judged)
 

@@ -14,31 +14,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretune.models.model import Root
-from pretune.nn.blocks import Layer
-from pretune.nn.compiler_exclusions import leave_out_of_graphs
-from pretune.nn.dropout import share_seed, stop_dropout
-from pretune.objectives import Joint, Loss
-from pretune.objectives.objective import means
+from pretune.models.model import Network
+from pretune.nn.blocks import TransformerLayer
+from pretune.nn.compiler_exclusions import apply_compile_exclusions
+from pretune.nn.dropout import disable_dropout, share_dropout_seed
+from pretune.objectives import JointObjective, Loss
+from pretune.objectives.objective import divide_by_totals
 from pretune.packed import Batch
 from pretune.runtime.devices import cache_folder
-from pretune.runtime.randomness import hashed
+from pretune.runtime.randomness import random_bits
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step, opened
 from pretune.training.checkpoints import load_newest
-from pretune.training.cuda_graphs import Graphs
-from pretune.training.data_streams import Pack, Streams
+from pretune.training.cuda_graphs import CudaGraphs
+from pretune.training.data_streams import DataStreams, Pack
 from pretune.training.early_stopping import EarlyStopping
 from pretune.training.flops import Flops
-from pretune.training.metrics_log import Log, Logging
-from pretune.training.optim.optimizers import make_optimizers, make_replayable, set_rates
-from pretune.training.optim.schedules import rate_factor
+from pretune.training.metrics_log import Logging, MetricsLog
+from pretune.training.optim.optimizers import make_capturable, make_optimizers, set_lr
+from pretune.training.optim.schedules import lr_factor
 from pretune.training.optim.weight_averaging import WeightAverage
-from pretune.training.parallel.distributed import Parallel, Reduce, World, parallelize, synchronized
-from pretune.training.parallel.fsdp_tensors import cut_again, is_shard, make_whole, whole_number
-from pretune.training.prefetch import Feed, StepBatches
+from pretune.training.parallel.distributed import ParallelMode, ReduceDtype, World, gradient_sync, parallelize
+from pretune.training.parallel.fsdp_tensors import full_scalar, is_sharded, reshard_model, unshard_model
+from pretune.training.prefetch import Prefetcher, StepBatches
 from pretune.training.resume import Checkpointing
-from pretune.training.settings import Budget, Optimizer, Schedule, Watching
+from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule
 from pretune.training.spike_guard import SpikeGuard
 
 INTERVAL = 10  # steps whose mean loss is reported at the end if there are no log lines
@@ -48,29 +48,29 @@ INTERVAL = 10  # steps whose mean loss is reported at the end if there are no lo
 class Training:
     """A training job for the loop: the model, the data, the settings, and where to run."""
 
-    root: Root
-    streams: Streams
+    root: Network
+    streams: DataStreams
     budget: Budget
     optimizer: Optimizer
     schedule: Schedule
-    watching: Watching
+    watching: Monitoring
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     run: Path | None = None  # folder for metrics and checkpoints
     world: World = field(default_factory=World)
-    parallel: Parallel = "replicate"
-    reduce: Reduce = "fp32"  # dtype in which gradients are summed over processes
+    parallel: ParallelMode = "replicate"
+    reduce: ReduceDtype = "fp32"  # dtype in which gradients are summed over processes
     compiled: bool = False
-    graphed: bool = False  # record steps once as CUDA graphs and replay them; not for stateful data
+    cuda_graphs: bool = False  # record steps once as CUDA graphs and replay them; not for stateful data
     ahead: bool | None = None  # prefetch batches in a thread; None: only with a GPU
     recompute: bool = False  # gradient checkpointing: layers keep only their input for the backward pass
     starts: dict[Tensor, float] = field(default_factory=dict)  # share of the budget after which a parameter is trained
     after: Callable[[float], None] | None = None  # called after each update with the share of the budget used
     evaluate: Callable[[], dict[str, float]] | None = None
-    decides: str = ""  # the metric that early stopping maximizes
+    primary_metric: str = ""  # the metric that early stopping maximizes
     evaluate_first: bool = False  # evaluate before the first step too
     carry: dict[int, Any] = field(default_factory=dict)  # recurrent state by slot, for stateful data
-    restore_carry: Callable[[dict[str, Tensor]], Any] | None = None
+    restore_state: Callable[[dict[str, Tensor]], Any] | None = None
     now: Callable[[], float] = time.monotonic  # the time in seconds
 
 
@@ -79,16 +79,16 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     t = training
     t.budget.check()
     t.root.to(t.device).train()
-    t.root.compute_in(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
-    dropout_seed = share_seed(t.root, t.device)
+    t.root.set_activation_dtype(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
+    dropout_seed = share_dropout_seed(t.root, t.device)
     model = parallelize(t.root, t.world, t.parallel, t.reduce)
     optimizers = make_optimizers(t.root, t.optimizer, t.starts)
     checkpoint = load_newest(t.run, t.world) if resume and t.run is not None else None
     clock = Clock(t.budget, dict(checkpoint[0]["clock"]), t.now) if checkpoint else Clock(t.budget, now=t.now)
     # On a CPU prefetching gains nothing: a step uses all cores, and its batch is a small part of the work.
     gpu = t.device.type == "cuda"
-    feed = Feed(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
-    log = Log(t.run, t.world, clock, t.device, interval=t.watching.log or INTERVAL)
+    feed = Prefetcher(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
+    log = MetricsLog(t.run, t.world, clock, t.device, interval=t.watching.log or INTERVAL)
     terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
     callbacks = make_callbacks(t, clock, log, terms)
     checkpointing = Checkpointing(t, clock, feed, optimizers, callbacks)
@@ -110,7 +110,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             for callback in callbacks:
                 callback.before_step(step)
             if clock.progress(totals["tokens"], totals["flops"], 1) < 1.0:  # the seconds of this step are not known yet
-                feed.look_ahead()
+                feed.prefetch_next()
 
             accumulate_gradients(t, model, execution, dropout_seed, given, step)
             for callback in callbacks:
@@ -119,8 +119,8 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             # Most of the step is done: its seconds are known well enough for the schedule of a budget in seconds.
             seconds = agreed_seconds(t, clock)
             after = clock.progress(totals["tokens"], totals["flops"], 1, seconds - clock.used["seconds"])
-            step.lr_factor = rate_factor(t.schedule, progress, after)
-            set_rates(optimizers, step.lr_factor, progress)
+            step.lr_factor = lr_factor(t.schedule, progress, after)
+            set_lr(optimizers, step.lr_factor, progress)
             step.gradient_norm = execution.update(partial(update, t, optimizers, parameters, step, callbacks))
             clock.add(totals["tokens"], totals["flops"], seconds)
             step.last = clock.spent
@@ -140,12 +140,12 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     results: dict[str, float] = {}
     for callback in callbacks:
         results |= callback.on_end()
-    if any(map(is_shard, parameters)):
-        make_whole(t.root)
+    if any(map(is_sharded, parameters)):
+        unshard_model(t.root)
     return results | ({"evaluation_seconds": clock.evaluation} if t.evaluate else {})
 
 
-def make_callbacks(t: Training, clock: Clock, log: Log, terms: list[str]) -> list[Callback]:
+def make_callbacks(t: Training, clock: Clock, log: MetricsLog, terms: list[str]) -> list[Callback]:
     """Return the callbacks that the settings of a training ask for, in the order in which they act."""
     callbacks: list[Callback] = []
     if t.after is not None:
@@ -156,7 +156,7 @@ def make_callbacks(t: Training, clock: Clock, log: Log, terms: list[str]) -> lis
     if t.watching.spike:
         callbacks.append(SpikeGuard(t.watching.spike, t.world, skip=t.watching.on_spike == "skip"))
     if t.watching.patience:
-        callbacks.append(EarlyStopping(t.root, t.decides, t.watching.patience, clock))
+        callbacks.append(EarlyStopping(t.root, t.primary_metric, t.watching.patience, clock))
     return callbacks
 
 
@@ -177,24 +177,24 @@ class StopDropout(Callback):
     """A callback that turns dropout off for the rest of the training at the share of the budget the schedule names."""
 
     t: Training
-    execution: Eager | Graphs
+    execution: Eager | CudaGraphs
 
     def before_step(self, step: Step) -> None:
         """Turn dropout off when the time has come."""
         start = self.t.schedule.dropout
-        if start is not None and step.progress >= start and stop_dropout(self.t.root):
+        if start is not None and step.progress >= start and disable_dropout(self.t.root):
             self.execution.forget()
 
 
 @dataclass
 class Eager:
-    """Execution of steps without CUDA graphs; `Graphs` has the same methods."""
+    """Execution of steps without CUDA graphs; `CudaGraphs` has the same methods."""
 
     model: nn.Module
     device: torch.device
     world: World
 
-    def run(self, stream: int, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
+    def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         """Run the forward and backward pass of a pack, and return its loss and the scalar that was differentiated."""
         loss = self.model(joint, batch.to(self.device))
         # Replicas average their gradients, but the loss is a sum over all of them.
@@ -210,17 +210,17 @@ class Eager:
         """Do nothing: no step is recorded."""
 
 
-def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | Graphs:
+def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | CudaGraphs:
     """Compile the model if asked, and return how its steps are executed: eagerly or as CUDA graphs."""
-    for layer in (module for module in t.root.modules() if isinstance(module, Layer)):
+    for layer in (module for module in t.root.modules() if isinstance(module, TransformerLayer)):
         layer.recompute = t.recompute
     if t.compiled:
         compile_once(model)
-    if not t.graphed:
+    if not t.cuda_graphs:
         return Eager(model, t.device, t.world)
-    graphs = Graphs(model, t.device)
+    graphs = CudaGraphs(model, t.device)
     # The spike guard looks at a step before the update, on the host; without it the update can be replayed too.
-    graphs.replays_update = not t.watching.spike and make_replayable(optimizers)
+    graphs.replays_update = not t.watching.spike and make_capturable(optimizers)
     return graphs
 
 
@@ -233,19 +233,19 @@ def compile_once(model: nn.Module) -> None:
     # Fusing the row and column sums of a layer norm into one kernel was ten times slower for packs of 131,072 tokens.
     if hasattr(config.triton, "mix_order_reduction"):
         config.triton.mix_order_reduction = False
-    leave_out_of_graphs()
+    apply_compile_exclusions()
     model.compile(dynamic=False)
 
 
 def accumulate_gradients(
-    t: Training, model: nn.Module, execution: Eager | Graphs, dropout_seed: Tensor, given: StepBatches, step: Step
+    t: Training, model: nn.Module, execution: Eager | CudaGraphs, dropout_seed: Tensor, given: StepBatches, step: Step
 ) -> None:
     """Run the forward and backward passes of a step, and record their losses in it."""
     for number, (pack, batch) in enumerate(zip(given.packs, given.batches, strict=True)):
         joint = t.streams.streams[pack.stream].joint
         batch.carry = t.carry.get(pack.slot)
         reseed(dropout_seed, t.seed, step.number - 1, pack)
-        with synchronized(model, last=number == len(given.packs) - 1):
+        with gradient_sync(model, last=number == len(given.packs) - 1):
             loss, objective = execution.run(pack.stream, joint, batch, step.totals)
         step.objectives.append(objective)
         if number < len(given.real):  # the others are blank, to keep processes in step
@@ -264,7 +264,7 @@ def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str
 
 def reseed(dropout_seed: Tensor, seed: int, step: int, pack: Pack) -> None:
     """Seed the random numbers of a pack (dropout, sampling) from seed, step, and pack alone, so that runs can resume."""
-    number = int(hashed(seed, "device", step, pack.stream, pack.slot))
+    number = int(random_bits(seed, "device", step, pack.stream, pack.slot))
     seed_generators(number >> 1, dropout_seed.device)
     dropout_seed.fill_((number >> 33) & 0x7FFFFFFF)
 
@@ -294,7 +294,7 @@ def update(
     """Clip the gradients, update the parameters if all callbacks allow it, and return the gradient norm."""
     norm = step.gradient_norm = clip(parameters, t.optimizer.clip or 0.0)
     step.updated = all(callback.allow_update(step) for callback in callbacks)
-    step_optimizers(optimizers, step.updated, keep=t.graphed)
+    step_optimizers(optimizers, step.updated, keep=t.cuda_graphs)
     return norm
 
 
@@ -302,7 +302,7 @@ def clip(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
     """Scale the gradients down to a maximum norm (0: no limit), and return the norm they had."""
     parameters = [p for p in parameters if p.grad is not None]
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm if max_norm > 0 else math.inf)
-    return whole_number(norm)
+    return full_scalar(norm)
 
 
 def step_optimizers(optimizers: list[torch.optim.Optimizer], updated: bool, keep: bool) -> None:
@@ -316,17 +316,17 @@ def step_optimizers(optimizers: list[torch.optim.Optimizer], updated: bool, keep
 def evaluate(t: Training, clock: Clock) -> dict[str, float]:
     """Evaluate the model while the clock is paused, and return the metrics."""
     assert t.evaluate is not None
-    sharded = any(map(is_shard, t.root.parameters()))
+    sharded = any(map(is_sharded, t.root.parameters()))
     with clock.paused():
         metrics = t.evaluate()
         t.root.train()
         if sharded:
-            cut_again(t.root)
+            reshard_model(t.root)
     return metrics
 
 
 @torch.no_grad()
-def evaluate_loss(root: Root, joint: Joint, batches: list[Batch], device: torch.device) -> dict[str, float]:
+def evaluate_loss(root: Network, joint: JointObjective, batches: list[Batch], device: torch.device) -> dict[str, float]:
     """Return the mean of every loss term and logged value over some batches; stateful objectives carry state over them."""
     root.eval()
     carry = None
@@ -340,4 +340,4 @@ def evaluate_loss(root: Root, joint: Joint, batches: list[Batch], device: torch.
             sums[name] = sums.get(name, 0.0) + float(value)
         for term in loss.sums:
             totals[term] = totals.get(term, 0.0) + batch.counts[term]
-    return means(sums, totals)
+    return divide_by_totals(sums, totals)

@@ -14,18 +14,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pretune.models.model import Root
-from pretune.objectives.objective import Loss, means
-from pretune.runtime.atomic_io import open_to_append, write_bytes
+from pretune.models.model import Network
+from pretune.objectives.objective import Loss, divide_by_totals
+from pretune.runtime.atomic_io import open_append, write_bytes
 from pretune.runtime.devices import peak_flops
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import Bar, Silent, progress
+from pretune.runtime.progress import ProgressBar, SilentProgress, progress
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step
 from pretune.training.data_streams import Pack, describe_packs
 from pretune.training.parallel.distributed import World
-from pretune.training.parallel.fsdp_tensors import whole_number
-from pretune.training.settings import Watching
+from pretune.training.parallel.fsdp_tensors import full_scalar
+from pretune.training.settings import Monitoring
 
 METRICS = "metrics.jsonl"
 
@@ -50,7 +50,7 @@ class PendingLine:
     steps: list[tuple[int, list[Pack]]]
 
 
-def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def sum_by_name(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return the sum of the values under each name, in float32, on their device."""
     sums: dict[str, Tensor] = {}
     for part in parts:
@@ -60,7 +60,7 @@ def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return sums
 
 
-class Log:
+class MetricsLog:
     """The metrics of a run, accumulated on the device and written to metrics.jsonl without making the device wait.
 
     A line holds the mean loss of the last `interval` steps, weighted by their numbers of targets. This includes the last
@@ -98,7 +98,7 @@ class Log:
         self, losses: Sequence[Loss], totals: Mapping[str, float], terms: list[str], before: Mapping[str, float]
     ) -> None:
         """Add the losses of a step without waiting for the device; `before` is what the clock had counted before it."""
-        sums = add_up({**loss.sums, **loss.logs} for loss in losses)
+        sums = sum_by_name({**loss.sums, **loss.logs} for loss in losses)
         self.recent.append(StepLoss(sums, {term: totals[term] for term in terms}, dict(before)))
 
     def state(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Log:
     def write(self, rate: float, norm: Tensor, layers: Mapping[str, Tensor] | None = None) -> None:
         """Start to copy the numbers of a line from the device; `flush` writes the line when they have arrived."""
         clock = self.clock
-        sums = add_up(step.sums for step in self.recent)
+        sums = sum_by_name(step.sums for step in self.recent)
         terms = self.recent[0].totals if self.recent else {}
         totals = {term: sum(step.totals[term] for step in self.recent) for term in terms}
         before = self.recent[0].before if self.recent else clock.used
@@ -168,7 +168,7 @@ class Log:
         sums = dict(zip(names, numbers, strict=False))
         norms = {name: sums.pop(name) for name in names if name.startswith("gradient_norm")}
         sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._union(sums)})
-        averages = means(sums, totals)
+        averages = divide_by_totals(sums, totals)
         line |= {**averages, **norms}
         self.last |= line
         losses = [f"{name} {value:.3f}" for name, value in averages.items() if "/" not in name]
@@ -198,7 +198,7 @@ class Log:
 
     def _append(self, line: Mapping[str, float]) -> None:
         if self.path is not None:
-            with open_to_append(self.path) as file:
+            with open_append(self.path) as file:
                 file.write(json.dumps(line).encode() + b"\n")
 
 
@@ -207,10 +207,10 @@ class Logging(Callback):
 
     name: ClassVar[str] = "log"
 
-    def __init__(self, log: Log, root: Root, terms: list[str], lr: float, settings: Watching) -> None:
+    def __init__(self, log: MetricsLog, root: Network, terms: list[str], lr: float, settings: Monitoring) -> None:
         self.log, self.root, self.terms, self.lr, self.settings = log, root, terms, lr, settings
         self.layers: dict[str, Tensor] = {}  # gradient norm of each layer
-        self.bar: Bar = Silent()
+        self.bar: ProgressBar = SilentProgress()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -256,12 +256,12 @@ class Logging(Callback):
         self.log.restore(state)
 
 
-def layer_norms(root: Root) -> dict[str, Tensor]:
+def layer_norms(root: Network) -> dict[str, Tensor]:
     """Return the gradient norm of each layer group of the backbone, and of each head."""
     groups = [*root.backbone.groups(), *((name, [head]) for name, head in root.heads.items())]
     norms = {}
     for name, modules in groups:
         gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
         if gradients:
-            norms[name] = whole_number(torch.nn.utils.get_total_norm(gradients))
+            norms[name] = full_scalar(torch.nn.utils.get_total_norm(gradients))
     return norms

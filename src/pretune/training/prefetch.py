@@ -14,7 +14,7 @@ import torch
 
 from pretune.packed import Batch
 from pretune.training.budget import Clock
-from pretune.training.data_streams import Pack, Streams
+from pretune.training.data_streams import DataStreams, Pack
 from pretune.training.parallel.distributed import World
 
 
@@ -32,13 +32,13 @@ class StepBatches:
         return self.batches[: len(self.batches) - self.spare]
 
 
-class Feed:
+class Prefetcher:
     """An iterator over the batches of steps, which builds the next ones in a thread if `ahead` is set.
 
     As a context manager it resets the streams, on exit, to the first step that was not taken.
     """
 
-    def __init__(self, streams: Streams, world: World, clock: Clock, *, ahead: bool, pinned: bool) -> None:
+    def __init__(self, streams: DataStreams, world: World, clock: Clock, *, ahead: bool, pinned: bool) -> None:
         self.streams, self.world, self.pinned = streams, world, pinned
         self.made: Future[StepBatches] | None = None
         self.thread: ThreadPoolExecutor | None = None
@@ -55,7 +55,7 @@ class Feed:
         self._record(clock)
         return step
 
-    def look_ahead(self) -> None:
+    def prefetch_next(self) -> None:
         """Start to build the batches of the next step, if there is a thread for it."""
         if self.thread is not None:
             self.made = self.thread.submit(self._make)
@@ -69,7 +69,7 @@ class Feed:
         self.streams.restore(state["positions"])
         self._record(Clock(clock.budget, state["known"]))
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:

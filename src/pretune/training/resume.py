@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step
-from pretune.training.checkpoints import Saver, optimizer_tensors, restore_optimizers, restore_parameters
+from pretune.training.checkpoints import CheckpointWriter, optimizer_tensors, restore_optimizers, restore_parameters
 from pretune.training.interrupts import Stopped, stop_signals
-from pretune.training.prefetch import Feed
+from pretune.training.prefetch import Prefetcher
 
 if TYPE_CHECKING:
     from pretune.training.loop import Training
@@ -31,14 +31,14 @@ class Checkpointing(Callback):
 
     t: Training
     clock: Clock
-    feed: Feed
+    feed: Prefetcher
     optimizers: list[torch.optim.Optimizer]
     callbacks: Sequence[Callback]  # whose states are saved too
-    saver: Saver | None = field(init=False)
+    saver: CheckpointWriter | None = field(init=False)
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.saver = Saver(self.t.run, self.t.world, self.t.watching.keep or 2) if self.t.run else None
+        self.saver = CheckpointWriter(self.t.run, self.t.world, self.t.watching.keep or 2) if self.t.run else None
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -68,7 +68,7 @@ class Checkpointing(Callback):
                 self.saver.finish()
             raise Stopped
 
-    def save(self, saver: Saver) -> None:
+    def save(self, saver: CheckpointWriter) -> None:
         """Start to write a checkpoint in the background."""
         state: dict[str, Any] = {"clock": dict(self.clock.used), "feed": self.feed.state(), "log": {}, "guard": {}}
         shared = {"root": self.t.root.tensors(), "optimizer": optimizer_tensors(self.t.root, self.optimizers)}
@@ -98,6 +98,6 @@ class Checkpointing(Callback):
             slot, _, key = name.partition("/")
             if int(slot) % t.world.size == t.world.rank:  # packs are assigned to processes in the same way
                 slots.setdefault(int(slot), {})[key] = tensor.to(t.device, copy=True)
-        if t.restore_carry is not None:
-            t.carry = {slot: t.restore_carry(recurrent) for slot, recurrent in slots.items()}
-        say(f"resuming from step {state['step']}")
+        if t.restore_state is not None:
+            t.carry = {slot: t.restore_state(recurrent) for slot, recurrent in slots.items()}
+        log_info(f"resuming from step {state['step']}")

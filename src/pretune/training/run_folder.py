@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pretune.models.model_card import CONFIG, History, write_card
+from pretune.models.model_card import CONFIG, TrainingHistory, write_card
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.output_paths import RECIPE as RECIPE
@@ -68,12 +68,12 @@ class Run:
         return (self.folder / RESULTS).is_file()
 
     @property
-    def history(self) -> History:
+    def history(self) -> TrainingHistory:
         """The recipe, results, and date of the run, for the model card."""
         verb = re.match(r"# pretune (\w+)", read_text(self.folder / RECIPE))
         path = self.folder / ENVIRONMENT
         known = read_mapping(path, "the environment of a run") if path.is_file() else {}
-        return History(verb[1] if verb else "", self.recipe, self.results, str(known.get("date", "")))
+        return TrainingHistory(verb[1] if verb else "", self.recipe, self.results, str(known.get("date", "")))
 
     def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
         """Return a prediction for each text, with a model trained for a task; `pairs` are second texts."""
@@ -122,16 +122,16 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
     """Create a run folder, or check that its run can be resumed; return whether there is a checkpoint to resume from."""
     if check_run(folder, resume):
-        check_same(folder, recipe)
+        check_same_recipe(folder, recipe)
         return bool(list_checkpoints(folder))
-    rewrite_recipe(
+    write_run_recipe(
         folder, verb, recipe
     )  # first, because it is what makes a folder a run, even if the process is killed
     write_json(folder / ENVIRONMENT, environment())
     return False
 
 
-def check_same(folder: Path, recipe: Mapping[str, Any]) -> None:
+def check_same_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
     """Raise an error if the run in a folder has a different recipe."""
     if not (folder / RECIPE).is_file():
         return
@@ -146,7 +146,7 @@ def check_same(folder: Path, recipe: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def new_run(folder: Path, new: bool) -> Iterator[None]:
+def remove_if_refused(folder: Path, new: bool) -> Iterator[None]:
     """Remove a new run folder if the input is refused before training starts, so that the name is free again.
 
     Finished shards of a store are kept, because the same command can continue from them.
@@ -160,7 +160,7 @@ def new_run(folder: Path, new: bool) -> Iterator[None]:
         raise
 
 
-def rewrite_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
+def write_run_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
     """Write the recipe that reproduces a run; a run that is part of a larger job has the recipe of that job."""
     comment = f"# pretune {verb} --recipe {RECIPE} --out FOLDER does this again\n"
     write_bytes(folder / RECIPE, (comment + write_recipe(json.loads(json.dumps(recipe)))).encode())

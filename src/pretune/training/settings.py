@@ -1,6 +1,6 @@
 """The sections of a training recipe: budget, optimizer, schedule, batches, and monitoring.
 
-A key that is not set is None; `fill` takes it from the preset, then from DEFAULTS.
+A key that is not set is None; `resolve_section` takes it from the preset, then from DEFAULTS.
 """
 
 from __future__ import annotations
@@ -9,12 +9,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
-from pretune.runtime.errors import PretuneError, if_option, nearest, quote
-from pretune.runtime.parsing import as_tuples, conform
-from pretune.runtime.recipe import Section
-from pretune.runtime.value_ranges import BELOW_1, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
+from pretune.runtime.errors import PretuneError, if_option, quote, suggest
+from pretune.runtime.parsing import as_tuples, validate_schema
+from pretune.runtime.recipe import RecipeSection
+from pretune.runtime.value_ranges import (
+    COUNT,
+    FRACTION,
+    FRACTION_BELOW_1,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Interval,
+    check_number,
+)
 
-Any_ = TypeVar("Any_", bound=Section)
+Any_ = TypeVar("Any_", bound=RecipeSection)
 
 
 RECIPE_KEYS = {
@@ -22,11 +30,11 @@ RECIPE_KEYS = {
     "Optimizer": "optimizer",
     "Schedule": "schedule",
     "Batching": "batch",
-    "Watching": "watching",
+    "Monitoring": "watching",
 }
 
 
-def check_numbers(section: Section, **intervals: Interval) -> None:
+def check_numbers(section: RecipeSection, **intervals: Interval) -> None:
     """Raise an error if a number of a section, or one in a tuple, is outside its interval."""
     for name, within in intervals.items():
         value = getattr(section, name)
@@ -39,7 +47,7 @@ def _help(text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Budget(Section):
+class Budget(RecipeSection):
     """The limits of a training; it ends when the first one is reached.
 
     >>> Budget(seconds=900)
@@ -71,7 +79,7 @@ class Budget(Section):
 
 
 @dataclass(frozen=True)
-class Optimizer(Section):
+class Optimizer(RecipeSection):
     """The optimizer and its settings; `muon` is for hidden matrices, and AdamW updates all other parameters."""
 
     name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = None
@@ -93,22 +101,22 @@ class Optimizer(Section):
         check_numbers(
             self,
             lr=POSITIVE,
-            betas=BELOW_1,
+            betas=FRACTION_BELOW_1,
             eps=NOT_NEGATIVE,
             decay=NOT_NEGATIVE,
             clip=NOT_NEGATIVE,
             matrix_lr=POSITIVE,
-            momentum=BELOW_1,
+            momentum=FRACTION_BELOW_1,
             layer_decay=Interval(0, 1, above=True),
             head_factor=POSITIVE,
-            ema=BELOW_1,
+            ema=FRACTION_BELOW_1,
             average=Interval(0, 1, above=True),
             meant_for=COUNT,
         )
 
 
 @dataclass(frozen=True)
-class Schedule(Section):
+class Schedule(RecipeSection):
     """The learning rate schedule over the budget, whether that counts steps, tokens, FLOPs, or seconds."""
 
     kind: Literal["linear", "cosine", "constant", "inverse-sqrt", "triangular", "one-cycle", "stable"] | None = None
@@ -118,11 +126,11 @@ class Schedule(Section):
     dropout: float | None = None  # share of the budget after which dropout is turned off (ALBERT)
 
     def __post_init__(self) -> None:
-        check_numbers(self, warmup=SHARE, final=SHARE, decay=SHARE, dropout=SHARE)
+        check_numbers(self, warmup=FRACTION, final=FRACTION, decay=FRACTION, dropout=FRACTION)
 
 
 @dataclass(frozen=True)
-class Batching(Section):
+class Batching(RecipeSection):
     """The sizes of batches and sequences."""
 
     tokens: int | None = None  # per step
@@ -137,7 +145,7 @@ class Batching(Section):
     exponent: float | None = None  # languages are sampled by their share of the text to this power
 
     def __post_init__(self) -> None:
-        check_numbers(self, tokens=COUNT, length=COUNT, pack=COUNT, sequences=COUNT, ramp=SHARE)
+        check_numbers(self, tokens=COUNT, length=COUNT, pack=COUNT, sequences=COUNT, ramp=FRACTION)
         for share, length in self.stages or ():
             if share not in Interval(0, 1, above=True) or length not in COUNT:
                 raise PretuneError(
@@ -152,7 +160,7 @@ class Batching(Section):
 
 
 @dataclass(frozen=True)
-class Watching(Section):
+class Monitoring(RecipeSection):
     """The settings for logging, evaluation, checkpoints, spike detection, and early stopping."""
 
     log: int | None = None  # steps between log lines
@@ -171,7 +179,7 @@ class Watching(Section):
             self,
             log=COUNT,
             evaluate=Interval(0, 1e12),
-            held_out=BELOW_1,
+            held_out=FRACTION_BELOW_1,
             packs=COUNT,
             save=Interval(0, 1e12),
             keep=COUNT,
@@ -180,12 +188,12 @@ class Watching(Section):
         )
 
 
-DEFAULTS: dict[type[Section], Section] = {
+DEFAULTS: dict[type[RecipeSection], RecipeSection] = {
     Budget: Budget(),
     Optimizer: Optimizer("adamw", 1e-4, (0.9, 0.999), 1e-6, 0.01, 1.0, 0.02),
     Schedule: Schedule("linear", 0.1, 0.0, 0.2),
     Batching: Batching(tokens=8192, length=128, pack=16384, exponent=0.7),
-    Watching: Watching(log=10, evaluate=0, held_out=0.01, packs=16, save=100, keep=2),
+    Monitoring: Monitoring(log=10, evaluate=0, held_out=0.01, packs=16, save=100, keep=2),
 }
 
 
@@ -193,7 +201,7 @@ COUPLED = ("adam", "sgd", "asgd")  # weight decay is part of the gradient
 ADAPTIVE = ("adamw", "adam", "radam", "lamb", "muon")  # muon uses AdamW for all but hidden matrices
 
 # Keys that apply only to some kinds of optimizer or schedule: section → (key of the kind, key → kinds).
-BY_KIND: dict[type[Section], tuple[str, dict[str, tuple[str, ...]]]] = {
+BY_KIND: dict[type[RecipeSection], tuple[str, dict[str, tuple[str, ...]]]] = {
     Optimizer: (
         "name",
         {"betas": ADAPTIVE, "eps": ADAPTIVE, "momentum": ("muon", "sgd"), "matrix_lr": ("muon",)},
@@ -204,22 +212,22 @@ BY_KIND: dict[type[Section], tuple[str, dict[str, tuple[str, ...]]]] = {
     ),
 }
 # Keys that apply only if another one is set: section → key → the other one.
-NEEDS: dict[type[Section], dict[str, str]] = {
-    Watching: {"on_spike": "spike", "packs": "held_out", "evaluate": "held_out"},
+NEEDS: dict[type[RecipeSection], dict[str, str]] = {
+    Monitoring: {"on_spike": "spike", "packs": "held_out", "evaluate": "held_out"},
 }
 # Keys that apply only to training on running text, and those that apply only to training on labeled rows.
-ON_TEXT: dict[type[Section], tuple[str, ...]] = {
+ON_TEXT: dict[type[RecipeSection], tuple[str, ...]] = {
     Batching: ("tokens", "pack", "stages", "ramp", "exponent"),
-    Watching: ("held_out", "packs"),
+    Monitoring: ("held_out", "packs"),
 }
-ON_ROWS: dict[type[Section], tuple[str, ...]] = {Batching: ("sequences",), Watching: ("patience",)}
+ON_ROWS: dict[type[RecipeSection], tuple[str, ...]] = {Batching: ("sequences",), Monitoring: ("patience",)}
 
 
-def fill(
+def resolve_section(
     section: type[Any_],
     given: Any_ | None,
     preset: dict[str, Any] | None = None,
-    without: Mapping[type[Section], tuple[str, ...]] | None = None,
+    without: Mapping[type[RecipeSection], tuple[str, ...]] | None = None,
 ) -> Any_:
     """Fill a section with the given values, then the preset's, then the defaults.
 
@@ -229,7 +237,7 @@ def fill(
     if section is Batching and given is not None and given.length and given.stages:  # type: ignore[attr-defined]
         raise PretuneError("batch.length and batch.stages both set the sequence length; remove one of them")
     filled: Any = DEFAULTS[section]
-    for source in (typed(section, preset or {}), asdict(given) if given is not None else {}):  # type: ignore[call-overload]
+    for source in (convert_values(section, preset or {}), asdict(given) if given is not None else {}):  # type: ignore[call-overload]
         known = {key: value for key, value in source.items() if value is not None}
         if section is Budget and known:
             filled = Budget()  # a given limit replaces the preset's, even if it counts something else
@@ -243,14 +251,14 @@ def fill(
     return replace(filled, **dict.fromkeys((without or {}).get(section, ())))
 
 
-def typed(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
+def convert_values(section: type[RecipeSection], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a preset's values of a section, converted to the types the section declares."""
     hints = get_type_hints(section)
     types = {key.name: hints[key.name] for key in fields(section)}  # type: ignore[arg-type]
     name = RECIPE_KEYS[section.__name__]
     for key in values.keys() - types.keys():
-        raise PretuneError(f"{name} has no key {quote(key)}; {nearest(key, types)}")
-    return {key: conform(as_tuples(value), types[key], f"{name}.{key}") for key, value in values.items()}
+        raise PretuneError(f"{name} has no key {quote(key)}; {suggest(key, types)}")
+    return {key: validate_schema(as_tuples(value), types[key], f"{name}.{key}") for key, value in values.items()}
 
 
 def _applicable(filled: Any_, given: set[str]) -> Any_:
@@ -274,7 +282,7 @@ def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields of a job as a recipe: sections without unset keys, and `from_` as `from`."""
     content = {}
     for key, value in asdict(plan).items():
-        if isinstance(getattr(plan, key), Section):
+        if isinstance(getattr(plan, key), RecipeSection):
             value = {name: item for name, item in value.items() if item is not None}
         if key not in leave_out and value is not None:
             content[key.rstrip("_")] = value

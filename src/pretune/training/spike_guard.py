@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.training.callbacks import Callback, Step
 from pretune.training.data_streams import describe_packs
 from pretune.training.parallel.distributed import World
@@ -48,7 +48,7 @@ class SpikeGuard(Callback):
         problem, packs = f"step {step.number}: {spike}", describe_packs(step.packs)
         if not self.skip:
             raise PretuneError(f"{problem} ({packs}); lower the learning rate, or set watching.on_spike=skip")
-        say(f"{problem}; the step is skipped ({packs})")
+        log_info(f"{problem}; the step is skipped ({packs})")
         return False
 
     def find_spike(self, loss: float, norm: float) -> str | None:

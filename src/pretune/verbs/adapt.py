@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretune.runtime.output_paths import run_folder
+from pretune.runtime.output_paths import check_run_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import DATA_RULES, LANGUAGE_RULE, NO_ROW_KEYS
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
     from pretune.text.store.store import Store
-    from pretune.training.jobs.adapting import Adapted
+    from pretune.training.jobs.adapting import AdaptationResult
 
 
-@verb(NO_ROW_KEYS, LANGUAGE_RULE, *DATA_RULES, out=run_folder)
+@verb(NO_ROW_KEYS, LANGUAGE_RULE, *DATA_RULES, out=check_run_folder)
 def adapt(
     model: opt.Model,
     data: Store | Sequence[str | Path] | str | Path,
@@ -37,7 +37,7 @@ def adapt(
     resume: opt.Resume = False,
     device: opt.Device = None,
     partial: opt.Partial = False,
-) -> Adapted:
+) -> AdaptationResult:
     """Continue pretraining a model on your own text, and compare it with the original.
 
     Some documents (or passages, if there are few documents) are held out; the loss on them and predictions for masked words are
@@ -60,13 +60,15 @@ def adapt(
 
     from pretune.models.references import find_folder
     from pretune.training.jobs import adapting, pretraining_settings
-    from pretune.training.run_folder import check_same
+    from pretune.training.run_folder import check_same_recipe
     from pretune.verbs.shared_inputs import job_options, store_and_paths
 
     reference = os.fspath(model)
     folder = str(find_folder(reference))  # refuses a preset, which has no weights to continue from
     store, paths = store_and_paths(data)
-    given = job_options(pretraining_settings.Plan, locals()) | {"tokenizer": folder}
-    plan = pretraining_settings.make_plan(reference, paths, out, given, seed, device, adapting.usual_settings(budget))
-    check_same(plan.out, plan.recipe())
+    given = job_options(pretraining_settings.PretrainingJob, locals()) | {"tokenizer": folder}
+    plan = pretraining_settings.resolve_pretraining(
+        reference, paths, out, given, seed, device, adapting.default_settings(budget)
+    )
+    check_same_recipe(plan.out, plan.recipe())
     return adapting.adapt(plan, store, resume)

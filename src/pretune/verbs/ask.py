@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pretune.runtime.output_paths import new_file
+from pretune.runtime.output_paths import check_new_file
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import reads_files, writes_cells
-from pretune.verbs.results import Rows
+from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import only, verb
 
 
@@ -25,7 +25,7 @@ from pretune.verbs.verb import only, verb
     only("calibrate", where="with --answers", when=lambda o: bool(o.answers)),
     only("tokens", where="without --answers, to generated answers", when=lambda o: not o.answers),
     only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
-    out=new_file,
+    out=check_new_file,
 )
 def ask(
     model: opt.Model,
@@ -44,7 +44,7 @@ def ask(
     out: str | Path | None = None,
     safe_csv: opt.SafeCsv = False,
     partial: opt.Partial = False,
-) -> Rows:
+) -> ResultTable:
     """Prompt a pretrained language model with a cloze template: zero-shot, one-shot, or few-shot.
 
     A masked language model chooses among single words; a generative model ranks answers of any length, or generates one.
@@ -82,20 +82,20 @@ def ask(
     import os
     from contextlib import ExitStack
 
-    from pretune.inference.ask import Question, in_order, judge, make_asker
-    from pretune.inference.predict import texts_as_part
-    from pretune.inference.prediction_table import Beside, files_as_parts
+    from pretune.inference.ask import ClozeQuestion, load_cloze_predictor, score_answers, shuffle_examples
+    from pretune.inference.predict import texts_as_excerpt
+    from pretune.inference.prediction_table import PredictionColumns, read_file_excerpts
     from pretune.runtime.errors import PretuneError
-    from pretune.text.corpus.table_writer import check_suffix, table_writer
-    from pretune.text.examples.few_shot import draw_shots, draw_some
-    from pretune.text.examples.labeled import Labeled, read_labeled
+    from pretune.text.corpus.table_writer import check_table_suffix, table_writer
+    from pretune.text.examples.few_shot import sample_examples, sample_per_class
+    from pretune.text.examples.labeled import LabeledRows, read_labeled
     from pretune.verbs.shared_inputs import split_files
 
     files, texts = split_files(inputs)
     if not files and not texts:
         raise PretuneError("there is nothing to ask about; give texts or files")
     if out is not None:
-        check_suffix(out)
+        check_table_suffix(out)
         if Path(out).resolve() in {file.resolve() for file in files}:
             raise PretuneError(f"{out}: --out is also an input file; choose another --out")
     columns = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name}
@@ -106,18 +106,26 @@ def ask(
     shown = None
     if examples is not None:
         found = read_labeled(examples, columns)
-        shown = in_order((draw_shots if labels else draw_some)(found, shots, seed), seed)
-    answer = make_asker(os.fspath(model), Question(cloze, labels, words, shown, calibrate, tokens), partial)
+        shown = shuffle_examples((sample_per_class if labels else sample_examples)(found, shots, seed), seed)
+    answer = load_cloze_predictor(
+        os.fspath(model), ClozeQuestion(cloze, labels, words, shown, calibrate, tokens), partial
+    )
     judged = bool(files and label)
     if not files:
         columns = {"text": "text"}
     elif not judged:
         columns.pop("label", None)
-    beside, kept, said, expected, rows = Beside(False, nested=out is None), list[Any](), list[Any](), list[str](), 0
-    asked: Labeled | None = None
+    beside, kept, said, expected, rows = (
+        PredictionColumns(False, nested=out is None),
+        list[Any](),
+        list[Any](),
+        list[str](),
+        0,
+    )
+    asked: LabeledRows | None = None
     with ExitStack() as stack:
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out, safe=safe_csv))
-        for part in files_as_parts(files) if files else [texts_as_part(texts)]:
+        for part in read_file_excerpts(files) if files else [texts_as_excerpt(texts)]:
             # Columns are inferred from the first rows of a file.
             asked = read_labeled(part, asked.columns if asked and asked.file == part.file else columns, labels=judged)
             given = answer(asked)
@@ -125,7 +133,7 @@ def ask(
             rows += len(asked)
             if judged:
                 said, expected = said + given, expected + (asked.labels or [])
-    facts = judge(said, expected, labels) if judged else {}
+    facts = score_answers(said, expected, labels) if judged else {}
     if out is not None:
-        return Rows("written", [{"file": str(out), "rows": rows}], facts=facts)
-    return Rows("answers", kept, hidden=("probabilities",), facts=facts)
+        return ResultTable("written", [{"file": str(out), "rows": rows}], facts=facts)
+    return ResultTable("answers", kept, hidden=("probabilities",), facts=facts)

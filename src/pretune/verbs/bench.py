@@ -13,7 +13,7 @@ SECONDS = 0.5  # of measurement per size
 
 
 @dataclass(frozen=True)
-class Bench:
+class DeviceBenchmark:
     """Measured peak throughput and memory bandwidth of a device."""
 
     device: str
@@ -39,7 +39,7 @@ class Bench:
 
 
 @verb()
-def bench_device(device: opt.Device = None) -> Bench:
+def bench_device(device: opt.Device = None) -> DeviceBenchmark:
     """Measure the matrix-multiplication throughput and memory bandwidth of a device.
 
     Training reports its model FLOPs utilization relative to this peak.
@@ -51,7 +51,7 @@ def bench_device(device: opt.Device = None) -> Bench:
     """
     import torch
 
-    from pretune.runtime.devices import choose_device, device_name, remember_peak
+    from pretune.runtime.devices import choose_device, device_name, save_peak_flops
     from pretune.runtime.progress import progress
 
     where = choose_device(device)
@@ -66,8 +66,8 @@ def bench_device(device: opt.Device = None) -> Bench:
         block = torch.empty((1 << 30 if where.type == "cuda" else 1 << 28) // 4, device=where)
         target = torch.empty_like(block)
         bandwidth = 2 * block.nbytes / _seconds(lambda: target.copy_(block), where)
-    result = Bench(device_name(where), str(kind).removeprefix("torch."), speeds, bandwidth)
-    remember_peak(where, result.peak)
+    result = DeviceBenchmark(device_name(where), str(kind).removeprefix("torch."), speeds, bandwidth)
+    save_peak_flops(where, result.peak)
     return result
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretune.runtime.output_paths import new_folder
+from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS
 from pretune.verbs.verb import only, verb
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     ),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
-    out=new_folder,
+    out=check_new_folder,
 )
 def compress(
     model: opt.FineTuned,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pretune.runtime.output_paths import new_folder
+from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import EPOCHS_RULE, ROW_KEYS, TEXT_KEYS, reading_rules
 from pretune.verbs.verb import Options, only, verb
@@ -22,10 +22,10 @@ def uses_predictions(o: Options) -> bool:
 
 def has_probabilities(o: Options) -> bool:
     """Return whether the teacher predicts probabilities, of tokens or of classes."""
-    from pretune.inference.predict import task_of
-    from pretune.verbs.shared_inputs import split_runs
+    from pretune.inference.predict import find_task
+    from pretune.verbs.shared_inputs import split_models
 
-    return bool(o.data) or task_of(split_runs(o.teacher, [])[0][0])[1].name not in ("regress", "generate")
+    return bool(o.data) or find_task(split_models(o.teacher, [])[0][0])[1].name not in ("regress", "generate")
 
 
 @verb(
@@ -43,7 +43,7 @@ def has_probabilities(o: Options) -> bool:
     ),
     only("temperature", "loss", where="to teachers that classify or predict tokens", when=has_probabilities),
     EPOCHS_RULE,
-    out=new_folder,
+    out=check_new_folder,
 )  # fmt: skip
 def distill(
     teacher: opt.Models,
@@ -132,8 +132,8 @@ def distill(
     >>> distill("runs/task", student="layers=6", train="train.csv", match="100*hidden(skip)", out="runs/half")  # doctest: +SKIP
     """
     from pretune.compression.distillation import DistillationJob, run_distillation
-    from pretune.verbs.shared_inputs import compression_options, one_or_more, split_runs
+    from pretune.verbs.shared_inputs import as_path_list, compression_options, split_models
 
     given = compression_options(DistillationJob, locals())
-    given |= {"data": one_or_more(data), "loss_weights": dict(loss_weights or {})}
-    return run_distillation(DistillationJob(**given, teachers=split_runs(teacher, [])[0]))
+    given |= {"data": as_path_list(data), "loss_weights": dict(loss_weights or {})}
+    return run_distillation(DistillationJob(**given, teachers=split_models(teacher, [])[0]))

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.runtime.output_paths import folder_of
+from pretune.runtime.output_paths import check_resumable_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS, reading_rules
-from pretune.verbs.results import Facts, Rows
+from pretune.verbs.results import ResultSummary, ResultTable
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ FINETUNING = ("strategy", *BY_BUDGET, "scratch", "deterministic")  # options of 
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class SuiteResult:
     """The result of evaluating a model on a suite, and its folder."""
 
     evaluation: Evaluation
@@ -64,7 +64,7 @@ def in_several_languages(o: Options) -> bool:
     only("language", where="to suites whose tasks have files in several languages", when=in_several_languages),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
-    out=folder_of("suite.json", "an evaluation"),
+    out=check_resumable_folder("suite.json", "an evaluation"),
 )  # fmt: skip
 def evaluate(
     model: opt.Model,
@@ -98,7 +98,7 @@ def evaluate(
     device: opt.Device = None,
     devices: opt.Devices = 1,
     partial: opt.Partial = False,
-) -> Evaluated | Facts:
+) -> SuiteResult | ResultSummary:
     """Evaluate a model on a benchmark suite, or its perplexity on texts.
 
     With --suite, fine-tune the model with several seeds on each task whose official files are in --data, and score it with the
@@ -151,18 +151,20 @@ def evaluate(
     import os
 
     from pretune.runtime.errors import PretuneError
-    from pretune.runtime.progress import say
+    from pretune.runtime.progress import log_info
 
     if suite is None:
-        from pretune.evaluation.language_modeling import Reading, evaluate_language
-        from pretune.inference.likelihood import Scorer
+        from pretune.evaluation.language_modeling import ReadingOptions, evaluate_language
+        from pretune.inference.likelihood import LikelihoodScorer
 
-        scorer = Scorer.load(os.fspath(model), device, partial)
+        scorer = LikelihoodScorer.load(os.fspath(model), device, partial)
         columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
-        return Facts(evaluate_language(scorer, data, Reading(length, stride, limit, layout, errors), columns))
+        return ResultSummary(
+            evaluate_language(scorer, data, ReadingOptions(length, stride, limit, layout, errors), columns)
+        )
     from pretune.evaluation.suite import find_suite
     from pretune.evaluation.suite_report import write_report
-    from pretune.evaluation.suite_runner import Request, evaluate_suite
+    from pretune.evaluation.suite_runner import EvaluationJob, evaluate_suite
 
     if out is None:
         raise PretuneError("--suite needs a folder for the evaluation; name one with --out")
@@ -179,7 +181,7 @@ def evaluate(
     arguments = dict(locals())
     settings = {name: arguments[name] for name in (*FINETUNING, "partial")}
     chosen = find_suite(suite, language).chosen(list(tasks))
-    request = Request(
+    request = EvaluationJob(
         os.fspath(model),
         chosen,
         Path(folders[0]),
@@ -194,12 +196,12 @@ def evaluate(
         devices,
     )
     evaluation = evaluate_suite(request)
-    say(f"report: {write_report(evaluation, Path(out))}")
-    return Evaluated(evaluation, Path(out))
+    log_info(f"report: {write_report(evaluation, Path(out))}")
+    return SuiteResult(evaluation, Path(out))
 
 
 @verb()
-def compare(first: str | Path, second: str | Path) -> Rows:
+def compare(first: str | Path, second: str | Path) -> ResultTable:
     """Test whether one model is better than another, by a paired bootstrap over examples and seeds of two evaluations.
 
     Parameters
@@ -216,11 +218,13 @@ def compare(first: str | Path, second: str | Path) -> Rows:
     """
     from pretune.evaluation.comparison import compare_evaluations
 
-    return Rows("differences", compare_evaluations(Path(first), Path(second)))
+    return ResultTable("differences", compare_evaluations(Path(first), Path(second)))
 
 
 @verb()
-def contamination(store: opt.Store, *, suite: str, data: str | Path, tasks: opt.Tasks = (), words: int = 13) -> Rows:
+def contamination(
+    store: opt.Store, *, suite: str, data: str | Path, tasks: opt.Tasks = (), words: int = 13
+) -> ResultTable:
     """Measure how much of a suite's dev and test files occurs in a pretraining store, by shared n-grams of words.
 
     Parameters
@@ -239,7 +243,7 @@ def contamination(store: opt.Store, *, suite: str, data: str | Path, tasks: opt.
     >>> contamination("store/", suite="glue", data="glue/")[0]["share"]  # doctest: +SKIP
     0.003
     """
-    from pretune.evaluation.contamination import FEWEST, overlap, read_splits
+    from pretune.evaluation.contamination import FEWEST, ngram_overlap, read_splits
     from pretune.evaluation.suite import find_suite
     from pretune.runtime.errors import PretuneError
     from pretune.text.store.store import Store
@@ -252,4 +256,4 @@ def contamination(store: opt.Store, *, suite: str, data: str | Path, tasks: opt.
     if not splits:
         raise PretuneError(f"{data}: this folder has no dev or test file of {suite}")
     opened = store if isinstance(store, Store) else Store(store)
-    return Rows("overlap", overlap(opened, splits, words), hidden=("first",))
+    return ResultTable("overlap", ngram_overlap(opened, splits, words), hidden=("first",))

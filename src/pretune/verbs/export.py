@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pretune.runtime.output_paths import new_folder
+from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
-from pretune.verbs.results import Facts
+from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import only, verb
 
 
@@ -28,7 +28,7 @@ from pretune.verbs.verb import only, verb
         when=lambda o: o.to in (None, "sentence-transformers"),
     ),
     only("new_positions", where="with --longer", when=lambda o: o.longer is not None),
-    out=new_folder,
+    out=check_new_folder,
 )
 def export(
     model: opt.Model,
@@ -46,7 +46,7 @@ def export(
     longer: int | None = None,
     new_positions: Literal["copy", "interpolate"] = "copy",
     partial: opt.Partial = False,
-) -> Facts:
+) -> ResultSummary:
     """Export a model to a folder for transformers, sentence-transformers, or ONNX Runtime, with a model card.
 
     The vocabulary can be replaced and the maximum length extended on the way; continue from the new folder with adapt, pretrain, or
@@ -88,20 +88,20 @@ def export(
 
     import torch
 
-    from pretune.models.adapt_vocabulary import lengthen
-    from pretune.models.adapt_vocabulary import match_vocabulary as match
-    from pretune.models.hf_config import LENGTH
+    from pretune.models.adapt_vocabulary import extend_positions
+    from pretune.models.adapt_vocabulary import replace_vocabulary as match
+    from pretune.models.hf_config import DEFAULT_MAX_LENGTH
     from pretune.models.loading import load
     from pretune.models.model_card import write_card
     from pretune.models.references import find_folder
-    from pretune.models.weights import read_size
+    from pretune.models.weights import parse_size
     from pretune.objectives import Task
     from pretune.runtime.errors import PretuneError
     from pretune.text.tokenizers.tokenizer import Tokenizer
 
     out, reference = Path(out), os.fspath(model)
     source = Path(reference) if Path(reference).is_dir() else find_folder(reference)
-    size = read_size(shard_size) if shard_size is not None else None
+    size = parse_size(shard_size) if shard_size is not None else None
     tokenizer = Tokenizer.load(match_vocabulary) if match_vocabulary is not None else None
     loaded = load(reference, partial=partial)
     if to is None:
@@ -126,26 +126,26 @@ def export(
     if tokenizer is not None:
         loaded, report["vocabulary"] = match(loaded, tokenizer)
     if longer is not None:
-        loaded, report["positions"] = lengthen(loaded, longer, new_positions)
+        loaded, report["positions"] = extend_positions(loaded, longer, new_positions)
     if max_length is not None:
-        least, most = loaded.family.template.overhead(pair=False) + 1, loaded.backbone.longest or max_length
+        least, most = loaded.family.template.num_special_tokens(pair=False) + 1, loaded.backbone.longest or max_length
         if not least <= max_length <= most:
             raise PretuneError(
                 f"--max-length {max_length}: choose a length from {least} to {most} tokens for {reference}"
             )
         loaded.max_length = max_length
     if to == "onnx":
-        from pretune.models.checkpoint_heads import trained_for
+        from pretune.models.checkpoint_heads import stored_objectives
         from pretune.models.onnx_export import export_graph
 
-        trained = trained_for(reference)
+        trained = stored_objectives(reference)
         parts = trained.objectives if trained is not None else []
         tasks = [part for part in parts if isinstance(part, Task) and part.name in loaded.root.heads]
         facts = export_graph(loaded, out, tasks)
         write_card(
             out, history(source, whole=not report and head is None), exported=True, source=source, license=license
         )
-        return Facts({**facts, "files": sorted(file.name for file in out.iterdir()), **report})
+        return ResultSummary({**facts, "files": sorted(file.name for file in out.iterdir()), **report})
     kind = getattr(torch, dtype)
     name = loaded.export(out, kind, compute=kind, shard=size, companions=not loaded.untrained)
     its = {head for names, kind in loaded.family.classes.items() if kind == name for head in names}
@@ -156,14 +156,14 @@ def export(
     facts = {"folder": str(out), "layout": to, "class": name}
     if loaded.embedding_head is not None:
         facts |= loaded.embedding_head[1].embedding.describe(loaded.backbone.width)
-        facts["max_length"] = loaded.longest or LENGTH
+        facts["max_length"] = loaded.longest or DEFAULT_MAX_LENGTH
     facts |= {
         "parameters": sum(p.numel() for p in loaded.root.parameters()),
         "dtype": dtype,
         "files": sorted(file.name for file in out.iterdir()),
     }
     facts |= {"no_place_for": left} if left else {}
-    return Facts({**facts, **({"left_random": loaded.untrained} if loaded.untrained else {}), **report})
+    return ResultSummary({**facts, **({"left_random": loaded.untrained} if loaded.untrained else {}), **report})
 
 
 def history(source: Path, whole: bool) -> Any:
@@ -188,13 +188,15 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
 
     from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
     from pretune.objectives.tasks.contrast import Contrast
-    from pretune.objectives.tasks.layer_features import OnHead
+    from pretune.objectives.tasks.layer_features import LayerFeaturesHead
     from pretune.runtime.errors import PretuneError
 
     name, own = model.embedding_head or ("", None)
     if head is not None and head != name:
         raise PretuneError(f"--head {head}: sentence-transformers folders have no such head; use --to hf")
-    if any(isinstance(h, OnHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()):
+    if any(
+        isinstance(h, LayerFeaturesHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()
+    ):
         raise PretuneError(
             f"{reference}: {model.objective} uses several layers, which sentence-transformers does not support"
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.runtime.output_paths import run_folder
+from pretune.runtime.output_paths import check_run_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import EPOCHS_RULE, NO_TEXT_KEYS, PARTIAL_RULE, TOKENIZER_RULE, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def several_tasks(o: Options) -> bool:
     """Return whether --train names the files of several tasks."""
-    from pretune.verbs.shared_inputs import name_files
+    from pretune.verbs.shared_inputs import parse_task_files
 
-    return isinstance(name_files(o.train), Mapping)
+    return isinstance(parse_task_files(o.train), Mapping)
 
 
 @verb(
@@ -54,7 +54,7 @@ def several_tasks(o: Options) -> bool:
     only(
         "devices", where="to several seeds, --curve or --control", when=lambda o: o.seeds != 1 or o.curve or o.control
     ),
-    out=run_folder,
+    out=check_run_folder,
 )
 def finetune(
     model: opt.ModelOrPreset,
@@ -149,27 +149,27 @@ def finetune(
     from pretune.evaluation.learning_curve import check_sizes, learning_curve
     from pretune.evaluation.task_report import write_report
     from pretune.runtime.errors import PretuneError
-    from pretune.runtime.progress import say
-    from pretune.training.jobs.finetuning import Plan, make_plan, read_material
+    from pretune.runtime.progress import log_info
+    from pretune.training.jobs.finetuning import FinetuningJob, read_task_data, resolve_finetuning
     from pretune.training.jobs.multitask import finetune_tasks, read_tasks
     from pretune.training.jobs.self_training import self_train
     from pretune.training.jobs.several_seeds import finetune_seeds
-    from pretune.training.run_folder import check_same
-    from pretune.verbs.shared_inputs import job_options, name_columns, name_files, one_or_more
+    from pretune.training.run_folder import check_same_recipe
+    from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options, parse_task_files
 
-    given = job_options(Plan, locals())
+    given = job_options(FinetuningJob, locals())
     given |= {
-        "train": name_files(train),
-        "dev": name_files(dev) if dev is not None else None,
+        "train": parse_task_files(train),
+        "dev": parse_task_files(dev) if dev is not None else None,
         "out": Path(out),
-        "columns": name_columns(columns, text=text, pair=pair, label=label),
-        "teacher": tuple(one_or_more(teacher)) or None,
+        "columns": columns_by_role(columns, text=text, pair=pair, label=label),
+        "teacher": tuple(as_path_list(teacher)) or None,
         "dropout": dict(dropout) if dropout else None,
     }
     del given["model"]
-    plan = make_plan(os.fspath(model), given)
+    plan = resolve_finetuning(os.fspath(model), given)
     material: Any
-    check_same(plan.out, plan.recipe())
+    check_same_recipe(plan.out, plan.recipe())
     if isinstance(plan.train, Mapping):
         material = read_tasks(plan)
         run = finetune_seeds(plan, material, resume, finetune_tasks)
@@ -180,12 +180,12 @@ def finetune(
     elif unlabeled is not None:
         run, material = self_train(plan, finetune_seeds, resume)
     else:
-        material = read_material(plan)
+        material = read_task_data(plan)
         if curve or control:
             check_sizes(material, curve)
         run = finetune_seeds(plan, material, resume)
         if curve or control:
             learning_curve(plan, material, run, curve, control)
     if report and (page := write_report(run, material)):
-        say(f"report: {page}")
+        log_info(f"report: {page}")
     return run

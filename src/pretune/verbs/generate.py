@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pretune.verbs import options as opt
-from pretune.verbs.results import Rows
+from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import Options, only, verb
 
 
@@ -50,7 +50,7 @@ def generate(
     seed: opt.Seed = 0,
     device: opt.Device = None,
     partial: opt.Partial = False,
-) -> Rows:
+) -> ResultTable:
     """Generate text from prompts with greedy decoding, sampling, or beam search.
 
     A causal language model continues the prompts; an encoder-decoder (T5, BART) reads them as its source texts. Any of
@@ -89,14 +89,14 @@ def generate(
     """
     import os
 
-    from pretune.inference.generation.generate import Decoding, Writer
-    from pretune.inference.generation.seq2seq_generation import Rewriter, reads_and_writes
+    from pretune.inference.generation.generate import GenerationConfig, TextGenerator
+    from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
     from pretune.runtime.errors import PretuneError
-    from pretune.runtime.progress import show
+    from pretune.runtime.progress import stream_text
 
     if not prompts:
         raise PretuneError('there is no prompt; give one, or "" to generate from the beginning')
-    how = Decoding(
+    how = GenerationConfig(
         tokens,
         temperature,
         top_k,
@@ -110,13 +110,13 @@ def generate(
         tuple(choices),
     )
     reference = os.fspath(model)
-    writer: Writer | Rewriter
-    if reads_and_writes(reference):
-        writer = Rewriter.load(reference, device, partial, languages)
+    writer: TextGenerator | Seq2SeqGenerator
+    if is_encoder_decoder(reference):
+        writer = Seq2SeqGenerator.load(reference, device, partial, languages)
     else:
-        writer = Writer.load(reference, device, partial)
+        writer = TextGenerator.load(reference, device, partial)
     if stream:
-        rows = [show(writer.stream(prompt, how, row)) for row, prompt in enumerate(prompts)]
+        rows = [stream_text(writer.stream(prompt, how, row)) for row, prompt in enumerate(prompts)]
     else:
         rows = writer.write(prompts, how)
-    return Rows("texts", rows, hidden=("prompt", "continuation"))
+    return ResultTable("texts", rows, hidden=("prompt", "continuation"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pretune.runtime.output_paths import new_file
-from pretune.verbs.results import Facts
+from pretune.runtime.output_paths import check_new_file
+from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import verb
 
 
-@verb(out=new_file)
+@verb(out=check_new_file)
 def histories(
     files: Sequence[str | Path] | str | Path,
     *,
@@ -19,7 +19,7 @@ def histories(
     item: str | None = None,
     time: str | None = None,
     least: int = 3,
-) -> Facts:
+) -> ResultSummary:
     """Convert user-item interactions to text with one user per line, items in chronological order.
 
     Tokenize the text with a tokenizer of kind `items`.
@@ -48,4 +48,4 @@ def histories(
     from pretune.text.corpus.user_histories import write_histories
 
     formats = (".jsonl", ".csv", ".tsv", ".parquet")
-    return Facts(write_histories(find_files(files, formats), Path(out), least, user=user, item=item, time=time))
+    return ResultSummary(write_histories(find_files(files, formats), Path(out), least, user=user, item=item, time=time))

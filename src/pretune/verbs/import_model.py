@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pretune.runtime.output_paths import new_folder
+from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
-from pretune.verbs.results import Facts
+from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import only, verb
 
 
 @verb(
     only("vocabulary", where="to a folder of ELMo's files", when=lambda o: Path(o.source).is_dir()),
     only("words", where="to a file of word vectors", when=lambda o: not Path(o.source).is_dir()),
-    out=new_folder,
+    out=check_new_folder,
 )
 def import_model(
     source: str | Path, *, out: opt.ModelFolder, vocabulary: str | Path | None = None, words: int | None = None
-) -> Facts:
+) -> ResultSummary:
     """Convert word vectors (word2vec, GloVe, fastText; text or binary) or a published ELMo checkpoint to a model folder.
 
     Parameters
@@ -37,13 +37,13 @@ def import_model(
 
     from pretune.families.recurrent.elmo import ELMO, build
     from pretune.families.recurrent.elmo_checkpoint import is_published, read_published
-    from pretune.inference.word_vector_models import make_static
-    from pretune.models.model import Model, Root
-    from pretune.nn.initialization import Undrawn
+    from pretune.inference.word_vector_models import make_word_vector_model
+    from pretune.models.model import Model, Network
+    from pretune.nn.initialization import SkipInitialization
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.parsing import read_text
-    from pretune.text.corpus.word_vector_files import read_vectors
-    from pretune.text.tokenizers.training import words_tokenizer
+    from pretune.text.corpus.word_vector_files import read_word_vectors
+    from pretune.text.tokenizers.training import word_level_tokenizer
 
     source, out = Path(source), Path(out)
     if source.is_dir():
@@ -52,16 +52,16 @@ def import_model(
                 f"{source}: this folder has no ELMo checkpoint (options.json and *.hdf5); give such a folder, or a file of word vectors"
             )
         known = [] if vocabulary is None else read_text(Path(vocabulary)).split("\n")
-        tokenizer = words_tokenizer([word for word in known if word and not word.isspace()], spelled=True)
+        tokenizer = word_level_tokenizer([word for word in known if word and not word.isspace()], spelled=True)
         config, tensors = read_published(source, tokenizer.size)
         tokenizer.characters = config.max_characters
-        with Undrawn():
-            model = Model(ELMO, config, Root(build(config)), tokenizer)
+        with SkipInitialization():
+            model = Model(ELMO, config, Network(build(config)), tokenizer)
         model.backbone.load_state_dict(tensors, strict=False)
     else:
-        model = make_static(read_vectors(source, words))
+        model = make_word_vector_model(read_word_vectors(source, words))
     with torch.no_grad():
         model.save(out)
     count = sum(p.numel() for p in model.root.parameters())
     facts = {"model": str(out), "family": model.family.name, "parameters": count, "width": model.backbone.width}
-    return Facts(facts | {"words": model.need_tokenizer().size})
+    return ResultSummary(facts | {"words": model.require_tokenizer().size})

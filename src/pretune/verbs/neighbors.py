@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import reading_rules
-from pretune.verbs.results import Rows
+from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import only, verb
 
 
@@ -30,7 +30,7 @@ def neighbors(
     column: opt.TextField = None,
     errors: opt.Errors = "strict",
     partial: opt.Partial = False,
-) -> Rows:
+) -> ResultTable:
     """Find the words of a corpus whose contextual embeddings are nearest to that of a word in a text.
 
     Without a text, the word is looked up in the corpus, and the neighbors of its most different occurrences are shown.
@@ -68,4 +68,4 @@ def neighbors(
     files = find_files(paths) if paths else [example("messages_train.csv"), example("messages_test.csv")]
     documents = (document.text for document in read_documents(files, layout=layout, column=column, errors=errors))
     options = {"top": top, "layer": layer, "most": words, "language": language, "partial": partial, "uses": uses}
-    return Rows("neighbors", find_neighbors(os.fspath(model), word, text or None, documents, **options))  # type: ignore[arg-type]
+    return ResultTable("neighbors", find_neighbors(os.fspath(model), word, text or None, documents, **options))  # type: ignore[arg-type]

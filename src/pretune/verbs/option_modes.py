@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from pretune.training import settings
-from pretune.training.settings import Batching, Watching
-from pretune.verbs.verb import Only, Options, never, only
+from pretune.training.settings import Batching, Monitoring
+from pretune.verbs.verb import OptionRule, Options, never, only
 
 TRAINING = ("optimizer", "schedule", "batch", "watching")  # sections of a recipe with training settings
 BY_BUDGET = ("epochs", "budget", *TRAINING)
 
 # Training on labeled examples takes none of the settings for training on running text, and vice versa.
-SECTIONS = {"batch": Batching, "watching": Watching}
+SECTIONS = {"batch": Batching, "watching": Monitoring}
 TEXT_KEYS, ROW_KEYS = (
     tuple(f"{name}.{key}" for name, section in SECTIONS.items() for key in keys[section])
     for keys in (settings.ON_TEXT, settings.ON_ROWS)
@@ -50,9 +50,9 @@ def starts_from_preset(o: Options) -> bool:
 
 def reads_files(o: Options) -> bool:
     """Return whether the inputs, apart from models at their beginning, are files and not texts."""
-    from pretune.verbs.shared_inputs import split_files, split_runs
+    from pretune.verbs.shared_inputs import split_files, split_models
 
-    _, rest = split_runs(o.model, o.inputs)
+    _, rest = split_models(o.model, o.inputs)
     return bool(split_files(rest)[0])
 
 
@@ -102,7 +102,7 @@ def formats(corpus: Any) -> set[str | None]:
     return {file_format(file) for file in find_files(corpus)} if corpus else set()
 
 
-def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") -> list[Only]:
+def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") -> list[OptionRule]:
     """Return the rules for `layout`, `column` and `errors`, the options for reading text files.
 
     `files` returns the files from the options, and `of` names their option if it is optional.

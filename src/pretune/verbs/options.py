@@ -11,21 +11,21 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from pretune.runtime.recipe import Loaded, Section
+from pretune.runtime.recipe import LoadedObject, RecipeSection
 from pretune.training import settings
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule
 
 if TYPE_CHECKING:
     from pretune.text.store.store import Store as OpenStore
     from pretune.text.tokenizers.tokenizer import Tokenizer as LoadedTokenizer
     from pretune.training.run_folder import Run
 else:  # the classes themselves would load torch, which `--help` does without
-    OpenStore = LoadedTokenizer = Run = Loaded
+    OpenStore = LoadedTokenizer = Run = LoadedObject
 
 Paths: TypeAlias = Sequence[str | Path] | str | Path
 
 
-def _keys(section: type[Section], without: Mapping[type[Section], tuple[str, ...]] | None = None) -> str:
+def _keys(section: type[RecipeSection], without: Mapping[type[RecipeSection], tuple[str, ...]] | None = None) -> str:
     """Return the keys of a recipe section, for its help text."""
     left_out = (without or {}).get(section, ())
     return ", ".join(key.name for key in fields(section) if key.name not in left_out)  # type: ignore[arg-type]
@@ -116,12 +116,12 @@ ScheduleSettings = Annotated[Schedule | None, f"Learning rate schedule settings:
 Batch = Annotated[Batching | None, f"Batch settings: {_keys(Batching)}."]
 RowBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, settings.ON_TEXT)}."]
 TextBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, settings.ON_ROWS)}."]
-AnyWatching = Annotated[Watching | None, f"Logging, evaluation, and checkpoint settings: {_keys(Watching)}."]
+AnyWatching = Annotated[Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring)}."]
 RowWatching = Annotated[
-    Watching | None, f"Logging, evaluation, and checkpoint settings: {_keys(Watching, settings.ON_TEXT)}."
+    Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, settings.ON_TEXT)}."
 ]
 TextWatching = Annotated[
-    Watching | None, f"Logging, evaluation, and checkpoint settings: {_keys(Watching, settings.ON_ROWS)}."
+    Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, settings.ON_ROWS)}."
 ]
 Seed = Annotated[int, "Random seed."]
 Scratch = Annotated[bool, "Train from random weights instead of the model's, to measure what pretraining contributes."]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pretune.runtime.output_paths import new_file
+from pretune.runtime.output_paths import check_new_file
 from pretune.verbs import options as opt
-from pretune.verbs.results import Facts
+from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import verb
 
 
-@verb(out=new_file)
+@verb(out=check_new_file)
 def phrases(
     store: opt.Store,
     *,
@@ -19,7 +19,7 @@ def phrases(
     least: int = 10,
     bits: float = 3.0,
     tokens: float = 1e8,
-) -> Facts:
+) -> ResultSummary:
     """Find collocations of two or three words in a store, for whole-phrase masking with mlm(unit=phrase,phrases=FILE).
 
     Parameters
@@ -50,4 +50,4 @@ def phrases(
     if not found:
         raise PretuneError(f"{opened.folder}: no phrase occurs {least} times; lower --least or --bits")
     write_bytes(Path(out), "".join(row["phrase"] + "\n" for row in found).encode())
-    return Facts({"file": str(out), "phrases": len(found), "first": found[:10]})
+    return ResultSummary({"file": str(out), "phrases": len(found), "first": found[:10]})

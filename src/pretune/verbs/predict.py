@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pretune.runtime.output_paths import new_file
+from pretune.runtime.output_paths import check_new_file
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import COLUMNS_RULE, reads_files, writes_cells
-from pretune.verbs.results import Rows
+from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import Options, only, verb
 
 SHOWN = 20  # rows of a file that are printed in the terminal
@@ -17,10 +17,10 @@ SHOWN = 20  # rows of a file that are printed in the terminal
 
 def has_classes(o: Options) -> bool:
     """Return whether the task of a model has classes, and so probabilities."""
-    from pretune.inference.predict import task_of
-    from pretune.verbs.shared_inputs import split_runs
+    from pretune.inference.predict import find_task
+    from pretune.verbs.shared_inputs import split_models
 
-    _, task = task_of(split_runs(o.model, o.inputs)[0][0], o.task)
+    _, task = find_task(split_models(o.model, o.inputs)[0][0], o.task)
     return bool(task.labels) and task.kind != "generate"
 
 
@@ -30,7 +30,7 @@ def has_classes(o: Options) -> bool:
     only("label", where="with --score", when=lambda o: o.score),
     only("probabilities", where="to tasks with classes", when=has_classes),
     only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
-    out=new_file,
+    out=check_new_file,
 )
 def predict(
     model: opt.FineTunedModels,
@@ -48,7 +48,7 @@ def predict(
     processes: opt.Processes = 1,
     engine: opt.Engine = "local",
     partial: opt.Partial = False,
-) -> Rows:
+) -> ResultTable:
     """Predict with a fine-tuned model, or with the averaged predictions of several, one prediction per text or row, in order.
 
     Predictions for a file are added to its rows as new columns, which are named predicted_… if the file has such a column already.
@@ -78,28 +78,28 @@ def predict(
     """
     from contextlib import ExitStack
 
-    from pretune.inference.ensemble import answer_parts, same_task
-    from pretune.inference.predict import leave_blank, say_blank, texts_as_part
-    from pretune.inference.prediction_table import Beside, Scores, files_as_parts
+    from pretune.inference.ensemble import predict_excerpts, shared_task
+    from pretune.inference.predict import blank_predictions, report_blank, texts_as_excerpt
+    from pretune.inference.prediction_table import PredictionColumns, ScoreTable, read_file_excerpts
     from pretune.metrics import positive_class
     from pretune.runtime.errors import PretuneError
-    from pretune.runtime.progress import progress, say
-    from pretune.text.corpus.table_writer import check_suffix, table_writer
-    from pretune.verbs.shared_inputs import name_columns, split_files, split_runs
+    from pretune.runtime.progress import log_info, progress
+    from pretune.text.corpus.table_writer import check_table_suffix, table_writer
+    from pretune.verbs.shared_inputs import columns_by_role, split_files, split_models
 
-    runs, rest = split_runs(model, inputs)
+    runs, rest = split_models(model, inputs)
     files, texts = split_files(rest)
     if not rest:
         raise PretuneError("there is nothing to predict; give texts or files")
     if out is not None:
-        check_suffix(out)
+        check_table_suffix(out)
         if Path(out).resolve() in {file.resolve() for file in files}:
             raise PretuneError(f"{out}: --out is also an input file; choose another --out")
     if processes < 1:
         raise PretuneError(f"--processes {processes}: the number of processes must be at least 1")
-    named = name_columns(columns, text=text, pair=pair, label=label)
-    parts = files_as_parts(files, same_task(runs, task)) if files else [texts_as_part(texts)]
-    answered = answer_parts(
+    named = columns_by_role(columns, text=text, pair=pair, label=label)
+    parts = read_file_excerpts(files, shared_task(runs, task)) if files else [texts_as_excerpt(texts)]
+    answered = predict_excerpts(
         runs,
         parts,
         named if files else {"text": "text"},
@@ -109,14 +109,14 @@ def predict(
         name=task,
         engine=engine,
     )
-    beside, scores = Beside(probabilities, nested=out is None), Scores(runs, task)
+    beside, scores = PredictionColumns(probabilities, nested=out is None), ScoreTable(runs, task)
     kept: list[dict[str, Any]] = []
     rows = truncated = blank = 0
     with ExitStack() as stack:
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out, safe=safe_csv))
         bar = stack.enter_context(progress("predicting"))
         for part, answers in answered:
-            write(beside(part, leave_blank(answers.together, answers.blank), answers.lines))
+            write(beside(part, blank_predictions(answers.together, answers.blank), answers.lines))
             if score:
                 scores.add(part.file, answers)
             rows, truncated = rows + len(part.rows), truncated + answers.truncated
@@ -128,15 +128,15 @@ def predict(
                 if rows == 1
                 else "there is nothing to predict: all texts are empty"
             )
-    say_blank(blank, rows)
+    report_blank(blank, rows)
     if truncated:
-        say(f"{truncated} of {rows} texts were truncated to the model's maximum length")
+        log_info(f"{truncated} of {rows} texts were truncated to the model's maximum length")
     facts: dict[str, Any] = {"scores": scores.table()} if score else {}
-    if score and (positive := positive_class(same_task(runs, task))) is not None:
+    if score and (positive := positive_class(shared_task(runs, task))) is not None:
         facts["f1_is_of"] = positive
     if out is not None:
-        return Rows("written", [{"file": str(out), "rows": rows}], facts=facts)
-    return Rows(
+        return ResultTable("written", [{"file": str(out), "rows": rows}], facts=facts)
+    return ResultTable(
         "predictions",
         kept,
         hidden=("probabilities", "entities", "candidates"),
@@ -157,7 +157,7 @@ def fill(
     mask_rate: float | None = None,
     seed: int = 0,
     partial: opt.Partial = False,
-) -> Rows:
+) -> ResultTable:
     """Predict the words at [MASK] tokens with a masked language model.
 
     Parameters
@@ -179,24 +179,24 @@ def fill(
     """
     import os
 
-    from pretune.inference.fill import Filler
+    from pretune.inference.fill import MaskFiller
     from pretune.runtime.errors import PretuneError
 
     if not texts:
         raise PretuneError("there is nothing to fill; give texts with [MASK]")
-    filler = Filler.load(os.fspath(model), partial)
+    filler = MaskFiller.load(os.fspath(model), partial)
     if mask_rate is not None:
-        return Rows("restored", [filler.restore(text, mask_rate, seed) for text in texts])
+        return ResultTable("restored", [filler.restore(text, mask_rate, seed) for text in texts])
     rows = []
     for text in texts:
         found = filler.fill(text, top)
         for number, gap in enumerate(found["gaps"], 1):
             best = {f"{place}.": f"{c['token']} {c['probability']:.2f}" for place, c in enumerate(gap, 1)}
             rows.append({"text": text, "gap": number, **best, "filled": found["filled"], "candidates": gap})
-    return Rows("fills", rows, hidden=("candidates",))
+    return ResultTable("fills", rows, hidden=("candidates",))
 
 
-@verb(only("text", where="to files, not to texts", when=reads_files), out=new_file)
+@verb(only("text", where="to files, not to texts", when=reads_files), out=check_new_file)
 def embed(
     model: opt.Model,
     inputs: Sequence[str | Path] | str | Path = (),
@@ -208,7 +208,7 @@ def embed(
     prompt_name: str | None = None,
     out: str | Path | None = None,
     partial: opt.Partial = False,
-) -> Rows:
+) -> ResultTable:
     """Compute an embedding for each text, in order.
 
     A model that was trained with `contrast`, or comes from sentence-transformers, uses its own pooling, normalization, prompts, and
@@ -253,5 +253,5 @@ def embed(
         buffer = io.BytesIO()
         np.save(buffer, vectors)
         write_bytes(Path(out), buffer.getvalue())
-        return Rows("written", [{"file": str(out), "vectors": len(vectors), "width": vectors.shape[1]}])
-    return Rows("vectors", [{"text": t, "vector": v.tolist()} for t, v in zip(texts, vectors, strict=True)])
+        return ResultTable("written", [{"file": str(out), "vectors": len(vectors), "width": vectors.shape[1]}])
+    return ResultTable("vectors", [{"text": t, "vector": v.tolist()} for t, v in zip(texts, vectors, strict=True)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretune.runtime.output_paths import folder_of
+from pretune.runtime.output_paths import check_resumable_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import CORPUS_RULES
 from pretune.verbs.verb import verb
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pretune.text.store.store import Store
 
 
-@verb(*CORPUS_RULES, out=folder_of("manifest.json", "a store"))
+@verb(*CORPUS_RULES, out=check_resumable_folder("manifest.json", "a store"))
 def prepare(
     corpus: opt.Corpus,
     tokenizer: opt.Tokenizer,
@@ -48,14 +48,14 @@ def prepare(
     >>> store.tokenizer.decode(store.sentence(0))  # doctest: +SKIP
     """
     from pretune.runtime.errors import PretuneError
-    from pretune.text.corpus.annotations import ANNOTATED
+    from pretune.text.corpus.annotations import ANNOTATED_FORMATS
     from pretune.text.corpus.files import FORMATS, find_files
-    from pretune.text.store.builder import Settings, make_store
+    from pretune.text.store.builder import StoreSettings, build_store
     from pretune.text.tokenizers.tokenizer import Tokenizer
 
     if processes is not None and processes < 1:
         raise PretuneError(f"--processes {processes}: the number of processes must be at least 1")
     loaded = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
-    settings = Settings(language=language, layout=layout, column=column, errors=errors, spans=spans)
-    files = find_files(corpus, ANNOTATED if spans else FORMATS)
-    return make_store(files, loaded, Path(out), settings, processes, engine)
+    settings = StoreSettings(language=language, layout=layout, column=column, errors=errors, spans=spans)
+    files = find_files(corpus, ANNOTATED_FORMATS if spans else FORMATS)
+    return build_store(files, loaded, Path(out), settings, processes, engine)

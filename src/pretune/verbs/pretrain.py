@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pretune.runtime.output_paths import run_folder
+from pretune.runtime.output_paths import check_run_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import DATA_RULES, LANGUAGE_RULE, NO_ROW_KEYS, paths, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
@@ -42,7 +42,7 @@ def in_parallel(o: Options) -> bool:
     only("from_", where="to a preset; a model folder has its own weights", when=starts_from_preset),
     only("partial", where="if weights are loaded, from a model folder or with --from", when=has_weights),
     only("parallel", "reduce", where="to several processes, started by torchrun", when=in_parallel),
-    out=run_folder,
+    out=check_run_folder,
 )
 def pretrain(
     model: str | Path | Run,
@@ -107,11 +107,11 @@ def pretrain(
     >>> run = pretrain("bert-small", store, objective="mlm+nsp", budget=Budget(seconds=900), out="runs/mine")  # doctest: +SKIP
     """
     from pretune.training.jobs import pretraining, pretraining_settings
-    from pretune.training.run_folder import check_same
+    from pretune.training.run_folder import check_same_recipe
     from pretune.verbs.shared_inputs import job_options, store_and_paths
 
     store, texts = store_and_paths(data)
-    given = job_options(pretraining_settings.Plan, locals()) | {"scale_to": scale_to}
-    plan = pretraining_settings.make_plan(os.fspath(model), texts, out, given, seed, device)
-    check_same(plan.out, plan.recipe())
+    given = job_options(pretraining_settings.PretrainingJob, locals()) | {"scale_to": scale_to}
+    plan = pretraining_settings.resolve_pretraining(os.fspath(model), texts, out, given, seed, device)
+    check_same_recipe(plan.out, plan.recipe())
     return pretraining.pretrain(plan, store, resume)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretune.runtime.output_paths import new_folder
+from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import EPOCHS_RULE, NO_TEXT_KEYS, TRAINING, has_budget, reading_rules
 from pretune.verbs.verb import Options, only, verb
@@ -41,7 +41,7 @@ def measures(o: Options) -> bool:
     *reading_rules("column", "errors", files=lambda o: o.vocabulary, of=" of --vocabulary"),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
-    out=new_folder,
+    out=check_new_folder,
 )
 def prune(
     model: opt.Model,
@@ -104,18 +104,18 @@ def prune(
     --------
     >>> prune("runs/task", drop="top(6)", train="train.csv", epochs=1, out="runs/half")  # doctest: +SKIP
     """
-    from pretune.compression.pruning import Pruning
+    from pretune.compression.pruning import PruningSpec
     from pretune.compression.pruning_job import PruningJob, run_pruning
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import find_files
-    from pretune.verbs.shared_inputs import compression_options, one_or_more
+    from pretune.verbs.shared_inputs import as_path_list, compression_options
 
-    files = one_or_more(vocabulary)
+    files = as_path_list(vocabulary)
 
     def texts() -> Iterator[str]:
         return (document.text for document in read_documents(find_files(files), column=column, errors=errors))
 
     given = compression_options(PruningJob, locals())
     given |= {"vocabulary": files, "reading": {"column": column, "errors": errors} if files else {}}
-    pruning = Pruning(drop, heads, units, weights, texts if files else None, seed)
+    pruning = PruningSpec(drop, heads, units, weights, texts if files else None, seed)
     return run_pruning(PruningJob(**given, pruning=pruning))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pretune.runtime.output_paths import new_folder
+from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS
 from pretune.verbs.verb import only, verb
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     only("text", "pair", "label", "columns", where="with --train or --dev", when=lambda o: o.train or o.dev),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
-    out=new_folder,
+    out=check_new_folder,
 )
 def quantize(
     model: opt.Model,

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.runtime.output_paths import folder_of
+from pretune.runtime.output_paths import check_resumable_folder
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
-    from pretune.text.examples.labeled import Labeled
-    from pretune.training.jobs.adapting import Adapted
+    from pretune.text.examples.labeled import LabeledRows
+    from pretune.training.jobs.adapting import AdaptationResult
     from pretune.training.run_folder import Run
 
 BUNDLED = "pretune-small-en"
-REPORT, MARK = "report.html", "quickstart.json"
+REPORT, MARKER = "report.html", "quickstart.json"
 DOCUMENTATION = 1_500_000  # characters of docstrings to adapt to
 # For few labels: small batches, many epochs, and lower learning rates in the lower layers of the pretrained encoder. Chosen on the
 # training file alone.
@@ -32,7 +32,7 @@ NAMES = {
 
 
 @dataclass
-class Outcome:
+class LearnerResult:
     """Test accuracies and learning curves of one learner over several seeds."""
 
     accuracies: list[float] = field(default_factory=list)
@@ -52,13 +52,13 @@ class Outcome:
 
 
 @dataclass
-class Quickstart:
+class QuickstartResult:
     """The results of a quickstart: accuracies of the learners, and the adapted model."""
 
     model: str
     labels: int
-    outcomes: dict[str, Outcome]
-    adapted: Adapted
+    outcomes: dict[str, LearnerResult]
+    adapted: AdaptationResult
     seconds: float
     report: Path
 
@@ -98,46 +98,54 @@ class Quickstart:
 
     def page(self) -> str:
         """Return the HTML report."""
-        from pretune.runtime.html_report import Line, chart, commands, page, paragraph, section, table
+        from pretune.runtime.html_report import (
+            ChartLine,
+            command_block,
+            paragraph,
+            render_chart,
+            render_page,
+            render_table,
+            section,
+        )
 
         lines = []
         for name, outcome in self.outcomes.items():
             if outcome.curves:
-                lines += [Line(NAMES[name], curve, faint=True) for curve in outcome.curves]
-                lines.append(Line(NAMES[name], outcome.mean_curve()))
+                lines += [ChartLine(NAMES[name], curve, faint=True) for curve in outcome.curves]
+                lines.append(ChartLine(NAMES[name], outcome.mean_curve()))
             else:
-                lines.append(Line(NAMES[name], [(0.0, outcome.describe()["mean"])], level=True))
+                lines.append(ChartLine(NAMES[name], [(0.0, outcome.describe()["mean"])], level=True))
         means = [outcome.describe()["mean"] for outcome in self.outcomes.values()]
         adapted = self.adapted.table()
         metrics = self.adapted.run.metrics()
         training = [(line["seconds"], line["mlm"]) for line in metrics if "mlm" in line]
         held_out = [(line.get("seconds", 0.0), line["dev/mlm"]) for line in metrics if "dev/mlm" in line]
         held_out = [held_out[0], (self.adapted.run.results["seconds"], held_out[-1][1])]
-        return page(
+        return render_page(
             "What transfer learning contributes",
             section(
                 f"{self.labels} labels per class: four kinds of customer messages, 200 test messages",
                 paragraph("Three learners trained on the same few labels. Each seed samples other labels."),
-                table(self.rows(), best=means.index(max(means))),
-                chart(lines, across="epochs", up="test accuracy"),
+                render_table(self.rows(), best=means.index(max(means))),
+                render_chart(lines, across="epochs", up="test accuracy"),
             ),
             section(
                 f"{training[-1][0]:.0f} seconds of adaptation to new text: the docstrings of this Python",
-                chart(
-                    [Line("training text", training), Line("held-out text", held_out)],
+                render_chart(
+                    [ChartLine("training text", training), ChartLine("held-out text", held_out)],
                     across="seconds",
                     up="masked language modeling loss",
                 ),
-                table(adapted["held_out_text"]),
+                render_table(adapted["held_out_text"]),
                 paragraph("Masked words in held-out text, and the three most likely predictions before and after:"),
-                table(self.adapted.fills) if self.adapted.fills else "",
+                render_table(self.adapted.fills) if self.adapted.fills else "",
             ),
-            section("The same on your own data", commands(*self.commands())),
+            section("The same on your own data", command_block(*self.commands())),
             f"<small>pretune quickstart: {self.seconds:.0f} seconds, model {self.model}</small>",
         )
 
 
-@verb(out=folder_of(MARK, "a quickstart"))
+@verb(out=check_resumable_folder(MARKER, "a quickstart"))
 def quickstart(
     model: str | Path | Run = BUNDLED,
     *,
@@ -146,7 +154,7 @@ def quickstart(
     epochs: float = 12.0,
     seconds: float = 60.0,
     out: str | Path = "pretune-quickstart",
-) -> Quickstart:
+) -> QuickstartResult:
     """Demonstrate transfer learning: compare a pretrained encoder with two baselines on few labels.
 
     With a few labels per class of customer messages, train the pretrained encoder, the same network from random weights, and a
@@ -179,17 +187,17 @@ def quickstart(
     from pretune.runtime.atomic_io import write_bytes, write_json
     from pretune.sample_data import example
     from pretune.text.examples.labeled import read_labeled
-    from pretune.training.settings import Batching, Budget, Watching
+    from pretune.training.settings import Batching, Budget, Monitoring
     from pretune.verbs.adapt import adapt
 
     began = time.monotonic()
     folder = Path(out)
     if folder.exists():
         shutil.rmtree(folder)
-    write_json(folder / MARK, {"model": os.fspath(model), "labels": labels, "seeds": seeds})
+    write_json(folder / MARKER, {"model": os.fspath(model), "labels": labels, "seeds": seeds})
     columns = {"text": "text", "label": "label"}
     pool, test = (read_labeled(example(f"messages_{part}.csv"), columns) for part in ("train", "test"))
-    outcomes = {name: Outcome() for name in NAMES}
+    outcomes = {name: LearnerResult() for name in NAMES}
     for seed in range(seeds):
         learn(model, pool, test, outcomes, labels, epochs, seed, folder)
     texts = folder / "documentation.jsonl"
@@ -199,34 +207,34 @@ def quickstart(
         texts,
         budget=Budget(seconds=seconds),
         batch=Batching(tokens=STEP),
-        watching=Watching(log=8, packs=16),
+        watching=Monitoring(log=8, packs=16),
         out=folder / "adapted",
     )
-    result = Quickstart(os.fspath(model), labels, outcomes, adapted, time.monotonic() - began, folder / REPORT)
+    result = QuickstartResult(os.fspath(model), labels, outcomes, adapted, time.monotonic() - began, folder / REPORT)
     write_bytes(result.report, result.page().encode())
     return result
 
 
 def learn(
     model: Any,
-    pool: Labeled,
-    test: Labeled,
-    outcomes: dict[str, Outcome],
+    pool: LabeledRows,
+    test: LabeledRows,
+    outcomes: dict[str, LearnerResult],
     labels: int,
     epochs: float,
     seed: int,
     folder: Path,
 ) -> None:
     """Train all three learners on one sample of labels, and add their accuracies to the outcomes."""
-    from pretune.runtime.progress import say
+    from pretune.runtime.progress import log_info
     from pretune.sample_data import example
-    from pretune.text.examples.few_shot import draw_labels
+    from pretune.text.examples.few_shot import sample_rows_per_class
     from pretune.training.jobs.bag_of_words import bag_of_words
-    from pretune.training.settings import Batching, Optimizer, Watching
+    from pretune.training.settings import Batching, Monitoring, Optimizer
     from pretune.verbs.finetune import finetune
 
     assert pool.labels is not None and test.labels is not None
-    rows = draw_labels(pool.labels, labels, seed)
+    rows = sample_rows_per_class(pool.labels, labels, seed)
     texts, known = [pool.texts[row] for row in rows], [pool.labels[row] for row in rows]
     answers = bag_of_words(texts, known, test.texts)
     right = sum(answer == label for answer, label in zip(answers, test.labels, strict=True))
@@ -235,7 +243,7 @@ def learn(
     write_rows(file, texts, known)
     steps = -(-len(rows) // ROWS)  # per epoch
     for name in ("pretrained", "scratch"):
-        say(f"seed {seed}: training {NAMES[name]} on {len(rows)} labels")
+        log_info(f"seed {seed}: training {NAMES[name]} on {len(rows)} labels")
         run = finetune(
             model,
             file,
@@ -246,7 +254,7 @@ def learn(
             epochs=epochs,
             optimizer=Optimizer(lr=RATE, layer_decay=LAYER_DECAY[name]),
             batch=Batching(sequences=ROWS),
-            watching=Watching(evaluate=steps * max(1, round(epochs / 6))),
+            watching=Monitoring(evaluate=steps * max(1, round(epochs / 6))),
             seed=seed,
             scratch=name == "scratch",
             out=folder / f"{name}-{seed}",

@@ -10,7 +10,7 @@ WIDTH = 80  # characters of a cell, where only some rows are shown
 
 
 @dataclass(frozen=True)
-class Rows:
+class ResultTable:
     """A table of results with one dictionary per row, and facts about the whole table."""
 
     name: str
@@ -43,7 +43,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ResultSummary:
     """Facts about what a verb wrote, by name."""
 
     facts: dict[str, Any]

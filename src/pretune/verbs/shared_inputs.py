@@ -30,14 +30,14 @@ def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
 def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a compression verb for its job, with the output folder and the columns by role."""
     columns = {role: arguments[role] for role in ("text", "pair", "label")}
-    out = {"out": Path(arguments["out"]), "columns": name_columns(arguments["columns"], **columns)}
+    out = {"out": Path(arguments["out"]), "columns": columns_by_role(arguments["columns"], **columns)}
     return job_options(job, arguments) | out
 
 
-def name_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | dict[str, str]:
+def parse_task_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | dict[str, str]:
     """Return the path of a single file, or a dictionary of task name to path if files are given as NAME=FILE.
 
-    >>> name_files(["sst=a.csv", "rte=b.csv"])
+    >>> parse_task_files(["sst=a.csv", "rte=b.csv"])
     {'sst': 'a.csv', 'rte': 'b.csv'}
     """
     if isinstance(files, Mapping):
@@ -57,10 +57,10 @@ def name_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | d
     return found
 
 
-def one_or_more(given: Any) -> list[str]:
+def as_path_list(given: Any) -> list[str]:
     """Return a list of paths from one path or several.
 
-    >>> one_or_more("runs/a")
+    >>> as_path_list("runs/a")
     ['runs/a']
     """
     return [os.fspath(item) for item in ([given] if isinstance(given, str | os.PathLike) else given)]
@@ -77,23 +77,23 @@ def store_and_paths(
     return None, [data] if isinstance(data, str | Path) else list(data or [])
 
 
-def name_columns(further: Mapping[str, str] | None, **given: str | None) -> dict[str, str]:
+def columns_by_role(further: Mapping[str, str] | None, **given: str | None) -> dict[str, str]:
     """Return a dictionary of role to column from --columns and the options for single columns.
 
-    >>> name_columns({"group": "qid"}, text="query", pair=None)
+    >>> columns_by_role({"group": "qid"}, text="query", pair=None)
     {'group': 'qid', 'text': 'query'}
     """
     return {**(further or {}), **{role: name for role, name in given.items() if name}}
 
 
-def split_runs(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[list[str], list[str | Path]]:
+def split_models(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[list[str], list[str | Path]]:
     """Return all models, including those at the beginning of the inputs, and the remaining inputs."""
-    from pretune.models.bundled import boxed_names
+    from pretune.models.bundled import bundled_names
 
     one = isinstance(model, str | os.PathLike)
     runs = [os.fspath(reference) for reference in ([model] if one else model)]
     rest = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
-    while rest and (os.path.isfile(os.path.join(rest[0], "config.json")) or rest[0] in boxed_names()):
+    while rest and (os.path.isfile(os.path.join(rest[0], "config.json")) or rest[0] in bundled_names()):
         runs.append(os.fspath(rest.pop(0)))
     return runs, rest
 
@@ -107,14 +107,14 @@ def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], 
     ([], ['It is in a.csv', 'no file'])
     """
     from pretune.runtime.errors import PretuneError
-    from pretune.text.corpus.files import ending, find_files
+    from pretune.text.corpus.files import file_suffix, find_files
     from pretune.text.examples.labeled import FORMATS
 
     files: list[Path] = []
     texts: list[str] = []
     for given in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
         spaced = any(letter.isspace() for letter in str(given))
-        has_extension = ending(Path(given)) in (*FORMATS, *TASK_FORMATS)
+        has_extension = file_suffix(Path(given)) in (*FORMATS, *TASK_FORMATS)
         if os.path.isfile(given):
             files.append(Path(given))
         elif isinstance(given, os.PathLike) or (has_extension and not spaced):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shown:
+class Description:
     """Facts about presets, objectives, a run, a store, or a model."""
 
     facts: dict[str, Any]
@@ -42,7 +42,7 @@ def shows_objectives(o: Options) -> bool:
 
 
 @verb(only("text", "seed", where="to objectives", when=shows_objectives))
-def show(what: str | Path | Run, *, text: str | None = None, seed: opt.Seed = 0) -> Shown:
+def show(what: str | Path | Run, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
     """Show the presets, the objectives with examples, or the contents of a run, store, or model folder.
 
     Parameters
@@ -61,30 +61,30 @@ def show(what: str | Path | Run, *, text: str | None = None, seed: opt.Seed = 0)
 
     name = os.fspath(what)
     if name == "presets":
-        return Shown({"presets": _presets()})
+        return Description({"presets": _presets()})
     if name == "objectives":
-        return Shown({"objectives": _objectives(), **_example(None, text, seed)})
+        return Description({"objectives": _objectives(), **_example(None, text, seed)})
     if _is_objective(name):
-        return Shown(_example([name], text, seed))
-    return Shown(_folder(Path(name)))
+        return Description(_example([name], text, seed))
+    return Description(_folder(Path(name)))
 
 
 def _presets() -> list[dict[str, Any]]:
     """Return one row per preset: family, shape, parameters, objective, and source."""
     import torch
 
-    from pretune.backbones.bidirectional import TwoWays
+    from pretune.backbones.bidirectional import BidirectionalBackbone
     from pretune.models.create_model import make_model
     from pretune.models.presets import find_preset, preset_names
-    from pretune.nn.initialization import Undrawn
+    from pretune.nn.initialization import SkipInitialization
 
     rows = []
     for name in preset_names():
         preset = find_preset(name)
-        with torch.device("meta"), Undrawn():  # only shapes are needed
+        with torch.device("meta"), SkipInitialization():  # only shapes are needed
             backbone = make_model(name).backbone
         stacks: list[Any] = [backbone.encoder, backbone] if hasattr(backbone, "encoder") else [backbone]
-        stacks = [way for one in stacks for way in (one.stacks if isinstance(one, TwoWays) else [one])]
+        stacks = [way for one in stacks for way in (one.stacks if isinstance(one, BidirectionalBackbone) else [one])]
         layers = "+".join(str(len(getattr(stack, "stack", stack.layers))) for stack in stacks)
         rows.append(
             {
@@ -125,15 +125,15 @@ def _is_objective(name: str) -> bool:
 
 def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict[str, Any]:
     """Return the inputs and targets that objectives make of a text."""
-    from pretune.objectives.demo import SENTENCE, examples
+    from pretune.objectives.demo import SENTENCE, demonstrate
 
     text = SENTENCE if text is None else text
-    return {"text": text, "example": examples(text, expressions, seed)}
+    return {"text": text, "example": demonstrate(text, expressions, seed)}
 
 
 def _folder(folder: Path) -> dict[str, Any]:
     """Return facts about the run, store, or model in a folder."""
-    from pretune.models.hf_config import CONFIG
+    from pretune.models.hf_config import CONFIG_FILE
     from pretune.models.loading import load_model
     from pretune.models.sentence_transformers import MODULES
     from pretune.runtime.errors import PretuneError
@@ -146,7 +146,7 @@ def _folder(folder: Path) -> dict[str, Any]:
         return {**run.describe(), **_vectors(folder), "recipe": run.recipe, "last": metrics[-3:]}
     if (folder / MANIFEST).is_file():
         return Store(folder).describe()
-    if (folder / CONFIG).is_file() or (folder / MODULES).is_file():
+    if (folder / CONFIG_FILE).is_file() or (folder / MODULES).is_file():
         model = load_model(folder)
         parameters = sum(p.numel() for p in model.backbone.parameters())
         facts = {"model": str(folder), "family": model.family.name, "parameters": parameters, "labels": model.labels}
@@ -161,12 +161,12 @@ def _vectors(folder: Path) -> dict[str, Any]:
     """Return how a model computes text embeddings, if its folder says so."""
     import torch
 
-    from pretune.models.checkpoint_heads import embedding_of
-    from pretune.models.hf_config import CONFIG, read_config
+    from pretune.models.checkpoint_heads import text_embedding_of
+    from pretune.models.hf_config import CONFIG_FILE, read_config
     from pretune.models.references import find_folder
     from pretune.models.sentence_transformers import read_layout
 
-    if not (find_folder(folder) / CONFIG).is_file() or (embedding := embedding_of(folder)) is None:
+    if not (find_folder(folder) / CONFIG_FILE).is_file() or (embedding := text_embedding_of(folder)) is None:
         return {}
     family, content = read_config(find_folder(folder))
     with torch.device("meta"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pretune.runtime.output_paths import any_folder
+from pretune.runtime.output_paths import check_any_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import CORPUS_RULES
 from pretune.verbs.verb import only, verb
@@ -27,7 +27,7 @@ WHOLE_WORDS = ("items", "words", "characters")  # kinds without subwords
         when=lambda o: o.kind not in WHOLE_WORDS,
     ),
     *CORPUS_RULES,
-    out=any_folder,
+    out=check_any_folder,
 )
 def train_tokenizer(
     corpus: opt.Corpus,
@@ -78,18 +78,18 @@ def train_tokenizer(
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import progress
     from pretune.text.corpus.documents import read_documents
-    from pretune.text.corpus.files import Meter, find_files
-    from pretune.text.tokenizers.training import train
+    from pretune.text.corpus.files import ByteMeter, find_files
+    from pretune.text.tokenizers.training import train_on_documents
 
     if size < 16:
         raise PretuneError(
             f"--size {size}: a vocabulary of {size} is too small; choose at least 16 (usually thousands)"
         )
     files = find_files(corpus)
-    meter = Meter()
+    meter = ByteMeter()
     documents = read_documents(files, layout=layout, column=column, errors=errors, meter=meter)
     with progress("reading", sum(file.stat().st_size for file in files)) as bar:
-        tokenizer = train(
+        tokenizer = train_on_documents(
             documents,
             kind,
             size,
@@ -107,7 +107,7 @@ def train_tokenizer(
 
 
 @dataclass(frozen=True)
-class Inspection:
+class TokenizerInspection:
     """Facts about a tokenizer, and the tokens of some texts."""
 
     facts: dict[str, Any]
@@ -118,7 +118,7 @@ class Inspection:
 
 
 @verb()
-def inspect_tokenizer(tokenizer: opt.Tokenizer, texts: Sequence[str] = ()) -> Inspection:
+def inspect_tokenizer(tokenizer: opt.Tokenizer, texts: Sequence[str] = ()) -> TokenizerInspection:
     """Show how a tokenizer splits texts, its special tokens, and its first merges.
 
     Parameters
@@ -142,7 +142,7 @@ def inspect_tokenizer(tokenizer: opt.Tokenizer, texts: Sequence[str] = ()) -> In
         ids = loaded.encode(text)
         splits.append({"text": text, "tokens": " ".join(loaded.tokens(ids)), "ids": ids, "decoded": loaded.decode(ids)})
     named = {name: loaded.vocabulary[i] for name, i in loaded.roles.items() if " " not in name}
-    return Inspection(
+    return TokenizerInspection(
         {
             "kind": loaded.kind,
             "size": loaded.size,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pretune.runtime.output_paths import new_file
+from pretune.runtime.output_paths import check_new_file
 from pretune.verbs import options as opt
-from pretune.verbs.results import Rows
+from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import Options, only, verb
 
 SHOWN = 20  # rows of a file that are printed in the terminal
@@ -17,9 +17,9 @@ SHOWN = 20  # rows of a file that are printed in the terminal
 def reads_tables(o: Options) -> bool:
     """Return whether a table is among the inputs."""
     from pretune.text.examples.labeled import FORMATS
-    from pretune.verbs.shared_inputs import split_runs
+    from pretune.verbs.shared_inputs import split_models
 
-    _, rest = split_runs(o.model, o.inputs)
+    _, rest = split_models(o.model, o.inputs)
     return any(str(given).endswith(FORMATS) for given in rest)
 
 
@@ -27,8 +27,8 @@ def reads_tables(o: Options) -> bool:
     only("text", where="to tables, not to texts or .txt files", when=reads_tables),
     only("length_penalty", where="to beam search (--beams 2 or more)", when=lambda o: o.beams > 1),
     only("alignments", where="without --out, as a .txt file cannot hold them", when=lambda o: o.out is None),
-    out=new_file,
-    plot=new_file,
+    out=check_new_file,
+    plot=check_new_file,
 )
 def translate(
     model: opt.Models,
@@ -44,7 +44,7 @@ def translate(
     out: str | Path | None = None,
     device: opt.Device = None,
     partial: opt.Partial = False,
-) -> Rows:
+) -> ResultTable:
     """Translate texts with an encoder-decoder, or an ensemble of several, by beam search.
 
     The models of an ensemble share a tokenizer, and their token probabilities are averaged. A model that was trained for another
@@ -73,15 +73,15 @@ def translate(
     'Ein Mann schläft.'
     >>> translate(["runs/a", "runs/b"], "test.en.txt", references="test.de.txt").facts["bleu"]  # doctest: +SKIP
     """
-    from pretune.inference.attention_alignment import MOST, draw
-    from pretune.inference.generation.generate import Decoding
+    from pretune.inference.attention_alignment import MAX_HEAT_MAPS, draw_alignments
+    from pretune.inference.generation.generate import GenerationConfig
     from pretune.inference.generation.translate import Translator
     from pretune.metrics.translation import translation_metrics
     from pretune.runtime.atomic_io import write_bytes
     from pretune.runtime.errors import PretuneError
-    from pretune.verbs.shared_inputs import split_runs
+    from pretune.verbs.shared_inputs import split_models
 
-    runs, rest = split_runs(model, inputs)
+    runs, rest = split_models(model, inputs)
     texts = read_texts(rest, text)
     if not texts:
         raise PretuneError("there is nothing to translate; give texts or files")
@@ -91,17 +91,19 @@ def translate(
             f"{references}: the file has {len(right)} references for {len(texts)} texts; give one reference per text"
         )
     translator = Translator.load(runs, device, partial)
-    written = translator.write(texts, Decoding(tokens, beams=beams, length_penalty=length_penalty))
+    written = translator.write(texts, GenerationConfig(tokens, beams=beams, length_penalty=length_penalty))
     rows = translator.describe(texts, written, alignments)
     said = [row["translation"] for row in rows]
     facts: dict[str, Any] = {} if right is None else translation_metrics(said, right)
     if plot is not None:
-        draw(translator.align(texts[:MOST], written[:MOST]), Path(plot))
+        draw_alignments(translator.align(texts[:MAX_HEAT_MAPS], written[:MAX_HEAT_MAPS]), Path(plot))
         facts["plot"] = str(plot)
     if out is not None:
         write_bytes(Path(out), "".join(f"{' '.join(line.split())}\n" for line in said).encode())
-        return Rows("written", [{"file": str(out), "rows": len(rows)}], facts=facts)
-    return Rows("translations", rows, hidden=("alignment",), shown=SHOWN if len(rows) > SHOWN else None, facts=facts)
+        return ResultTable("written", [{"file": str(out), "rows": len(rows)}], facts=facts)
+    return ResultTable(
+        "translations", rows, hidden=("alignment",), shown=SHOWN if len(rows) > SHOWN else None, facts=facts
+    )
 
 
 def read_texts(inputs: Sequence[Any], text: str | None) -> list[str]:

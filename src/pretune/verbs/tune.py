@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.runtime.output_paths import RECIPE, folder_of
+from pretune.runtime.output_paths import RECIPE, check_resumable_folder
 from pretune.training.settings import Batching, Optimizer
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import NO_TEXT_KEYS, PARTIAL_RULE, TOKENIZER_RULE
-from pretune.verbs.results import Rows
+from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
     from pretune.training.run_folder import Run
 
 
-@verb(NO_TEXT_KEYS, TOKENIZER_RULE, PARTIAL_RULE, out=folder_of(RECIPE, "a search"))
+@verb(NO_TEXT_KEYS, TOKENIZER_RULE, PARTIAL_RULE, out=check_resumable_folder(RECIPE, "a search"))
 def tune(
     model: opt.ModelOrPreset,
     train: opt.TrainFile,
@@ -43,7 +43,7 @@ def tune(
     device: opt.Device = None,
     devices: opt.Devices = 1,
     partial: opt.Partial = False,
-) -> Rows:
+) -> ResultTable:
     """Search the hyperparameters of a fine-tuning, and keep the best model in OUT/best.
 
     The search covers learning rate, epochs, batch size, number of trained layers, and layer-wise learning rate decay, except those
@@ -86,13 +86,13 @@ def tune(
 
     from pretune.objectives import parse_objective
     from pretune.runtime.errors import PretuneError
-    from pretune.runtime.process_pool import worker_each
+    from pretune.runtime.process_pool import device_pool
     from pretune.training.jobs.finetuning import find_task
-    from pretune.training.jobs.hyperparameter_search import BEST, Search
+    from pretune.training.jobs.hyperparameter_search import BEST, HyperparameterSearch
     from pretune.training.jobs.search_space import count_layers, make_space
-    from pretune.training.run_folder import check_same, start_run
+    from pretune.training.run_folder import check_same_recipe, start_run
     from pretune.verbs.finetune import finetune
-    from pretune.verbs.shared_inputs import name_columns
+    from pretune.verbs.shared_inputs import columns_by_role
 
     if trials is None and seconds is None:
         raise PretuneError("a search needs a budget: give --trials or --seconds")
@@ -137,15 +137,15 @@ def tune(
         for name, value in {**recipe, "devices": devices if devices > 1 else None}.items()
         if value is not None
     }
-    check_same(out, recipe)
+    check_same_recipe(out, recipe)
     task = find_task(parse_objective(objective, drop_bad=drop_bad))
-    examples = task.read(train, name_columns(columns, text=text, pair=pair, label=label))
-    search = Search(out, space, usual, task.fit(examples).decides, seed)
+    examples = task.read(train, columns_by_role(columns, text=text, pair=pair, label=label))
+    search = HyperparameterSearch(out, space, usual, task.fit(examples).primary_metric, seed)
     new = not out.exists()
     start_run(out, "tune", recipe, resume=True)
     pool = None
     try:
-        with worker_each(devices) if devices != 1 else nullcontext() as pool:
+        with device_pool(devices) if devices != 1 else nullcontext() as pool:
             search.run(attempt, trials, seconds, devices)
     except PretuneError:
         if new and not (out / "trials").exists():  # refused before the first trial
@@ -159,5 +159,5 @@ def tune(
     if not any(row["error"] for row in shown):
         shown = [{name: value for name, value in row.items() if name != "error"} for row in shown]
     best = {"trial": search.best.number, search.metric: search.best.value, "model": str(out / BEST)}
-    mattered = search.mattered() or "too few different trials to tell"
-    return Rows("trials", shown, facts={"mattered": mattered, "best": best})
+    mattered = search.setting_importances() or "too few different trials to tell"
+    return ResultTable("trials", shown, facts={"mattered": mattered, "best": best})

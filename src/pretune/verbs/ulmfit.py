@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretune.runtime.output_paths import folder_of
+from pretune.runtime.output_paths import check_resumable_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import reading_rules
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
-    from pretune.training.jobs.ulmfit import Fitted
+    from pretune.training.jobs.ulmfit import UlmfitResult
     from pretune.training.run_folder import Run
 
 
 @verb(
     *reading_rules("layout", "column", "errors", files=lambda o: o.texts, of=" of --texts"),
-    out=folder_of("texts.jsonl", "a run of ULMFiT"),
+    out=check_resumable_folder("texts.jsonl", "a run of ULMFiT"),
 )
 def ulmfit(
     model: str | Path | Run,
@@ -44,7 +44,7 @@ def ulmfit(
     seed: opt.Seed = 0,
     seeds: int = 1,
     device: opt.Device = None,
-) -> Fitted:
+) -> UlmfitResult:
     """Fine-tune a recurrent language model on the texts of a task, then train a classifier on top of it (ULMFiT).
 
     These are the second and third stage of ULMFiT; the first is `pretune pretrain ulmfit` (and `ulmfit-backward`). Words that are in
@@ -93,12 +93,12 @@ def ulmfit(
     """
     import os
 
-    from pretune.training.jobs.ulmfit import Stages, fit
-    from pretune.verbs.shared_inputs import job_options, name_columns, one_or_more
+    from pretune.training.jobs.ulmfit import UlmfitJob, run_ulmfit
+    from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options
 
-    given = job_options(Stages, locals())
-    given["columns"] = name_columns(None, text=text, label=label)
-    given["texts"] = tuple(one_or_more(texts))
+    given = job_options(UlmfitJob, locals())
+    given["columns"] = columns_by_role(None, text=text, label=label)
+    given["texts"] = tuple(as_path_list(texts))
     given["dropout"] = dict(dropout) if dropout else None
     models = [os.fspath(one) for one in (model, backward) if one is not None]
-    return fit(models, Stages(**given), Path(out))
+    return run_ulmfit(models, UlmfitJob(**given), Path(out))

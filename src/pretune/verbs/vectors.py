@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pretune.runtime.output_paths import new_folder
+from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import reading_rules
-from pretune.verbs.results import Facts
+from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import verb
 
 
-@verb(*reading_rules("layout", "column", files=lambda o: o.data), out=new_folder)
+@verb(*reading_rules("layout", "column", files=lambda o: o.data), out=check_new_folder)
 def train_vectors(
     data: opt.Corpus,
     *,
@@ -29,7 +29,7 @@ def train_vectors(
     errors: opt.Errors = "strict",
     seed: opt.Seed = 0,
     processes: int = 1,
-) -> Facts:
+) -> ResultSummary:
     """Train word vectors with gensim (the extra `vectors`), and save them as a model folder.
 
     With one process, the same seed gives the same vectors.
@@ -57,12 +57,12 @@ def train_vectors(
     --------
     >>> train_vectors("corpus/", out="vectors/")  # doctest: +SKIP
     """
-    from pretune.inference.word_vector_models import make_static, train_static
+    from pretune.inference.word_vector_models import make_word_vector_model, train_word_vectors
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import find_files
 
     options = {"vector_size": width, "window": window, "negative": negatives, "min_count": rarest, "epochs": epochs}
     documents = read_documents(find_files(data), layout=layout, column=column, errors=errors)
-    vectors = train_static(documents, kind, language, lowercase, seed=seed, workers=processes, **options)
-    make_static(vectors).save(out)
-    return Facts({"model": str(out), "words": len(vectors), "width": vectors.width, "kind": kind})
+    vectors = train_word_vectors(documents, kind, language, lowercase, seed=seed, workers=processes, **options)
+    make_word_vector_model(vectors).save(out)
+    return ResultSummary({"model": str(out), "words": len(vectors), "width": vectors.width, "kind": kind})

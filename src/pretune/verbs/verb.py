@@ -26,10 +26,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
-from pretune.runtime.atomic_io import check_name
+from pretune.runtime.atomic_io import check_file_name
 from pretune.runtime.errors import PretuneError, quote
-from pretune.runtime.output_paths import Check, output
-from pretune.runtime.recipe import Section, hints
+from pretune.runtime.output_paths import Check, prepare_output
+from pretune.runtime.recipe import RecipeSection, parameter_types
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ Options = SimpleNamespace  # all options of a call by name, with their defaults
 
 
 @dataclass(frozen=True)
-class Only:
+class OptionRule:
     """A rule that some options apply only in one mode of a verb."""
 
     options: tuple[str, ...]  # names of parameters; keys of a section as SECTION.KEY
@@ -55,22 +55,24 @@ class Only:
         """Raise an error if one of the rule's options was given and does not apply."""
         wrong = [name for name in given if any(name == own or name.startswith(f"{own}.") for own in self.options)]
         if wrong and not self.when(options):
-            names = " and ".join(filter(None, (", ".join(map(spelled, wrong[:-1])), spelled(wrong[-1]))))
+            names = " and ".join(
+                filter(None, (", ".join(map(option_spelling, wrong[:-1])), option_spelling(wrong[-1])))
+            )
             applies, them = ("applies", "it") if len(wrong) == 1 else ("apply", "them")
             raise PretuneError(f"{names} {applies} only {self.where}; leave {them} out")
 
 
-def only(*options: str, where: str, when: Callable[[Options], bool]) -> Only:
+def only(*options: str, where: str, when: Callable[[Options], bool]) -> OptionRule:
     """Declare that options apply only if a condition holds.
 
     The condition receives all options with their defaults, and is evaluated only if one of these options was given.
     """
-    return Only(options, where, when)
+    return OptionRule(options, where, when)
 
 
-def never(*options: str, where: str) -> Only:
+def never(*options: str, where: str) -> OptionRule:
     """Declare that some keys of a recipe section never apply to a verb that takes the section."""
-    return Only(options, where, _nowhere)
+    return OptionRule(options, where, _nowhere)
 
 
 def _nowhere(o: Options) -> bool:
@@ -78,7 +80,7 @@ def _nowhere(o: Options) -> bool:
     return False
 
 
-def verb(*rules: Only, **outputs: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def verb(*rules: OptionRule, **outputs: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Turn a function into a verb: check its options and outputs first, and document its shared options."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -87,7 +89,7 @@ def verb(*rules: Only, **outputs: Check) -> Callable[[Callable[P, R]], Callable[
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             call = signature.bind(*args, **kwargs)
-            given = list(given_options(signature, call.arguments))
+            given = list(set_options(signature, call.arguments))
             call.apply_defaults()
             options = Options(**call.arguments)
             paths = {name: Path(path) for name in outputs if (path := getattr(options, name)) is not None}
@@ -97,10 +99,10 @@ def verb(*rules: Only, **outputs: Check) -> Callable[[Callable[P, R]], Callable[
                 rule.check(options, given)
             check_seed(call.arguments.get("seed"))
             if isinstance(model := call.arguments.get("model"), str | Path):
-                check_name(Path(model))  # before any work is done that would be lost
+                check_file_name(Path(model))  # before any work is done that would be lost
             with ExitStack() as locks:
                 for name, path in paths.items():
-                    locks.enter_context(output(path, outputs[name], options))
+                    locks.enter_context(prepare_output(path, outputs[name], options))
                 return function(*args, **kwargs)
 
         checked.rules, checked.outputs = rules, outputs  # type: ignore[attr-defined]
@@ -116,7 +118,7 @@ def complete_docstring(function: Callable[..., Any]) -> str:
     own = parse_parameters(sections.get("Parameters", ""))
     shared = {
         name: hint.__metadata__[0]
-        for name, hint in hints(function, include_extras=True).items()
+        for name, hint in parameter_types(function, include_extras=True).items()
         if hasattr(hint, "__metadata__")
     }
     notes = {name: own.get(name) or shared.get(name, "") for name in inspect.signature(function).parameters}
@@ -150,23 +152,23 @@ def check_seed(seed: int | None) -> None:
         raise PretuneError(f"--seed {quote(seed)}: a seed has at most 64 bits; choose a smaller number")
 
 
-def given_options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[str]:
+def set_options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of the options that a call sets; for a section, its keys as SECTION.KEY.
 
     An option counts as not set if it is None, or has a default that turns it off: False, 0, or an empty value.
     """
     for name, value in arguments.items():
         default = signature.parameters[name].default
-        if isinstance(value, Section):
+        if isinstance(value, RecipeSection):
             yield from (f"{name}.{key}" for key, part in vars(value).items() if part is not None)
         elif value is not None and not (value == default and not default):
             yield name
 
 
-def spelled(option: str) -> str:
+def option_spelling(option: str) -> str:
     """Return an option as it is written on the command line.
 
-    >>> spelled("length_penalty"), spelled("budget.steps"), spelled("batch.tokens")
+    >>> option_spelling("length_penalty"), option_spelling("budget.steps"), option_spelling("batch.tokens")
     ('--length-penalty', '--steps', 'batch.tokens')
     """
     if option.startswith("budget."):

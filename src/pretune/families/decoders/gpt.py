@@ -15,17 +15,17 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import NameTable, Row, output_rows
-from pretune.families.config_keys import DECODER
+from pretune.families.config_keys import DECODER_VALUES
 from pretune.families.family import Family
-from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal
-from pretune.nn.blocks import Layer, PostNorm
+from pretune.nn.blocks import PostNorm, TransformerLayer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.nn.output_heads import vocabulary_head
-from pretune.nn.positional_encoding import Learned
+from pretune.nn.positional_encoding import LearnedPositions
 from pretune.text.tokenizers.template import Template
 
 
@@ -56,16 +56,16 @@ def build(config: GPTConfig) -> Encoder:
     activation = ACTIVATIONS["gelu_new" if config.afn == "gelu" else config.afn]
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 
-    def layer() -> Layer:
-        attention = Attention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
+    def layer() -> TransformerLayer:
+        attention = SelfAttention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
         feed_forward = FeedForward(width, 4 * width, activation)
-        return Layer(
+        return TransformerLayer(
             attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
         )
 
     encoder = Encoder(
         embed=Embeddings(
-            config.vocab_size, width, positions=Learned(config.n_positions, width), dropout=config.embd_pdrop
+            config.vocab_size, width, positions=LearnedPositions(config.n_positions, width), dropout=config.embd_pdrop
         ),
         layers=[layer() for _ in range(config.n_layer)],
         vocabulary_head=lambda: head_of(config),
@@ -157,6 +157,6 @@ GPT = Family(
     classes=classes("OpenAIGPT"),
     poolings={"": "last"},
     aliases=ALIASES,
-    supported={**DECODER, **SUMMARY, "afn": ("gelu", "relu", "silu", "swish")},
+    supported={**DECODER_VALUES, **SUMMARY, "afn": ("gelu", "relu", "silu", "swish")},
     harmless=HARMLESS,
 )

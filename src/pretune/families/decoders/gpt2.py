@@ -12,7 +12,7 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
-from pretune.families.config_keys import DECODER
+from pretune.families.config_keys import DECODER_VALUES
 from pretune.families.decoders.gpt import (
     ALIASES,
     CHOICE,
@@ -26,14 +26,14 @@ from pretune.families.decoders.gpt import (
     head_of,
 )
 from pretune.families.family import Family, token_classes
-from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal
-from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.blocks import PreNorm, TransformerLayer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize, scale_outputs
 from pretune.nn.linear import LayerNorm, OutputLinear
-from pretune.nn.positional_encoding import Learned
+from pretune.nn.positional_encoding import LearnedPositions
 from pretune.text.tokenizers.template import Template
 
 
@@ -67,14 +67,16 @@ def build(config: GPT2Config) -> Encoder:
     width, dropout = config.n_embd, config.resid_pdrop
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 
-    def layer() -> Layer:
-        attention = Attention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
+    def layer() -> TransformerLayer:
+        attention = SelfAttention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
         feed_forward = FeedForward(width, config.n_inner or 4 * width, ACTIVATIONS[config.activation_function])
-        return Layer(attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout))
+        return TransformerLayer(
+            attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout)
+        )
 
     encoder = Encoder(
         embed=Embeddings(
-            config.vocab_size, width, positions=Learned(config.n_positions, width), dropout=config.embd_pdrop
+            config.vocab_size, width, positions=LearnedPositions(config.n_positions, width), dropout=config.embd_pdrop
         ),
         layers=[layer() for _ in range(config.n_layer)],
         norm=norm(),
@@ -111,7 +113,7 @@ GPT2 = Family(
     poolings={"": "last"},
     aliases=ALIASES,
     # Attention is scaled by the head width, in the same way in all layers.
-    supported={**DECODER, **SUMMARY, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    supported={**DECODER_VALUES, **SUMMARY, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     harmless={
         **HARMLESS,
         "hidden_dropout": "dropout of a head",

@@ -15,21 +15,21 @@ from functools import partial
 
 from torch import nn
 
-from pretune.backbones.reversible import Reversible
+from pretune.backbones.reversible import ReversibleBackbone
 from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
-from pretune.nn.attention.chunked import Local
+from pretune.nn.attention.chunked import ChunkedAttention
 from pretune.nn.attention.lsh import LSHAttention
-from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.dropout import Dropout, Noise
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import OwnVocabularyHead
-from pretune.nn.positional_encoding import Axial, Learned
-from pretune.nn.reversible import Branch, ReversibleLayer
+from pretune.nn.output_heads import UntiedVocabularyHead
+from pretune.nn.positional_encoding import AxialPositions, LearnedPositions
+from pretune.nn.reversible import ReversibleBranch, ReversibleLayer
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.template import Template
 
@@ -88,7 +88,7 @@ class ReformerConfig:
         return [2**power]
 
 
-def build(config: ReformerConfig) -> Reversible:
+def build(config: ReformerConfig) -> ReversibleBackbone:
     """Build the backbone from its configuration."""
     check(config)
     width, heads, head_width = config.hidden_size, config.num_attention_heads, config.attention_head_size
@@ -97,8 +97,8 @@ def build(config: ReformerConfig) -> Reversible:
 
     def attention(kind: str) -> nn.Module:
         if kind == LOCAL:
-            local = Local(config.local_attn_chunk_length, config.local_num_chunks_before)
-            return Attention(width, heads, head_width=head_width, pattern=causal, bias=False, attend=local)
+            local = ChunkedAttention(config.local_attn_chunk_length, config.local_num_chunks_before)
+            return SelfAttention(width, heads, head_width=head_width, pattern=causal, bias=False, attend=local)
         return LSHAttention(
             width,
             heads,
@@ -115,22 +115,22 @@ def build(config: ReformerConfig) -> Reversible:
         activation = ACTIVATIONS[config.hidden_act]
         feed_forward = FeedForward(width, config.feed_forward_size, activation, dropout=dropout)
         return ReversibleLayer(
-            attention=Branch(attention(kind), norm(), dropout),
-            feed_forward=Branch(feed_forward, norm(), dropout, at_once=config.chunk_size_feed_forward),
+            attention=ReversibleBranch(attention(kind), norm(), dropout),
+            feed_forward=ReversibleBranch(feed_forward, norm(), dropout, at_once=config.chunk_size_feed_forward),
         )
 
     axial = config.axial_pos_embds
     positions = (
-        Axial(config.axial_pos_shape, config.axial_pos_embds_dim)
+        AxialPositions(config.axial_pos_shape, config.axial_pos_embds_dim)
         if axial
-        else Learned(config.max_position_embeddings, width)
+        else LearnedPositions(config.max_position_embeddings, width)
     )
-    stack = Reversible(
+    stack = ReversibleBackbone(
         embed=Embeddings(config.vocab_size, width, positions=positions, dropout=dropout),
         layers=[layer(kind) for kind in config.attn_layers],
         norm=nn.Sequential(LayerNorm(2 * width, config.layer_norm_eps), Dropout(dropout)),
         vocabulary_head=lambda: initialize(
-            OwnVocabularyHead(config.vocab_size, 2 * width, bias=True), config.initializer_range
+            UntiedVocabularyHead(config.vocab_size, 2 * width, bias=True), config.initializer_range
         ),
         pooler=nn.Identity,
     )

@@ -20,10 +20,10 @@ from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
 from pretune.nn.adaptive_softmax import AdaptiveEmbeddings, AdaptiveHead
-from pretune.nn.attention.multi_head import ScoredAttention
+from pretune.nn.attention.multi_head import RelativeAttention
 from pretune.nn.attention.patterns import causal, window
-from pretune.nn.attention.score_mods import TransformerXL
-from pretune.nn.blocks import Layer, PostNorm
+from pretune.nn.attention.score_mods import TransformerXLScore
+from pretune.nn.blocks import PostNorm, TransformerLayer
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
@@ -77,9 +77,9 @@ def build(config: TransfoXLConfig) -> Encoder:
     pattern = causal & window(config.mem_len - 1) if config.same_length and config.mem_len > 0 else causal
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 
-    def layer() -> Layer:
-        score = TransformerXL(width, heads, config.d_head, furthest=furthest)
-        attention = ScoredAttention(
+    def layer() -> TransformerLayer:
+        score = TransformerXLScore(width, heads, config.d_head, max_distance=furthest)
+        attention = RelativeAttention(
             width,
             heads,
             score,
@@ -90,7 +90,7 @@ def build(config: TransfoXLConfig) -> Encoder:
             dropout=config.dropatt,
         )
         feed_forward = FeedForward(width, config.d_inner, ACTIVATIONS["relu"], dropout=dropout)
-        return Layer(
+        return TransformerLayer(
             attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
         )
 

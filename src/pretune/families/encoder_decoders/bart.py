@@ -14,15 +14,15 @@ from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
 from pretune.families.family import Family
-from pretune.nn.attention.multi_head import Attention, CrossAttention
+from pretune.nn.attention.multi_head import CrossAttention, SelfAttention
 from pretune.nn.attention.patterns import causal, full
-from pretune.nn.blocks import Layer, PostNorm, PreNorm
+from pretune.nn.blocks import PostNorm, PreNorm, TransformerLayer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import FixedBias, Transform, vocabulary_head
-from pretune.nn.positional_encoding import Learned
+from pretune.nn.output_heads import DenseTransform, FixedBias, vocabulary_head
+from pretune.nn.positional_encoding import LearnedPositions
 from pretune.text.tokenizers.template import Template
 
 
@@ -63,13 +63,13 @@ def wire(
     width, std = config.d_model, config.init_std
     activation = ACTIVATIONS[config.activation_function]
 
-    def layer(heads: int, inner: int, decoder: bool) -> Layer:
+    def layer(heads: int, inner: int, decoder: bool) -> TransformerLayer:
         pattern, dropout = causal if decoder else full, config.attention_dropout
-        parts: dict[str, nn.Module] = {"attention": Attention(width, heads, pattern=pattern, dropout=dropout)}
+        parts: dict[str, nn.Module] = {"attention": SelfAttention(width, heads, pattern=pattern, dropout=dropout)}
         if decoder:
             parts["cross"] = CrossAttention(width, heads, dropout=dropout)
         parts["feed_forward"] = FeedForward(width, inner, activation, dropout=config.activation_dropout)
-        return Layer(**{name: block(part, LayerNorm(width), config.dropout) for name, part in parts.items()})
+        return TransformerLayer(**{name: block(part, LayerNorm(width), config.dropout) for name, part in parts.items()})
 
     def head() -> nn.Module:
         made = vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings, bias=False)
@@ -82,7 +82,7 @@ def wire(
         layers=[layer(*encoder_layer) for _ in range(config.encoder_layers)],
         norm=norm(),
         vocabulary_head=head,
-        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), std),
+        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), std),
     )
     model = EncoderDecoder(
         encoder, embed(), layers=[layer(*decoder_layer) for _ in range(config.decoder_layers)], norm=norm()
@@ -97,7 +97,7 @@ def embeddings(config: BartConfig) -> Embeddings:
     return Embeddings(
         config.vocab_size,
         width,
-        positions=Learned(config.max_position_embeddings, width, first=2),
+        positions=LearnedPositions(config.max_position_embeddings, width, first=2),
         scale=width**0.5 if config.scale_embedding else 1.0,
         norm=LayerNorm(width),
         dropout=config.dropout,

@@ -28,7 +28,7 @@ from pretune.families.encoder_decoders.bart import (
 )
 from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.positional_encoding import Sinusoidal
+from pretune.nn.positional_encoding import SinusoidalPositions
 from pretune.text.tokenizers.template import Template
 
 
@@ -54,7 +54,7 @@ def build(config: MarianConfig) -> EncoderDecoder:
         return Embeddings(
             config.vocab_size,
             width,
-            positions=Sinusoidal(width, halves=True),
+            positions=SinusoidalPositions(width, halves=True),
             scale=width**0.5 if config.scale_embedding else 1.0,
             dropout=config.dropout,
         )

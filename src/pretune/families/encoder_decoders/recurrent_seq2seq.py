@@ -15,16 +15,16 @@ from typing import Literal
 
 from torch import nn
 
-from pretune.backbones.bidirectional import TwoWays
-from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.bidirectional import BidirectionalBackbone
+from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
 from pretune.families.family import Family
-from pretune.nn.attention.recurrent_attention import Alignment, Reach, Score
+from pretune.nn.attention.recurrent_attention import AttentionRange, Compatibility, RecurrentAttention
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.initialization import initialize_evenly
-from pretune.nn.output_heads import OwnVocabularyHead, VocabularyHead
-from pretune.nn.recurrent import Cell, Recurrence, RecurrentLayer
+from pretune.nn.initialization import initialize_uniform
+from pretune.nn.output_heads import TiedVocabularyHead, UntiedVocabularyHead
+from pretune.nn.recurrent import CellKind, RecurrentCells, RecurrentLayer
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.template import Template
 
@@ -39,12 +39,12 @@ class Seq2SeqConfig:
     hidden_size: int = 1000
     encoder_layers: int = 4
     decoder_layers: int = 4
-    cell: Cell = "lstm"
+    cell: CellKind = "lstm"
     bidirectional: bool = False  # a forward and a backward encoder
     reverse_source: bool = True  # the encoder reads the source in reverse
     vector_at: Literal["first", "every"] = "first"  # the decoder steps that read the sentence vector
-    attention: Score | Literal["none"] = "none"
-    attention_reach: Reach = "global"
+    attention: Compatibility | Literal["none"] = "none"
+    attention_reach: AttentionRange = "global"
     attention_size: int = 0  # inner width of additive attention; 0: hidden_size
     attention_window: int = 10  # of local attention, to each side
     input_feeding: bool = False  # feed the attention context to the decoder
@@ -62,32 +62,32 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
 
     def layers(inputs: int, count: int) -> list[RecurrentLayer]:
         widths = [inputs, *[width] * count]
-        return [RecurrentLayer(Recurrence(a, b, config.cell), config.dropout) for a, b in pairwise(widths)]
+        return [RecurrentLayer(RecurrentCells(a, b, config.cell), config.dropout) for a, b in pairwise(widths)]
 
     embed = Embeddings(config.vocab_size, words)
 
-    def stack(backward: bool = False) -> Recurrent:
+    def stack(backward: bool = False) -> RecurrentBackbone:
         own = layers(words, config.encoder_layers)
-        return Recurrent(
-            embed, own, dropout=config.dropout, vocabulary_head=partial(VocabularyHead, target), backward=backward
+        return RecurrentBackbone(
+            embed, own, dropout=config.dropout, vocabulary_head=partial(TiedVocabularyHead, target), backward=backward
         )
 
-    encoder = TwoWays(stack(), stack()) if config.bidirectional else stack(config.reverse_source)
+    encoder = BidirectionalBackbone(stack(), stack()) if config.bidirectional else stack(config.reverse_source)
     alignment = None
     if config.attention != "none":
-        alignment = Alignment(
+        alignment = RecurrentAttention(
             *(width, encoded, config.attention, config.attention_reach), config.attention_size, config.attention_window
         )
     extra = encoded * ((config.vector_at == "every") + (config.input_feeding and alignment is not None))
     top = config.maxout_size or width
-    head: Callable[[], nn.Module] = partial(OwnVocabularyHead, target, top, bias=True)
+    head: Callable[[], nn.Module] = partial(UntiedVocabularyHead, target, top, bias=True)
     written = Embeddings(target, words)
     if config.tie_word_embeddings:
         if (target, top) != (config.vocab_size, words):
             raise PretuneError(
                 "seq2seq: tie_word_embeddings needs one vocabulary, and hidden states as wide as the embeddings"
             )
-        head = partial(VocabularyHead, target)
+        head = partial(TiedVocabularyHead, target)
         written.tokens = embed.tokens
     backbone = RecurrentEncoderDecoder(
         encoder,
@@ -100,7 +100,7 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
         dropout=config.dropout,
         vocabulary_head=head,
     )
-    return initialize_evenly(backbone, config.initializer_range, everywhere=True)
+    return initialize_uniform(backbone, config.initializer_range, everywhere=True)
 
 
 def _rows() -> list[Row]:

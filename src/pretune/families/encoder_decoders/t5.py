@@ -21,16 +21,16 @@ from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
 from pretune.families.family import Family
-from pretune.nn.attention.multi_head import CrossAttention, ScoredAttention
+from pretune.nn.attention.multi_head import CrossAttention, RelativeAttention
 from pretune.nn.attention.patterns import causal, full
-from pretune.nn.attention.score_mods import RelativeBias
-from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.attention.score_mods import T5RelativeBias
+from pretune.nn.blocks import PreNorm, TransformerLayer
 from pretune.nn.dropout import Dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward
-from pretune.nn.initialization import initialize_by_inputs
+from pretune.nn.initialization import initialize_by_fan_in
 from pretune.nn.linear import RMSNorm
-from pretune.nn.output_heads import Scale, Transform, vocabulary_head
+from pretune.nn.output_heads import DenseTransform, Scale, vocabulary_head
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.template import Template
 
@@ -99,12 +99,12 @@ def build(config: T5Config) -> EncoderDecoder:
         norm=_last_norm(config),
     )
     model.embed.tokens = encoder.embed.tokens
-    return initialize_by_inputs(model, config.initializer_factor)
+    return initialize_by_fan_in(model, config.initializer_factor)
 
 
 def build_encoder(config: T5Config) -> Encoder:
     """Build the encoder alone."""
-    return initialize_by_inputs(_encoder(config), config.initializer_factor)
+    return initialize_by_fan_in(_encoder(config), config.initializer_factor)
 
 
 def _encoder(config: T5Config) -> Encoder:
@@ -113,7 +113,7 @@ def _encoder(config: T5Config) -> Encoder:
     def head() -> nn.Module:
         scale, tied = Scale(width**-0.5) if config.scale_decoder_outputs else None, config.tie_word_embeddings
         made = vocabulary_head(config.vocab_size, width, tied=tied, transform=scale, bias=False)
-        return made if tied else initialize_by_inputs(made, factor)
+        return made if tied else initialize_by_fan_in(made, factor)
 
     return Encoder(
         embed=_embeddings(config),
@@ -121,22 +121,22 @@ def _encoder(config: T5Config) -> Encoder:
         layers=[_layer(config, decoder=False) for _ in range(config.num_layers)],
         norm=_last_norm(config),
         vocabulary_head=head,
-        pooler=lambda: initialize_by_inputs(Transform(width, ACTIVATIONS["tanh"]), factor),
+        pooler=lambda: initialize_by_fan_in(DenseTransform(width, ACTIVATIONS["tanh"]), factor),
     )
 
 
-def _layer(config: T5Config, decoder: bool) -> Layer:
+def _layer(config: T5Config, decoder: bool) -> TransformerLayer:
     width, heads, dropout = config.d_model, config.num_heads, config.dropout_rate
     attention: dict[str, Any] = {"head_width": config.d_kv, "scale": 1.0, "bias": False}
     pattern = causal if decoder else full
-    parts: dict[str, nn.Module] = {"attention": ScoredAttention(width, heads, pattern=pattern, **attention)}
+    parts: dict[str, nn.Module] = {"attention": RelativeAttention(width, heads, pattern=pattern, **attention)}
     if decoder:
         parts["cross"] = CrossAttention(width, heads, **attention)
     kind = GatedFeedForward if config.gated else FeedForward
     name = "gated_feed_forward" if config.gated else "feed_forward"  # they have different published names
     parts[name] = kind(width, config.d_ff, ACTIVATIONS[config.activation], bias=False, dropout=dropout)
     eps = config.layer_norm_epsilon
-    return Layer(**{name: PreNorm(part, RMSNorm(width, eps), dropout) for name, part in parts.items()})
+    return TransformerLayer(**{name: PreNorm(part, RMSNorm(width, eps), dropout) for name, part in parts.items()})
 
 
 def _embeddings(config: T5Config) -> Embeddings:
@@ -147,14 +147,14 @@ def _last_norm(config: T5Config) -> nn.Module:
     return nn.Sequential(RMSNorm(config.d_model, config.layer_norm_epsilon), Dropout(config.dropout_rate))
 
 
-def _relative_bias(config: T5Config, both_ways: bool) -> RelativeBias:
+def _relative_bias(config: T5Config, both_ways: bool) -> T5RelativeBias:
     buckets, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
     if buckets < 4 or furthest <= buckets // 2:
         raise PretuneError(
             f"t5: relative_attention_num_buckets {buckets} with relative_attention_max_distance {furthest} is not supported; "
             "use at least 4 buckets and a distance of more than half of them"
         )
-    return RelativeBias(config.num_heads, buckets, furthest, both_ways=both_ways)
+    return T5RelativeBias(config.num_heads, buckets, furthest, both_ways=both_ways)
 
 
 def _attention(published: str, ours: str) -> list[Row]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
-from pretune.families.config_keys import ENCODER
+from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import BertConfig, embeddings_of, layer_of, unused, vocabulary_head_of
 from pretune.families.family import Family, token_classes
-from pretune.nn.blocks import Depth
+from pretune.nn.blocks import LayerSequence
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
-from pretune.nn.output_heads import Transform
+from pretune.nn.output_heads import DenseTransform
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.template import Template
 
@@ -50,11 +50,12 @@ def build(config: AlbertConfig) -> Encoder:
     encoder = Encoder(
         embed=embeddings_of(config, vectors, Linear(vectors, width)),
         layers=[
-            Depth(*(layer_of(config) for _ in range(config.inner_group_num))) for _ in range(config.num_hidden_groups)
+            LayerSequence(*(layer_of(config) for _ in range(config.inner_group_num)))
+            for _ in range(config.num_hidden_groups)
         ],
         order=config.order(),
         vocabulary_head=lambda: vocabulary_head_of(config, activation, vectors),
-        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)
 
@@ -106,7 +107,7 @@ ALBERT = Family(
         frozenset({"choose"}): "AlbertForMultipleChoice",
         **token_classes("Albert"),
     },
-    supported={**ENCODER, "position_embedding_type": ("absolute",)},
+    supported={**ENCODER_VALUES, "position_embedding_type": ("absolute",)},
     harmless=dict.fromkeys(
         ("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),
         "a leftover of the published code; nothing reads it",

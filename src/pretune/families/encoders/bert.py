@@ -12,16 +12,16 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row, output_rows
-from pretune.families.config_keys import ENCODER
+from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.family import Family, SupportedValues, token_classes
-from pretune.nn.attention.multi_head import Attention
-from pretune.nn.blocks import Layer, PostNorm
-from pretune.nn.embeddings import Embeddings, Lookup
+from pretune.nn.attention.multi_head import SelfAttention
+from pretune.nn.blocks import PostNorm, TransformerLayer
+from pretune.nn.embeddings import ColumnEmbedding, Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
-from pretune.nn.output_heads import Transform, vocabulary_head
-from pretune.nn.positional_encoding import Learned
+from pretune.nn.output_heads import DenseTransform, vocabulary_head
+from pretune.nn.positional_encoding import LearnedPositions
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.template import Template
 
@@ -47,19 +47,19 @@ class BertConfig:
 
 def post_norm_layer(
     attention: nn.Module, width: int, inner: int, activation: Activation, eps: float, dropout: float
-) -> Layer:
+) -> TransformerLayer:
     """Build the post-norm Transformer layer of BERT and its close descendants."""
-    return Layer(
+    return TransformerLayer(
         attention=PostNorm(attention, LayerNorm(width, eps), dropout),
         feed_forward=PostNorm(FeedForward(width, inner, activation), LayerNorm(width, eps), dropout),
     )
 
 
-def layer_of(config: BertConfig, attention: nn.Module | None = None) -> Layer:
+def layer_of(config: BertConfig, attention: nn.Module | None = None) -> TransformerLayer:
     """Build a layer from a configuration with BERT's keys, optionally with another attention module."""
     width, dropout = config.hidden_size, config.attention_probs_dropout_prob
     return post_norm_layer(
-        Attention(width, config.num_attention_heads, dropout=dropout) if attention is None else attention,
+        SelfAttention(width, config.num_attention_heads, dropout=dropout) if attention is None else attention,
         width,
         config.intermediate_size,
         ACTIVATIONS[config.hidden_act],
@@ -72,7 +72,7 @@ def embeddings_of(
     config: BertConfig,
     width: int,
     project: Linear | None = None,
-    columns: Iterable[Lookup] = (),
+    columns: Iterable[ColumnEmbedding] = (),
     first: int | None = 0,
     scale: float = 1.0,
 ) -> Embeddings:
@@ -85,7 +85,7 @@ def embeddings_of(
         raise PretuneError(
             f"max_position_embeddings is {config.max_position_embeddings}, but the first position is {first}, which leaves none"
         )
-    positions = None if first is None else Learned(config.max_position_embeddings - first, width, first)
+    positions = None if first is None else LearnedPositions(config.max_position_embeddings - first, width, first)
     return Embeddings(
         config.vocab_size,
         width,
@@ -101,19 +101,21 @@ def embeddings_of(
 
 def vocabulary_head_of(config: BertConfig, activation: Activation, vectors: int) -> nn.Module:
     """Build the masked-LM head from a configuration with BERT's keys; `vectors` is the width of the embeddings."""
-    transform = Transform(config.hidden_size, activation, LayerNorm(vectors, config.layer_norm_eps), outputs=vectors)
+    transform = DenseTransform(
+        config.hidden_size, activation, LayerNorm(vectors, config.layer_norm_eps), outputs=vectors
+    )
     head = vocabulary_head(config.vocab_size, vectors, tied=config.tie_word_embeddings, transform=transform)
     return initialize(head, config.initializer_range)
 
 
-def build(config: BertConfig, columns: Iterable[Lookup] = ()) -> Encoder:
+def build(config: BertConfig, columns: Iterable[ColumnEmbedding] = ()) -> Encoder:
     """Build the backbone from its configuration; `columns` are additional embeddings (ERNIE)."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
     encoder = Encoder(
         embed=embeddings_of(config, width, columns=columns),
         layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
-        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)
 
@@ -198,7 +200,7 @@ def other_classes(name: str) -> Mapping[str, frozenset[str]]:
 
 # The supported values of config.json keys that BERT shares with its descendants.
 SUPPORTED: Mapping[str, SupportedValues] = {
-    **ENCODER,
+    **ENCODER_VALUES,
     "position_embedding_type": ("absolute",),
     **dict.fromkeys(("embedding_size", "emb_size"), lambda config: (config.hidden_size,)),
 }

@@ -36,7 +36,7 @@ from pretune.nn.attention.big_bird import BlockSparseAttention
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import ResidualFeedForward, Transform
+from pretune.nn.output_heads import DenseTransform, ResidualFeedForward
 
 FULL, SPARSE = "original_full", "block_sparse"
 
@@ -81,8 +81,8 @@ def build(config: BigBirdConfig) -> Encoder:
         embed=embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
         layers=[layer_of(config, config.attention(number)) for number in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
-        pooler=lambda: initialize(Transform(width, activation), config.initializer_range),
-        choice_pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        pooler=lambda: initialize(DenseTransform(width, activation), config.initializer_range),
+        choice_pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
         answerer=lambda: initialize(
             ResidualFeedForward(
                 FeedForward(width, config.intermediate_size, activation),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row
-from pretune.families.config_keys import ENCODER
+from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import (
     MLM_COPIED,
     MLM_OUTPUT,
@@ -28,14 +28,19 @@ from pretune.families.encoders.bert import (
     vocabulary_head_of,
 )
 from pretune.families.family import Family, SupportedValues, token_classes
-from pretune.nn.attention.disentangled import DisentangledAttention, Distances, OwnProjections, SharedProjections
-from pretune.nn.attention.score_mods import Disentangled
-from pretune.nn.blocks import Layer
-from pretune.nn.convolution import Convolution, Convolved
+from pretune.nn.attention.disentangled import (
+    DisentangledAttention,
+    RelativeEmbeddings,
+    SeparateProjections,
+    SharedProjections,
+)
+from pretune.nn.attention.score_mods import DisentangledScore
+from pretune.nn.blocks import TransformerLayer
+from pretune.nn.convolution import Convolution, WithConvolution
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import Transform
+from pretune.nn.output_heads import DenseTransform
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.template import Template
 
@@ -83,34 +88,34 @@ class DebertaV2Config(DebertaConfig):
 def build(config: DebertaConfig) -> Encoder:
     """Build the backbone from its configuration."""
     check("deberta", config)
-    encoder = _encoder(config, Disentangled(config.max_relative_positions), OwnProjections)
+    encoder = _encoder(config, DisentangledScore(config.max_relative_positions), SeparateProjections)
     return initialize(encoder, config.initializer_range)
 
 
 def build_v2(config: DebertaV2Config) -> Encoder:
     """Build the backbone of version 2 or 3 from its configuration."""
     check("deberta-v2", config)
-    score = Disentangled(config.max_relative_positions, max(config.position_buckets, 0))
+    score = DisentangledScore(config.max_relative_positions, max(config.position_buckets, 0))
     norm = LayerNorm(config.hidden_size, config.layer_norm_eps) if config.norm_rel_ebd == "layer_norm" else None
     encoder = _encoder(config, score, SharedProjections, norm)
     if config.conv_kernel_size > 0:
         width, activation = config.hidden_size, ACTIVATIONS[config.conv_act]
         convolution, after = Convolution(width, config.conv_kernel_size), LayerNorm(width, config.layer_norm_eps)
-        first = Convolved(encoder.layers[0], convolution, activation, after, config.hidden_dropout_prob)
+        first = WithConvolution(encoder.layers[0], convolution, activation, after, config.hidden_dropout_prob)
         encoder.layers[0] = first
     return initialize(encoder, config.initializer_range)
 
 
 def _encoder(
     config: DebertaConfig,
-    score: Disentangled,
-    project: type[OwnProjections | SharedProjections],
+    score: DisentangledScore,
+    project: type[SeparateProjections | SharedProjections],
     norm_of_distances: LayerNorm | None = None,
 ) -> Encoder:
     """Assemble the encoder from layers with the given attention."""
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob
 
-    def layer() -> Layer:
+    def layer() -> TransformerLayer:
         attention = DisentangledAttention(
             width,
             heads,
@@ -123,10 +128,12 @@ def _encoder(
 
     return Encoder(
         embed=embeddings_of(config, width, first=0 if config.position_biased_input else None),
-        distances=Distances(2 * score.side, width, norm_of_distances),
+        distances=RelativeEmbeddings(2 * score.side, width, norm_of_distances),
         layers=[layer() for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS[config.hidden_act], width),
-        pooler=lambda: initialize(Transform(width, ACTIVATIONS[config.pooler_hidden_act]), config.initializer_range),
+        pooler=lambda: initialize(
+            DenseTransform(width, ACTIVATIONS[config.pooler_hidden_act]), config.initializer_range
+        ),
     )
 
 
@@ -189,7 +196,7 @@ def _classes(name: str) -> Mapping[frozenset[str], str]:
 
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 _SUPPORTED: Mapping[str, SupportedValues] = {
-    **ENCODER,
+    **ENCODER_VALUES,
     "relative_attention": (True,),
     "attention_head_size": lambda config: (config.hidden_size // config.num_attention_heads,),
     "embedding_size": lambda config: (config.hidden_size,),

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
-from pretune.families.config_keys import ENCODER
+from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import post_norm_layer, unused
 from pretune.families.family import Family, token_classes
-from pretune.nn.attention.multi_head import Attention
-from pretune.nn.blocks import Layer
+from pretune.nn.attention.multi_head import SelfAttention
+from pretune.nn.blocks import TransformerLayer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import Transform, vocabulary_head
-from pretune.nn.positional_encoding import Learned
+from pretune.nn.output_heads import DenseTransform, vocabulary_head
+from pretune.nn.positional_encoding import LearnedPositions
 from pretune.text.tokenizers.template import Template
 
 EPS = 1e-12  # of all norms; not in config.json
@@ -47,11 +47,11 @@ def build(config: DistilBertConfig) -> Encoder:
     """Build the backbone from its configuration."""
     width, activation = config.dim, ACTIVATIONS[config.activation]
 
-    def layer() -> Layer:
-        attention = Attention(width, config.n_heads, dropout=config.attention_dropout)
+    def layer() -> TransformerLayer:
+        attention = SelfAttention(width, config.n_heads, dropout=config.attention_dropout)
         return post_norm_layer(attention, width, config.hidden_dim, activation, EPS, config.dropout)
 
-    positions = Learned(config.max_position_embeddings, width)
+    positions = LearnedPositions(config.max_position_embeddings, width)
     encoder = Encoder(
         embed=Embeddings(
             config.vocab_size, width, positions=positions, norm=LayerNorm(width, EPS), dropout=config.dropout
@@ -62,15 +62,15 @@ def build(config: DistilBertConfig) -> Encoder:
                 config.vocab_size,
                 width,
                 tied=config.tie_word_embeddings,
-                transform=Transform(width, activation, LayerNorm(width, EPS)),
+                transform=DenseTransform(width, activation, LayerNorm(width, EPS)),
             ),
             config.initializer_range,
         ),
-        pooler=lambda: initialize(Transform(width, ACTIVATIONS["relu"]), config.initializer_range),
+        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["relu"]), config.initializer_range),
     )
     initialize(encoder, config.initializer_range)
     if config.sinusoidal_pos_embds:
-        positions.fix_waves()
+        positions.freeze_sinusoidal()
     return encoder
 
 
@@ -116,7 +116,7 @@ DISTILBERT = Family(
         **token_classes("DistilBert"),
     },
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    supported=ENCODER,
+    supported=ENCODER_VALUES,
     harmless={
         "qa_dropout": "dropout of a head",
         "seq_classif_dropout": "dropout of a head",

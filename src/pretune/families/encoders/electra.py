@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
-from pretune.families.config_keys import ENCODER
+from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import BertConfig, embeddings_of, encoder_rows, layer_of, unused, vocabulary_head_of
 from pretune.families.family import Family, token_classes
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
-from pretune.nn.output_heads import Transform
+from pretune.nn.output_heads import DenseTransform
 from pretune.text.tokenizers.template import Template
 
 
@@ -38,7 +38,7 @@ def build(config: ElectraConfig) -> Encoder:
         embed=embeddings_of(config, vectors, Linear(vectors, width) if vectors != width else None),
         layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, gelu, vectors),
-        pooler=lambda: initialize(Transform(width, gelu), config.initializer_range),
+        pooler=lambda: initialize(DenseTransform(width, gelu), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)
 
@@ -76,7 +76,7 @@ ELECTRA = Family(
     },
     other_classes={"ElectraForCausalLM": frozenset({"mlm"})},  # a decoder in `transformers`, read as an encoder here
     supported={
-        **ENCODER,
+        **ENCODER_VALUES,
         "position_embedding_type": ("absolute",),
         # The only supported input of the head for multiple choice.
         "summary_type": ("first",),

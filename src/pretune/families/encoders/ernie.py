@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pretune.backbones.encoder import Encoder
 from pretune.families.encoders import bert
 from pretune.families.family import Family
-from pretune.nn.embeddings import Lookup
+from pretune.nn.embeddings import ColumnEmbedding
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ErnieConfig(bert.BertConfig):
 
 def build(config: ErnieConfig) -> Encoder:
     """Build BERT, with task embeddings if the model has them (column `task`; task 0 where it is absent)."""
-    tasks = [Lookup("task", config.task_type_vocab_size, config.hidden_size)] if config.use_task_id else []
+    tasks = [ColumnEmbedding("task", config.task_type_vocab_size, config.hidden_size)] if config.use_task_id else []
     return bert.build(config, tasks)
 
 

@@ -17,7 +17,7 @@ from pretune.families.encoders import bert, roberta
 from pretune.families.family import Family
 from pretune.nn.attention.multi_head import GlobalAttention
 from pretune.nn.attention.patterns import window
-from pretune.nn.blocks import Layer
+from pretune.nn.blocks import TransformerLayer
 from pretune.runtime.errors import PretuneError
 
 
@@ -41,7 +41,7 @@ class LongformerConfig(roberta.RobertaConfig):
         return [size // 2 for size in sizes]
 
 
-def layer_of(config: LongformerConfig, size: int) -> Layer:
+def layer_of(config: LongformerConfig, size: int) -> TransformerLayer:
     """Build a layer whose tokens attend to `size` tokens on each side."""
     dropout = config.attention_probs_dropout_prob
     attention = GlobalAttention(config.hidden_size, config.num_attention_heads, pattern=window(size), dropout=dropout)

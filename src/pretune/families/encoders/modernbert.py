@@ -16,19 +16,19 @@ from torch import nn
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import NameTable, Row, output_rows
 from pretune.families.config_bounds import check_bounds
-from pretune.families.config_keys import ENCODER
+from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.family import Family, token_classes
-from pretune.nn.attention.multi_head import Attention, split_heads
+from pretune.nn.attention.multi_head import SelfAttention, head_width_of
 from pretune.nn.attention.patterns import full, window
-from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.blocks import PreNorm, TransformerLayer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, GatedFeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import Transform, vocabulary_head
-from pretune.nn.positional_encoding import Rotary
+from pretune.nn.output_heads import DenseTransform, vocabulary_head
+from pretune.nn.positional_encoding import RotaryPositions
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.parsing import conform
+from pretune.runtime.parsing import validate_schema
 from pretune.text.tokenizers.template import Template
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -84,7 +84,7 @@ class ModernBertConfig:
 
     def theta(self, kind: str) -> float:
         """Return the base of the rotary position embeddings of one type of layer."""
-        newer = conform(
+        newer = validate_schema(
             (self.rope_parameters or {}).get(kind) or {}, dict[str, Any], f"modernbert: rope_parameters.{kind}"
         )
         if unknown := sorted(newer.keys() - {"rope_type", "rope_theta"}):
@@ -94,7 +94,7 @@ class ModernBertConfig:
                 f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; only 'default'"
             )
         theta = newer.get("rope_theta", self.global_rope_theta if kind == FULL else self.local_rope_theta)
-        check_bounds("rope_theta", conform(theta, float, "modernbert: rope_theta"), "modernbert")
+        check_bounds("rope_theta", validate_schema(theta, float, "modernbert: rope_theta"), "modernbert")
         return float(theta)
 
 
@@ -104,12 +104,12 @@ def build(config: ModernBertConfig) -> Encoder:
     norm = partial(LayerNorm, width, config.norm_eps, config.norm_bias)
     patterns = {FULL: full, SLIDING: window(config.local_attention // 2)}
 
-    def layer(number: int, kind: str) -> Layer:
-        attention = Attention(
+    def layer(number: int, kind: str) -> TransformerLayer:
+        attention = SelfAttention(
             width,
             heads,
             pattern=patterns[kind],
-            rotary=Rotary(split_heads(width, heads), config.theta(kind)),
+            rotary=RotaryPositions(head_width_of(width, heads), config.theta(kind)),
             bias=config.attention_bias,
             dropout=config.attention_dropout,
         )
@@ -122,13 +122,13 @@ def build(config: ModernBertConfig) -> Encoder:
         )
         # The embeddings end with a norm, so the first layer has none before its attention.
         before = norm() if number else nn.Identity()
-        return Layer(
+        return TransformerLayer(
             attention=PreNorm(attention, before, config.attention_dropout), feed_forward=PreNorm(feed_forward, norm())
         )
 
-    def transform() -> Transform:
+    def transform() -> DenseTransform:
         activation = ACTIVATIONS[config.classifier_activation]
-        return initialize(Transform(width, activation, norm(), config.classifier_bias), config.initializer_range)
+        return initialize(DenseTransform(width, activation, norm(), config.classifier_bias), config.initializer_range)
 
     def head() -> nn.Module:
         tied, bias = config.tie_word_embeddings, config.decoder_bias
@@ -194,7 +194,7 @@ MODERNBERT = Family(
     },
     poolings={"cls": "start", "mean": "mean"},
     supported={
-        **ENCODER,
+        **ENCODER_VALUES,
         "head_dim": lambda config: (config.hidden_size // config.num_attention_heads,),
         "sliding_window": lambda config: (config.local_attention // 2,),
         "classifier_pooling": ("cls", "mean"),

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import Row
-from pretune.families.config_keys import ENCODER
+from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders import roberta
 from pretune.families.encoders.bert import BertConfig, layer_of, vocabulary_head_of
 from pretune.families.family import Family
-from pretune.nn.attention.multi_head import ScoredAttention
-from pretune.nn.attention.score_mods import RelativeBias
-from pretune.nn.blocks import Layer
+from pretune.nn.attention.multi_head import RelativeAttention
+from pretune.nn.attention.score_mods import T5RelativeBias
+from pretune.nn.blocks import TransformerLayer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import Transform
-from pretune.nn.positional_encoding import Learned
+from pretune.nn.output_heads import DenseTransform
+from pretune.nn.positional_encoding import LearnedPositions
 
 # Constants that config.json does not have.
 PADDING = 1
@@ -44,24 +44,24 @@ def build(config: MPNetConfig) -> Encoder:
     """Build the encoder."""
     width, heads = config.hidden_size, config.num_attention_heads
 
-    def layer() -> Layer:
+    def layer() -> TransformerLayer:
         # More pipeline stages do not fit into the shared memory of an H200.
-        attention = ScoredAttention(width, heads, dropout=config.attention_probs_dropout_prob, stages=1)
+        attention = RelativeAttention(width, heads, dropout=config.attention_probs_dropout_prob, stages=1)
         return layer_of(config, attention)
 
     encoder = Encoder(
         embed=Embeddings(
             config.vocab_size,
             width,
-            positions=Learned(config.max_position_embeddings - PADDING - 1, width, PADDING + 1),
+            positions=LearnedPositions(config.max_position_embeddings - PADDING - 1, width, PADDING + 1),
             norm=LayerNorm(width, config.layer_norm_eps),
             dropout=config.hidden_dropout_prob,
             padding=PADDING,
         ),
-        score=RelativeBias(heads, config.relative_attention_num_buckets, MAX_DISTANCE),
+        score=T5RelativeBias(heads, config.relative_attention_num_buckets, MAX_DISTANCE),
         layers=[layer() for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS["gelu"], width),
-        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)
 
@@ -90,7 +90,7 @@ MPNET = Family(
     table=roberta.table("mpnet", encoder=ENCODER_ROWS),
     classes=roberta.classes("MPNet"),
     supported={
-        **ENCODER,
+        **ENCODER_VALUES,
         "position_embedding_type": ("absolute",),
         "relative_attention_num_buckets": (32,),  # hard-coded in `transformers`
     },

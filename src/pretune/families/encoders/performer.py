@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pretune.backbones.encoder import Encoder
 from pretune.families.encoders import bert
 from pretune.families.family import Family
-from pretune.nn.attention.multi_head import Attention, split_heads
-from pretune.nn.attention.performer import Favor
-from pretune.nn.blocks import Layer
+from pretune.nn.attention.multi_head import SelfAttention, head_width_of
+from pretune.nn.attention.performer import RandomFeatureAttention
+from pretune.nn.blocks import TransformerLayer
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
-from pretune.nn.output_heads import Transform
+from pretune.nn.output_heads import DenseTransform
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,20 @@ def build(config: PerformerConfig) -> Encoder:
     """Build the backbone from its configuration."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
 
-    def layer() -> Layer:
+    def layer() -> TransformerLayer:
         heads = config.num_attention_heads
         return bert.layer_of(
-            config, Attention(width, heads, attend=Favor(split_heads(width, heads), config.num_random_features))
+            config,
+            SelfAttention(
+                width, heads, attend=RandomFeatureAttention(head_width_of(width, heads), config.num_random_features)
+            ),
         )
 
     encoder = Encoder(
         embed=bert.embeddings_of(config, width),
         layers=[layer() for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: bert.vocabulary_head_of(config, activation, width),
-        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)
 

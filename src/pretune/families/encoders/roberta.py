@@ -22,10 +22,10 @@ from pretune.families.encoders.bert import (
     vocabulary_head_of,
 )
 from pretune.families.family import Family, token_classes
-from pretune.nn.blocks import Layer
+from pretune.nn.blocks import TransformerLayer
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
-from pretune.nn.output_heads import Transform
+from pretune.nn.output_heads import DenseTransform
 from pretune.text.tokenizers.template import Template
 
 
@@ -37,14 +37,14 @@ class RobertaConfig(BertConfig):
     pad_token_id: int = 1  # positions start at the next index
 
 
-def build(config: RobertaConfig, layers: Iterable[Layer] | None = None) -> Encoder:
+def build(config: RobertaConfig, layers: Iterable[TransformerLayer] | None = None) -> Encoder:
     """Build the backbone from its configuration, optionally with other layers than BERT's (Longformer)."""
     width = config.hidden_size
     encoder = Encoder(
         embed=embeddings_of(config, width, first=config.pad_token_id + 1),
         layers=[layer_of(config) for _ in range(config.num_hidden_layers)] if layers is None else layers,
         vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS["gelu"], width),
-        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)
 

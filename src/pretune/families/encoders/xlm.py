@@ -12,18 +12,18 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
-from pretune.families.config_keys import ENCODER
+from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import post_norm_layer
 from pretune.families.family import Family, token_classes
-from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal, full
-from pretune.nn.blocks import Layer
-from pretune.nn.embeddings import Embeddings, Lookup
+from pretune.nn.blocks import TransformerLayer
+from pretune.nn.embeddings import ColumnEmbedding, Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import vocabulary_head
-from pretune.nn.positional_encoding import Learned
+from pretune.nn.positional_encoding import LearnedPositions
 from pretune.text.tokenizers.template import Template
 
 # Width between the pooled state and the score of a choice: the number of classes in `transformers`, by default two.
@@ -60,19 +60,19 @@ def build(config: XlmConfig) -> Encoder:
     width, eps = config.emb_dim, config.layer_norm_eps
     activation = ACTIVATIONS["gelu" if config.gelu_activation else "relu"]
 
-    def layer() -> Layer:
+    def layer() -> TransformerLayer:
         pattern = causal if config.causal else full
-        attention = Attention(width, config.n_heads, pattern=pattern, dropout=config.attention_dropout)
+        attention = SelfAttention(width, config.n_heads, pattern=pattern, dropout=config.attention_dropout)
         return post_norm_layer(attention, width, 4 * width, activation, eps, config.dropout)
 
-    positions = Learned(config.max_position_embeddings, width)
+    positions = LearnedPositions(config.max_position_embeddings, width)
     languages = config.n_langs if config.use_lang_emb and config.n_langs > 1 else 0
     encoder = Encoder(
         embed=Embeddings(
             config.vocab_size,
             width,
             positions=positions,
-            columns=[Lookup("language", languages, width, absent=None)] if languages else (),
+            columns=[ColumnEmbedding("language", languages, width, absent=None)] if languages else (),
             norm=LayerNorm(width, eps),
             dropout=config.dropout,
         ),
@@ -87,7 +87,7 @@ def build(config: XlmConfig) -> Encoder:
     initialize(encoder, config.init_std)
     initialize(encoder.embed, config.embed_init_std)
     if config.sinusoidal_embeddings:
-        positions.fix_waves()
+        positions.freeze_sinusoidal()
     return encoder
 
 
@@ -147,7 +147,7 @@ XLM = Family(
         "num_hidden_layers": "n_layers",
     },
     supported={
-        **ENCODER,
+        **ENCODER_VALUES,
         "is_encoder": (True,),
         "asm": (False,),  # adaptive softmax
         "share_inout_emb": (True,),

@@ -14,16 +14,16 @@ from functools import partial
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
-from pretune.families.config_keys import ENCODER
+from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.family import Family, token_classes
-from pretune.nn.attention.multi_head import ScoredAttention, split_heads
-from pretune.nn.attention.score_mods import TransformerXL
-from pretune.nn.blocks import Layer, PostNorm
+from pretune.nn.attention.multi_head import RelativeAttention, head_width_of
+from pretune.nn.attention.score_mods import TransformerXLScore
+from pretune.nn.blocks import PostNorm, TransformerLayer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import Transform, vocabulary_head
+from pretune.nn.output_heads import DenseTransform, vocabulary_head
 from pretune.text.tokenizers.template import Template
 
 
@@ -57,16 +57,16 @@ class XLNetConfig:
 def build(config: XLNetConfig) -> Encoder:
     """Build the backbone from its configuration."""
     width, heads, dropout = config.d_model, config.n_head, config.dropout
-    head_width = config.d_head or split_heads(width, heads)
+    head_width = config.d_head or head_width_of(width, heads)
     furthest = config.clamp_len if config.clamp_len > 0 else None
     activation = ACTIVATIONS[config.ff_activation]
     norm = partial(LayerNorm, width, config.layer_norm_eps)
 
-    def layer() -> Layer:
-        score = TransformerXL(width, heads, head_width, segments=True, furthest=furthest)
-        attention = ScoredAttention(width, heads, score, head_width=head_width, content_bias=True, bias=False)
+    def layer() -> TransformerLayer:
+        score = TransformerXLScore(width, heads, head_width, segments=True, max_distance=furthest)
+        attention = RelativeAttention(width, heads, score, head_width=head_width, content_bias=True, bias=False)
         feed_forward = FeedForward(width, config.d_inner, activation, dropout=dropout)
-        return Layer(
+        return TransformerLayer(
             attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
         )
 
@@ -76,7 +76,9 @@ def build(config: XLNetConfig) -> Encoder:
         vocabulary_head=lambda: initialize(
             vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings), config.initializer_range
         ),
-        pooler=lambda: initialize(Transform(width, ACTIVATIONS[config.summary_activation]), config.initializer_range),
+        pooler=lambda: initialize(
+            DenseTransform(width, ACTIVATIONS[config.summary_activation]), config.initializer_range
+        ),
         memory=config.mem_len or 0,
     )
     return initialize(encoder, config.initializer_range)
@@ -145,7 +147,7 @@ XLNET = Family(
         "num_hidden_layers": "n_layer",
     },
     supported={
-        **ENCODER,
+        **ENCODER_VALUES,
         "attn_type": ("bi",),  # restricted by the factorization order
         "bi_data": (False,),
         "same_length": (False,),

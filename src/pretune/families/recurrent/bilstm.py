@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from pretune.backbones.bidirectional import TwoWays
-from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.bidirectional import BidirectionalBackbone
+from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.initialization import initialize_evenly
-from pretune.nn.output_heads import OwnVocabularyHead
-from pretune.nn.recurrent import Cell, Recurrence, RecurrentLayer
+from pretune.nn.initialization import initialize_uniform
+from pretune.nn.output_heads import UntiedVocabularyHead
+from pretune.nn.recurrent import CellKind, RecurrentCells, RecurrentLayer
 from pretune.text.tokenizers.template import Template
 
 
@@ -27,28 +27,28 @@ class BiLSTMConfig:
     embedding_size: int = 300
     hidden_size: int = 300  # of each direction
     num_hidden_layers: int = 1  # of each direction
-    cell: Cell = "lstm"
+    cell: CellKind = "lstm"
     dropout: float = 0.0  # variational dropout of embeddings and layer outputs
     initializer_range: float = 0.1  # of the token embedding
 
 
-def build(config: BiLSTMConfig) -> TwoWays:
+def build(config: BiLSTMConfig) -> BidirectionalBackbone:
     """Build the backbone from its configuration."""
     embed = Embeddings(config.vocab_size, config.embedding_size)
     widths = [config.embedding_size] + [config.hidden_size] * (config.num_hidden_layers - 1)
     ahead, back = (
-        initialize_evenly(
-            Recurrent(
+        initialize_uniform(
+            RecurrentBackbone(
                 embed,
-                [RecurrentLayer(Recurrence(w, config.hidden_size, config.cell), config.dropout) for w in widths],
+                [RecurrentLayer(RecurrentCells(w, config.hidden_size, config.cell), config.dropout) for w in widths],
                 dropout=config.dropout,
-                vocabulary_head=partial(OwnVocabularyHead, config.vocab_size, config.hidden_size, bias=True),
+                vocabulary_head=partial(UntiedVocabularyHead, config.vocab_size, config.hidden_size, bias=True),
             ),
             config.initializer_range,
         )
         for _ in range(2)
     )
-    return TwoWays(ahead, back)
+    return BidirectionalBackbone(ahead, back)
 
 
 BILSTM = Family(

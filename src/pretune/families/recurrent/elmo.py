@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from pretune.backbones.bidirectional import TwoWays
-from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.bidirectional import BidirectionalBackbone
+from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.families.checkpoint_names import NameTable, Row
 from pretune.families.family import Family
-from pretune.nn.character_cnn import SpelledEmbeddings
+from pretune.nn.character_cnn import CharacterEmbeddings
 from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.output_heads import OwnVocabularyHead
-from pretune.nn.recurrent import Recurrence, RecurrentLayer
+from pretune.nn.output_heads import UntiedVocabularyHead
+from pretune.nn.recurrent import RecurrentCells, RecurrentLayer
 from pretune.text.tokenizers.template import Template
 
 Pairs = tuple[tuple[int, int], ...]
@@ -43,11 +43,11 @@ class ElmoConfig:
     proj_clip: float | None = None
 
 
-def build(config: ElmoConfig) -> TwoWays:
+def build(config: ElmoConfig) -> BidirectionalBackbone:
     """Build the backbone from its configuration."""
     width = config.projection_size
     clip = None if config.cell_clip is None else (config.cell_clip, config.proj_clip or float("inf"))
-    embed = SpelledEmbeddings(
+    embed = CharacterEmbeddings(
         config.vocab_size,
         width,
         [(seen, count) for seen, count in config.filters],
@@ -58,21 +58,21 @@ def build(config: ElmoConfig) -> TwoWays:
         dropout=config.dropout,
     )
     ahead, back = (
-        Recurrent(
+        RecurrentBackbone(
             embed,
             [
                 RecurrentLayer(
-                    Recurrence(width, config.hidden_size, projection=width, clip=clip),
+                    RecurrentCells(width, config.hidden_size, projection=width, clip=clip),
                     config.dropout,
                     residual=config.residual and number > 0,
                 )
                 for number in range(config.num_hidden_layers)
             ],
-            vocabulary_head=partial(OwnVocabularyHead, config.vocab_size, width, bias=True),
+            vocabulary_head=partial(UntiedVocabularyHead, config.vocab_size, width, bias=True),
         )
         for _ in range(2)
     )
-    return TwoWays(ahead, back)
+    return BidirectionalBackbone(ahead, back)
 
 
 def _rows() -> list[Row]:

@@ -19,7 +19,7 @@ from pretune.families.recurrent.elmo import ElmoConfig, build
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.parsing import as_tuples, conform, read_mapping
+from pretune.runtime.parsing import as_tuples, read_mapping, validate_schema
 from pretune.runtime.tensor_files import check_finite
 from pretune.runtime.value_ranges import Interval, check_number
 
@@ -74,13 +74,15 @@ def _files(folder: Path) -> tuple[Path | None, Path | None]:
 
 def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> ElmoConfig:
     """Return the configuration described by an options.json."""
-    lstm, characters = (conform(options.get(key), dict[str, Any], f"{where}: {key}") for key in ("lstm", "char_cnn"))
-    embedding = conform(characters.get("embedding"), dict[str, Any], f"{where}: char_cnn.embedding")
+    lstm, characters = (
+        validate_schema(options.get(key), dict[str, Any], f"{where}: {key}") for key in ("lstm", "char_cnn")
+    )
+    embedding = validate_schema(characters.get("embedding"), dict[str, Any], f"{where}: char_cnn.embedding")
 
     def option(section: Mapping[str, Any], key: str, kind: Any) -> Any:
         if key not in section:
             raise PretuneError(f"{where}: the key '{key}' is missing; this is not an options.json of ELMo")
-        return conform(section[key], kind, f"{where}: {key}")
+        return validate_schema(section[key], kind, f"{where}: {key}")
 
     sizes = {
         "hidden_size": option(lstm, "dim", int),
@@ -90,7 +92,7 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
         "max_characters": option(characters, "max_characters_per_token", int),
         "highways": option(characters, "n_highway", int),
     }
-    filters = conform(as_tuples(characters.get("filters")), tuple[tuple[int, int], ...], f"{where}: filters")
+    filters = validate_schema(as_tuples(characters.get("filters")), tuple[tuple[int, int], ...], f"{where}: filters")
     for name, value in [*sizes.items(), *(("filters", number) for pair in filters for number in pair)]:
         check_number(f"{where}: {name}", value, SIZE)
     check_number(f"{where}: n_layers", sizes["num_hidden_layers"], FEW)

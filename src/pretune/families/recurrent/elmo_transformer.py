@@ -12,19 +12,19 @@ from functools import partial
 
 from torch import nn
 
-from pretune.backbones.bidirectional import TwoWays
+from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import NameTable, Row
 from pretune.families.family import Family
-from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal
-from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.blocks import PreNorm, TransformerLayer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import VocabularyHead
-from pretune.nn.positional_encoding import Sinusoidal
+from pretune.nn.output_heads import TiedVocabularyHead
+from pretune.nn.positional_encoding import SinusoidalPositions
 from pretune.text.tokenizers.template import Template
 
 
@@ -43,28 +43,32 @@ class ElmoTransformerConfig:
     initializer_range: float = 0.02
 
 
-def build(config: ElmoTransformerConfig) -> TwoWays:
+def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
     """Build the backbone from its configuration."""
     width, dropout = config.hidden_size, config.hidden_dropout_prob
     norm = partial(LayerNorm, width, config.layer_norm_eps)
 
-    def layer() -> Layer:
-        attention = Attention(width, config.num_attention_heads, pattern=causal)
+    def layer() -> TransformerLayer:
+        attention = SelfAttention(width, config.num_attention_heads, pattern=causal)
         feed_forward = FeedForward(width, config.intermediate_size, ACTIVATIONS[config.hidden_act])
-        return Layer(attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout))
+        return TransformerLayer(
+            attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout)
+        )
 
-    embed = Embeddings(config.vocab_size, width, positions=Sinusoidal(width), scale=width**0.5, dropout=dropout)
+    embed = Embeddings(
+        config.vocab_size, width, positions=SinusoidalPositions(width), scale=width**0.5, dropout=dropout
+    )
     ahead, back = (
         Encoder(
             embed,
             [layer() for _ in range(config.num_hidden_layers)],
             norm=norm(),
-            vocabulary_head=lambda: VocabularyHead(config.vocab_size),
+            vocabulary_head=lambda: TiedVocabularyHead(config.vocab_size),
             pooler=nn.Identity,
         )
         for _ in range(2)
     )
-    return initialize(TwoWays(ahead, back), config.initializer_range)
+    return initialize(BidirectionalBackbone(ahead, back), config.initializer_range)
 
 
 def _rows(stack: str) -> list[Row]:

@@ -13,13 +13,13 @@ from itertools import pairwise
 
 from torch import nn
 
-from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.initialization import initialize_evenly
-from pretune.nn.output_heads import OwnVocabularyHead, VocabularyHead
-from pretune.nn.recurrent import Cell, Recurrence, RecurrentLayer
+from pretune.nn.initialization import initialize_uniform
+from pretune.nn.output_heads import TiedVocabularyHead, UntiedVocabularyHead
+from pretune.nn.recurrent import CellKind, RecurrentCells, RecurrentLayer
 from pretune.text.tokenizers.template import Template
 
 
@@ -31,7 +31,7 @@ class LSTMConfig:
     embedding_size: int = 400
     hidden_size: int = 1150
     num_hidden_layers: int = 3
-    cell: Cell = "lstm"
+    cell: CellKind = "lstm"
     tie_word_embeddings: bool = True  # the top layer then has the width of the embeddings
     word_dropout: float = 0.1  # embedding dropout: whole words, one mask per step
     input_dropout: float = 0.65  # variational dropout of the embeddings
@@ -43,18 +43,18 @@ class LSTMConfig:
     initializer_range: float = 0.1  # of the token embedding
 
 
-def build(config: LSTMConfig) -> Recurrent:
+def build(config: LSTMConfig) -> RecurrentBackbone:
     """Build the backbone from its configuration."""
     top = config.embedding_size if config.tie_word_embeddings else config.hidden_size
     widths = [config.embedding_size, *[config.hidden_size] * (config.num_hidden_layers - 1), top]
     dropouts = [config.hidden_dropout] * (config.num_hidden_layers - 1) + [config.output_dropout]
-    head: Callable[[], nn.Module] = partial(OwnVocabularyHead, config.vocab_size, top, bias=True)
+    head: Callable[[], nn.Module] = partial(UntiedVocabularyHead, config.vocab_size, top, bias=True)
     if config.tie_word_embeddings:
-        head = partial(VocabularyHead, config.vocab_size)
-    backbone = Recurrent(
+        head = partial(TiedVocabularyHead, config.vocab_size)
+    backbone = RecurrentBackbone(
         Embeddings(config.vocab_size, config.embedding_size, word_dropout=config.word_dropout),
         [
-            RecurrentLayer(Recurrence(inputs, width, config.cell, drop=config.weight_drop), dropout)
+            RecurrentLayer(RecurrentCells(inputs, width, config.cell, drop=config.weight_drop), dropout)
             for (inputs, width), dropout in zip(pairwise(widths), dropouts, strict=True)
         ],
         dropout=config.input_dropout,
@@ -62,7 +62,7 @@ def build(config: LSTMConfig) -> Recurrent:
         vocabulary_head=head,
         backward=config.backward,
     )
-    return initialize_evenly(backbone, config.initializer_range)
+    return initialize_uniform(backbone, config.initializer_range)
 
 
 LSTM = Family(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pretune.backbones.word_vectors import Static
+from pretune.backbones.word_vectors import WordVectorBackbone
 from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.initialization import initialize_evenly
+from pretune.nn.initialization import initialize_uniform
 from pretune.text.tokenizers.template import Template
 
 
@@ -24,9 +24,9 @@ class WordVectorsConfig:
     hidden_size: int = 300
 
 
-def build(config: WordVectorsConfig) -> Static:
+def build(config: WordVectorsConfig) -> WordVectorBackbone:
     """Build the backbone from its configuration."""
-    return initialize_evenly(Static(Embeddings(config.vocab_size, config.hidden_size)), 0.05)
+    return initialize_uniform(WordVectorBackbone(Embeddings(config.vocab_size, config.hidden_size)), 0.05)
 
 
 WORD_VECTORS = Family(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass
-class Beam:
+class Hypothesis:
     """A hypothesis and its score: its log-probability, divided by length ** penalty once it is finished."""
 
     ids: list[int]
@@ -18,13 +18,13 @@ class Beam:
     ended: bool = False  # by an end token, which is not in `ids`, or a stop string
 
 
-def candidates(width: int, ends: Collection[int]) -> int:
+def candidate_count(width: int, ends: Collection[int]) -> int:
     """Return how many candidate tokens to consider, so that `width` beams are left even if all end tokens are among them."""
     return (1 + max(1, len(ends))) * width
 
 
 @dataclass
-class Search:
+class BeamSearch:
     """The beam search for one prompt.
 
     It stops when there are `width` finished texts and no beam, as it is now, scores higher than the worst of them.
@@ -35,8 +35,8 @@ class Search:
     penalty: float  # length penalty; values above 0 favor longer texts
     ends: Collection[int]
     ended: Callable[[Sequence[int]], bool] | None = None  # whether generated tokens are a finished text
-    beams: list[Beam] = field(default_factory=lambda: [Beam([], 0.0)])  # best first
-    whole: list[Beam] = field(default_factory=list)  # finished texts, best first
+    beams: list[Hypothesis] = field(default_factory=lambda: [Hypothesis([], 0.0)])  # best first
+    whole: list[Hypothesis] = field(default_factory=list)  # finished texts, best first
 
     def step(self, scores: Tensor, tokens: Tensor) -> list[int]:
         """Extend the beams by one token, and return which old beam each new beam continues.
@@ -44,10 +44,10 @@ class Search:
         `scores` are the log-probabilities of the candidates of each beam and `tokens` their ids, (beams, candidates) each.
         """
         total = scores + torch.tensor([beam.score for beam in self.beams])[:, None]
-        found = total.flatten().topk(min(candidates(self.width, self.ends), total.numel()))
+        found = total.flatten().topk(min(candidate_count(self.width, self.ends), total.numel()))
         length = len(self.beams[0].ids) + 1
         origins: list[int] = []
-        beams: list[Beam] = []
+        beams: list[Hypothesis] = []
         origins_of = (found.indices // total.shape[1]).tolist()
         chosen = zip(found.values.tolist(), origins_of, tokens.flatten()[found.indices].tolist(), strict=True)
         for rank, (score, origin, token) in enumerate(chosen):
@@ -58,10 +58,10 @@ class Search:
             ended = ended or (self.ended is not None and self.ended(ids))
             if ended or length == self.limit:
                 if rank < self.width:
-                    self.whole.append(Beam(ids, score / length**self.penalty, ended))
+                    self.whole.append(Hypothesis(ids, score / length**self.penalty, ended))
             elif len(beams) < self.width:
                 origins.append(origin)
-                beams.append(Beam(ids, score))
+                beams.append(Hypothesis(ids, score))
         if not beams and not self.whole:  # no token is allowed
             self.whole = self.beams
         self.whole = sorted(self.whole, key=lambda beam: -beam.score)[: self.width]

@@ -11,22 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.inference.finite_check import checked
-from pretune.inference.generation.beam_search import Beam, Search, candidates
-from pretune.inference.generation.sampling import Allowed, discourage, draw, restrict
-from pretune.inference.generation.stop_strings import Ended, Pieces, cut, ends_at
+from pretune.inference.finite_check import check_not_nan
+from pretune.inference.generation.beam_search import BeamSearch, Hypothesis, candidate_count
+from pretune.inference.generation.sampling import AllowedTokens, mask_disallowed, penalize_repetition, sample
+from pretune.inference.generation.stop_strings import StopCondition, TextStream, stop_condition, truncate_at_stop
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.models.references import find_folder
-from pretune.nn.attention.kv_cache import Cache
+from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import uniform
-from pretune.text.tokenizers.token_trie import Trie
+from pretune.text.tokenizers.token_trie import TokenTrie
 
 ROWS = 32, 512  # the most sequences of a batch, on a CPU and on a GPU
 SLOTS = 1 << 15  # cached tokens of all sequences of a batch on a GPU
@@ -34,7 +34,7 @@ FEW = 3  # up to this many rows, a CPU multiplies faster with row-major weight m
 
 
 @dataclass(frozen=True)
-class Decoding:
+class GenerationConfig:
     """The decoding settings: greedy by default, sampling if temperature, top_k, or top_p is given, or beam search."""
 
     tokens: int = 50  # the most new tokens
@@ -64,18 +64,18 @@ class Decoding:
                 raise PretuneError(
                     f"{name}: there is an empty text among {', '.join(map(repr, getattr(self, name)))}; leave it out"
                 )
-        if self.beams > 1 and self.by_chance:
+        if self.beams > 1 and self.is_sampling:
             raise PretuneError(
                 "beam search and sampling cannot be combined; leave out temperature, top_k, and top_p, or the beams"
             )
 
     @property
-    def by_chance(self) -> bool:
+    def is_sampling(self) -> bool:
         """Return whether tokens are sampled."""
         return (self.temperature, self.top_k, self.top_p) != (None, None, None)
 
 
-class Reader:
+class DecodingSession:
     """A decoding session: a model with a key-value cache that reads sequences step by step and returns next-token logits."""
 
     def __init__(
@@ -83,8 +83,8 @@ class Reader:
     ) -> None:
         """Set up a cache for sequences of up to `slots` tokens; `source` is the input of the encoder, if there is one."""
         self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
-        self.vocabulary = model.need_tokenizer().target.size  # further rows only pad the vocabulary
-        self.cache: Any = getattr(self.backbone, "cache", Cache)(sequences, slots)
+        self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
+        self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """Read the next tokens of every sequence, and return the logits after the last of them, (sequences, vocabulary)."""
@@ -97,7 +97,7 @@ class Reader:
         )
         states = self.backbone(*self.source, packed.to(tokens.device), carry=self.cache).last
         last = states[torch.from_numpy(first + lengths - 1).to(states.device)]
-        return checked(self.head(last, tokens)[:, : self.vocabulary].float())
+        return check_not_nan(self.head(last, tokens)[:, : self.vocabulary].float())
 
     def select(self, rows: Sequence[int]) -> None:
         """Reorder the cache so that sequence i continues from sequence rows[i]."""
@@ -105,7 +105,7 @@ class Reader:
             self.cache.select(np.array(rows, dtype=np.int64))
 
 
-def together(slots: Sequence[int], beams: int, device: torch.device) -> Iterator[list[int]]:
+def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterator[list[int]]:
     """Yield the rows of each batch, longest first; rows need `slots` cached tokens and `beams` sequences each."""
     order = sorted(range(len(slots)), key=lambda row: -slots[row])
     few, many = ROWS
@@ -116,48 +116,48 @@ def together(slots: Sequence[int], beams: int, device: torch.device) -> Iterator
         order = order[count:]
 
 
-def write_on(
-    reader: Reader,
+def sample_texts(
+    reader: DecodingSession,
     prompts: Sequence[list[int]],
     rows: Sequence[int],
     limits: Sequence[int],
-    decoding: Decoding,
+    decoding: GenerationConfig,
     end: set[int],
-    allowed: Allowed | None = None,
-    ended: Ended | None = None,
-) -> list[Beam]:
+    allowed: AllowedTokens | None = None,
+    ended: StopCondition | None = None,
+) -> list[Hypothesis]:
     """Continue prompts by greedy decoding or sampling, and return the generated texts.
 
     `rows` number the prompts, so that the random draws of a prompt do not depend on the batch. `limits` are the most new
     tokens of each prompt, and `end` are the tokens that end a text. `allowed` returns the tokens that may follow the
     generated ones, and `ended` whether these are a finished text.
     """
-    *_, texts = write_steps(reader, prompts, rows, limits, decoding, end, allowed, ended)
+    *_, texts = sample_steps(reader, prompts, rows, limits, decoding, end, allowed, ended)
     return texts
 
 
-def write_steps(
-    reader: Reader,
+def sample_steps(
+    reader: DecodingSession,
     prompts: Sequence[list[int]],
     rows: Sequence[int],
     limits: Sequence[int],
-    decoding: Decoding,
+    decoding: GenerationConfig,
     end: set[int],
-    allowed: Allowed | None = None,
-    ended: Ended | None = None,
-) -> Iterator[list[Beam]]:
-    """Yield the generated texts after each token; the parameters are those of `write_on`."""
-    texts = [Beam([], 0.0) for _ in prompts]
+    allowed: AllowedTokens | None = None,
+    ended: StopCondition | None = None,
+) -> Iterator[list[Hypothesis]]:
+    """Yield the generated texts after each token; the parameters are those of `sample_texts`."""
+    texts = [Hypothesis([], 0.0) for _ in prompts]
     going = list(range(len(prompts)))  # the prompts of the reader's sequences
     logits = reader.read(prompts)
     while True:
         histories = ([*prompts[i], *texts[i].ids] for i in going)
-        logits = discourage(logits, histories, decoding.repetition_penalty, decoding.no_repeat_ngram)
-        logits = restrict(logits, (texts[i].ids for i in going), allowed)
-        if decoding.by_chance:
+        logits = penalize_repetition(logits, histories, decoding.repetition_penalty, decoding.no_repeat_ngram)
+        logits = mask_disallowed(logits, (texts[i].ids for i in going), allowed)
+        if decoding.is_sampling:
             places = [len(texts[i].ids) for i in going]
             chance = uniform(decoding.seed, "generate", np.array([rows[i] for i in going]), np.array(places))
-            chosen = draw(logits, chance, decoding.temperature or 1.0, decoding.top_k, decoding.top_p)
+            chosen = sample(logits, chance, decoding.temperature or 1.0, decoding.top_k, decoding.top_p)
         else:
             chosen = logits.argmax(-1).tolist()
         for i, token in zip(going, chosen, strict=True):
@@ -173,24 +173,26 @@ def write_steps(
         logits = reader.read([texts[i].ids[-1:] for i in going])
 
 
-def search_on(
-    reader: Reader,
+def beam_search_texts(
+    reader: DecodingSession,
     prompts: Sequence[list[int]],
     limits: Sequence[int],
-    decoding: Decoding,
+    decoding: GenerationConfig,
     end: set[int],
-    allowed: Allowed | None = None,
-    ended: Ended | None = None,
-) -> list[Beam]:
-    """Continue prompts by beam search, and return the best text of each; the parameters are those of `write_on`."""
-    searches = [Search(decoding.beams, limit, decoding.length_penalty, end, ended=ended) for limit in limits]
+    allowed: AllowedTokens | None = None,
+    ended: StopCondition | None = None,
+) -> list[Hypothesis]:
+    """Continue prompts by beam search, and return the best text of each; the parameters are those of `sample_texts`."""
+    searches = [BeamSearch(decoding.beams, limit, decoding.length_penalty, end, ended=ended) for limit in limits]
     logits = reader.read(prompts)
     while True:
         histories = ([*p, *beam.ids] for p, s in zip(prompts, searches, strict=True) for beam in s.beams)
-        scores = discourage(logits.log_softmax(-1), histories, decoding.repetition_penalty, decoding.no_repeat_ngram)
-        scores = restrict(scores, (beam.ids for search in searches for beam in search.beams), allowed)
+        scores = penalize_repetition(
+            logits.log_softmax(-1), histories, decoding.repetition_penalty, decoding.no_repeat_ngram
+        )
+        scores = mask_disallowed(scores, (beam.ids for search in searches for beam in search.beams), allowed)
         # Candidates are selected on the model's device, because copying the whole vocabulary to the host is slow.
-        best, tokens = (part.cpu() for part in scores.topk(min(candidates(decoding.beams, end), scores.shape[1])))
+        best, tokens = (part.cpu() for part in scores.topk(min(candidate_count(decoding.beams, end), scores.shape[1])))
         rows: list[int] = []
         first = 0
         for search in searches:
@@ -206,14 +208,14 @@ def search_on(
 
 
 @dataclass
-class Writer:
+class TextGenerator:
     """A causal language model and its tokenizer, ready to generate text."""
 
     model: Model
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, device: str | None = None, partial: bool = False) -> Writer:
+    def load(cls, reference: str | Path, device: str | None = None, partial: bool = False) -> TextGenerator:
         """Load a model from a run folder or a model folder."""
         family, content = read_config(find_folder(reference))
         objective = content.get("pretune", {}).get("objective")
@@ -227,17 +229,17 @@ class Writer:
                 f"{reference}: this {family.name} was not trained to generate text; pretrain one with lm"
             )
         model = load_model(reference, parse_objective("lm"), partial=partial)
-        model.need_trained("lm", reference, "pretrain it with lm first")
+        model.require_trained("lm", reference, "pretrain it with lm first")
         chosen = choose_device(device)
         model.root.to(chosen).eval()
         return cls(model, chosen)
 
     def encode(self, prompt: str) -> list[int]:
         """Return the ids of a prompt, with the special tokens that precede it; an empty prompt starts as documents do."""
-        tokenizer, template = self.model.need_tokenizer(), self.model.family.template
+        tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         ids = [tokenizer.role(role) for role in template.single[: template.single.index("A")]]
         ids += tokenizer.encode(prompt)
-        between = [role for role in template.for_documents.single if role != "A"]
+        between = [role for role in template.document_template.single if role != "A"]
         if not ids and not between:
             raise PretuneError(
                 f"the prompt is empty, and {self.model.family.name} has no start token to begin with; give a few words"
@@ -250,7 +252,7 @@ class Writer:
             )
         return ids
 
-    def write(self, prompts: Sequence[str], decoding: Decoding) -> list[dict[str, Any]]:
+    def write(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
         """Generate a continuation of each prompt, and describe the results in order."""
         prompts = [prompt.rstrip(" ") for prompt in prompts] if decoding.choices else prompts
         ids = [self.encode(prompt) for prompt in prompts]
@@ -258,17 +260,17 @@ class Writer:
         return [self.describe(*row, decoding) for row in zip(prompts, ids, texts, strict=True)]
 
     @torch.inference_mode()
-    def stream(self, prompt: str, decoding: Decoding, row: int = 0) -> Generator[str, None, dict[str, Any]]:
+    def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
         """Yield the continuation of a prompt piece by piece; return what `write` returns for prompt number `row`."""
-        check_streamed(decoding)
-        tokenizer = self.model.need_tokenizer()
+        check_streamable(decoding)
+        tokenizer = self.model.require_tokenizer()
         prompt = prompt.rstrip(" ") if decoding.choices else prompt
         ids = self.encode(prompt)
-        before, pieces = tokenizer.decode(ids), Pieces(decoding.stop)
+        before, pieces = tokenizer.decode(ids), TextStream(decoding.stop)
         decoding, allowed, (limit,) = self.plan([ids], decoding)
-        reader = Reader(self.model, 1, len(ids) + limit)
-        steps = write_steps(
-            reader, [ids], [row], [limit], decoding, self.ends, allowed, ends_at(decoding.stop, tokenizer)
+        reader = DecodingSession(self.model, 1, len(ids) + limit)
+        steps = sample_steps(
+            reader, [ids], [row], [limit], decoding, self.ends, allowed, stop_condition(decoding.stop, tokenizer)
         )
         for (text,) in steps:
             whole = text.ended or len(text.ids) == limit
@@ -278,15 +280,17 @@ class Writer:
     @property
     def ends(self) -> set[int]:
         """Return the tokens that end a text."""
-        tokenizer = self.model.need_tokenizer()
+        tokenizer = self.model.require_tokenizer()
         return {tokenizer.role("end")} if tokenizer.has("end") else set()
 
-    def plan(self, prompts: Sequence[list[int]], decoding: Decoding) -> tuple[Decoding, Allowed | None, list[int]]:
+    def plan(
+        self, prompts: Sequence[list[int]], decoding: GenerationConfig
+    ) -> tuple[GenerationConfig, AllowedTokens | None, list[int]]:
         """Return the settings for some prompts, which tokens may follow, and the most new tokens of each prompt."""
         longest = self.model.backbone.longest or 1 << 30
         if not decoding.choices:
             return decoding, None, [min(decoding.tokens, longest - len(prompt)) for prompt in prompts]
-        tokenizer = self.model.need_tokenizer()
+        tokenizer = self.model.require_tokenizer()
         spelled = {choice: tokenizer.encode(f" {choice}") for choice in decoding.choices}
         if not self.ends:
             raise PretuneError(
@@ -295,7 +299,7 @@ class Writer:
         for choice, ids in spelled.items():
             if not ids or set(ids) & {*self.ends, tokenizer.roles.get("unknown", -1)}:
                 raise PretuneError(f"choice {choice!r}: this tokenizer cannot spell it; choose another word")
-        trie = Trie([*ids, *self.ends] for ids in spelled.values())
+        trie = TokenTrie([*ids, *self.ends] for ids in spelled.values())
         if max(map(len, prompts)) + trie.longest > longest:
             raise PretuneError(
                 f"a prompt of {max(map(len, prompts))} tokens leaves no room for all choices: the model has {longest} "
@@ -303,31 +307,31 @@ class Writer:
             )
         return replace(decoding, tokens=trie.longest), trie.after, [trie.longest] * len(prompts)
 
-    def write_ids(self, prompts: Sequence[list[int]], decoding: Decoding, end: set[int]) -> list[Beam]:
+    def write_ids(self, prompts: Sequence[list[int]], decoding: GenerationConfig, end: set[int]) -> list[Hypothesis]:
         """Generate a continuation of each prompt, up to one of the `end` tokens."""
         decoding, allowed, limits = self.plan(prompts, decoding)
-        ended = ends_at(decoding.stop, self.model.need_tokenizer())
+        ended = stop_condition(decoding.stop, self.model.require_tokenizer())
         if self.device.type == "cpu" and min(ROWS[0], len(prompts) * decoding.beams) > FEW:
-            store_by_columns(self.model.root)
-        texts: dict[int, Beam] = {}
+            make_column_major(self.model.root)
+        texts: dict[int, Hypothesis] = {}
         slots = [len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)]
-        for rows in together(slots, decoding.beams, self.device):
+        for rows in batch_rows(slots, decoding.beams, self.device):
             batch, batch_limits = [prompts[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
-                reader = Reader(self.model, len(rows), slots[rows[0]])
+                reader = DecodingSession(self.model, len(rows), slots[rows[0]])
                 if decoding.beams > 1:
-                    found = search_on(reader, batch, batch_limits, decoding, end, allowed, ended)
+                    found = beam_search_texts(reader, batch, batch_limits, decoding, end, allowed, ended)
                 else:
-                    found = write_on(reader, batch, rows, batch_limits, decoding, end, allowed, ended)
+                    found = sample_texts(reader, batch, rows, batch_limits, decoding, end, allowed, ended)
             texts |= dict(zip(rows, found, strict=True))
         return [texts[row] for row in range(len(prompts))]
 
-    def describe(self, prompt: str, ids: list[int], text: Beam, decoding: Decoding) -> dict[str, Any]:
+    def describe(self, prompt: str, ids: list[int], text: Hypothesis, decoding: GenerationConfig) -> dict[str, Any]:
         """Return the prompt, the text, the continuation, its number of tokens, and whether it ended by itself."""
-        tokenizer = self.model.need_tokenizer()
+        tokenizer = self.model.require_tokenizer()
         whole = tokenizer.decode([*ids, *text.ids])
         added = whole.removeprefix(tokenizer.decode(ids))
-        kept = cut(added, decoding.stop)
+        kept = truncate_at_stop(added, decoding.stop)
         return {
             "prompt": prompt,
             "text": whole[: len(whole) - len(added) + len(kept)],
@@ -337,13 +341,13 @@ class Writer:
         }
 
 
-def check_streamed(decoding: Decoding) -> None:
+def check_streamable(decoding: GenerationConfig) -> None:
     """Refuse to stream the result of beam search, which is known only at the end."""
     if decoding.beams > 1:
         raise PretuneError("beam search knows its text only at the end and cannot be streamed; leave out the beams")
 
 
-def store_by_columns(root: nn.Module) -> None:
+def make_column_major(root: nn.Module) -> None:
     """Store weight matrices in column-major order, with which a CPU multiplies several rows faster; values stay the same."""
     for parameter in root.parameters():
         if parameter.dim() == 2 and parameter.is_contiguous():

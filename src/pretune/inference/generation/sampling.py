@@ -10,16 +10,16 @@ from torch import Tensor
 
 from pretune.runtime.arrays import Array
 
-Allowed = Callable[[Sequence[int]], Collection[int]]  # the tokens generated so far → those that may follow
+AllowedTokens = Callable[[Sequence[int]], Collection[int]]  # the tokens generated so far → those that may follow
 
 
-def discourage(logits: Tensor, histories: Iterable[Sequence[int]], penalty: float, ngram: int) -> Tensor:
+def penalize_repetition(logits: Tensor, histories: Iterable[Sequence[int]], penalty: float, ngram: int) -> Tensor:
     """Penalize repetition in logits or log-probabilities, (b, vocabulary).
 
     `penalty` makes every token of a sequence's history less likely (Keskar et al., 2019, arXiv:1909.05858). With `ngram`, no
     token may complete an n-gram that is already in the history (Paulus et al., 2018, arXiv:1705.04304).
 
-    >>> discourage(torch.tensor([[2.0, -1.0, 1.0]]), [[0, 1]], penalty=2.0, ngram=0).tolist()
+    >>> penalize_repetition(torch.tensor([[2.0, -1.0, 1.0]]), [[0, 1]], penalty=2.0, ngram=0).tolist()
     [[1.0, -2.0, 1.0]]
     """
     if penalty == 1.0 and not ngram:
@@ -36,10 +36,10 @@ def discourage(logits: Tensor, histories: Iterable[Sequence[int]], penalty: floa
     return logits
 
 
-def restrict(logits: Tensor, written: Iterable[Sequence[int]], allowed: Allowed | None) -> Tensor:
+def mask_disallowed(logits: Tensor, written: Iterable[Sequence[int]], allowed: AllowedTokens | None) -> Tensor:
     """Set the logits or log-probabilities (b, vocabulary) of tokens that may not follow the generated ones to -inf.
 
-    >>> restrict(torch.tensor([[2.0, -1.0, 1.0]]), [[]], lambda ids: [1, 2]).tolist()
+    >>> mask_disallowed(torch.tensor([[2.0, -1.0, 1.0]]), [[]], lambda ids: [1, 2]).tolist()
     [[-inf, -1.0, 1.0]]
     """
     if allowed is None:
@@ -53,7 +53,7 @@ def restrict(logits: Tensor, written: Iterable[Sequence[int]], allowed: Allowed 
     return kept
 
 
-def draw(
+def sample(
     logits: Tensor, chance: Array, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
 ) -> list[int]:
     """Sample one token per row of logits (b, vocabulary), given a uniform number in [0, 1) per row.
@@ -61,7 +61,7 @@ def draw(
     `top_k` keeps the k most likely tokens; `top_p` keeps the most likely tokens whose total probability is at least this
     (nucleus sampling, Holtzman et al., 2020, arXiv:1904.09751).
 
-    >>> draw(torch.tensor([[0.0, 9.0, 1.0]]), np.array([0.5]))
+    >>> sample(torch.tensor([[0.0, 9.0, 1.0]]), np.array([0.5]))
     [1]
     """
     top_k = None if top_k is None or top_k >= logits.shape[1] else top_k

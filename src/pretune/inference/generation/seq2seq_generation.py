@@ -10,31 +10,31 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.inference.generation.beam_search import Beam
-from pretune.inference.generation.generate import Decoding, Reader, check_streamed, write_steps
-from pretune.inference.generation.generate_answers import around, write_for
-from pretune.inference.generation.stop_strings import Pieces, cut, ends_at
+from pretune.inference.generation.beam_search import Hypothesis
+from pretune.inference.generation.generate import DecodingSession, GenerationConfig, check_streamable, sample_steps
+from pretune.inference.generation.generate_answers import generate_for_sequences, target_frame
+from pretune.inference.generation.stop_strings import TextStream, stop_condition, truncate_at_stop
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.models.references import find_folder
-from pretune.objectives import Data, alone
+from pretune.objectives import Data, single_objective
 from pretune.objectives.tasks.generate import Generate
 from pretune.runtime.devices import choose_device
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Arrangement, collate
 
 LENGTH = 512  # tokens of input, for models without a maximal length
 
 
-def reads_and_writes(reference: str | Path) -> bool:
+def is_encoder_decoder(reference: str | Path) -> bool:
     """Return whether a model is an encoder-decoder."""
     family, _ = read_config(find_folder(reference))
     return bool(family.template.target)
 
 
 @dataclass
-class Rewriter:
+class Seq2SeqGenerator:
     """An encoder-decoder and its tokenizer, ready to generate text."""
 
     model: Model
@@ -44,54 +44,56 @@ class Rewriter:
     @classmethod
     def load(
         cls, reference: str | Path, device: str | None = None, partial: bool = False, languages: str = ""
-    ) -> Rewriter:
+    ) -> Seq2SeqGenerator:
         """Load a model from a run folder or a model folder."""
         task: Any = Generate(languages=languages)
-        model = load_model(reference, alone(task), partial=partial)
-        model.need_trained(task.name, reference, "fine-tune it with generate first")
+        model = load_model(reference, single_objective(task), partial=partial)
+        model.require_trained(task.name, reference, "fine-tune it with generate first")
         chosen = choose_device(device)
         model.root.to(chosen).eval()
         return cls(model, chosen, task)
 
-    def lay_out(self, prompts: Sequence[str]) -> Arrangement:
+    def tokenize_examples(self, prompts: Sequence[str]) -> Arrangement:
         """Return one input sequence per text, truncating texts that are too long."""
-        rows = Labeled(Path("texts"), {}, list(prompts))
-        data = Data(self.model.need_tokenizer(), self.model.family.template, rows=rows)
-        return self.task.lay_out(data, self.model.backbone.longest or LENGTH)  # type: ignore[no-any-return]
+        rows = LabeledRows(Path("texts"), {}, list(prompts))
+        data = Data(self.model.require_tokenizer(), self.model.family.template, rows=rows)
+        return self.task.tokenize_examples(data, self.model.backbone.longest or LENGTH)  # type: ignore[no-any-return]
 
-    def plan(self, decoding: Decoding) -> tuple[Decoding, Any]:
+    def plan(self, decoding: GenerationConfig) -> tuple[GenerationConfig, Any]:
         """Return the decoding settings, and which tokens may follow."""
         if not decoding.choices:
             return decoding, None
         closed = replace(self.task, closed=True, labels=decoding.choices)
-        trie = closed.closed_trie(self.model.need_tokenizer(), self.model.family.template)
+        trie = closed.closed_trie(self.model.require_tokenizer(), self.model.family.template)
         return replace(decoding, tokens=trie.longest), trie.after
 
     @torch.inference_mode()
-    def write(self, prompts: Sequence[str], decoding: Decoding) -> list[dict[str, Any]]:
+    def write(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
         """Generate a text for each input text, and describe the results in order."""
-        tokenizer, (decoding, allowed) = self.model.need_tokenizer(), self.plan(decoding)
-        ended = ends_at(decoding.stop, tokenizer)
-        texts = write_for(self.model, self.task, self.lay_out(prompts), decoding, allowed, ended)
+        tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
+        ended = stop_condition(decoding.stop, tokenizer)
+        texts = generate_for_sequences(self.model, self.task, self.tokenize_examples(prompts), decoding, allowed, ended)
         return [self.describe(prompt, text, decoding) for prompt, text in zip(prompts, texts, strict=True)]
 
     @torch.inference_mode()
-    def stream(self, prompt: str, decoding: Decoding, row: int = 0) -> Generator[str, None, dict[str, Any]]:
+    def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
         """Yield the text generated for an input piece by piece; return what `write` returns for input number `row`."""
-        check_streamed(decoding)
-        tokenizer, (decoding, allowed) = self.model.need_tokenizer(), self.plan(decoding)
-        begin, end = around(self.model, self.task)
+        check_streamable(decoding)
+        tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
+        begin, end = target_frame(self.model, self.task)
         limit = min(decoding.tokens, (self.model.backbone.longest or 1 << 30) - len(begin))
-        laid = self.lay_out([prompt])
+        laid = self.tokenize_examples([prompt])
         (packed,) = collate(laid.take(np.arange(1))).packed
-        reader = Reader(self.model, 1, len(begin) + limit, [packed.to(self.device)], head=self.task.name)
-        pieces = Pieces(decoding.stop)
-        steps = write_steps(reader, [begin], [row], [limit], decoding, end, allowed, ends_at(decoding.stop, tokenizer))
+        reader = DecodingSession(self.model, 1, len(begin) + limit, [packed.to(self.device)], head=self.task.name)
+        pieces = TextStream(decoding.stop)
+        steps = sample_steps(
+            reader, [begin], [row], [limit], decoding, end, allowed, stop_condition(decoding.stop, tokenizer)
+        )
         for (text,) in steps:
             yield pieces.grow(tokenizer.decode(text.ids), text.ended or len(text.ids) == limit)
         return self.describe(prompt, text, decoding)
 
-    def describe(self, prompt: str, text: Beam, decoding: Decoding) -> dict[str, Any]:
+    def describe(self, prompt: str, text: Hypothesis, decoding: GenerationConfig) -> dict[str, Any]:
         """Return the input, the generated text, its number of tokens, and whether it ended by itself."""
-        written = cut(self.model.need_tokenizer().decode(text.ids), decoding.stop)
+        written = truncate_at_stop(self.model.require_tokenizer().decode(text.ids), decoding.stop)
         return {"prompt": prompt, "text": written, "tokens": len(text.ids), "ended": text.ended}

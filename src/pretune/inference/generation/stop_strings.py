@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Ended = Callable[[Sequence[int]], bool]  # the generated tokens → whether the text is finished
+StopCondition = Callable[[Sequence[int]], bool]  # the generated tokens → whether the text is finished
 
 
-def ends_at(stop: Sequence[str], tokenizer: Tokenizer) -> Ended | None:
+def stop_condition(stop: Sequence[str], tokenizer: Tokenizer) -> StopCondition | None:
     """Return a function that tells whether the last generated tokens contain a stop string; None without stop strings."""
     if not stop:
         return None
@@ -17,22 +17,22 @@ def ends_at(stop: Sequence[str], tokenizer: Tokenizer) -> Ended | None:
     return lambda ids: any(string in tokenizer.decode(ids[-tail:]) for string in stop)
 
 
-def cut(text: str, stop: Sequence[str]) -> str:
+def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
     """Truncate a text before the first stop string.
 
-    >>> cut("one. two. three", ["\\n", ". "])
+    >>> truncate_at_stop("one. two. three", ["\\n", ". "])
     'one'
     """
     places = [text.find(string) for string in stop if string in text]
     return text[: min(places)] if places else text
 
 
-class Pieces:
+class TextStream:
     """A stream of the pieces of a growing text, which holds back what may still change.
 
     Incomplete characters and the beginning of a possible stop string are held back.
 
-    >>> pieces = Pieces(["END"])
+    >>> pieces = TextStream(["END"])
     >>> [pieces.grow("a st"), pieces.grow("a story E"), pieces.grow("a story END", whole=True)]
     ['a st', 'ory ', '']
     """
@@ -42,7 +42,7 @@ class Pieces:
 
     def grow(self, text: str, whole: bool = False) -> str:
         """Return the new piece of the text so far; `whole` means that the text is complete."""
-        text = cut(text, self.stop)
+        text = truncate_at_stop(text, self.stop)
         if not whole:
             held = [size for string in self.stop for size in range(1, len(string)) if text.endswith(string[:size])]
             text = text[: len(text) - max(held, default=0)].rstrip("\N{REPLACEMENT CHARACTER}")

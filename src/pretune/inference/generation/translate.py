@@ -12,14 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretune.inference.attention_alignment import Aligned, by_words, look
-from pretune.inference.generation.beam_search import Beam
-from pretune.inference.generation.generate import Decoding, Reader, search_on, together, write_on
-from pretune.models.checkpoint_heads import trained_for
+from pretune.inference.attention_alignment import WordAlignment, align_words, cross_attention_weights
+from pretune.inference.generation.beam_search import Hypothesis
+from pretune.inference.generation.generate import (
+    DecodingSession,
+    GenerationConfig,
+    batch_rows,
+    beam_search_texts,
+    sample_texts,
+)
+from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.nn.attention.patterns import causal
-from pretune.objectives.seq2seq.source_target import writing_template
+from pretune.objectives.seq2seq.source_target import with_target_side
 from pretune.objectives.seq2seq.translate import Translate
 from pretune.packed import Packed, pack_lists
 from pretune.runtime.devices import choose_device
@@ -29,10 +35,10 @@ from pretune.text.tokenizers.template import Template
 SPARE = 10  # a translation may have twice as many tokens as its source, and this many more
 
 
-class Readers:
+class EnsembleSession:
     """Several decoding sessions that read the same tokens and average their next-token probabilities."""
 
-    def __init__(self, members: Sequence[Reader]) -> None:
+    def __init__(self, members: Sequence[DecodingSession]) -> None:
         self.members = members
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
@@ -61,19 +67,19 @@ class Translator:
         models: list[Model] = []
         found: list[Any] = []
         for reference in references:
-            mixture = trained_for(reference)
+            mixture = stored_objectives(reference)
             writing = [part for part in mixture.objectives if part.two_sided] if mixture is not None else []
             if mixture is None or not writing:
                 raise PretuneError(f"{reference}: this model was not trained to translate; pretrain one with translate")
             model = load_model(reference, mixture, partial=partial)
-            if models and model.need_tokenizer().digest != models[0].need_tokenizer().digest:
+            if models and model.require_tokenizer().digest != models[0].require_tokenizer().digest:
                 raise PretuneError(
                     f"{reference} has a different tokenizer than {references[0]}; an ensemble needs models with the same "
                     "tokenizer, such as runs of `pretune pretrain --tokenizer`"
                 )
             models.append(model)
             found.append(next((part for part in writing if isinstance(part, Translate)), writing[0]))
-            model.need_trained(found[-1].name, reference, "pretrain it with translate first")
+            model.require_trained(found[-1].name, reference, "pretrain it with translate first")
         if len({part.name for part in found}) > 1:
             raise PretuneError(
                 f"{', '.join(map(str, references))} were trained for different objectives; give models with the same objective"
@@ -86,13 +92,13 @@ class Translator:
         if isinstance(one, Translate):
             templates = one.templates(template)
         else:
-            made = writing_template(template)
+            made = with_target_side(template)
             templates = Template(made.single, ()), Template(made.target, ())
         return cls(models, one.name, templates, chosen)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a source text with its special tokens, truncated to the model's length."""
-        tokenizer = self.models[0].need_tokenizer()
+        tokenizer = self.models[0].require_tokenizer()
         items = self.templates[0].single
         longest = min(model.backbone.longest or 1 << 30 for model in self.models)
         own = tokenizer.encode(text)[: longest - len(items) + 1]
@@ -102,52 +108,54 @@ class Translator:
     def begin(self) -> list[int]:
         """Return the ids that the decoder reads first."""
         items = self.templates[1].single
-        return [self.models[0].need_tokenizer().role(item) for item in items[: items.index("A")]]
+        return [self.models[0].require_tokenizer().role(item) for item in items[: items.index("A")]]
 
-    def write(self, texts: Sequence[str], decoding: Decoding) -> list[Beam]:
+    def write(self, texts: Sequence[str], decoding: GenerationConfig) -> list[Hypothesis]:
         """Translate texts, and return the translations in order."""
-        tokenizer = self.models[0].need_tokenizer()
+        tokenizer = self.models[0].require_tokenizer()
         sources, begin = [self.encode(text) for text in texts], self.begin
         end = {tokenizer.role(self.templates[1].single[-1])}
         longest = min(model.backbone.longest or 1 << 30 for model in self.models) - len(begin)
         limits = [max(1, min(decoding.tokens, 2 * len(source) + SPARE, longest)) for source in sources]
         slots = [limit + len(begin) for limit in limits]
-        found: dict[int, Beam] = {}
-        for rows in together(slots, decoding.beams, self.device):
+        found: dict[int, Hypothesis] = {}
+        for rows in batch_rows(slots, decoding.beams, self.device):
             batch, batch_limits = [sources[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
                 reader = self.reader(batch, slots[rows[0]])
                 prompts = [begin] * len(rows)
                 if decoding.beams > 1:
-                    written = search_on(reader, prompts, batch_limits, decoding, end)
+                    written = beam_search_texts(reader, prompts, batch_limits, decoding, end)
                 else:
-                    written = write_on(reader, prompts, rows, batch_limits, decoding, end)
+                    written = sample_texts(reader, prompts, rows, batch_limits, decoding, end)
             found |= dict(zip(rows, written, strict=True))
         return [found[row] for row in range(len(texts))]
 
     def reader(self, sources: Sequence[list[int]], slots: int) -> Any:
         """Return a decoding session for some sources; for several models, one that averages them."""
         packed = pack_lists(sources).to(self.device)
-        members = [Reader(model, len(sources), slots, [packed], head=self.head) for model in self.models]
-        return members[0] if len(members) == 1 else Readers(members)
+        members = [DecodingSession(model, len(sources), slots, [packed], head=self.head) for model in self.models]
+        return members[0] if len(members) == 1 else EnsembleSession(members)
 
     @torch.inference_mode()
-    def align(self, texts: Sequence[str], written: Sequence[Beam]) -> list[Aligned]:
+    def align(self, texts: Sequence[str], written: Sequence[Hypothesis]) -> list[WordAlignment]:
         """Return the word alignments of translations, from the cross-attention weights averaged over models."""
-        tokenizer = self.models[0].need_tokenizer()
+        tokenizer = self.models[0].require_tokenizer()
         begin, end = self.begin, tokenizer.role(self.templates[1].single[-1])
         found = []
         for text, beam in zip(texts, written, strict=True):
             source, ids = self.encode(text), [*beam.ids, *([end] if beam.ended else [])]
             target: Packed = pack_lists([[*begin, *ids[:-1]]], pattern=causal)
             sides = pack_lists([source]).to(self.device), target.to(self.device)
-            weights = torch.stack([look(model.backbone, *sides) for model in self.models]).mean(0)
-            found.append(by_words(weights[len(begin) - 1 :].float().cpu().numpy(), source, ids, tokenizer))
+            weights = torch.stack([cross_attention_weights(model.backbone, *sides) for model in self.models]).mean(0)
+            found.append(align_words(weights[len(begin) - 1 :].float().cpu().numpy(), source, ids, tokenizer))
         return found
 
-    def describe(self, texts: Sequence[str], written: Sequence[Beam], alignments: bool = False) -> list[dict[str, Any]]:
+    def describe(
+        self, texts: Sequence[str], written: Sequence[Hypothesis], alignments: bool = False
+    ) -> list[dict[str, Any]]:
         """Return one row per text: the translation, its score, whether it ended, and its alignment if requested."""
-        tokenizer = self.models[0].need_tokenizer().target
+        tokenizer = self.models[0].require_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)
         for text, beam, one in zip(texts, written, aligned, strict=True):

@@ -7,11 +7,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def boxed_names() -> tuple[str, ...]:
+def bundled_names() -> tuple[str, ...]:
     """Return the names of the bundled models, sorted."""
     return tuple(sorted(folder.parent.name for folder in HERE.glob("*/config.json")))
 
 
-def boxed_folder(name: str) -> Path:
+def bundled_folder(name: str) -> Path:
     """Return the folder of a bundled model."""
     return HERE / name

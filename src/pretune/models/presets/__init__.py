@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pretune.runtime.errors import PretuneError, nearest, quote
+from pretune.runtime.errors import PretuneError, quote, suggest
 from pretune.runtime.plugins import entry_point_objects
-from pretune.runtime.recipe import merge, read_recipe
+from pretune.runtime.recipe import merge_recipes, read_recipe
 
 GROUP = "pretune.presets"
 SECTIONS = ("config", "tokenizer", "batch", "optimizer", "schedule", "budget", "watching")
@@ -80,7 +80,7 @@ def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
         raise PretuneError(f"{name}: like: {quote(like)} is not the name of a preset")
     if like in (name, *via):
         raise PretuneError(f"{' is like '.join([*via, name, like])}: a preset cannot be like itself")
-    return merge(find_preset(like, (*via, name)), content)
+    return merge_recipes(find_preset(like, (*via, name)), content)
 
 
 @cache
@@ -97,7 +97,7 @@ def _file_of(name: str) -> Path:
         return Path(name)
     if (file := _plugin_presets().get(name)) is not None:
         return file
-    hint = nearest(name, preset_names(), "`pretune show presets` lists them")
+    hint = suggest(name, preset_names(), "`pretune show presets` lists them")
     raise PretuneError(f"unknown preset {name!r}; {hint}")
 
 
@@ -106,7 +106,7 @@ def _read(file: Path) -> dict[str, Any]:
     content = read_recipe(file)
     unknown = [key for key in content if key not in KEYS]
     if unknown:
-        raise PretuneError(f"{file}: unknown key {unknown[0]!r}; {nearest(unknown[0], KEYS)}")
+        raise PretuneError(f"{file}: unknown key {unknown[0]!r}; {suggest(unknown[0], KEYS)}")
     for key in ("family", "objective"):
         if not isinstance(content.get(key, ""), str):
             raise PretuneError(f"{file}: {key}: {quote(content[key])} is not a name")

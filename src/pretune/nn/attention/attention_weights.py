@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.functional import seen_by
-from pretune.nn.attention.multi_head import Attention
-from pretune.nn.attention.packed_layout import Layout, padded_groups
-from pretune.nn.attention.patterns import Pattern, visible
+from pretune.nn.attention.functional import attention_mask
+from pretune.nn.attention.multi_head import SelfAttention
+from pretune.nn.attention.packed_layout import AttentionLayout, padded_groups
+from pretune.nn.attention.patterns import Pattern, effective_pattern
 from pretune.nn.blocks import PreNorm
 from pretune.runtime.errors import PretuneError
 
 
-def looks(layer: nn.Module, x: Tensor, layout: Layout, batch: Pattern | None = None) -> Tensor:
+def attention_weights(layer: nn.Module, x: Tensor, layout: AttentionLayout, batch: Pattern | None = None) -> Tensor:
     """Return the attention weights of each token over its sequence, averaged over heads: (tokens, longest), 0 after its end.
 
     `x` is the input of the layer, (n, width).
@@ -30,7 +30,7 @@ def looks(layer: nn.Module, x: Tensor, layout: Layout, batch: Pattern | None = N
     for number, group in enumerate(groups):
         own, keys = q[group.queries].transpose(1, 2), k[group.keys].transpose(1, 2)  # (b, heads, L, d)
         logits = own @ keys.transpose(-2, -1) * attention.head_width**-0.5
-        seen = seen_by(layout, group, visible(attention.pattern, batch), number)
+        seen = attention_mask(layout, group, effective_pattern(attention.pattern, batch), number)
         if seen is not None:
             logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
         weights = logits.softmax(-1).mean(1)  # (b, L, L)
@@ -40,11 +40,11 @@ def looks(layer: nn.Module, x: Tensor, layout: Layout, batch: Pattern | None = N
     return torch.cat(rows)[order]
 
 
-def find_attention(layer: nn.Module) -> tuple[nn.Module, Attention]:
+def find_attention(layer: nn.Module) -> tuple[nn.Module, SelfAttention]:
     """Return the module around the self-attention of a layer, and the self-attention itself."""
     for module in layer.modules():
         part = getattr(module, "part", None)
-        if isinstance(part, Attention):
+        if isinstance(part, SelfAttention):
             return module, part
     raise PretuneError(
         "attention weights can only be distilled between models with plain self-attention; leave `attention` out"

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from pretune.nn.attention.flex_block_mask import BLOCK
 from pretune.nn.attention.functional import attend_self
-from pretune.nn.attention.interval_arithmetic import Range, Truth
-from pretune.nn.attention.multi_head import Flow, split_heads
-from pretune.nn.attention.patterns import Columns, Pattern, visible
+from pretune.nn.attention.interval_arithmetic import IntervalMask, ValueInterval
+from pretune.nn.attention.multi_head import AttentionContext, head_width_of
+from pretune.nn.attention.patterns import Pattern, PatternColumns, effective_pattern
 from pretune.nn.linear import Linear
 from pretune.nn.operations import OperationSizes
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import hashed
+from pretune.runtime.randomness import random_bits
 
 LEVELS = 1 << 15  # of a random number: times a number of blocks, it still fits into 32 bits
 MOST_NUMBERS = 1 << 26  # largest size of the table of random blocks
@@ -40,7 +40,7 @@ class BlockSparseAttention(nn.Module):
     ) -> None:
         """Build the layer; `blocks` is the largest number of blocks in a sequence, `layer` selects the random blocks."""
         super().__init__()
-        self.heads, self.head_width, self.dropout = heads, split_heads(width, heads), dropout
+        self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.size, self.random, self.layer = size, random, layer
         self.qkv = Linear(width, 3 * width, stacked=3)
         self.output = Linear(width, width)
@@ -52,11 +52,11 @@ class BlockSparseAttention(nn.Module):
         """Return the attention pattern of this layer."""
         return block_sparse(self.numbers, self.size, f"{self.size}, {self.random}, layer {self.layer}")
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Attend within each sequence: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend_self(qkv, flow.layout, visible(self.pattern, flow.pattern), dropout=dropout)
+        mixed = attend_self(qkv, flow.layout, effective_pattern(self.pattern, flow.pattern), dropout=dropout)
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
@@ -72,7 +72,7 @@ def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
             "check these sizes in config.json"
         )
     head, block, draw = np.ogrid[:heads, :blocks, :random]
-    return torch.from_numpy((hashed(0, "random blocks", layer, head, block, draw) % LEVELS).astype(np.int32))
+    return torch.from_numpy((random_bits(0, "random blocks", layer, head, block, draw) % LEVELS).astype(np.int32))
 
 
 def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
@@ -107,14 +107,14 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
     heads, _, random = numbers.shape
     short = (5 + 2 * random) * size
 
-    def allow(query: Columns, key: Columns) -> Any:
+    def allow(query: PatternColumns, key: PatternColumns) -> Any:
         block, its, last = query["position"] // size, key["position"] // size, (query["length"] - 1) // size
         near = ((block - its).abs() <= 1) | (its == 0) | (its == last)
         everything = (block == 0) | (block == last) | (query["length"] <= short)
         return near | everything | is_drawn(query["head"], block, its, last)
 
     def is_drawn(head: Any, block: Any, its: Any, last: Any) -> Any:
-        if isinstance(block, Range):
+        if isinstance(block, ValueInterval):
             return in_some_row(head.low, block, its, last)
         drawn = random_blocks([numbers[head, block, draw] for draw in range(random)], block, last)
         found = its < 0
@@ -122,7 +122,7 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
             found = found | (one == its)
         return found
 
-    def in_some_row(head: Tensor, block: Range, its: Range, last: Range) -> Truth:
+    def in_some_row(head: Tensor, block: ValueInterval, its: ValueInterval, last: ValueInterval) -> IntervalMask:
         """Return the same for tiles of tokens: a tile of queries has few blocks, whose samples are looked up one by one."""
         steps = torch.arange(BLOCK // size + 2, device=block.low.device)
         row = torch.minimum(block.low[..., None] + steps, block.high[..., None])  # (…, blocks of a tile)
@@ -130,6 +130,6 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
         some = last.low != last.high  # tiles of several sequences are not worth looking up
         for one in random_blocks([numbers[head[..., None], row, draw] for draw in range(random)], row, last_low):
             some = some | ((low <= one) & (one <= high)).any(-1)
-        return Truth(some, torch.zeros_like(some))
+        return IntervalMask(some, torch.zeros_like(some))
 
     return Pattern(f"block_sparse({name})", allow, heads=heads)

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretune.nn.attention.functional import Bend
-from pretune.nn.attention.packed_layout import Layout, Side, starts_and_lengths
+from pretune.nn.attention.functional import ScoreMod
+from pretune.nn.attention.packed_layout import AttentionLayout, TokenLayout, starts_and_lengths
 from pretune.nn.attention.patterns import Pattern
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-ONLY_SELF = -1e5  # the logit of a token with itself, if it should see itself only when it sees no other
+SELF_LOGIT = -1e5  # the logit of a token with itself, if it should see itself only when it sees no other
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Chunks:
         return (turn * self.count + self.first[:, None] + number).flatten(0, 1)
 
 
-def cut(layout: Layout, size: int) -> Chunks:
+def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
     """Split the sequences of a layout into chunks, once for all layers of a forward pass."""
     side = layout.queries
     if layout.keys is not side:
@@ -63,7 +63,7 @@ def cut(layout: Layout, size: int) -> Chunks:
     return side.cache[name]  # type: ignore[no-any-return]
 
 
-def _cut(side: Side, size: int) -> Chunks:
+def _cut(side: TokenLayout, size: int) -> Chunks:
     offsets = side.offsets.long()
     many = (offsets.diff() + size - 1) // size  # (s,)
     first = many.cumsum(0) - many
@@ -81,7 +81,7 @@ def _cut(side: Side, size: int) -> Chunks:
 class _Chosen:
     """Columns of the tokens in some slots, looked up lazily."""
 
-    def __init__(self, side: Side, at: Tensor) -> None:
+    def __init__(self, side: TokenLayout, at: Tensor) -> None:
         self.side, self.at = side, at
 
     def __getitem__(self, name: str) -> Tensor:
@@ -92,9 +92,9 @@ def attend_chunks(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    layout: Layout,
+    layout: AttentionLayout,
     pattern: Pattern,
-    score: Bend | None = None,
+    score: ScoreMod | None = None,
     scale: float | None = None,
     *,
     size: int,
@@ -117,7 +117,7 @@ def attend_chunks(
     torch.Size([5, 2, 8])
     """
     n, heads, _ = q.shape
-    chunks, side = cut(layout, size), layout.queries
+    chunks, side = split_into_chunks(layout, size), layout.queries
     order = torch.arange(n, device=q.device)[None, None] if order is None else order
     rounds = order.shape[1]
     # The token in each slot of each round, n in empty ones: (heads, rounds · chunks, size).
@@ -138,7 +138,7 @@ def attend_chunks(
     logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
     if self_last:
         alone = rows[..., :, None] == seen_rows[..., None, :]
-        logits, seen = logits.masked_fill(alone, ONLY_SELF), seen | alone
+        logits, seen = logits.masked_fill(alone, SELF_LOGIT), seen | alone
     amount = logits.logsumexp(-1, keepdim=True)  # too coarse near ONLY_SELF to normalize weights by it
     out = logits.softmax(-1).to(v.dtype) @ v[head, seen_at]
     out = out * seen.any(-1, keepdim=True)  # queries that see no key get 0
@@ -152,13 +152,13 @@ def attend_chunks(
 
 
 @dataclass(frozen=True)
-class Local:
-    """Attention to the own chunk and some before it, in the order of the text: an `Attend` for `Attention`."""
+class ChunkedAttention:
+    """Attention to the own chunk and some before it, in the order of the text: an `AttentionFunction` for `SelfAttention`."""
 
     size: int
     before: int
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
         """Return each query's weighted mean of the values it may attend to, (n, heads, d)."""
         return attend_chunks(q, k, v, layout, pattern, size=self.size, before=self.before)
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.attention.functional import attend
-from pretune.nn.attention.multi_head import Flow, split_heads
-from pretune.nn.attention.patterns import full, visible
-from pretune.nn.attention.score_mods import Disentangled, disentangled_scale
+from pretune.nn.attention.multi_head import AttentionContext, head_width_of
+from pretune.nn.attention.patterns import effective_pattern, full
+from pretune.nn.attention.score_mods import DisentangledScore, disentangled_scale
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
 from pretune.nn.operations import OperationSizes
@@ -22,7 +22,7 @@ from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 
 
-class Distances(nn.Module):
+class RelativeEmbeddings(nn.Module):
     """Relative position embeddings: one vector per distance or bucket of distances, from the most negative to the largest."""
 
     def __init__(self, count: int, width: int, norm: nn.Module | None = None) -> None:
@@ -46,7 +46,7 @@ class Projections(Protocol):
         """Return the queries and keys of relative position embeddings: (rows, width) → (rows, heads, d) each."""
 
 
-class OwnProjections(nn.Module):
+class SeparateProjections(nn.Module):
     """Separate projections of hidden states, without a bias for keys, and of relative position embeddings (DeBERTa)."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -102,24 +102,24 @@ class DisentangledAttention(nn.Module):
         width: int,
         heads: int,
         project: Projections,
-        score: Disentangled,
+        score: DisentangledScore,
         *,
         distance_dropout: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
         """Build the layer; `distance_dropout` is applied to the relative position embeddings."""
         super().__init__()
-        self.heads, self.head_width, self.dropout = heads, split_heads(width, heads), dropout
+        self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.project, self.score, self.distance_dropout = project, score, Dropout(distance_dropout)
         self.output = Linear(width, width)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Attend within each sequence: (n, width) → (n, width)."""
         assert flow.distances is not None
         q, k, v = self.project(x)
         vectors = self.distance_dropout(self.score.cut(flow.distances, flow.layout))
         bend = self.score(q, k, *self.project.positions(vectors), flow.layout)
-        pattern, dropout = visible(full, flow.pattern), self.dropout if self.training else 0.0
+        pattern, dropout = effective_pattern(full, flow.pattern), self.dropout if self.training else 0.0
         scale = disentangled_scale(self.head_width)
         # Three lookups per pair of tokens: a second prefetched block would not fit into the kernel's shared memory.
         mixed = attend(q, k, v, flow.layout, pattern, bend, scale, dropout=dropout, stages=1)

@@ -12,28 +12,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pretune.nn.attention.interval_arithmetic import Range
-from pretune.nn.attention.packed_layout import Indexed, Layout, Side, narrowed
+from pretune.nn.attention.interval_arithmetic import ValueInterval
+from pretune.nn.attention.packed_layout import AttentionLayout, TokenColumns, TokenLayout, as_int32
 from pretune.nn.attention.patterns import Pattern
 
 BLOCK = 128  # tokens
 
 
-def block_mask(layout: Layout, pattern: Pattern) -> Any:
+def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
     """Return the block mask of a pattern, computed once for all layers with the same pattern."""
     from torch.nn.attention.flex_attention import BlockMask
 
     name = ("block mask", pattern.name)
     if name in layout.cache:
         return layout.cache[name]
-    queries, keys = narrowed(layout.queries), narrowed(layout.keys)
+    queries, keys = as_int32(layout.queries), as_int32(layout.keys)
     sequence_q, sequence_k = queries.sequence, keys.sequence
 
     def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         same = sequence_q[i] == sequence_k[j]
-        return same & pattern.allow(Indexed(queries, i, h), Indexed(keys, j))  # type: ignore[no-any-return]
+        return same & pattern.allow(TokenColumns(queries, i, h), TokenColumns(keys, j))  # type: ignore[no-any-return]
 
-    some, whole = seen_blocks(layout, pattern)
+    some, whole = visible_blocks(layout, pattern)
     layout.cache[name] = BlockMask.from_kv_blocks(
         *_listed(some & ~whole),
         *_listed(whole),
@@ -57,7 +57,7 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return count.squeeze(-1).int()[None], order[None]
 
 
-def seen_blocks(layout: Layout, pattern: Pattern) -> tuple[Tensor, Tensor]:
+def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, Tensor]:
     """Return masks (heads, query blocks, key blocks) of pairs of blocks in which some, and in which all tokens are visible.
 
     `heads` is 1 where all heads are alike.
@@ -79,11 +79,11 @@ def seen_blocks(layout: Layout, pattern: Pattern) -> tuple[Tensor, Tensor]:
 class _Blocks:
     """The tokens of one side in blocks, which distinguish their first sequence from later ones."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: TokenLayout) -> None:
         n = len(side)
         places = torch.arange(-(-n // BLOCK) * BLOCK, device=side.offsets.device).view(-1, BLOCK)
         rows = places.clamp(max=n - 1)  # the last token fills up the last block
-        self.columns = Indexed(side, rows)
+        self.columns = TokenColumns(side, rows)
         sequence = side.sequence[rows]
         self.first, self.last = sequence[:, 0], sequence[:, -1]  # (blocks,)
         self.head = sequence == sequence[:, :1]  # (blocks, BLOCK)
@@ -98,17 +98,17 @@ class _Ranges:
         """Select by `others`, (query blocks, key blocks); `dim` is that of the other side, `heads` (heads, 1, 1) the queries'."""
         self.blocks, self.others, self.dim, self.heads = blocks, others, dim, heads
 
-    def __getitem__(self, name: str) -> Range:
+    def __getitem__(self, name: str) -> ValueInterval:
         if name == "head":
             assert self.heads is not None
-            return Range(self.heads, self.heads)
+            return ValueInterval(self.heads, self.heads)
         head = self.blocks.head
         column = self.blocks.columns[name]  # (blocks, BLOCK)
         column = column.int() if column.dtype == torch.bool else column
         # Tokens of the other part are replaced by one of this part.
         parts = torch.where(head, column, column[:, :1]), torch.where(head, column[:, -1:], column)
         lows, highs = [part.amin(-1) for part in parts], [part.amax(-1) for part in parts]
-        return Range(self._choose(*lows), self._choose(*highs))
+        return ValueInterval(self._choose(*lows), self._choose(*highs))
 
     def _choose(self, first: Tensor, others: Tensor) -> Tensor:
         return torch.where(self.others, others.unsqueeze(self.dim), first.unsqueeze(self.dim))

@@ -23,29 +23,36 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretune.nn.attention.flex_block_mask import block_mask
-from pretune.nn.attention.packed_layout import Group, Indexed, Layout, PaddedRows, narrowed, padded_groups
-from pretune.nn.attention.patterns import Columns, Pattern
-from pretune.nn.kernels import ours
+from pretune.nn.attention.packed_layout import (
+    AttentionLayout,
+    PaddedGroup,
+    PaddedRows,
+    TokenColumns,
+    as_int32,
+    padded_groups,
+)
+from pretune.nn.attention.patterns import Pattern, PatternColumns
+from pretune.nn.kernels import supports_custom_kernels
 
-Path = Literal["dense", "flash", "flex", "tiles"]
+Backend = Literal["dense", "flash", "flex", "tiles"]
 # A score modification: (logit, head, query columns, key columns) → logit, where everything broadcasts
-Bend = Callable[[Tensor, Tensor, Columns, Columns], Tensor]
-SHORT = 512  # longest sequences for the Triton kernel
-DENSE = 1024  # longest sequences for the dense path where shapes vary
-TILE_WIDTHS = (16, 32, 64, 128)  # head widths that tensor cores support
+ScoreMod = Callable[[Tensor, Tensor, PatternColumns, PatternColumns], Tensor]
+SHORT_KERNEL_MAX_LENGTH = 512  # longest sequences for the Triton kernel
+DENSE_MAX_LENGTH = 1024  # longest sequences for the dense path where shapes vary
+KERNEL_HEAD_WIDTHS = (16, 32, 64, 128)  # head widths that tensor cores support
 
 
 def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    layout: Layout,
+    layout: AttentionLayout,
     pattern: Pattern,
-    score: Bend | None = None,
+    score: ScoreMod | None = None,
     scale: float | None = None,
     *,
     dropout: float = 0.0,
-    path: Path | None = None,
+    path: Backend | None = None,
     stages: int | None = None,
 ) -> Tensor:
     """Return each query's weighted mean of the values it may attend to, (n, heads, d).
@@ -59,7 +66,7 @@ def attend(
     >>> attend(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal).shape
     torch.Size([5, 2, 8])
     """
-    match path or choose_path(q, layout, pattern, score, dropout):
+    match path or choose_backend(q, layout, pattern, score, dropout):
         case "dense":
             return _dense(q, k, v, layout, pattern, score, scale, dropout)
         case "flash":
@@ -71,20 +78,27 @@ def attend(
 
 
 def attend_self(
-    qkv: Tensor, layout: Layout, pattern: Pattern, *, dropout: float = 0.0, path: Path | None = None
+    qkv: Tensor, layout: AttentionLayout, pattern: Pattern, *, dropout: float = 0.0, path: Backend | None = None
 ) -> Tensor:
     """Compute `attend` for stacked queries, keys and values of the same tokens: (n, 3, heads, d) → (n, heads, d)."""
     q, k, v = qkv.unbind(1)
     if path is None:
-        path = choose_path(q, layout, pattern, None, dropout)
-        if path == "flash" and layout.queries.longest <= SHORT and q.shape[-1] in TILE_WIDTHS and ours(q):
+        path = choose_backend(q, layout, pattern, None, dropout)
+        if (
+            path == "flash"
+            and layout.queries.longest <= SHORT_KERNEL_MAX_LENGTH
+            and q.shape[-1] in KERNEL_HEAD_WIDTHS
+            and supports_custom_kernels(q)
+        ):
             path = "tiles"
     if path == "tiles":
         return _tiles(qkv, layout, pattern, None)
     return attend(q, k, v, layout, pattern, dropout=dropout, path=path)
 
 
-def choose_path(q: Tensor, layout: Layout, pattern: Pattern, score: Bend | None, dropout: float) -> Path:
+def choose_backend(
+    q: Tensor, layout: AttentionLayout, pattern: Pattern, score: ScoreMod | None, dropout: float
+) -> Backend:
     """Return the fastest implementation that supports the call.
 
     Only the dense one supports dropout and key-value caches; flash supports neither scores nor fp32. Flex is compiled for each
@@ -97,13 +111,13 @@ def choose_path(q: Tensor, layout: Layout, pattern: Pattern, score: Bend | None,
     if pattern.reach is not None and score is None and q.dtype in (torch.bfloat16, torch.float16):
         return "flash"
     sizes_vary = not torch.compiler.is_compiling() and not torch.is_grad_enabled()
-    return "dense" if sizes_vary and layout.keys.longest <= DENSE else "flex"
+    return "dense" if sizes_vary and layout.keys.longest <= DENSE_MAX_LENGTH else "flex"
 
 
 # -- flash ----------------------------------------------------------------------------------------------------------
 
 
-def _flash(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern, scale: float | None) -> Tensor:
+def _flash(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     assert pattern.reach is not None
@@ -125,13 +139,13 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern, sc
 # -- tiles ----------------------------------------------------------------------------------------------------------
 
 
-def _tiles(qkv: Tensor, layout: Layout, pattern: Pattern, scale: float | None) -> Tensor:
-    from pretune.nn.kernels.short_attention import UNLIMITED, attend_tiles
+def _tiles(qkv: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
+    from pretune.nn.kernels.short_attention import UNLIMITED, short_attention
 
     assert pattern.reach is not None
     left, right = (UNLIMITED if reach < 0 else reach for reach in pattern.reach)
     scale = qkv.shape[-1] ** -0.5 if scale is None else scale
-    mixed: Tensor = attend_tiles(qkv, *layout.queries.bounds, scale, left, right)[0]
+    mixed: Tensor = short_attention(qkv, *layout.queries.bounds, scale, left, right)[0]
     return mixed
 
 
@@ -142,18 +156,18 @@ def _flex(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    layout: Layout,
+    layout: AttentionLayout,
     pattern: Pattern,
-    score: Bend | None,
+    score: ScoreMod | None,
     scale: float | None,
     stages: int | None,
 ) -> Tensor:
-    queries, keys = narrowed(layout.queries), narrowed(layout.keys)
+    queries, keys = as_int32(layout.queries), as_int32(layout.keys)
     score_mod = None
     if score is not None:
 
         def score_mod(logit: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return score(logit, h, Indexed(queries, i), Indexed(keys, j))
+            return score(logit, h, TokenColumns(queries, i), TokenColumns(keys, j))
 
     out = _compiled_flex()(
         q.transpose(0, 1).unsqueeze(0),  # (1, heads, n, d)
@@ -184,20 +198,20 @@ def _compiled_flex() -> Any:
 # -- dense ----------------------------------------------------------------------------------------------------------
 
 
-def _padded_columns(layout: Layout, group: Group, heads: int = 1) -> tuple[Indexed, Indexed]:
+def _padded_columns(layout: AttentionLayout, group: PaddedGroup, heads: int = 1) -> tuple[TokenColumns, TokenColumns]:
     """Return the columns of all tokens of a group, shaped to broadcast against (b, heads, Lq, Lk)."""
     query, key = group.queries[:, None, :, None], group.keys[:, None, None, :]
     head = torch.arange(heads, device=query.device)[:, None, None]
-    return Indexed(layout.queries, query, head), Indexed(layout.keys, key)
+    return TokenColumns(layout.queries, query, head), TokenColumns(layout.keys, key)
 
 
 def _dense(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    layout: Layout,
+    layout: AttentionLayout,
     pattern: Pattern,
-    score: Bend | None,
+    score: ScoreMod | None,
     scale: float | None,
     dropout: float,
 ) -> Tensor:
@@ -265,7 +279,9 @@ class _FromRows(torch.autograd.Function):
         return gradients[0].index_select(0, token).masked_fill(padding[:, None, None], 0.0), None, None, None
 
 
-def _seen(layout: Layout, group: Group, pattern: Pattern, number: int) -> tuple[Tensor | None, Tensor | None]:
+def _seen(
+    layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, number: int
+) -> tuple[Tensor | None, Tensor | None]:
     """Return the mask (b, 1, Lq, Lk) of keys that queries see, and the mask (b, 1, Lq, 1) of queries that see none.
 
     The first is None where all see all, the second where every query sees a key. Patterns that differ between heads have one
@@ -290,12 +306,12 @@ def _seen(layout: Layout, group: Group, pattern: Pattern, number: int) -> tuple[
     return seen, sees_none
 
 
-def seen_by(layout: Layout, group: Group, pattern: Pattern, number: int) -> Tensor | None:
+def attention_mask(layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, number: int) -> Tensor | None:
     """Return the mask (b, 1, Lq, Lk) of keys that queries see in group `number`; None where all see all."""
     return _seen(layout, group, pattern, number)[0]
 
 
-def _additive_mask(layout: Layout, seen: Tensor, pattern: Pattern, number: int) -> Tensor:
+def _additive_mask(layout: AttentionLayout, seen: Tensor, pattern: Pattern, number: int) -> Tensor:
     """Return the mask as numbers to add to the logits, computed once for all layers.
 
     Given a boolean mask, a traced graph would compute this in every layer, and search for queries that see nothing."""
@@ -312,10 +328,10 @@ def _with_score(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    layout: Layout,
-    group: Group,
+    layout: AttentionLayout,
+    group: PaddedGroup,
     seen: Tensor | None,
-    score: Bend,
+    score: ScoreMod,
     scale: float | None,
     dropout: float,
 ) -> Tensor:

@@ -15,88 +15,88 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Truth:
+class IntervalMask:
     """The result of a comparison: for which pairs of blocks it may hold for some tokens, and for which it holds for all."""
 
     some: Tensor
     all: Tensor
 
-    def __and__(self, other: Truth) -> Truth:
-        return Truth(self.some & other.some, self.all & other.all)
+    def __and__(self, other: IntervalMask) -> IntervalMask:
+        return IntervalMask(self.some & other.some, self.all & other.all)
 
-    def __or__(self, other: Truth) -> Truth:
-        return Truth(self.some | other.some, self.all | other.all)
+    def __or__(self, other: IntervalMask) -> IntervalMask:
+        return IntervalMask(self.some | other.some, self.all | other.all)
 
-    def __invert__(self) -> Truth:
-        return Truth(~self.all, ~self.some)
+    def __invert__(self) -> IntervalMask:
+        return IntervalMask(~self.all, ~self.some)
 
 
 @dataclass(frozen=True, eq=False)
-class Range:
+class ValueInterval:
     """A closed interval from `low` to `high`. Other operands are intervals or plain numbers; divisors are positive."""
 
     low: Tensor
     high: Tensor
 
-    def __add__(self, other: Any) -> Range:
+    def __add__(self, other: Any) -> ValueInterval:
         low, high = _ends(other)
-        return Range(self.low + low, self.high + high)
+        return ValueInterval(self.low + low, self.high + high)
 
     __radd__ = __add__
 
-    def __sub__(self, other: Any) -> Range:
+    def __sub__(self, other: Any) -> ValueInterval:
         low, high = _ends(other)
-        return Range(self.low - high, self.high - low)
+        return ValueInterval(self.low - high, self.high - low)
 
-    def __rsub__(self, other: Any) -> Range:
+    def __rsub__(self, other: Any) -> ValueInterval:
         low, high = _ends(other)
-        return Range(low - self.high, high - self.low)
+        return ValueInterval(low - self.high, high - self.low)
 
-    def __floordiv__(self, size: int) -> Range:
-        return Range(self.low // size, self.high // size)
+    def __floordiv__(self, size: int) -> ValueInterval:
+        return ValueInterval(self.low // size, self.high // size)
 
-    def __mod__(self, size: int) -> Range:
+    def __mod__(self, size: int) -> ValueInterval:
         same = self.low // size == self.high // size
-        return Range(torch.where(same, self.low % size, 0), torch.where(same, self.high % size, size - 1))
+        return ValueInterval(torch.where(same, self.low % size, 0), torch.where(same, self.high % size, size - 1))
 
-    def abs(self) -> Range:
+    def abs(self) -> ValueInterval:
         """Return the interval of absolute values."""
-        return Range(torch.maximum(self.low, -self.high).clamp(min=0), torch.maximum(self.high, -self.low))
+        return ValueInterval(torch.maximum(self.low, -self.high).clamp(min=0), torch.maximum(self.high, -self.low))
 
-    def __le__(self, other: Any) -> Truth:
+    def __le__(self, other: Any) -> IntervalMask:
         low, high = _ends(other)
-        return Truth(self.low <= high, self.high <= low)
+        return IntervalMask(self.low <= high, self.high <= low)
 
-    def __ge__(self, other: Any) -> Truth:
+    def __ge__(self, other: Any) -> IntervalMask:
         low, high = _ends(other)
-        return Truth(self.high >= low, self.low >= high)
+        return IntervalMask(self.high >= low, self.low >= high)
 
-    def __lt__(self, other: Any) -> Truth:
+    def __lt__(self, other: Any) -> IntervalMask:
         low, high = _ends(other)
-        return Truth(self.low < high, self.high < low)
+        return IntervalMask(self.low < high, self.high < low)
 
-    def __gt__(self, other: Any) -> Truth:
+    def __gt__(self, other: Any) -> IntervalMask:
         low, high = _ends(other)
-        return Truth(self.high > low, self.low > high)
+        return IntervalMask(self.high > low, self.low > high)
 
-    def __eq__(self, other: Any) -> Truth:  # type: ignore[override]
+    def __eq__(self, other: Any) -> IntervalMask:  # type: ignore[override]
         return (self <= other) & (self >= other)
 
-    def __ne__(self, other: Any) -> Truth:  # type: ignore[override]
+    def __ne__(self, other: Any) -> IntervalMask:  # type: ignore[override]
         return (self == other).__invert__()  # torch.compile does not support ~ here
 
 
 def _ends(value: Any) -> tuple[Any, Any]:
-    return (value.low, value.high) if isinstance(value, Range) else (value, value)
+    return (value.low, value.high) if isinstance(value, ValueInterval) else (value, value)
 
 
-def chosen(table: Tensor, row: Any, column: Any) -> Any:
+def lookup(table: Tensor, row: Any, column: Any) -> Any:
     """Return whether table[row, column] is not 0; for intervals, whether that holds for some and for all entries."""
-    if not isinstance(row, Range):
+    if not isinstance(row, ValueInterval):
         return table[row, column] != 0
     # Counts of entries that are not 0 above and left of each place: those of a rectangle follow from its corners.
     counts = torch.zeros(table.shape[0] + 1, table.shape[1] + 1, dtype=torch.long, device=table.device)
     counts[1:, 1:] = (table != 0).cumsum(0).cumsum(1)
     top, bottom, left, right = row.low, row.high + 1, column.low, column.high + 1
     found = counts[bottom, right] - counts[top, right] - counts[bottom, left] + counts[top, left]
-    return Truth(found > 0, found == (bottom - top) * (right - left))
+    return IntervalMask(found > 0, found == (bottom - top) * (right - left))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretune.nn.attention.packed_layout import Layout, Side, side_of, starts_and_lengths
+from pretune.nn.attention.packed_layout import AttentionLayout, TokenLayout, starts_and_lengths, token_layout
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -22,7 +22,7 @@ from pretune.runtime.errors import PretuneError
 KeysValues = tuple[Tensor, Tensor]
 
 
-class Slots:
+class CacheSlots:
     """Slots for the tokens of some sequences, filled from the front."""
 
     def __init__(self, sequences: int, slots: int) -> None:
@@ -31,7 +31,7 @@ class Slots:
         self.columns: dict[str, Tensor] = {}  # (sequences, slots) columns of the tokens
         self.rows = torch.empty(0, dtype=torch.long)  # (n,) slots of the newest tokens, of sequences · slots
 
-    def fill(self, new: Side) -> None:
+    def fill(self, new: TokenLayout) -> None:
         """Add the next tokens of every sequence."""
         starts, lengths = starts_and_lengths(new)
         if len(lengths) != len(self.used) or (self.used + lengths).max(initial=0) > self.slots:
@@ -51,24 +51,24 @@ class Slots:
         """Write values of the newest tokens, (n, …), into their slots, (sequences, slots, …)."""
         room.flatten(0, 1).index_copy_(0, self.rows, values.detach())
 
-    def side(self) -> Side:
+    def side(self) -> TokenLayout:
         """Return all tokens so far as one side of an attention call."""
         host = np.arange(len(self.used) + 1) * self.slots
         offsets = torch.from_numpy(host.astype(np.int32)).to(self.rows.device)
         columns = {name: column.flatten() for name, column in self.columns.items()}
-        return Side(offsets, int(self.used.max(initial=0)), columns, host, self.used)
+        return TokenLayout(offsets, int(self.used.max(initial=0)), columns, host, self.used)
 
 
 @dataclass
-class Part:
+class LayerCache:
     """The keys and values of one attention layer, (sequences, slots, heads, d) each."""
 
-    slots: Slots
+    slots: CacheSlots
     keys: Tensor
     values: Tensor
 
     @classmethod
-    def make(cls, slots: Slots, like: KeysValues) -> Part:
+    def make(cls, slots: CacheSlots, like: KeysValues) -> LayerCache:
         """Allocate slots for keys and values with the shape of `like`."""
         # Zeros, because a weight of 0 times uninitialized memory may be NaN.
         keys, values = (x.new_zeros(len(slots.used), slots.slots, *x.shape[1:]) for x in like)
@@ -84,11 +84,11 @@ class Part:
         return self.keys.flatten(0, 1), self.values.flatten(0, 1)
 
 
-class Cache:
+class KVCache:
     """A key-value cache for all attention layers of a decoder.
 
     >>> from pretune.packed import pack_lists
-    >>> cache = Cache(sequences=2, slots=8)
+    >>> cache = KVCache(sequences=2, slots=8)
     >>> _ = cache.layout(pack_lists([[3, 7, 2], [5]]))
     >>> cache.used.tolist()
     [3, 1]
@@ -96,9 +96,9 @@ class Cache:
 
     def __init__(self, sequences: int, slots: int) -> None:
         """Create an empty cache; `slots` is the largest number of tokens per sequence."""
-        self.own = Slots(sequences, slots)
-        self.source: Slots | None = None  # tokens of the encoder
-        self.parts: list[Part] = []  # in the order of the attention layers
+        self.own = CacheSlots(sequences, slots)
+        self.source: CacheSlots | None = None  # tokens of the encoder
+        self.parts: list[LayerCache] = []  # in the order of the attention layers
         self.turn = 0  # index of the next attention layer
 
     @property
@@ -106,24 +106,24 @@ class Cache:
         """Return the number of tokens read so far, (sequences,)."""
         return self.own.used
 
-    def layout(self, packed: Packed) -> Layout:
+    def layout(self, packed: Packed) -> AttentionLayout:
         """Begin a forward pass and return the layout in which new tokens attend to themselves and to all earlier ones."""
-        queries = side_of(packed)
+        queries = token_layout(packed)
         self.own.fill(queries)
         self.turn = 0
-        return Layout(queries, self.own.side())
+        return AttentionLayout(queries, self.own.side())
 
-    def source_layout(self, packed: Packed, source: Packed) -> Layout:
+    def source_layout(self, packed: Packed, source: Packed) -> AttentionLayout:
         """Return the layout of cross-attention to `source`, which is read in the first forward pass only."""
         if self.source is None:
-            self.source = Slots(source.offsets.shape[0] - 1, source.longest)
-            self.source.fill(side_of(source))
-        return Layout(side_of(packed), self.source.side())
+            self.source = CacheSlots(source.offsets.shape[0] - 1, source.longest)
+            self.source.fill(token_layout(source))
+        return AttentionLayout(token_layout(packed), self.source.side())
 
     def extend(self, keys: Tensor, values: Tensor) -> KeysValues:
         """Append the keys and values of the new tokens, (n, heads, d), and return those of all tokens."""
         if self.turn == len(self.parts):
-            self.parts.append(Part.make(self.own, (keys, values)))
+            self.parts.append(LayerCache.make(self.own, (keys, values)))
         part = self.parts[self.turn]
         self.turn += 1
         part.put((keys, values))
@@ -134,7 +134,7 @@ class Cache:
         if self.turn == len(self.parts):
             assert self.source is not None
             new = make()
-            self.parts.append(Part.make(self.source, new))
+            self.parts.append(LayerCache.make(self.source, new))
             self.parts[-1].put(new)
         part = self.parts[self.turn]
         self.turn += 1
@@ -151,7 +151,7 @@ class Cache:
             slots.used = slots.used[chosen]
 
 
-def _select(room: Tensor, chosen: Array, slots: Slots) -> Tensor:
+def _select(room: Tensor, chosen: Array, slots: CacheSlots) -> Tensor:
     """Select sequences; if their number stays the same, copy only those that move, and only their used slots."""
     if len(chosen) != len(slots.used):
         return room[torch.from_numpy(chosen).to(room.device)]

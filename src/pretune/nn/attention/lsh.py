@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.attention.chunked import attend_chunks, pairs_in_chunks
-from pretune.nn.attention.multi_head import Flow
-from pretune.nn.attention.packed_layout import Side
-from pretune.nn.attention.patterns import Pattern, full, visible
+from pretune.nn.attention.multi_head import AttentionContext
+from pretune.nn.attention.packed_layout import TokenLayout
+from pretune.nn.attention.patterns import Pattern, effective_pattern, full
 from pretune.nn.dropout import Noise
 from pretune.nn.linear import Linear
 from pretune.nn.operations import OperationSizes
@@ -55,7 +55,7 @@ class LSHAttention(nn.Module):
         self.key_value = Linear(width, 2 * inner, bias, stacked=2)  # queries are the same as keys
         self.output = Linear(inner, width, bias)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Attend within each sequence: (n, width) → (n, width)."""
         both, v = self.key_value(x).view(-1, 2, self.heads, self.head_width).unbind(1)
         mixed = attend_chunks(
@@ -63,7 +63,7 @@ class LSHAttention(nn.Module):
             F.rms_norm(both, (self.head_width,), eps=1e-6),
             v,
             flow.layout,
-            visible(self.pattern, flow.pattern),
+            effective_pattern(self.pattern, flow.pattern),
             size=self.size,
             before=self.before,
             order=self.order(both, flow),
@@ -72,7 +72,7 @@ class LSHAttention(nn.Module):
         return self.output(mixed.flatten(1))
 
     @torch.no_grad()
-    def order(self, vectors: Tensor, flow: Flow) -> Tensor:
+    def order(self, vectors: Tensor, flow: AttentionContext) -> Tensor:
         """Return the tokens sorted by bucket, (heads, rounds, n), computed once per forward so that recomputation agrees."""
         name = ("order", flow.depth)
         if name not in flow.layout.cache:
@@ -92,7 +92,7 @@ class LSHAttention(nn.Module):
         return float(self.rounds * inner * (2 * rotated * lengths.sum() + 4 * pairs))
 
 
-def sort_by_bucket(vectors: Tensor, rotations: Tensor, buckets: Sequence[int], side: Side) -> Tensor:
+def sort_by_bucket(vectors: Tensor, rotations: Tensor, buckets: Sequence[int], side: TokenLayout) -> Tensor:
     """Return the indices of tokens sorted by bucket, (heads, rounds, n), for (n, heads, d) vectors.
 
     Rotations are (heads, d, rounds, Σ buckets / 2). The tokens of a sequence stay together; within a bucket, they stay in the

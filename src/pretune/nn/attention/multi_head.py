@@ -9,49 +9,49 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.functional import TILE_WIDTHS, Bend, attend, attend_self
-from pretune.nn.attention.kv_cache import Cache
-from pretune.nn.attention.packed_layout import Layout
-from pretune.nn.attention.patterns import Pattern, full, global_keys, global_queries, visible
-from pretune.nn.attention.score_mods import Score
-from pretune.nn.kernels import ours
+from pretune.nn.attention.functional import KERNEL_HEAD_WIDTHS, ScoreMod, attend, attend_self
+from pretune.nn.attention.kv_cache import KVCache
+from pretune.nn.attention.packed_layout import AttentionLayout
+from pretune.nn.attention.patterns import Pattern, effective_pattern, full, global_keys, global_queries
+from pretune.nn.attention.score_mods import ScoreModBuilder
+from pretune.nn.kernels import supports_custom_kernels
 from pretune.nn.linear import Linear
 from pretune.nn.operations import OperationSizes
-from pretune.nn.positional_encoding import Rotary
+from pretune.nn.positional_encoding import RotaryPositions
 from pretune.nn.structured_pruning import PrunableHeads
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
 
 @dataclass
-class Flow:
+class AttentionContext:
     """The inputs that a stack passes to its layers besides the hidden states: which tokens attend to which, and to what else."""
 
-    layout: Layout
+    layout: AttentionLayout
     pattern: Pattern | None = None  # that of the batch
     depth: int = 0  # number of layers before this one
     context: Tensor | None = None  # (m, width) states of the keys, if they are not those of the queries
     source: Tensor | None = None  # (m, width) states of an encoder
-    source_layout: Layout | None = None
-    bend: Bend | None = None  # score modification of the whole stack, for layers without one (T5)
+    source_layout: AttentionLayout | None = None
+    score_mod: ScoreMod | None = None  # score modification of the whole stack, for layers without one (T5)
     distances: Tensor | None = None  # (distances, width) relative position embeddings of the whole stack (DeBERTa)
-    cache: Cache | None = None  # key-value cache; the keys of the layout are then those of the cache
+    cache: KVCache | None = None  # key-value cache; the keys of the layout are then those of the cache
 
 
-class Attend(Protocol):
+class AttentionFunction(Protocol):
     """An alternative to `attend` for self-attention, such as an approximation of softmax attention."""
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
         """Return each query's weighted mean of values, (n, heads, d)."""
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
         """Return the number of floating-point operations for sequences of these lengths."""
 
 
-def split_heads(width: int, heads: int) -> int:
+def head_width_of(width: int, heads: int) -> int:
     """Return the width of each head; refuse a width that is not divisible by the number of heads.
 
-    >>> split_heads(768, 12)
+    >>> head_width_of(768, 12)
     64
     """
     if width % heads:
@@ -59,7 +59,7 @@ def split_heads(width: int, heads: int) -> int:
     return width // heads
 
 
-class Attention(PrunableHeads):
+class SelfAttention(PrunableHeads):
     """Multi-head self-attention with one weight matrix for queries, keys and values."""
 
     def __init__(
@@ -69,11 +69,11 @@ class Attention(PrunableHeads):
         *,
         head_width: int | None = None,
         pattern: Pattern = full,
-        rotary: Rotary | None = None,
+        rotary: RotaryPositions | None = None,
         norm: nn.Module | None = None,
         bias: bool = True,
         dropout: float = 0.0,
-        attend: Attend | None = None,
+        attend: AttentionFunction | None = None,
     ) -> None:
         """Build the layer.
 
@@ -81,18 +81,18 @@ class Attention(PrunableHeads):
         support for dropout and caches.
         """
         super().__init__()
-        self.heads, self.head_width = heads, head_width or split_heads(width, heads)
+        self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.rotary, self.norm, self.dropout = pattern, rotary, norm, dropout
         self.attend = attend
         self.qkv = Linear(width, 3 * heads * self.head_width, bias, stacked=3)
         self.output = Linear(heads * self.head_width, width, bias)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Attend within each sequence: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         if self.norm is not None or self.rotary is not None:
             qkv = self.turn(qkv, flow.layout)
-        dropout, pattern = self.dropout if self.training else 0.0, visible(self.pattern, flow.pattern)
+        dropout, pattern = self.dropout if self.training else 0.0, effective_pattern(self.pattern, flow.pattern)
         if self.attend is not None:
             q, k, v = qkv.unbind(1)
             mixed = self.attend(q, k, v, flow.layout, pattern)
@@ -116,10 +116,15 @@ class Attention(PrunableHeads):
         """Return the projection to queries, keys and values."""
         return [self.qkv]
 
-    def turn(self, qkv: Tensor, layout: Layout) -> Tensor:
+    def turn(self, qkv: Tensor, layout: AttentionLayout) -> Tensor:
         """Normalize and rotate the queries and keys, (n, 3, heads, d); values stay unchanged."""
         angles = None if self.rotary is None else rotary_angles(self.rotary, layout)
-        if self.norm is None and angles is not None and ours(qkv) and self.head_width in TILE_WIDTHS:
+        if (
+            self.norm is None
+            and angles is not None
+            and supports_custom_kernels(qkv)
+            and self.head_width in KERNEL_HEAD_WIDTHS
+        ):
             from pretune.nn.kernels.rotary import rotate
 
             rotated: Tensor = rotate(qkv, *angles, 1.0)
@@ -132,7 +137,7 @@ class Attention(PrunableHeads):
         return torch.stack([q, k, v], 1)
 
 
-def rotary_angles(rotary: Rotary, layout: Layout) -> tuple[Tensor, Tensor]:
+def rotary_angles(rotary: RotaryPositions, layout: AttentionLayout) -> tuple[Tensor, Tensor]:
     """Return the rotary angles of the queries' positions, computed once for all layers with the same settings."""
     name = ("angles", rotary.head_width, rotary.base)
     if name not in layout.cache:
@@ -149,14 +154,14 @@ class GlobalAttention(nn.Module):
 
     def __init__(self, width: int, heads: int, *, pattern: Pattern = full, dropout: float = 0.0) -> None:
         super().__init__()
-        self.heads, self.head_width = heads, split_heads(width, heads)
+        self.heads, self.head_width = heads, head_width_of(width, heads)
         self.pattern, self.dropout = pattern, dropout
         self.qkv = Linear(width, 3 * width, stacked=3)
         self.global_qkv = Linear(width, 3 * width, stacked=3)
         self.output = Linear(width, width)
-        self.idle = True  # some of its parameters are unused in some batches
+        self.has_unused_parameters = True  # some of its parameters are unused in some batches
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Attend within each sequence: (n, width) → (n, width)."""
         chosen = flow.layout.queries.columns.get("global")
         if chosen is None:
@@ -166,11 +171,11 @@ class GlobalAttention(nn.Module):
         from_global = self.mix(self.global_qkv, x, flow, global_queries)
         return self.output(torch.where(chosen[:, None] > 0, from_global, local))
 
-    def mix(self, project: Linear, x: Tensor, flow: Flow, pattern: Pattern) -> Tensor:
+    def mix(self, project: Linear, x: Tensor, flow: AttentionContext, pattern: Pattern) -> Tensor:
         """Attend with one of the projections: (n, width) → (n, heads · d)."""
         qkv = project(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
-        return attend_self(qkv, flow.layout, visible(pattern, flow.pattern), dropout=dropout).flatten(1)
+        return attend_self(qkv, flow.layout, effective_pattern(pattern, flow.pattern), dropout=dropout).flatten(1)
 
     def add_operations(self, sizes: OperationSizes) -> None:
         """Add the attention to the sizes that determine the operations."""
@@ -178,14 +183,14 @@ class GlobalAttention(nn.Module):
         sizes.matrices -= self.global_qkv.weight.numel()  # as without global tokens, which most objectives do not have
 
 
-class ScoredAttention(nn.Module):
+class RelativeAttention(nn.Module):
     """Self-attention, also to memory, with a score modification (T5, Transformer-XL, XLNet)."""
 
     def __init__(
         self,
         width: int,
         heads: int,
-        score: Score | None = None,
+        score: ScoreModBuilder | None = None,
         *,
         head_width: int | None = None,
         pattern: Pattern = full,
@@ -201,7 +206,7 @@ class ScoredAttention(nn.Module):
         Transformer-XL. `stages` is passed to `attend`.
         """
         super().__init__()
-        self.heads, self.head_width = heads, head_width or split_heads(width, heads)
+        self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
         self.stages = stages
         inner = heads * self.head_width
@@ -210,17 +215,17 @@ class ScoredAttention(nn.Module):
         self.output = Linear(inner, width, bias)
         self.content_bias = nn.Parameter(torch.zeros(heads, self.head_width)) if content_bias else None
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Attend within each sequence, (n, width) → (n, width); keys and values come from `flow.context` if it is given."""
         q = self.query(x).view(-1, self.heads, self.head_width)
         rows = x if flow.context is None else flow.context
         k, v = self.key_value(rows).view(-1, 2, self.heads, self.head_width).unbind(1)
         if flow.cache is not None:
             k, v = flow.cache.extend(k, v)
-        bend = flow.bend if self.score is None else self.score(q, flow.layout)
+        bend = flow.score_mod if self.score is None else self.score(q, flow.layout)
         if self.content_bias is not None:
             q = q + self.content_bias.to(q.dtype)
-        pattern = visible(self.pattern, flow.pattern)
+        pattern = effective_pattern(self.pattern, flow.pattern)
         dropout = self.dropout if self.training else 0.0
         mixed = attend(q, k, v, flow.layout, pattern, bend, self.scale, dropout=dropout, stages=self.stages)
         return self.output(mixed.flatten(1))
@@ -248,14 +253,14 @@ class CrossAttention(PrunableHeads):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.heads, self.head_width = heads, head_width or split_heads(width, heads)
+        self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.scale, self.dropout = scale, dropout
         inner = heads * self.head_width
         self.query = Linear(width, inner, bias)
         self.key_value = Linear(width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Attend from x, (n, width), to the states of the encoder, (m, width), and return (n, width)."""
         assert flow.source_layout is not None
         q = self.query(x).view(-1, self.heads, self.head_width)

@@ -18,7 +18,7 @@ MOST_GROUPS = 4  # the dense path pads sequences of similar length together, in 
 
 
 @dataclass
-class Side:
+class TokenLayout:
     """The tokens of one side of an attention call: the offsets of their sequences, and columns with facts about each token."""
 
     offsets: Tensor  # (s + 1,) int32
@@ -51,7 +51,7 @@ class Side:
         return self.cache["bounds"]  # type: ignore[no-any-return]
 
 
-def narrowed(side: Side) -> Side:
+def as_int32(side: TokenLayout) -> TokenLayout:
     """Return a copy with int32 columns, which kernels compare much faster for every pair of tokens."""
     if "narrowed" not in side.cache:
         columns = {name: x.int() if x.dtype == torch.int64 else x for name, x in side.columns.items()}
@@ -61,14 +61,14 @@ def narrowed(side: Side) -> Side:
     return side.cache["narrowed"]  # type: ignore[no-any-return]
 
 
-class Indexed:
+class TokenColumns:
     """Columns of the tokens at some indices, looked up lazily.
 
     Besides the columns of the side there are `row`, the index itself, `length`, that of the token's sequence, and `head`, the
     attention head, where it is given.
     """
 
-    def __init__(self, side: Side, at: Tensor, head: Tensor | None = None) -> None:
+    def __init__(self, side: TokenLayout, at: Tensor, head: Tensor | None = None) -> None:
         self.side, self.at, self.head = side, at, head
 
     def __getitem__(self, name: str) -> Tensor:
@@ -84,27 +84,27 @@ class Indexed:
 
 
 @dataclass
-class Layout:
+class AttentionLayout:
     """The queries and keys of an attention call: sequence i of the queries attends to sequence i of the keys only."""
 
-    queries: Side
-    keys: Side
+    queries: TokenLayout
+    keys: TokenLayout
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # shared by the layers of one forward pass
 
 
-def side_of(packed: Packed) -> Side:
+def token_layout(packed: Packed) -> TokenLayout:
     """Return the tokens of a `Packed` as one side of an attention call."""
     columns = {"position": packed.positions}
     columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
-    side = Side(packed.offsets, packed.longest, columns, packed.host_offsets)
+    side = TokenLayout(packed.offsets, packed.longest, columns, packed.host_offsets)
     if packed.rows is not None:
         side.cache["sequence"] = packed.rows.nonzero()[:, 0].int()
     return side
 
 
-def reverse(packed: Packed) -> Tensor:
+def reverse_index(packed: Packed) -> Tensor:
     """Return the indices (n,) that reverse the tokens within each sequence; they are their own inverse."""
-    start, end = side_of(packed).bounds
+    start, end = token_layout(packed).bounds
     return start + end - 1 - torch.arange(packed.ids.shape[0], device=packed.ids.device)
 
 
@@ -121,10 +121,10 @@ class _Rearrange(torch.autograd.Function):
         return gradient[ctx.saved_tensors[0]], None, None
 
 
-def rearrange(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Tensor:
+def permute_rows(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Tensor:
     """Return the rows of x permuted by `order`; `inverse` is the inverse permutation (None: `order` is its own inverse).
 
-    >>> rearrange(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0, 1]), torch.tensor([1, 2, 0])).flatten().tolist()
+    >>> permute_rows(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0, 1]), torch.tensor([1, 2, 0])).flatten().tolist()
     [3.0, 1.0, 2.0]
     """
     if not (x.requires_grad and torch.is_grad_enabled()):
@@ -132,26 +132,26 @@ def rearrange(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Tensor
     return _Rearrange.apply(x, order, inverse)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def self_layout(packed: Packed) -> Layout:
+def self_layout(packed: Packed) -> AttentionLayout:
     """Return the layout of self-attention over a `Packed`.
 
     >>> from pretune.packed import pack_lists
     >>> len(self_layout(pack_lists([[1, 2], [3]])).keys)
     3
     """
-    side = side_of(packed)
-    layout = Layout(side, side)
+    side = token_layout(packed)
+    layout = AttentionLayout(side, side)
     if packed.rows is not None:
-        layout.cache["groups"] = padded_as(packed.rows)
+        layout.cache["groups"] = groups_from_mask(packed.rows)
     return layout
 
 
-def cross_layout(target: Packed, source: Packed) -> Layout:
+def cross_layout(target: Packed, source: Packed) -> AttentionLayout:
     """Return the layout of cross-attention from the sequences of `target` to those of `source`."""
-    return Layout(side_of(target), side_of(source))
+    return AttentionLayout(token_layout(target), token_layout(source))
 
 
-def memory_side(side: Side, slots: int, used: Tensor, columns: dict[str, Tensor]) -> tuple[Side, Tensor]:
+def with_memory(side: TokenLayout, slots: int, used: Tensor, columns: dict[str, Tensor]) -> tuple[TokenLayout, Tensor]:
     """Return keys in which `slots` memory tokens precede the tokens of each sequence, and the index that orders them.
 
     `used` (s,) is the number of slots, the last ones, that are filled; `columns` are those of the slots, (s * slots,) each.
@@ -173,11 +173,11 @@ def memory_side(side: Side, slots: int, used: Tensor, columns: dict[str, Tensor]
     host = None
     if side.host_offsets is not None:
         host = side.host_offsets + slots * np.arange(sequences + 1)
-    return Side(side.offsets + steps, side.longest + slots, joined, host), index
+    return TokenLayout(side.offsets + steps, side.longest + slots, joined, host), index
 
 
 @dataclass
-class Group:
+class PaddedGroup:
     """Sequences padded to one length: (b, Lq) and (b, Lk) indices of tokens on the two sides, and masks of the real ones."""
 
     queries: Tensor
@@ -200,10 +200,10 @@ class PaddedRows:
 
 
 @dataclass
-class Groups:
+class PaddedGroups:
     """The sequences of a layout in a few groups of similar length, each padded to its longest sequence."""
 
-    groups: list[Group]
+    groups: list[PaddedGroup]
     sizes: tuple[int, int | None]  # number of query tokens, and of key tokens if these are others
     traced: bool = False  # part of a graph that is traced and must hold for other groups as well
 
@@ -220,26 +220,26 @@ class Groups:
         return _rows([(group.keys, group.real_keys) for group in self.groups], self.sizes[1])
 
 
-def padded_groups(layout: Layout) -> Groups:
+def padded_groups(layout: AttentionLayout) -> PaddedGroups:
     """Return the padded groups of a layout, computed once for all layers."""
     if "groups" not in layout.cache:
         layout.cache["groups"] = _make_groups(layout)
     return layout.cache["groups"]  # type: ignore[no-any-return]
 
 
-def padded_as(real: Tensor) -> Groups:
+def groups_from_mask(real: Tensor) -> PaddedGroups:
     """Return the groups of tokens that came from padded rows, given the mask (b, L) of real tokens.
 
     Only tensor operations are used, so that a traced graph holds for any number and length of rows.
     """
     places = (real.flatten().long().cumsum(0) - 1).clamp(min=0)  # the token at each place
     at = places.view(real.shape)
-    groups = Groups([Group(at, at, real, real, False, None, None)], (0, None), traced=True)
+    groups = PaddedGroups([PaddedGroup(at, at, real, real, False, None, None)], (0, None), traced=True)
     groups.__dict__["queries"] = PaddedRows(places, real.flatten().nonzero().squeeze(1), ~real.flatten(), None)
     return groups
 
 
-def _make_groups(layout: Layout) -> Groups:
+def _make_groups(layout: AttentionLayout) -> PaddedGroups:
     device = layout.queries.offsets.device
     starts_q, lengths_q = starts_and_lengths(layout.queries)
     starts_k, lengths_k = starts_and_lengths(layout.keys)
@@ -250,7 +250,7 @@ def _make_groups(layout: Layout) -> Groups:
         bounds, order = [0, len(present)], present
     else:
         order = present[np.argsort(-lengths_k[present], kind="stable")]
-        bounds = cut_lengths(lengths_k[order])
+        bounds = length_groups(lengths_k[order])
     groups = []
     for first, last in pairwise(bounds):
         members = order[first:last]
@@ -260,8 +260,8 @@ def _make_groups(layout: Layout) -> Groups:
         unpadded = bool(real_queries.all() and real_keys.all() and keys.size)
         query_stride = queries.shape[1] if (same_length or slots) and real_queries.all() else None
         key_stride = len(layout.keys) // len(present) if same_length or slots else None
-        groups.append(Group(tensors[0], tensors[1], tensors[2], tensors[3], unpadded, query_stride, key_stride))
-    return Groups(groups, (len(layout.queries), None if layout.queries is layout.keys else len(layout.keys)))
+        groups.append(PaddedGroup(tensors[0], tensors[1], tensors[2], tensors[3], unpadded, query_stride, key_stride))
+    return PaddedGroups(groups, (len(layout.queries), None if layout.queries is layout.keys else len(layout.keys)))
 
 
 def _rows(groups: list[tuple[Tensor, Tensor]], tokens: int) -> PaddedRows:
@@ -273,13 +273,13 @@ def _rows(groups: list[tuple[Tensor, Tensor]], tokens: int) -> PaddedRows:
     return PaddedRows(at, inverse.clamp(min=0), ~real, unmapped if bool(unmapped.any()) else None)
 
 
-def starts_and_lengths(side: Side) -> tuple[Array, Array]:
+def starts_and_lengths(side: TokenLayout) -> tuple[Array, Array]:
     """Return the start of each sequence and its number of tokens, on the host."""
     offsets = side.host_offsets if side.host_offsets is not None else side.offsets.cpu().numpy().astype(np.int64)
     return offsets[:-1], np.diff(offsets) if side.used is None else side.used
 
 
-def cut_lengths(lengths: Array) -> list[int]:
+def length_groups(lengths: Array) -> list[int]:
     """Return the bounds of groups of sequences, given in order of decreasing length.
 
     A group ends where sequences are shorter than two thirds of its longest one.

@@ -4,7 +4,7 @@ Sequences never see each other, whatever the pattern. Patterns combine with & an
 kernels support the plain ones (`full`, `causal`, `window`); all others are evaluated.
 
 Rules are evaluated for tokens and, as `interval_arithmetic`, for whole blocks of them. So they consist of + - // % abs(),
-comparisons, & | ~ and `chosen`, a table lookup.
+comparisons, & | ~ and `lookup`, a table lookup.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from pretune.nn.attention.interval_arithmetic import chosen
+from pretune.nn.attention.interval_arithmetic import lookup
 
 
-class Columns(Protocol):
+class PatternColumns(Protocol):
     """The columns of a token by name: `position` and the columns of its `Packed`."""
 
     def __getitem__(self, name: str) -> Tensor:
         """Return the column of this name."""
 
 
-Allow = Callable[[Columns, Columns], Any]
+PatternRule = Callable[[PatternColumns, PatternColumns], Any]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Pattern:
     """A named attention pattern. `reach` tells kernels how far back and ahead a query may look, if the pattern is plain."""
 
     name: str
-    allow: Allow
+    allow: PatternRule
     reach: tuple[int, int] | None = None  # -1: unlimited; None: not plain, so the rule must be evaluated
     heads: int = 1  # more than 1: the rule reads the query's column `head`, and heads see different keys
 
@@ -68,7 +68,7 @@ def _shorter(a: int, b: int) -> int:
     return max(a, b) if min(a, b) == -1 else min(a, b)
 
 
-def _everything(query: Columns, key: Columns) -> Any:
+def _everything(query: PatternColumns, key: PatternColumns) -> Any:
     return (query["position"] >= 0) | (key["position"] >= 0)
 
 
@@ -96,7 +96,7 @@ def dilated(size: int, step: int) -> Pattern:
     if step == 1:
         return window(size)
 
-    def allow(query: Columns, key: Columns) -> Any:
+    def allow(query: PatternColumns, key: PatternColumns) -> Any:
         distance = (query["position"] - key["position"]).abs()
         return (distance <= size * step) & (distance % step == 0)
 
@@ -109,12 +109,12 @@ global_queries = Pattern("global queries", lambda query, key: query["global"] > 
 global_tokens = global_keys | global_queries
 
 
-def blocks(plan: Tensor, size: int, name: str) -> Pattern:
+def block_pattern(plan: Tensor, size: int, name: str) -> Pattern:
     """Return the pattern in which blocks of `size` tokens see those blocks where `plan` (query blocks, key blocks) is not 0.
 
     Patterns of the same `name` are considered equal. The plan must be on the device of the batches.
     """
-    return Pattern(name, lambda query, key: chosen(plan, query["position"] // size, key["position"] // size))
+    return Pattern(name, lambda query, key: lookup(plan, query["position"] // size, key["position"] // size))
 
 
 def alternating(layers: int, *patterns: Pattern) -> list[Pattern]:
@@ -143,6 +143,6 @@ permutation = Pattern(
 document = Pattern("document", lambda query, key: key["document"] == query["document"])
 
 
-def visible(layer: Pattern, batch: Pattern | None) -> Pattern:
+def effective_pattern(layer: Pattern, batch: Pattern | None) -> Pattern:
     """Return the effective pattern: the intersection of the layer's and the batch's."""
     return layer if batch is None else layer & batch

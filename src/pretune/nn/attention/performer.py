@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.chunked import Chunks, cut
-from pretune.nn.attention.packed_layout import Layout, Side
+from pretune.nn.attention.chunked import Chunks, split_into_chunks
+from pretune.nn.attention.packed_layout import AttentionLayout, TokenLayout
 from pretune.nn.attention.patterns import Pattern, causal, full
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -21,8 +21,8 @@ SIZE = 64  # tokens per chunk
 SMALLEST = 1e-20  # lower bound on a sum of weights, in case all of them vanish
 
 
-class Favor(nn.Module):
-    """Attention by random features, an `Attend` for `Attention`. The features are drawn once and saved with the model."""
+class RandomFeatureAttention(nn.Module):
+    """Attention by random features, an `AttentionFunction` for `SelfAttention`. The features are drawn once and saved with the model."""
 
     features: Tensor
 
@@ -32,24 +32,24 @@ class Favor(nn.Module):
         self.size = size
         self.register_buffer("features", orthogonal_features(features, head_width))
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
         """Approximate `attend` with a full or causal pattern: (n, heads, d)."""
         if pattern.reach not in (full.reach, causal.reach):
             raise PretuneError(
                 f"attention by random features supports full and causal patterns, but not {pattern.name!r}; "
                 "choose another attention"
             )
-        chunks, side = cut(layout, self.size), layout.queries
+        chunks, side = split_into_chunks(layout, self.size), layout.queries
         root = (q.shape[-1] ** -0.5) ** 0.5
         queries, keys = self.exponents(q, root), self.exponents(k, root)
         # Factors common to all weights of a query or of a sequence cancel out, so the largest can be made 1.
         queries = (queries - queries.detach().amax(-1, keepdim=True)).exp()
-        keys = (keys - largest(keys.detach(), side)).exp()
+        keys = (keys - sequence_max(keys.detach(), side)).exp()
         values = torch.cat(
             [v.float(), torch.ones_like(v[..., :1], dtype=torch.float32)], -1
         )  # the last column sums weights
-        queries, keys, values = (in_slots(x, chunks) for x in (queries, keys, values))  # (chunks, heads, size, …)
-        sums = running_sum(keys.transpose(-2, -1) @ values, chunks)  # (chunks, heads, features, d + 1)
+        queries, keys, values = (to_chunks(x, chunks) for x in (queries, keys, values))  # (chunks, heads, size, …)
+        sums = chunk_cumsum(keys.transpose(-2, -1) @ values, chunks)  # (chunks, heads, features, d + 1)
         if pattern.reach == full.reach:
             mixed = queries @ sums[chunks.last]
         else:
@@ -90,7 +90,7 @@ def orthogonal_features(count: int, width: int) -> Tensor:
     return torch.cat(blocks)[:count] * lengths
 
 
-def largest(x: Tensor, side: Side) -> Tensor:
+def sequence_max(x: Tensor, side: TokenLayout) -> Tensor:
     """Return the largest value in each token's sequence: (n, heads, features) → (n, heads, 1)."""
     sequence = side.sequence.long()
     rows = x.amax(-1)  # (n, heads)
@@ -99,13 +99,13 @@ def largest(x: Tensor, side: Side) -> Tensor:
     return found[sequence][..., None]
 
 
-def in_slots(x: Tensor, chunks: Chunks) -> Tensor:
+def to_chunks(x: Tensor, chunks: Chunks) -> Tensor:
     """Arrange tokens in chunks, with 0 in empty slots: (n, heads, d) → (chunks, heads, size, d)."""
     rows = x.new_zeros(chunks.count * chunks.size, *x.shape[1:]).index_copy(0, chunks.slots, x)
     return rows.view(chunks.count, chunks.size, *x.shape[1:]).transpose(1, 2)
 
 
-def running_sum(x: Tensor, chunks: Chunks) -> Tensor:
+def chunk_cumsum(x: Tensor, chunks: Chunks) -> Tensor:
     """Return the cumulative sum over the chunks of each sequence, (chunks, …).
 
     It is computed by doubling steps, so that other sequences do not even contribute rounding errors.

@@ -19,20 +19,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import Layout, padded_groups
+from pretune.nn.attention.packed_layout import AttentionLayout, padded_groups
 from pretune.nn.dropout import Noise
 from pretune.nn.linear import Linear
 from pretune.runtime.errors import PretuneError
 
-Score = Literal["dot", "scaled", "multiplicative", "additive", "cosine"]
-Reach = Literal["global", "local", "local-monotonic", "hard"]
+Compatibility = Literal["dot", "scaled", "multiplicative", "additive", "cosine"]
+AttentionRange = Literal["global", "local", "local-monotonic", "hard"]
 
 
-class Alignment(nn.Module):
+class RecurrentAttention(nn.Module):
     """Attention of a recurrent decoder: weighted means of the source states."""
 
     def __init__(
-        self, queries: int, keys: int, score: Score, reach: Reach = "global", inner: int = 0, window: int = 10
+        self,
+        queries: int,
+        keys: int,
+        score: Compatibility,
+        reach: AttentionRange = "global",
+        inner: int = 0,
+        window: int = 10,
     ) -> None:
         """Build the layer; `inner` is the width of additive attention, `window` the half-width of local attention."""
         super().__init__()
@@ -55,7 +61,7 @@ class Alignment(nn.Module):
             )
         self.noise = Noise()
 
-    def forward(self, queries: Tensor, keys: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    def forward(self, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> tuple[Tensor, Tensor]:
         """Return the contexts, (n, width of keys), and the weights, (n, longest source), of queries (n, …) on keys (m, …)."""
         padded = padded_groups(layout)
         groups, inverse = padded.groups, padded.queries.back

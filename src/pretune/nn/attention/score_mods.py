@@ -8,32 +8,32 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.functional import Bend
-from pretune.nn.attention.packed_layout import Layout
-from pretune.nn.attention.patterns import Columns
+from pretune.nn.attention.functional import ScoreMod
+from pretune.nn.attention.packed_layout import AttentionLayout
+from pretune.nn.attention.patterns import PatternColumns
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 
 
-class Score(Protocol):
+class ScoreModBuilder(Protocol):
     """A module that builds the score modification of an attention call."""
 
-    def __call__(self, q: Tensor, layout: Layout) -> Bend:
+    def __call__(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
         """Return the score modification for queries (n, heads, d)."""
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
         """Return the floating-point operations for sequences of these lengths, with `slots` memory tokens each."""
 
 
-class RelativeBias(nn.Module):
+class T5RelativeBias(nn.Module):
     """T5's relative position bias (Raffel et al., 2020): a learned scalar per head and bucket of distances.
 
-    Half of the buckets are single small distances; the others grow logarithmically up to `furthest`.
+    Half of the buckets are single small distances; the others grow logarithmically up to `max_distance`.
     """
 
-    def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, both_ways: bool = True) -> None:
+    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, both_ways: bool = True) -> None:
         super().__init__()
-        self.buckets, self.furthest, self.both_ways = buckets, furthest, both_ways
+        self.buckets, self.max_distance, self.both_ways = buckets, max_distance, both_ways
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def bucket(self, distance: Tensor) -> Tensor:
@@ -47,18 +47,18 @@ class RelativeBias(nn.Module):
         else:
             distance = (-distance).clamp(min=0)
         exact = buckets // 2
-        ratio = (distance.clamp(min=1).float() / exact).log() / math.log(self.furthest / exact)
+        ratio = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact)
         far = (exact + (ratio * (buckets - exact)).to(distance.dtype)).clamp(max=buckets - 1)
         return offset + torch.where(distance < exact, distance, far)
 
-    def forward(self, q: Tensor, layout: Layout) -> Bend:
+    def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
         """Return the modification that adds weight[bucket, head] to a logit."""
-        # All distances beyond `furthest` are alike, so a small table per distance is enough, instead of one entry per pair.
-        furthest = self.furthest
+        # All distances beyond `max_distance` are alike, so a small table per distance is enough, instead of one entry per pair.
+        furthest = self.max_distance
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         by_distance = self.weight[self.bucket(distances)]  # (distances, heads)
 
-        def modify(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+        def modify(logit: Tensor, head: Tensor, query: PatternColumns, key: PatternColumns) -> Tensor:
             distance = (key["position"] - query["position"]).clamp(-furthest, furthest)
             return logit + by_distance[distance + furthest, head].to(logit.dtype)
 
@@ -69,29 +69,29 @@ class RelativeBias(nn.Module):
         return 0.0
 
 
-class TransformerXL(nn.Module):
+class TransformerXLScore(nn.Module):
     """The position term of Transformer-XL and XLNet: (q + u) · W r(query − key), with sinusoidal r.
 
     With `segments`, XLNet's segment term is added: (q + s) · e(same segment or not); without a column `segment`, all tokens are
-    of one segment, which changes nothing. Distances are clipped at `furthest`. The attention layer adds the content bias.
+    of one segment, which changes nothing. Distances are clipped at `max_distance`. The attention layer adds the content bias.
     """
 
     def __init__(
-        self, width: int, heads: int, head_width: int, segments: bool = False, furthest: int | None = None
+        self, width: int, heads: int, head_width: int, segments: bool = False, max_distance: int | None = None
     ) -> None:
         super().__init__()
-        self.width, self.heads, self.head_width, self.furthest = width, heads, head_width, furthest
+        self.width, self.heads, self.head_width, self.max_distance = width, heads, head_width, max_distance
         self.position = nn.Parameter(torch.empty(heads * head_width, width))
         self.position_bias = nn.Parameter(torch.zeros(heads, head_width))
         self.segment_bias = nn.Parameter(torch.zeros(heads, head_width)) if segments else None
         self.segment = nn.Parameter(torch.empty(2, heads, head_width)) if segments else None
-        self.idle = segments  # some of its parameters are unused in some batches
+        self.has_unused_parameters = segments  # some of its parameters are unused in some batches
 
     def reach(self, longest: int) -> int:
         """Return the largest distance that is distinguished among `longest` keys."""
-        return min(longest, self.furthest or longest)
+        return min(longest, self.max_distance or longest)
 
-    def forward(self, q: Tensor, layout: Layout) -> Bend:
+    def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
         """Return the modification that adds the terms, scaled as q·k is."""
         # Distances from +furthest (row 0) to −furthest.
         furthest = self.reach(layout.keys.longest)
@@ -107,7 +107,7 @@ class TransformerXL(nn.Module):
             shifted = q + self.segment_bias.to(q.dtype)
             by_segment = torch.einsum("nhd,shd->nhs", shifted, self.segment.to(q.dtype)) * scale
 
-        def modify(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+        def modify(logit: Tensor, head: Tensor, query: PatternColumns, key: PatternColumns) -> Tensor:
             distance = (query["position"] - key["position"]).clamp(-furthest, furthest)
             logit = logit + by_distance[query["row"], head, furthest - distance]
             if by_segment is not None:
@@ -125,23 +125,23 @@ class TransformerXL(nn.Module):
         return float(2 * distances * self.position.numel() + 2 * inner * compared * lengths.sum())
 
 
-class Disentangled(nn.Module):
+class DisentangledScore(nn.Module):
     """DeBERTa's relative terms (He et al., 2021): content-to-position and position-to-content.
 
-    Distances are clipped at `furthest`. With `buckets`, there are that many vectors per direction: half of them for single small
+    Distances are clipped at `max_distance`. With `buckets`, there are that many vectors per direction: half of them for single small
     distances, the others for logarithmically growing ranges. Queries and keys of the vectors are computed elsewhere.
     """
 
-    def __init__(self, furthest: int, buckets: int = 0) -> None:
+    def __init__(self, max_distance: int, buckets: int = 0) -> None:
         super().__init__()
-        self.furthest, self.buckets = furthest, buckets
-        self.side = buckets or furthest  # vectors per direction; the first one ahead is that of distance 0
+        self.max_distance, self.buckets = max_distance, buckets
+        self.side = buckets or max_distance  # vectors per direction; the first one ahead is that of distance 0
 
     def near(self, longest: int) -> int:
         """Return how many vectors per direction can matter among `longest` tokens."""
         return self.side if self.buckets else min(longest, self.side)
 
-    def cut(self, vectors: Tensor, layout: Layout) -> Tensor:
+    def cut(self, vectors: Tensor, layout: AttentionLayout) -> Tensor:
         """Return the vectors that can matter: (2 · side, width) → (2 · near, width)."""
         near = self.near(layout.keys.longest)
         return vectors[self.side - near : self.side + near]
@@ -152,21 +152,21 @@ class Disentangled(nn.Module):
             return distance
         exact = self.buckets // 2
         # Computed in one precision, so that exact powers fall into the right bucket.
-        top = torch.tensor((self.furthest - 1) / exact, device=distance.device).log()
+        top = torch.tensor((self.max_distance - 1) / exact, device=distance.device).log()
         ratio = (distance.abs().clamp(min=exact) / exact).log() / top
         far = (ratio * (exact - 1)).ceil().to(distance.dtype) + exact
         return torch.where(distance.abs() <= exact, distance, far * distance.sign())
 
-    def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: Layout) -> Bend:
+    def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> ScoreMod:
         """Return the modification that adds both terms; `queries` and `keys`, (2 · near, heads, d), are those of distances."""
-        near, furthest = len(keys) // 2, min(layout.keys.longest, self.furthest)
+        near, furthest = len(keys) // 2, min(layout.keys.longest, self.max_distance)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near
         scale = disentangled_scale(q.shape[-1])
         by_query = torch.einsum("nhd,rhd->nhr", q, keys * scale)
         by_key = torch.einsum("mhd,rhd->mhr", k, queries * scale)
 
-        def modify(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+        def modify(logit: Tensor, head: Tensor, query: PatternColumns, key: PatternColumns) -> Tensor:
             row = rows[(query["position"] - key["position"]).clamp(-furthest, furthest) + furthest]
             return logit + by_query[query["row"], head, row] + by_key[key["row"], head, row]
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 
-def ours(x: Tensor) -> bool:
+def supports_custom_kernels(x: Tensor) -> bool:
     """Return whether the custom kernels support this tensor.
 
-    >>> ours(torch.zeros(2, 3))
+    >>> supports_custom_kernels(torch.zeros(2, 3))
     False
     """
     return x.is_cuda and x.dtype == torch.bfloat16

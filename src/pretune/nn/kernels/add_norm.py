@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pretune.nn.dropout import salting, threshold
-from pretune.nn.kernels.dropout_mask import keeps
+from pretune.nn.dropout import dropout_threshold, seed_offset
+from pretune.nn.kernels.dropout_mask import is_kept
 
 # Elements that a program holds at once, in whole rows, by row width; measured with perf/gpu_kernels.py --scan.
 FORWARD = {256: {"held": 4096, "num_warps": 4}, 1024: {"held": 2048, "num_warps": 4}}
@@ -33,7 +33,7 @@ def _forward(
     index = row[:, None] * width + column[None, :]
     x = tl.load(x_at + index, mask=inside, other=0.0).to(tl.float32)
     y = tl.load(y_at + index, mask=inside, other=0.0).to(tl.float32)
-    kept = keeps(index, tl.load(seed_at) + salt, least)
+    kept = is_kept(index, tl.load(seed_at) + salt, least)
     total = tl.where(inside, x + tl.where(kept, y * grow, 0.0), 0.0)
     total = total.to(sum_at.dtype.element_ty).to(tl.float32)  # as the backward pass will read it
     mean = tl.sum(total, 1) / width
@@ -72,7 +72,7 @@ def _backward(
         scaled = slope * weight[None, :]
         along, level = tl.sum(scaled * normed, 1) / width, tl.sum(scaled, 1) / width
         grad = (scaled - normed * along[:, None] - level[:, None]) * scale[:, None]
-        kept = keeps(index, seed, least)
+        kept = is_kept(index, seed, least)
         tl.store(grad_x_at + index, grad.to(grad_x_at.dtype.element_ty), mask=inside)
         tl.store(grad_y_at + index, tl.where(kept, grad * grow, 0.0).to(grad_y_at.dtype.element_ty), mask=inside)
     part = parts_at + tl.program_id(0) * 2 * width + column
@@ -80,13 +80,13 @@ def _backward(
     tl.store(part + width, grad_bias, mask=column < width)
 
 
-def chosen(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
+def launch_settings(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
     """Return the launch settings for rows of this width."""
     return next((choice for most, choice in choices.items() if width <= most), choices[max(choices)])
 
 
 def _sizes(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
-    block, choice = triton.next_power_of_2(width), chosen(width, choices)
+    block, choice = triton.next_power_of_2(width), launch_settings(width, choices)
     return {"width": width, "block": block, "rows": max(1, choice["held"] // block), "num_warps": choice["num_warps"]}
 
 
@@ -100,8 +100,8 @@ def add_norm(
     mean, scale = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
     sizes = _sizes(width, FORWARD)
     _forward[(triton.cdiv(n, sizes["rows"]),)](
-        x.contiguous(), y.contiguous(), weight, bias, seed, salting(salt), out, total, mean, scale, n, eps,
-        threshold(share), 1.0 / (1.0 - share), **sizes,
+        x.contiguous(), y.contiguous(), weight, bias, seed, seed_offset(salt), out, total, mean, scale, n, eps,
+        dropout_threshold(share), 1.0 / (1.0 - share), **sizes,
     )  # fmt: skip
     return out, total, mean, scale
 
@@ -130,8 +130,8 @@ def add_norm_backward(
     grad_x, grad_y = torch.empty_like(total), torch.empty_like(total)
     parts = torch.empty(PROGRAMS, 2, width, dtype=torch.float32, device=total.device)
     _backward[(PROGRAMS,)](
-        slope.contiguous(), total, mean, scale, weight, seed, salting(salt), grad_x, grad_y, parts, n,
-        threshold(share), 1.0 / (1.0 - share), **_sizes(width, BACKWARD),
+        slope.contiguous(), total, mean, scale, weight, seed, seed_offset(salt), grad_x, grad_y, parts, n,
+        dropout_threshold(share), 1.0 / (1.0 - share), **_sizes(width, BACKWARD),
     )  # fmt: skip
     return grad_x, grad_y, parts.sum(0)
 

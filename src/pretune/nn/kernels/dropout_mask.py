@@ -12,7 +12,7 @@ BLOCK = 4096
 
 
 @triton.jit
-def keeps(index, seed, least):
+def is_kept(index, seed, least):
     """Return whether elements are kept, in the same wrapping 32-bit arithmetic as `pretune.nn.dropout.mix`."""
     h = index ^ seed
     h = (h ^ ((h >> 16) & 0xFFFF)) * -2048144789
@@ -24,17 +24,17 @@ def keeps(index, seed, least):
 @triton.jit
 def _fill(out_at, seed_at, salt, count, least, block: tl.constexpr):
     index = tl.program_id(0) * block + tl.arange(0, block)
-    tl.store(out_at + index, keeps(index, tl.load(seed_at) + salt, least), mask=index < count)
+    tl.store(out_at + index, is_kept(index, tl.load(seed_at) + salt, least), mask=index < count)
 
 
 @triton.jit
 def _fill_factors(out_at, seed_at, salt, count, least, factor, block: tl.constexpr):
     index = tl.program_id(0) * block + tl.arange(0, block)
-    stays = keeps(index, tl.load(seed_at) + salt, least)
+    stays = is_kept(index, tl.load(seed_at) + salt, least)
     tl.store(out_at + index, tl.where(stays, factor, 0.0).to(out_at.dtype.element_ty), mask=index < count)
 
 
-def fill_kept(seed: Tensor, count: int, least: int, salt: int) -> Tensor:
+def fill_mask(seed: Tensor, count: int, least: int, salt: int) -> Tensor:
     """Return the mask (count,) of elements that are kept."""
     out = torch.empty(count, dtype=torch.bool, device=seed.device)
     _fill[(triton.cdiv(count, BLOCK),)](out, seed, salt, count, least, block=BLOCK)

@@ -129,7 +129,7 @@ def _backward(
 
 
 @torch.library.custom_op("pretune::attend_tiles", mutates_args=(), device_types="cuda")
-def attend_tiles(
+def short_attention(
     qkv: Tensor, first: Tensor, last: Tensor, scale: float, left: int, right: int
 ) -> tuple[Tensor, Tensor]:
     """Compute self-attention of tokens (n, 3, heads, d) in sequences that start at `first` (n,) and end before `last` (n,).
@@ -146,14 +146,14 @@ def attend_tiles(
     return out, level
 
 
-@attend_tiles.register_fake
+@short_attention.register_fake
 def _(qkv: Tensor, first: Tensor, last: Tensor, scale: float, left: int, right: int) -> tuple[Tensor, Tensor]:
     n, _, heads, width = qkv.shape
     return qkv.new_empty(n, heads, width), qkv.new_empty(heads, n, dtype=torch.float32)
 
 
 @torch.library.custom_op("pretune::attend_tiles_backward", mutates_args=(), device_types="cuda")
-def attend_tiles_backward(
+def short_attention_backward(
     slope: Tensor,
     qkv: Tensor,
     out: Tensor,
@@ -175,7 +175,7 @@ def attend_tiles_backward(
     return grad
 
 
-@attend_tiles_backward.register_fake
+@short_attention_backward.register_fake
 def _(
     slope: Tensor,
     qkv: Tensor,
@@ -196,7 +196,7 @@ def _keep(ctx, inputs, output) -> None:
 
 
 def _differentiate(ctx, slope, _):
-    return attend_tiles_backward(slope, *ctx.saved_tensors, ctx.scale, ctx.left, ctx.right), *[None] * 5
+    return short_attention_backward(slope, *ctx.saved_tensors, ctx.scale, ctx.left, ctx.right), *[None] * 5
 
 
-attend_tiles.register_autograd(_differentiate, setup_context=_keep)
+short_attention.register_autograd(_differentiate, setup_context=_keep)

@@ -15,7 +15,7 @@ from pretune.nn.linear import Linear
 from pretune.runtime.errors import PretuneError, if_option
 
 GROUP = 32
-OUTPUTS = 16  # the kernels need a multiple of this many rows
+ROW_MULTIPLE = 16  # the kernels need a multiple of this many rows
 
 
 def check_int4() -> None:
@@ -26,9 +26,9 @@ def check_int4() -> None:
         )
 
 
-def fits(linear: Linear) -> bool:
+def fits_int4(linear: Linear) -> bool:
     """Return whether the shape of a linear layer allows int4 weights."""
-    return linear.in_features % GROUP == 0 and linear.out_features % OUTPUTS == 0
+    return linear.in_features % GROUP == 0 and linear.out_features % ROW_MULTIPLE == 0
 
 
 def to_int4(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ def to_int4(rows: Tensor) -> tuple[Tensor, Tensor]:
     return integers[:, ::2] | (integers[:, 1::2] << 4), scale
 
 
-def whole_numbers(weight: Tensor) -> Tensor:
+def unpack_int4(weight: Tensor) -> Tensor:
     """Unpack bytes into integers from 0 to 15, (rows, columns)."""
     return torch.stack([weight & 15, weight >> 4], -1).flatten(1)
 
@@ -80,7 +80,7 @@ class Int4Linear(nn.Module):
     def whole(self) -> Tensor:
         """Return the dequantized weights, (outputs, inputs)."""
         factor, offset = self.scale.float()[..., None].unbind(2)
-        groups = whole_numbers(self.weight).float().view(self.out_features, -1, GROUP)
+        groups = unpack_int4(self.weight).float().view(self.out_features, -1, GROUP)
         return (factor * (groups - 8) + offset).view(self.out_features, -1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Int4Linear(nn.Module):
         if x.is_cuda:  # the kernel is for the CPU only
             return F.linear(x, self.whole().to(x.dtype), bias)
         if self.ready is None:
-            matrix = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole_numbers(self.weight).int(), 1)
+            matrix = torch.ops.aten._convert_weight_to_int4pack_for_cpu(unpack_int4(self.weight).int(), 1)
             self.ready = matrix, self.scale.transpose(0, 1).contiguous()
         rows = x.reshape(-1, x.shape[-1]).bfloat16()
         out = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.ready[0], GROUP, self.ready[1]).to(x.dtype)

@@ -26,12 +26,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.linear import Linear
-from pretune.nn.quantized.int4 import Int4Linear, check_int4, fits
+from pretune.nn.quantized.int4 import Int4Linear, check_int4, fits_int4
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.tensor_encoding import to_int8
+from pretune.runtime.tensor_encoding import quantize_rows
 
-KINDS = ("dynamic", "weights", "int4")
-REDUCED = 64  # largest weight multiplied by 8-bit activations; the sum of two products then fits into 16 bits
+QUANTIZATION_KINDS = ("dynamic", "weights", "int4")
+LARGEST_7_BIT = 64  # largest weight multiplied by 8-bit activations; the sum of two products then fits into 16 bits
 # torch's engines by kind of machine, fastest first. On ARM, qnnpack took 0.09 to 0.6 of oneDNN's time
 # (Neoverse N1, torch 2.13, one thread, 1 to 512 rows).
 X86 = ("x86", "fbgemm", "onednn", "qnnpack")
@@ -53,7 +53,7 @@ def choose_engine() -> str:
 @cache
 def multiplies_exactly(engine: str) -> bool:
     """Return whether an engine computes the exact product of the largest integers, for one row and for several."""
-    weight = torch.full((32, 64), REDUCED, dtype=torch.int8)
+    weight = torch.full((32, 64), LARGEST_7_BIT, dtype=torch.int8)
     weight[1::2] *= -1
     rows = torch.ones(40, 64)
     rows[:, ::8] = 0.0  # so that activations range from 0 to 1, and 1 becomes 255
@@ -67,8 +67,10 @@ def multiplies_exactly(engine: str) -> bool:
 
 def check_kind(kind: str) -> None:
     """Raise an error for a kind of weights that this machine does not support."""
-    if kind not in KINDS:
-        raise PretuneError(f"quantized weights are {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {kind!r}")
+    if kind not in QUANTIZATION_KINDS:
+        raise PretuneError(
+            f"quantized weights are {', '.join(QUANTIZATION_KINDS[:-1])} or {QUANTIZATION_KINDS[-1]}, not {kind!r}"
+        )
     if kind == "dynamic":
         choose_engine()
     elif kind == "int4":
@@ -99,8 +101,8 @@ class Int8Linear(nn.Module):
         """Quantize a linear layer."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, linear.stacked, kind)
         if not linear.weight.is_meta:
-            largest = REDUCED if kind == "dynamic" else 127
-            made.weight, made.scale = to_int8(linear.weight.detach().float(), largest)
+            largest = LARGEST_7_BIT if kind == "dynamic" else 127
+            made.weight, made.scale = quantize_rows(linear.weight.detach().float(), largest)
         if made.bias is not None and linear.bias is not None:
             made.bias.data = linear.bias.detach().clone()
         return made
@@ -112,7 +114,7 @@ class Int8Linear(nn.Module):
             return F.linear(x, self.weight.to(x.dtype) * self.scale.to(x.dtype)[:, None], bias)
         if self.kind == "dynamic":
             if self.ready is None:
-                if int(self.weight.int().abs().max()) > REDUCED:
+                if int(self.weight.int().abs().max()) > LARGEST_7_BIT:
                     raise PretuneError(
                         "these int8 weights use 8 bits, which gives wrong results on some processors; quantize the model anew"
                     )
@@ -131,7 +133,7 @@ def linear_dynamic(x: Tensor, packed: Any) -> Tensor:
 
 def pack_weight(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str) -> Any:
     """Return int8 weights in the order that the kernels of an engine require."""
-    with using(engine), warnings.catch_warnings():
+    with using_engine(engine), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecation of quantized tensors
         zeros = torch.zeros(len(scale), dtype=torch.long)
         quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
@@ -139,7 +141,7 @@ def pack_weight(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str)
 
 
 @contextmanager
-def using(engine: str) -> Iterator[None]:
+def using_engine(engine: str) -> Iterator[None]:
     """Select the engine for which torch packs weights; packed weights remember theirs."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = engine
@@ -156,5 +158,5 @@ def replace_linears(module: nn.Module, kind: str) -> None:
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, Linear):
-                made = Int4Linear.of(child) if small and fits(child) else None
+                made = Int4Linear.of(child) if small and fits_int4(child) else None
                 setattr(parent, name, made or Int8Linear.of(child, "weights" if small else kind))

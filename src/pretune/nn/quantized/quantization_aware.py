@@ -16,18 +16,18 @@ from torch.nn.utils import parametrize
 
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.linear import Linear
-from pretune.nn.quantized.int8 import REDUCED
-from pretune.nn.recurrent import Recurrence
+from pretune.nn.quantized.int8 import LARGEST_7_BIT
+from pretune.nn.recurrent import RecurrentCells
 
 DECAY = 0.9  # of the moving average, as in Q8BERT
 LARGEST = 127  # of int8 integers
 MIDDLE = 128  # the unsigned integer that represents 0 in activations
 
 
-def rounded(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: int | None = None) -> Tensor:
+def fake_quantize(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: int | None = None) -> Tensor:
     """Round to multiples of range / largest, from -largest (or `smallest`) to largest, with the gradient of x.
 
-    >>> [round(x, 4) for x in rounded(torch.tensor([0.3, 9.0]), torch.tensor(1.27)).tolist()]
+    >>> [round(x, 4) for x in fake_quantize(torch.tensor([0.3, 9.0]), torch.tensor(1.27)).tolist()]
     [0.3, 1.27]
     """
     scale = (range_ / largest).clamp(min=1e-12)
@@ -35,7 +35,7 @@ def rounded(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: int | N
     return x + (quantized - x).detach()
 
 
-class RoundedRows(nn.Module):
+class FakeQuantizedWeight(nn.Module):
     """Fake quantization of weights to integers of at most `largest`, row by row."""
 
     def __init__(self, largest: int) -> None:
@@ -44,10 +44,10 @@ class RoundedRows(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Round each row by its own range."""
-        return rounded(weight, weight.detach().abs().amax(1, keepdim=True), self.largest)
+        return fake_quantize(weight, weight.detach().abs().amax(1, keepdim=True), self.largest)
 
 
-class RoundedInput(nn.Module):
+class FakeQuantizedInput(nn.Module):
     """Fake quantization of the input of a linear layer to 8 bits, by a learned range."""
 
     largest: Tensor
@@ -64,7 +64,7 @@ class RoundedInput(nn.Module):
                 first = self.largest == 0
                 self.largest.copy_(torch.where(first, now, DECAY * self.largest + (1 - DECAY) * now))
         # From 0 to 255 with MIDDLE for 0: one more step below 0 than above.
-        return rounded(x, self.largest.to(x.dtype), smallest=-MIDDLE)
+        return fake_quantize(x, self.largest.to(x.dtype), smallest=-MIDDLE)
 
 
 class FixedRange(nn.Module):
@@ -83,40 +83,40 @@ def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
     """Yield modules, the name of a weight in each, and its largest integer: 7 bits for weights in matrix products."""
     for child in list(module.modules()):
         if isinstance(child, Linear):
-            yield child, "weight", REDUCED
+            yield child, "weight", LARGEST_7_BIT
         elif isinstance(child, Embeddings):
             yield child, "tokens", LARGEST
-        elif isinstance(child, Recurrence):
-            yield child, "weight_ih", REDUCED
-            yield child, "weight_hh", REDUCED
+        elif isinstance(child, RecurrentCells):
+            yield child, "weight_ih", LARGEST_7_BIT
+            yield child, "weight_hh", LARGEST_7_BIT
 
 
-def linears(module: nn.Module) -> Iterator[tuple[str, Linear]]:
+def named_linears(module: nn.Module) -> Iterator[tuple[str, Linear]]:
     """Yield the linear layers of a module by path, shared ones once."""
     return ((path, child) for path, child in module.named_modules() if isinstance(child, Linear))
 
 
-def add_rounding(module: nn.Module) -> None:
+def add_fake_quantization(module: nn.Module) -> None:
     """Make a module compute as with int8 weights and activations."""
     for child, name, largest in _parts(module):
-        parametrize.register_parametrization(child, name, RoundedRows(largest))
+        parametrize.register_parametrization(child, name, FakeQuantizedWeight(largest))
         if isinstance(child, Linear):
-            child.input_quantizer = RoundedInput().to(child.weight.device)
+            child.input_quantizer = FakeQuantizedInput().to(child.weight.device)
 
 
-def keep_rounded(module: nn.Module) -> dict[str, float]:
+def remove_fake_quantization(module: nn.Module) -> dict[str, float]:
     """Make the rounded weights permanent, and return the learned input ranges by the paths of the linear layers."""
-    ranges = {path: linear.input_quantizer for path, linear in linears(module)}
+    ranges = {path: linear.input_quantizer for path, linear in named_linears(module)}
     for child, name, _ in _parts(module):
         if parametrize.is_parametrized(child, name):
             parametrize.remove_parametrizations(child, name, leave_parametrized=True)
         if isinstance(child, Linear):
             child.input_quantizer = None
-    return {path: float(learned.largest) for path, learned in ranges.items() if isinstance(learned, RoundedInput)}
+    return {path: float(learned.largest) for path, learned in ranges.items() if isinstance(learned, FakeQuantizedInput)}
 
 
-def use_ranges(module: nn.Module, ranges: Mapping[str, float]) -> None:
+def set_input_ranges(module: nn.Module, ranges: Mapping[str, float]) -> None:
     """Make linear layers round their inputs by the learned ranges, if they have one."""
-    for path, linear in linears(module):
+    for path, linear in named_linears(module):
         if ranges.get(path):
             linear.input_quantizer = FixedRange(ranges[path])

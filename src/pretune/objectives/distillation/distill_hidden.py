@@ -24,29 +24,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.attention_weights import looks
+from pretune.nn.attention.attention_weights import attention_weights
 from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.linear import OutputLinear
-from pretune.objectives.distillation.teachers import Teacher, beside
+from pretune.objectives.distillation.teachers import Teacher, cached_teacher
 from pretune.objectives.objective import Data, Loss, Objective
-from pretune.objectives.pretraining.arrangements import spans_epoch
+from pretune.objectives.pretraining.arrangements import document_span_epoch
 from pretune.packed import Batch
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.runtime.randomness import Draws
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-KINDS = ("hidden", "states", "attention", "embedding", "cosine")
-MAPPED = ("hidden", "states", "attention")
+MATCH_KINDS = ("hidden", "states", "attention", "embedding", "cosine")
+KINDS_WITH_LAYERS = ("hidden", "states", "attention")
 SMALLEST = 1e-9
 _TERM = re.compile(r"\s*(?:(?P<weight>[\d.]+)\s*\*)?\s*(?P<kind>\w+)\s*(?:\((?P<map>[^()]*)\))?\s*")
 
 
 @dataclass(frozen=True)
-class Match:
+class LayerMatch:
     """A term of the loss: which states are matched, and in which layers."""
 
     kind: str
@@ -59,23 +59,23 @@ class Match:
         return f"match_{self.kind}"
 
 
-def parse_matches(text: str, student: int, teacher: int) -> tuple[Match, ...]:
+def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ...]:
     """Parse an expression such as `100*hidden(skip)+embedding`, given the depths of student and teacher.
 
     >>> parse_matches("100*hidden(skip)", 6, 12)[0].pairs
     ((1, 2), (2, 4), (3, 6), (4, 8), (5, 10))
     """
-    found: list[Match] = []
+    found: list[LayerMatch] = []
     for term in text.split("+"):
         match = _TERM.fullmatch(term)
-        if match is None or match["kind"] not in KINDS:
+        if match is None or match["kind"] not in MATCH_KINDS:
             kind = match["kind"] if match else term.strip()
-            raise PretuneError(f"--match {text}: unknown term {kind!r}; {nearest(kind, KINDS)}")
-        mapped = match["kind"] in MAPPED
+            raise PretuneError(f"--match {text}: unknown term {kind!r}; {suggest(kind, MATCH_KINDS)}")
+        mapped = match["kind"] in KINDS_WITH_LAYERS
         if match["map"] and not mapped:
             raise PretuneError(f"--match {text}: {match['kind']} maps no layers; leave out ({match['map']})")
         pairs = map_layers(match["map"] or "skip", student, teacher) if mapped else ()
-        found.append(Match(match["kind"], float(match["weight"] or 1.0), pairs))
+        found.append(LayerMatch(match["kind"], float(match["weight"] or 1.0), pairs))
     return tuple(found)
 
 
@@ -109,25 +109,25 @@ def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], 
 
 
 @dataclass(frozen=True)
-class Imitate(Objective):
+class DistillHidden(Objective):
     """The distances between a student's and a teacher's states, learned beside other objectives in the same forward pass."""
 
     teacher: Teacher = field(repr=False, compare=False)
-    matches: tuple[Match, ...]
+    matches: tuple[LayerMatch, ...]
 
     name: ClassVar[str] = "imitate"
-    looks_inside: ClassVar[bool] = True
+    reads_all_layers: ClassVar[bool] = True
 
     @property
-    def asks_the_host(self) -> bool:
+    def needs_host_sync(self) -> bool:
         """Return whether attention is matched, which needs the lengths of the sequences on the host."""
         return any(match.kind == "attention" for match in self.matches)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return plain spans of text, used only if no other objective arranges the text."""
-        return spans_epoch(data, packing, draws)
+        return document_span_epoch(data, packing, draws)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the tokens to compare as targets: the first of each sequence, or all."""
         for match in self.matches:
             places = sequences.offsets[:-1] if match.kind == "hidden" else np.arange(len(sequences.ids))
@@ -147,7 +147,7 @@ class Imitate(Objective):
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the distances between student and teacher, one term per kind."""
         with torch.no_grad():
-            theirs = beside(backbone, self.teacher.backbone)(*batch.packed, keep="all").layers
+            theirs = cached_teacher(backbone, self.teacher.backbone)(*batch.packed, keep="all").layers
         ours = backbone(*batch.packed, keep="all").layers
         loss = Loss()
         for match in self.matches:
@@ -159,7 +159,7 @@ class Imitate(Objective):
 
     def distance(
         self,
-        match: Match,
+        match: LayerMatch,
         head: Any,
         backbone: Any,
         batch: Batch,
@@ -191,7 +191,7 @@ class Imitate(Objective):
                 return 1 - F.cosine_similarity(projected(ours[-1][at]).float(), theirs[-1][at].float(), dim=-1)
 
     def attention_distance(
-        self, match: Match, backbone: Any, batch: Batch, ours: list[Tensor], theirs: list[Tensor]
+        self, match: LayerMatch, backbone: Any, batch: Batch, ours: list[Tensor], theirs: list[Tensor]
     ) -> Tensor:
         """Return the KL divergence of the student's attention weights from the teacher's, (n,)."""
         (packed,) = batch.packed
@@ -202,8 +202,10 @@ class Imitate(Objective):
             )
         for own, layer in match.pairs:
             with torch.no_grad():
-                wanted = looks(self.teacher.backbone.stack[layer - 1], theirs[layer - 1], layout, packed.pattern)
-            said = looks(backbone.stack[own - 1], ours[own - 1], layout, packed.pattern)
+                wanted = attention_weights(
+                    self.teacher.backbone.stack[layer - 1], theirs[layer - 1], layout, packed.pattern
+                )
+            said = attention_weights(backbone.stack[own - 1], ours[own - 1], layout, packed.pattern)
             logs = [x.float().clamp(min=SMALLEST).log() for x in (said, wanted)]
             found.append((wanted * (logs[1] - logs[0])).sum(-1))
         return torch.stack(found).mean(0)

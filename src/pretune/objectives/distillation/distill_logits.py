@@ -21,7 +21,7 @@ from pretune.objectives.task import Task
 from pretune.objectives.wrappers import WrappedTask
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -32,7 +32,7 @@ SMALLEST = 1e-7  # lower bound of probabilities before the logarithm
 
 
 @dataclass(frozen=True)
-class Teaching:
+class TeacherTargets:
     """The class probabilities that a student learns from each row."""
 
     shares: Array  # (rows, classes) probabilities: one-hot labels of labeled rows, the teacher's for the others
@@ -44,14 +44,14 @@ class Teaching:
 
 
 @dataclass(frozen=True)
-class Soft(WrappedTask):
+class DistillLogits(WrappedTask):
     """A task with one class per sequence that learns from labels and from a teacher's probabilities."""
 
     task: Task
-    teaching: Teaching
+    teaching: TeacherTargets
     tables: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Return the sequences of the task; the target of each is the number of its row."""
         sequences = self.task.corrupt(sequences, tokenizer, draws)
         sequences.targets[self.task.name] = (np.arange(len(sequences.lengths)), sequences.index)

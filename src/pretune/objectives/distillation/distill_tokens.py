@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pretune.objectives.distillation.teachers import Teacher, beside
+from pretune.objectives.distillation.teachers import Teacher, cached_teacher
 from pretune.objectives.objective import Loss, Objective
 from pretune.objectives.wrappers import WrappedObjective
 from pretune.packed import Batch
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ TERM = "match_logits"
 
 
 @dataclass(frozen=True)
-class SoftTokens(WrappedObjective):
+class DistillTokens(WrappedObjective):
     """The objective `mlm` or `lm`, with the KL divergence from a teacher's probabilities at the same tokens.
 
     `weight` is the weight of the divergence, `own` that of the objective's own loss.
@@ -37,7 +37,7 @@ class SoftTokens(WrappedObjective):
     weight: float = 1.0
     own: float = 1.0
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Return the sequences of the objective, with the same targets once more for the divergence."""
         sequences = self.objective.corrupt(sequences, tokenizer, draws)
         at = sequences.targets[self.objective.name][0]
@@ -55,7 +55,7 @@ class SoftTokens(WrappedObjective):
         targets, name = batch.targets[TERM], self.objective.name
         teacher = self.teacher
         with torch.no_grad():
-            states = beside(backbone, teacher.backbone)(*batch.packed).last[targets.at]
+            states = cached_teacher(backbone, teacher.backbone)(*batch.packed).last[targets.at]
             wanted = teacher.heads[name](states, teacher.backbone.embed.tokens)
         said = head(backbone(*batch.packed).last[targets.at], backbone.embed.tokens)
         count = min(said.shape[-1], wanted.shape[-1])  # the vocabularies may be padded to different sizes

@@ -20,13 +20,13 @@ class Teacher(Protocol):
         """Return the heads by name."""
 
 
-def frozen(root: Any, device: torch.device) -> Any:
+def frozen_copy(root: Any, device: torch.device) -> Any:
     """Return a frozen copy of a model on the student's device, in the student's precision."""
     copy = deepcopy(root).requires_grad_(False).eval().to(device)
-    copy.compute_in(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    copy.set_activation_dtype(torch.bfloat16 if device.type == "cuda" else torch.float32)
     return copy
 
 
-def beside(student: Any, teacher: Any) -> Any:
+def cached_teacher(student: Any, teacher: Any) -> Any:
     """Return a teacher's backbone, cached if the student's is."""
     return student.beside(teacher) if isinstance(student, WrappedBackbone) else teacher

@@ -9,30 +9,30 @@ import numpy as np
 from pretune.objectives.objective import Data
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.document_spans import cut_documents
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
 
 
-def spans_arrangement(data: Data, length: int, draws: Draws) -> Arrangement:
+def arrange_document_spans(data: Data, length: int, draws: EpochRandom) -> Arrangement:
     """Cut documents into spans of whole sentences, one per sequence of at most `length` tokens, template included."""
     if data.store is None:
         raise PretuneError("this objective reads raw text; give it a corpus or a store instead of labeled rows")
-    template = data.template.for_documents
-    text_length = length - template.overhead(pair=False)
+    template = data.template.document_template
+    text_length = length - template.num_special_tokens(pair=False)
     if text_length < 1:
         raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
     starts, lengths, documents = cut_documents(data.store, data.documents, text_length, draws)
     arrangement = Arrangement(data.store, data.tokenizer, template, starts[:, None], lengths[:, None])
-    return in_languages(arrangement, data, documents, draws)
+    return resample_languages(arrangement, data, documents, draws)
 
 
-def spans_epoch(data: Data, packing: Packing, draws: Draws) -> Epoch:
+def document_span_epoch(data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
     """Cut documents into spans of whole sentences and shuffle them into packs."""
-    return plan_epoch(spans_arrangement(data, packing.length, draws), packing, draws)
+    return plan_epoch(arrange_document_spans(data, packing.length, draws), packing, draws)
 
 
-def in_languages(arrangement: Arrangement, data: Data, documents: Array, draws: Draws) -> Arrangement:
+def resample_languages(arrangement: Arrangement, data: Data, documents: Array, draws: EpochRandom) -> Arrangement:
     """Add a column `language` to an arrangement and resample its sequences, so that small languages come more often.
 
     `documents` (m,) gives the document of each sequence. With a single language the arrangement is returned unchanged.
@@ -43,16 +43,16 @@ def in_languages(arrangement: Arrangement, data: Data, documents: Array, draws: 
     numbers = np.array([data.languages[name] for name in data.store.languages])
     language = np.broadcast_to(numbers[data.store.document_languages[documents]][:, None], arrangement.spans.shape)
     labeled = replace(arrangement, columns=arrangement.columns | {"language": language})
-    return labeled.choose(smoothed(language[:, 0], data.exponent, draws))
+    return labeled.choose(resample_groups(language[:, 0], data.exponent, draws))
 
 
-def smoothed(groups: Array, power: float, draws: Draws) -> Array:
+def resample_groups(groups: Array, power: float, draws: EpochRandom) -> Array:
     """Resample members so that each group's share is proportional to its size to a power (Lample and Conneau, 2019).
 
     Return as many indices as there are members. An oversampled group is repeated; of an undersampled group, a different
     random part is drawn in each epoch.
 
-    >>> np.bincount(np.array([0] * 16 + [1] * 4)[smoothed(np.array([0] * 16 + [1] * 4), 0.5, Draws(0))]).tolist()
+    >>> np.bincount(np.array([0] * 16 + [1] * 4)[resample_groups(np.array([0] * 16 + [1] * 4), 0.5, EpochRandom(0))]).tolist()
     [13, 7]
     """
     _, groups, counts = np.unique(groups, return_inverse=True, return_counts=True)

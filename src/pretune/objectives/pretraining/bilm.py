@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Loss, Objective, in_chunks
-from pretune.objectives.pretraining.arrangements import spans_epoch
-from pretune.objectives.pretraining.stateful_batches import LaneEpoch, lanes_epoch
+from pretune.objectives.objective import Data, Loss, Objective, map_logits_in_chunks
+from pretune.objectives.pretraining.arrangements import document_span_epoch
+from pretune.objectives.pretraining.stateful_batches import StreamEpoch, stream_epoch
 from pretune.objectives.registry import register_objective
 from pretune.packed import Batch, Targets
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -40,16 +40,16 @@ class BiLM(Objective):
 
     name: ClassVar[str] = "bilm"
     pattern: ClassVar[Pattern | None] = causal
-    insists: ClassVar[bool] = False
+    owns_arrangement: ClassVar[bool] = False
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
         if self.stateful:
-            epochs = [lanes_epoch(data, packing, draws, backward=backward, framed=True) for backward in (False, True)]
-            return BothWays(*epochs)
-        return spans_epoch(data, packing, draws)
+            epochs = [stream_epoch(data, packing, draws, backward=backward, framed=True) for backward in (False, True)]
+            return BidirectionalEpoch(*epochs)
+        return document_span_epoch(data, packing, draws)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the targets: the next tokens (direction 0), then the previous ones (direction 1).
 
         A target's `at` is a token and a direction.
@@ -83,7 +83,7 @@ class BiLM(Objective):
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the model family's output layer over the vocabulary, which both directions share."""
-        make: Any = getattr(backbone, "way_head", None)
+        make: Any = getattr(backbone, "direction_head", None)
         if make is None:
             raise PretuneError("bilm needs a model with a forward and a backward stack, such as elmo-transformer")
         head: nn.Module = make()
@@ -102,7 +102,9 @@ class BiLM(Objective):
             last = backbone(*batch.packed).last
             states = last.view(last.shape[0], 2, -1)[at, direction]
         weight = targets.weight[:, None] * F.one_hot(direction, 2)  # (m, 2)
-        found = in_chunks(head, states, backbone.embed.tokens, Targets(at, targets.target, weight), both_ways)
+        found = map_logits_in_chunks(
+            head, states, backbone.embed.tokens, Targets(at, targets.target, weight), direction_losses
+        )
         sums, right = (torch.stack(parts).sum(0) for parts in zip(*found, strict=True))
         logs = {f"{self.name}/accuracy": right.sum()}
         for name, loss, total in zip(("forward", "backward"), sums.detach(), weight.sum(0), strict=True):
@@ -111,11 +113,11 @@ class BiLM(Objective):
 
 
 @dataclass
-class BothWays:
+class BidirectionalEpoch:
     """An epoch of streams read forward, with the same streams read backward as the second side of each pack."""
 
-    ahead: LaneEpoch
-    back: LaneEpoch
+    ahead: StreamEpoch
+    back: StreamEpoch
 
     def __len__(self) -> int:
         return len(self.ahead)
@@ -131,7 +133,7 @@ class BothWays:
         return sequences
 
 
-def both_ways(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def direction_losses(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the summed cross-entropy and the weighted number of correct predictions of each direction, (2,) each."""
     logits = logits.float()
     losses = F.cross_entropy(logits, target, reduction="none")

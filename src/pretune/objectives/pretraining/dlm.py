@@ -13,13 +13,13 @@ from pretune.objectives.objective import Data, LearnsFromRows
 from pretune.objectives.pretraining.sentence_pairs import (
     UNLABELED,
     SequenceClassification,
-    match_two_by_two,
-    source_groups,
+    exchange_groups,
+    match_in_pairs,
 )
 from pretune.objectives.registry import register_objective
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.dialogues import QUERY, RESPONSE, Dialogues, read_dialogues
 from pretune.text.corpus.files import Errors
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
@@ -52,7 +52,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         """Read dialogues from files, one per row."""
         return read_dialogues(files, errors)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Make one sequence of each window of turns, truncating the longest turns of windows that are too long."""
         if not isinstance(data.rows, Dialogues):
             raise PretuneError("dlm learns from dialogues; give it a .jsonl file of dialogues")
@@ -60,7 +60,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         starts, lengths = tokens.starts[:, 0], tokens.lengths[:, 0]
         dialogue = np.repeat(np.arange(len(rows)), rows.counts)
         used = np.flatnonzero(lengths > 0)  # turns without a token are skipped
-        window = windows(dialogue[used], self.turns, draws)
+        window = turn_windows(dialogue[used], self.turns, draws)
         real = window >= 0
         if not real.any():
             raise PretuneError(f"{rows.file}: no dialogue has two turns or more, which dlm needs; add longer dialogues")
@@ -74,12 +74,12 @@ class DLM(SequenceClassification, LearnsFromRows):
         spans = np.where(real, lengths[turn], 0)
         label = self._exchange(rows, dialogue, turn, spans, draws)
         template, most = data.template, turn.shape[1]
-        text_length = packing.length - template.overhead(pair=False) - (len(template.pair) - 1) * (most - 1)
+        text_length = packing.length - template.num_special_tokens(pair=False) - (len(template.pair) - 1) * (most - 1)
         if text_length < most:
             raise PretuneError(
                 f"sequences of {packing.length} tokens leave no room for {most} turns; choose a greater length"
             )
-        cut = fit(spans, text_length)
+        cut = truncate_longest_first(spans, text_length)
         arrangement = Arrangement(
             tokens,
             data.tokenizer,
@@ -92,16 +92,16 @@ class DLM(SequenceClassification, LearnsFromRows):
         )
         return plan_epoch(arrangement, packing, draws)
 
-    def _exchange(self, rows: Dialogues, dialogue: Array, turn: Array, spans: Array, draws: Draws) -> Array:
+    def _exchange(self, rows: Dialogues, dialogue: Array, turn: Array, spans: Array, draws: EpochRandom) -> Array:
         """Exchange one turn between matched sequences (m, k), in place; return the labels (m,), 0 for real, 1 for fake."""
         every, first = np.arange(len(turn)), turn[:, 0]
         place = draws.integers((spans > 0).sum(1), "place", first)
         drawn = turn[every, place]
         files = np.array(rows.files or [0] * len(rows))
-        groups = source_groups(files, np.zeros_like(files), dialogue[drawn])
+        groups = exchange_groups(files, np.zeros_like(files), dialogue[drawn])
         kinds = 2 * groups + np.array(rows.roles)[drawn]
         sizes = spans[every, place]
-        partner = match_two_by_two(sizes, kinds, dialogue[drawn], draws, rows.distinct[drawn])
+        partner = match_in_pairs(sizes, kinds, dialogue[drawn], draws, rows.distinct[drawn])
         matched = np.flatnonzero(partner >= 0)
         spans[matched, place[matched]] = np.minimum(sizes[matched], sizes[partner[matched]])
         label = np.full(len(turn), UNLABELED)
@@ -111,7 +111,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         return label
 
 
-def windows(dialogue: Array, size: int, draws: Draws) -> Array:
+def turn_windows(dialogue: Array, size: int, draws: EpochRandom) -> Array:
     """Group turns, given the dialogue of each, into windows of up to `size` turns of one dialogue.
 
     Return (m, size) indices of turns, padded with -1. Each epoch after the first cuts at other places. A single turn that
@@ -135,7 +135,7 @@ def can_exchange(rows: Dialogues, dialogue: Array, used: Array, role: int) -> bo
     return len(np.unique(dialogue[turns])) > 1 and len(np.unique(rows.distinct[turns])) > 1
 
 
-def fit(spans: Array, room: int) -> Array:
+def truncate_longest_first(spans: Array, room: int) -> Array:
     """Truncate lengths (m, k), longest first, so that each row sums to at most `room`."""
     most = spans.shape[1]
     limit = np.full(len(spans), room // most)

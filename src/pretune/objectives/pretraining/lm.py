@@ -10,12 +10,12 @@ from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, causal
 from pretune.objectives.objective import Data
-from pretune.objectives.pretraining.arrangements import spans_epoch
-from pretune.objectives.pretraining.stateful_batches import lanes_epoch
+from pretune.objectives.pretraining.arrangements import document_span_epoch
+from pretune.objectives.pretraining.stateful_batches import stream_epoch
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.registry import register_objective
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -37,15 +37,15 @@ class LM(TokenPrediction):
 
     name: ClassVar[str] = "lm"
     pattern: ClassVar[Pattern | None] = causal
-    insists: ClassVar[bool] = False
+    owns_arrangement: ClassVar[bool] = False
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
         if self.stateful:
-            return lanes_epoch(data, packing, draws, backward=self.backward)
-        return spans_epoch(data, packing, draws)
+            return stream_epoch(data, packing, draws, backward=self.backward)
+        return document_span_epoch(data, packing, draws)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Make the tokens that are read next the targets.
 
         The last token of a sequence has none, unless the sequences have a column `next`.

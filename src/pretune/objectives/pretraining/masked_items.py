@@ -12,12 +12,12 @@ import numpy as np
 
 from pretune.nn.attention.patterns import Pattern, full
 from pretune.objectives.objective import Data
-from pretune.objectives.pretraining.masking import check_share, choose, hide, most_masked
+from pretune.objectives.pretraining.masking import check_positive_fractions, choose_masked, mask_tokens, max_masked
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.registry import register_objective
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @register_objective
 @dataclass(frozen=True)
-class Item(TokenPrediction):
+class MaskedItem(TokenPrediction):
     """Masked item prediction: a share `rate` of the items becomes [MASK] and is predicted.
 
     In a share `last` of the sequences only the last item is masked, as when the model recommends the next item. The last
@@ -38,23 +38,23 @@ class Item(TokenPrediction):
 
     name: ClassVar[str] = "item"
     pattern: ClassVar[Pattern | None] = full
-    insists: ClassVar[bool] = True
+    owns_arrangement: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_share(self.name, rate=self.rate)
+        check_positive_fractions(self.name, rate=self.rate)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut histories into windows, from the newest items backward; later epochs cut at other places."""
-        items = packing.length - data.template.overhead(pair=False)
+        items = packing.length - data.template.num_special_tokens(pair=False)
         if data.store is None:
             raise PretuneError("item reads user histories; give it a store of histories instead of labeled rows")
         if items < 2:
             raise PretuneError(
                 f"sequences of {packing.length} tokens leave no room for two items; choose a greater length"
             )
-        begin, end = histories(data.store, data.documents, self.held)
+        begin, end = history_bounds(data.store, data.documents, self.held)
         if not len(begin):
             raise PretuneError(
                 f"item needs histories of {self.held + 2} items or more, of which the last {self.held} are held out for "
@@ -73,20 +73,20 @@ class Item(TokenPrediction):
         )
         return plan_epoch(arrangement, packing, draws)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask items, and make the originals the targets."""
-        at = choose(sequences, self.rate, draws)
+        at = choose_masked(sequences, self.rate, draws)
         only_last = draws.uniform("last", sequences.index) < self.last
         at = np.sort(np.concatenate([at[~only_last[sequences.owner[at]]], last_items(sequences)[only_last]]))
-        sequences.targets[self.name] = (at, hide(sequences, at, tokenizer, draws, masked=1.0, swapped=0.0))
+        sequences.targets[self.name] = (at, mask_tokens(sequences, at, tokenizer, draws, masked=1.0, swapped=0.0))
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked items."""
-        return {self.name: most_masked(packing, self.rate)}
+        return {self.name: max_masked(packing, self.rate)}
 
 
-def histories(store: Store, documents: Array, held: int) -> tuple[Array, Array]:
+def history_bounds(store: Store, documents: Array, held: int) -> tuple[Array, Array]:
     """Return where histories begin and end in a store, without their last `held` items.
 
     Histories with fewer than two items left are dropped.

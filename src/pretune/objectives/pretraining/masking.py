@@ -13,10 +13,10 @@ import numpy as np
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws, hashed_on
+from pretune.runtime.randomness import EpochRandom, extend_random_bits
 from pretune.text.packing.sequences import Packing, Sequences
-from pretune.text.spans import spans_to_indices
-from pretune.text.tokenizers.phrases import Phrases
+from pretune.text.spans import span_indices
+from pretune.text.tokenizers.phrases import PhraseMatcher
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 _PLACE = np.uint64((1 << 20) - 1)  # the bits of a sorting key that hold the position in a sequence
@@ -24,7 +24,7 @@ PASSES = 2  # over the pieces: when one does not fit, the second pass fills the 
 
 
 @dataclass(frozen=True)
-class Units:
+class MaskingUnits:
     """Text divided into units for masking: all pieces in order, those of one unit adjacent."""
 
     first: Array  # (k,) first token of each piece
@@ -32,40 +32,40 @@ class Units:
     unit: Array  # (k,) first token of the unit it belongs to
 
 
-def words(sequences: Sequences) -> Units:
+def word_units(sequences: Sequences) -> MaskingUnits:
     """Return whole words as units; where a sequence starts inside a word, the rest of it is a unit."""
     special = sequences.columns["special"]
-    bounds = special | sequences.columns["word"] | starts(sequences)
+    bounds = special | sequences.columns["word"] | sequence_starts(sequences)
     bounds[1:] |= special[:-1]
     edges = np.append(np.flatnonzero(bounds), len(special))
     sizes = np.diff(edges)
     is_text = ~special[edges[:-1]]
     first = edges[:-1][is_text]
-    return Units(first, sizes[is_text], first)
+    return MaskingUnits(first, sizes[is_text], first)
 
 
-def runs(sequences: Sequences, pieces: Units) -> Array:
+def run_starts(sequences: Sequences, pieces: MaskingUnits) -> Array:
     """Return a mask (k,) of the pieces that start a run: at the start of a sequence, or after a special token."""
-    begins = starts(sequences)[pieces.first]
+    begins = sequence_starts(sequences)[pieces.first]
     begins[1:] |= pieces.first[1:] != pieces.first[:-1] + pieces.sizes[:-1]
     begins[:1] = True
     return begins
 
 
-def starts(sequences: Sequences) -> Array:
+def sequence_starts(sequences: Sequences) -> Array:
     """Return a mask (n,) of the first tokens of sequences."""
     begins = np.zeros(len(sequences.ids), dtype=bool)
     begins[sequences.offsets[:-1][sequences.lengths > 0]] = True
     return begins
 
 
-def spans(sequences: Sequences, draws: Draws, shares: Array) -> Units:
+def span_units(sequences: Sequences, draws: EpochRandom, shares: Array) -> MaskingUnits:
     """Return adjacent spans of random numbers of words as units; a share shares[n - 1] of them has n words.
 
     No span crosses a special token. Units are chosen with equal probability, so the chosen ones follow the same length
     distribution, and all words are about equally likely to be masked.
     """
-    pieces = words(sequences)
+    pieces = word_units(sequences)
     owner = sequences.owner[pieces.first]
     counts = np.bincount(owner, minlength=len(sequences.lengths))  # words of each sequence
     first = np.cumsum(counts) - counts
@@ -76,16 +76,16 @@ def spans(sequences: Sequences, draws: Draws, shares: Array) -> Units:
     begin = np.cumsum(lengths) - lengths
     begin -= np.append(begin, 0)[first][owner]
     inside = begin < counts[owner]
-    starts_unit = runs(sequences, pieces)
+    starts_unit = run_starts(sequences, pieces)
     starts_unit[first[owner[inside]] + begin[inside]] = True
     unit = pieces.first[starts_unit][np.cumsum(starts_unit) - 1]
-    return Units(pieces.first, pieces.sizes, unit)
+    return MaskingUnits(pieces.first, pieces.sizes, unit)
 
 
-def phrases(sequences: Sequences, known: Phrases) -> Units:
+def phrase_units(sequences: Sequences, known: PhraseMatcher) -> MaskingUnits:
     """Return known phrases as units, and all other words as units of their own (Sun et al., 2019)."""
-    pieces = words(sequences)
-    found = known.find(sequences.ids, pieces.first, pieces.sizes, runs(sequences, pieces))
+    pieces = word_units(sequences)
+    found = known.find(sequences.ids, pieces.first, pieces.sizes, run_starts(sequences, pieces))
     inside = np.zeros(len(found) + 1, dtype=np.int64)  # +1 where the later words of a phrase begin, -1 where they end
     begins = np.flatnonzero(found > 1)
     inside[begins + 1] += 1
@@ -94,24 +94,24 @@ def phrases(sequences: Sequences, known: Phrases) -> Units:
     ends = pieces.first + pieces.sizes
     last = np.arange(len(found)) + found - 1
     first = pieces.first[kept]
-    return Units(first, ends[last[kept]] - first, first)
+    return MaskingUnits(first, ends[last[kept]] - first, first)
 
 
-def choose(sequences: Sequences, rate: float, draws: Draws, units: Units | None = None) -> Array:
+def choose_masked(sequences: Sequences, rate: float, draws: EpochRandom, units: MaskingUnits | None = None) -> Array:
     """Return the indices of the tokens to mask, (m,) and sorted: about `rate` of each sequence, never special tokens.
 
     The goal is round(rate · length), at least 1. Single tokens reach it exactly; pieces of several tokens never exceed it.
     """
     if units is None:
-        return choose_tokens(sequences, rate, draws)
+        return choose_masked_tokens(sequences, rate, draws)
     offsets, bounds = sequences.offsets, np.searchsorted(units.first, sequences.offsets)
     owner = np.repeat(np.arange(len(sequences.lengths)), np.diff(bounds))
-    shuffled = shuffle(sequences, units.first, units.unit, bounds, draws)
+    shuffled = shuffle_pieces(sequences, units.first, units.unit, bounds, draws)
     shuffled = offsets[owner] + (shuffled & _PLACE).astype(np.int64)
     size_at = np.zeros(len(sequences.ids), dtype=np.int64)
     size_at[units.first] = units.sizes
     sizes = size_at[shuffled]
-    left = aims(rate, np.diff(np.append(0, np.cumsum(units.sizes))[bounds]))
+    left = mask_counts(rate, np.diff(np.append(0, np.cumsum(units.sizes))[bounds]))
     taken = np.zeros(len(sizes), dtype=bool)
     for _ in range(PASSES):
         fits = np.flatnonzero(~taken & (sizes <= left[owner]))
@@ -121,23 +121,23 @@ def choose(sequences: Sequences, rate: float, draws: Draws, units: Units | None 
         fits = fits[running - before[fits_owner] <= left[fits_owner]]
         taken[fits] = True
         left -= np.bincount(owner[fits], weights=sizes[fits], minlength=len(left)).astype(np.int64)
-    chosen = spans_to_indices(shuffled[taken], sizes[taken])
+    chosen = span_indices(shuffled[taken], sizes[taken])
     chosen.sort()
     return chosen
 
 
-def choose_tokens(sequences: Sequences, rate: float, draws: Draws) -> Array:
+def choose_masked_tokens(sequences: Sequences, rate: float, draws: EpochRandom) -> Array:
     """Return the indices of the tokens to mask if every token is a unit: the first of each sequence's shuffled tokens."""
     free = np.flatnonzero(~sequences.columns["special"])
     bounds = np.searchsorted(free, sequences.offsets)
-    wanted = aims(rate, np.diff(bounds))
-    keys = shuffle(sequences, free, free, bounds, draws)[spans_to_indices(bounds[:-1], wanted)]
+    wanted = mask_counts(rate, np.diff(bounds))
+    keys = shuffle_pieces(sequences, free, free, bounds, draws)[span_indices(bounds[:-1], wanted)]
     chosen = np.repeat(sequences.offsets[:-1], wanted) + (keys & _PLACE).astype(np.int64)
     chosen.sort()
     return chosen
 
 
-def shuffle(sequences: Sequences, first: Array, unit: Array, bounds: Array, draws: Draws) -> Array:
+def shuffle_pieces(sequences: Sequences, first: Array, unit: Array, bounds: Array, draws: EpochRandom) -> Array:
     """Shuffle pieces within each sequence, keeping those of a unit together; return keys (k,) with positions as low bits.
 
     Sequence i has the pieces from bounds[i] to bounds[i + 1], before and after shuffling.
@@ -145,7 +145,7 @@ def shuffle(sequences: Sequences, first: Array, unit: Array, bounds: Array, draw
     counts = np.diff(bounds)
     begins = np.repeat(sequences.offsets[:-1], counts)
     # Sorting one key (sequence, 24 random bits, position) is much faster than sorting by three.
-    keys = hashed_on(np.repeat(draws.hashed("choose", sequences.index), counts), unit - begins)
+    keys = extend_random_bits(np.repeat(draws.hashed("choose", sequences.index), counts), unit - begins)
     keys >>= np.uint64(40)
     keys <<= np.uint64(20)
     keys |= np.repeat(np.arange(len(counts), dtype=np.uint64) << np.uint64(44), counts)
@@ -154,30 +154,30 @@ def shuffle(sequences: Sequences, first: Array, unit: Array, bounds: Array, draw
     return keys
 
 
-def aims(rate: float, lengths: Array) -> Array:
+def mask_counts(rate: float, lengths: Array) -> Array:
     """Return the number of tokens to mask, (b,), given the number of tokens that may be masked."""
     return np.where(lengths > 0, np.maximum(1, np.round(rate * lengths)), 0).astype(np.int64)
 
 
-def most_masked(packing: Packing, rate: float) -> int:
+def max_masked(packing: Packing, rate: float) -> int:
     """Return an upper bound on the masked tokens of a pack; rounding can add half a token per sequence."""
     sequences = min(packing.sequences, packing.tokens)
     return min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)
 
 
-def join(sequences: Sequences, at: Array) -> Array:
+def first_of_run(sequences: Sequences, at: Array) -> Array:
     """Return for each chosen token the first token of the run of adjacent chosen tokens that it belongs to, (m,)."""
-    begins = starts(sequences)[at]
+    begins = sequence_starts(sequences)[at]
     begins[1:] |= at[1:] != at[:-1] + 1
     begins[:1] = True
     return at[begins][np.cumsum(begins) - 1]
 
 
-def hide(
+def mask_tokens(
     sequences: Sequences,
     at: Array,
     tokenizer: Tokenizer,
-    draws: Draws,
+    draws: EpochRandom,
     *,
     masked: float,
     swapped: float,
@@ -199,7 +199,7 @@ def hide(
     return original
 
 
-def check_share(name: str, **shares: float | None) -> None:
+def check_positive_fractions(name: str, **shares: float | None) -> None:
     """Refuse shares that are not greater than 0 and at most 1; None means that an option is not set."""
     for option, value in shares.items():
         if value is not None and not (isinstance(value, int | float) and 0 < value <= 1):
@@ -215,11 +215,11 @@ def check_replacements(name: str, masked: float, swapped: float) -> None:
         )
 
 
-def geometric(p: float, longest: int) -> Array:
+def geometric_weights(p: float, longest: int) -> Array:
     """Return weights of the lengths 1 … longest that follow a geometric distribution (SpanBERT)."""
     return p * (1 - p) ** np.arange(longest)
 
 
-def inverse(longest: int) -> Array:
+def inverse_length_weights(longest: int) -> Array:
     """Return weights of the lengths n = 1 … longest that are proportional to 1/n (ALBERT)."""
     return 1 / np.arange(1.0, longest + 1)

@@ -15,14 +15,14 @@ from torch import nn
 from pretune.nn.attention.patterns import Pattern, full
 from pretune.objectives.objective import Data, Loss, Objective, vocabulary_loss
 from pretune.objectives.pretraining import masking
-from pretune.objectives.pretraining.arrangements import spans_epoch
+from pretune.objectives.pretraining.arrangements import document_span_epoch
 from pretune.objectives.pretraining.span_boundary import BoundaryHead, boundary_targets
 from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.runtime.randomness import Draws
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.tokenizers.phrases import check_phrases, load_phrases
+from pretune.text.tokenizers.phrases import check_phrase_file, load_phrases
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -69,59 +69,59 @@ class MLM(Objective):
 
     name: ClassVar[str] = "mlm"
     pattern: ClassVar[Pattern | None] = full
-    insists: ClassVar[bool] = False
+    owns_arrangement: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         units = get_args(Unit)
         if self.unit not in units:
-            raise PretuneError(f"{self.name}: unknown unit {self.unit!r}; {nearest(str(self.unit), units)}")
-        masking.check_share(self.name, rate=self.rate, final_rate=self.final_rate, stop=self.stop)
+            raise PretuneError(f"{self.name}: unknown unit {self.unit!r}; {suggest(str(self.unit), units)}")
+        masking.check_positive_fractions(self.name, rate=self.rate, final_rate=self.final_rate, stop=self.stop)
         masking.check_replacements(self.name, self.masked, self.swapped)
         if (self.unit == "phrase") != (self.phrases is not None):
             raise PretuneError(
                 f"{self.name}: unit=phrase and phrases=FILE need each other; find phrases in a store with: pretune phrases"
             )
         if self.phrases is not None:
-            check_phrases(self.phrases)
+            check_phrase_file(self.phrases)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences."""
-        return spans_epoch(data, packing, draws)
+        return document_span_epoch(data, packing, draws)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens, and make the originals the targets."""
         rate = self.rate
         if self.final_rate is not None:
             rate += (self.final_rate - self.rate) * draws.progress
-        at = masking.choose(sequences, rate, draws, self._units(sequences, tokenizer, draws))
-        first = masking.join(sequences, at) if self.unit == "span" or self.boundary else None
+        at = masking.choose_masked(sequences, rate, draws, self._units(sequences, tokenizer, draws))
+        first = masking.first_of_run(sequences, at) if self.unit == "span" or self.boundary else None
         shares = {"masked": self.masked, "swapped": self.swapped}
         together = first if self.unit == "span" else None
-        original = masking.hide(sequences, at, tokenizer, draws, together=together, **shares)
+        original = masking.mask_tokens(sequences, at, tokenizer, draws, together=together, **shares)
         sequences.targets[self.name] = (at, original)
         if self.boundary and first is not None:
             good, places = boundary_targets(sequences, at, first)
             sequences.targets["boundary"] = (places, original[good])
         return sequences
 
-    def _units(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> masking.Units | None:
+    def _units(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> masking.MaskingUnits | None:
         match self.unit:
             case "token":
                 return None
             case "word":
-                return masking.words(sequences)
+                return masking.word_units(sequences)
             case "span":
-                return masking.spans(sequences, draws, masking.geometric(self.stop, self.longest or 10))
+                return masking.span_units(sequences, draws, masking.geometric_weights(self.stop, self.longest or 10))
             case "ngram":
-                return masking.spans(sequences, draws, masking.inverse(self.longest or 3))
+                return masking.span_units(sequences, draws, masking.inverse_length_weights(self.longest or 3))
             case "phrase":
-                return masking.phrases(sequences, load_phrases(str(self.phrases), tokenizer))
+                return masking.phrase_units(sequences, load_phrases(str(self.phrases), tokenizer))
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked tokens, at the higher rate."""
-        most = masking.most_masked(packing, max(self.rate, self.final_rate or 0.0))
+        most = masking.max_masked(packing, max(self.rate, self.final_rate or 0.0))
         return {self.name: most, "boundary": most} if self.boundary else {self.name: most}
 
     def head(self, backbone: Backbone) -> nn.Module:

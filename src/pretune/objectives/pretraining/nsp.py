@@ -8,17 +8,17 @@ from typing import ClassVar
 import numpy as np
 
 from pretune.objectives.objective import Data
-from pretune.objectives.pretraining.arrangements import in_languages
+from pretune.objectives.pretraining.arrangements import resample_languages
 from pretune.objectives.pretraining.sentence_pairs import (
     UNLABELED,
     SequenceClassification,
-    match_two_by_two,
-    neighbors,
-    source_groups,
+    exchange_groups,
+    match_in_pairs,
+    split_into_pairs,
 )
 from pretune.objectives.registry import register_objective
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
 
 
@@ -39,13 +39,13 @@ class NSP(SequenceClassification):
 
     name: ClassVar[str] = "nsp"
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut spans of documents in two at a random sentence boundary, and exchange second texts."""
-        begins, spans, documents = neighbors(self.name, data, packing, draws, self.short)
+        begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short)
         assert data.store is not None
         pairs = np.flatnonzero(spans[:, 1] > 0)
-        groups = source_groups(data.store.document_files, data.store.document_languages, documents[pairs])
-        found = match_two_by_two(spans[pairs, 1], groups, documents[pairs], draws)
+        groups = exchange_groups(data.store.document_files, data.store.document_languages, documents[pairs])
+        found = match_in_pairs(spans[pairs, 1], groups, documents[pairs], draws)
         partner = np.full(len(begins), -1)
         partner[pairs] = np.where(found >= 0, pairs[found], -1)
         matched = np.flatnonzero(partner >= 0)
@@ -70,4 +70,4 @@ class NSP(SequenceClassification):
             {"nsp": label, "first document": documents, "second document": documents[second]},
             truncated=cut,
         )
-        return plan_epoch(in_languages(arrangement, data, documents, draws), packing, draws)
+        return plan_epoch(resample_languages(arrangement, data, documents, draws), packing, draws)

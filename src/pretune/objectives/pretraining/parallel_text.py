@@ -10,16 +10,16 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.big_bird import BlockSparseAttention
-from pretune.nn.attention.multi_head import Attention, GlobalAttention, ScoredAttention
+from pretune.nn.attention.multi_head import GlobalAttention, RelativeAttention, SelfAttention
 from pretune.nn.attention.patterns import Pattern, full
 from pretune.objectives.objective import Data, LearnsFromRows
-from pretune.objectives.pretraining.arrangements import smoothed
-from pretune.objectives.seq2seq.source_target import check_fits, check_languages
+from pretune.objectives.pretraining.arrangements import resample_groups
+from pretune.objectives.seq2seq.source_target import check_languages, report_dropped_pairs
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.files import Errors
-from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.parallel import read_languages
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.examples.parallel import read_parallel_languages
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizers.template import Template
 
@@ -36,7 +36,7 @@ class ParallelText(LearnsFromRows):
 
     name: ClassVar[str]
     pattern: ClassVar[Pattern | None] = full
-    insists: ClassVar[bool] = True
+    owns_arrangement: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
     languages: str
@@ -46,16 +46,16 @@ class ParallelText(LearnsFromRows):
     def __post_init__(self) -> None:
         check_languages(self.name, self.languages)
 
-    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled:
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows:
         """Read pairs from tables, or from pairs of files with aligned lines."""
-        return read_languages(files, {"text": str(self.text), "pair": str(self.pair)}, self.languages, errors)
+        return read_parallel_languages(files, {"text": str(self.text), "pair": str(self.pair)}, self.languages, errors)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Make one sequence of each pair, drop pairs that are too long or have an empty side, and resample languages.
 
         Column `side` is 0 for the tokens of the first text and 1 for those of the second.
         """
-        if not isinstance(data.rows, Labeled) or data.rows.pairs is None:
+        if not isinstance(data.rows, LabeledRows) or data.rows.pairs is None:
             raise PretuneError(
                 f"{self.name} learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
             )
@@ -63,8 +63,10 @@ class ParallelText(LearnsFromRows):
         single = (*data.template.single, *data.template.last)
         twice = tuple("B" if item == "A" else item for item in single)
         template = Template(single, twice, segments=data.template.segments)
-        fits = (rows.lengths > 0).all(1) & (rows.lengths.sum(1) + template.overhead(pair=True) <= packing.length)
-        check_fits(data.rows, fits, packing, draws)
+        fits = (rows.lengths > 0).all(1) & (
+            rows.lengths.sum(1) + template.num_special_tokens(pair=True) <= packing.length
+        )
+        report_dropped_pairs(data.rows, fits, packing, draws)
         columns = {"side": np.broadcast_to([0, 1], rows.starts.shape)}
         groups = np.zeros(len(fits), dtype=np.int64)
         if data.rows.labels is not None:
@@ -74,7 +76,7 @@ class ParallelText(LearnsFromRows):
                 columns["language"] = numbers[groups]
         made = Arrangement(rows, data.tokenizer, template, rows.starts, rows.lengths, columns=columns)
         chosen = np.flatnonzero(fits)
-        return plan_epoch(made.choose(chosen[smoothed(groups[chosen], data.exponent, draws)]), packing, draws)
+        return plan_epoch(made.choose(chosen[resample_groups(groups[chosen], data.exponent, draws)]), packing, draws)
 
 
 def restart_positions(sequences: Sequences) -> Sequences:
@@ -89,7 +91,7 @@ def check_attention(name: str, backbone: Backbone) -> None:
     modules = backbone.modules() if isinstance(backbone, nn.Module) else ()
     for module in modules:
         if (
-            isinstance(module, Attention | GlobalAttention | ScoredAttention | BlockSparseAttention)
+            isinstance(module, SelfAttention | GlobalAttention | RelativeAttention | BlockSparseAttention)
             and module.pattern != full
         ):
             raise PretuneError(

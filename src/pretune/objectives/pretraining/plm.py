@@ -13,22 +13,22 @@ from typing import ClassVar
 import numpy as np
 
 from pretune.nn.attention.patterns import Pattern, permutation
-from pretune.objectives.objective import Data, Grows
+from pretune.objectives.objective import AddsTokens, Data
 from pretune.objectives.pretraining import masking
-from pretune.objectives.pretraining.arrangements import spans_epoch
-from pretune.objectives.pretraining.stateful_batches import lanes_epoch
+from pretune.objectives.pretraining.arrangements import document_span_epoch
+from pretune.objectives.pretraining.stateful_batches import stream_epoch
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.registry import register_objective
-from pretune.objectives.segment_ops import shuffled, starts_of, totals
+from pretune.objectives.segment_ops import segment_shuffle, segment_starts, segment_sum
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 @register_objective
 @dataclass(frozen=True)
-class PLM(TokenPrediction, Grows):
+class PLM(TokenPrediction, AddsTokens):
     """Permutation language modeling: one token in `k` is predicted, in n-grams of up to `longest` words.
 
     The probability of an n-gram of n words is proportional to 1/n. Each sequence is cut into `parts` that are read in
@@ -47,7 +47,7 @@ class PLM(TokenPrediction, Grows):
 
     name: ClassVar[str] = "plm"
     pattern: ClassVar[Pattern | None] = permutation
-    insists: ClassVar[bool] = False
+    owns_arrangement: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.k > 1:
@@ -58,20 +58,20 @@ class PLM(TokenPrediction, Grows):
             if not (isinstance(value, int) and value >= 1):
                 raise PretuneError(f"plm: {option}={value} is not valid; give an integer of 1 or more")
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
-        return lanes_epoch(data, packing, draws) if self.stateful else spans_epoch(data, packing, draws)
+        return stream_epoch(data, packing, draws) if self.stateful else document_span_epoch(data, packing, draws)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Choose the tokens to predict and the order of prediction, and insert a query after each predicted token.
 
         The token itself is content for tokens later in the order; its query (1 in column `stream`) predicts it. Column
         `order` gives ranks; context has the rank of the start of its part.
         """
-        units = masking.spans(sequences, draws, masking.inverse(self.longest))
+        units = masking.span_units(sequences, draws, masking.inverse_length_weights(self.longest))
         predicted = np.zeros(len(sequences.ids), dtype=bool)
-        predicted[masking.choose(sequences, 1 / self.k, draws, units)] = True
-        first = masking.starts(sequences) | sequences.columns.get("fresh", False)
+        predicted[masking.choose_masked(sequences, 1 / self.k, draws, units)] = True
+        first = masking.sequence_starts(sequences) | sequences.columns.get("fresh", False)
         order = self.order(sequences, draws, context=first | ~(predicted | sequences.columns["special"]))
         # The original token of each new token, and whether the new one is a query; a query follows its token.
         source = np.repeat(np.arange(len(order)), 1 + (predicted & ~first))
@@ -81,7 +81,7 @@ class PLM(TokenPrediction, Grows):
             columns["fresh"] &= ~query
         return Sequences(
             ids=np.where(query, tokenizer.role("mask"), sequences.ids[source]),
-            lengths=sequences.lengths + totals(predicted & ~first, sequences.lengths),
+            lengths=sequences.lengths + segment_sum(predicted & ~first, sequences.lengths),
             index=sequences.index,
             columns=columns | {"order": order[source], "stream": query.astype(np.int64)},
             targets={self.name: (np.flatnonzero(query), sequences.ids[source[query]])},
@@ -89,21 +89,21 @@ class PLM(TokenPrediction, Grows):
             positions=sequences.place[source],
         )
 
-    def order(self, sequences: Sequences, draws: Draws, context: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def order(self, sequences: Sequences, draws: EpochRandom, context: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
         """Return the rank of every token in the order of prediction, (n,): 2r for context, 2r + 1 for predicted tokens."""
         cuts = sequences.lengths[:, None] * np.arange(self.parts + 1) // self.parts
         sizes, number = np.diff(cuts).ravel(), np.arange(self.parts)
         rank = np.empty(len(context), dtype=np.int64)
         index = (sequences.index[:, None] * self.parts + number).ravel()
-        rank[shuffled(sizes, draws, "order", index)] = np.arange(len(context))
-        return np.where(context, 2 * np.repeat(starts_of(sizes), sizes), 2 * rank + 1)
+        rank[segment_shuffle(sizes, draws, "order", index)] = np.arange(len(context))
+        return np.where(context, 2 * np.repeat(segment_starts(sizes), sizes), 2 * rank + 1)
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack; rounding can add half a target per sequence."""
         sequences = min(packing.sequences, packing.tokens)
         return {self.name: min(packing.tokens, int(packing.tokens / self.k) + sequences // 2 + 1)}
 
-    def grown(self, packing: Packing) -> Packing:
+    def max_packing(self, packing: Packing) -> Packing:
         """Return the packing limits with the inserted queries; padding fills the places of missing ones."""
         most = self.room(packing)[self.name]
         length = packing.length + int(packing.length / self.k) + 1

@@ -16,34 +16,34 @@ import numpy as np
 
 from pretune.nn.attention.patterns import Pattern, prefix
 from pretune.objectives.objective import Data
-from pretune.objectives.pretraining.arrangements import spans_epoch
+from pretune.objectives.pretraining.arrangements import document_span_epoch
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.registry import register_objective
-from pretune.objectives.segment_ops import totals
-from pretune.runtime.randomness import Draws
+from pretune.objectives.segment_ops import segment_sum
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 @register_objective
 @dataclass(frozen=True)
-class Prefix(TokenPrediction):
+class PrefixLM(TokenPrediction):
     """Prefix language modeling: each text is cut at a random position, and what follows, end token included, is predicted."""
 
     name: ClassVar[str] = "prefix"
     pattern: ClassVar[Pattern | None] = prefix
-    insists: ClassVar[bool] = False
+    owns_arrangement: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences."""
-        return spans_epoch(data, packing, draws)
+        return document_span_epoch(data, packing, draws)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mark a random prefix in column `prefix`; the targets are the next tokens from its last token on."""
         lengths, special = sequences.lengths, sequences.columns["special"]
         first = np.minimum.reduceat(np.where(special, lengths.max(initial=0), sequences.place), sequences.offsets[:-1])
-        text = totals(~special, lengths)
+        text = segment_sum(~special, lengths)
         # At least one token of the text is on either side, if the text has two.
         cut = first + np.minimum(1, text - 1) + draws.integers(np.maximum(1, text - 1), "cut", sequences.index)
         cut = np.repeat(np.clip(cut, 1, lengths), lengths)

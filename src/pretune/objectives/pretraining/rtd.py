@@ -15,22 +15,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import Pattern, full
-from pretune.nn.blocks import Layer, PostNorm
-from pretune.nn.embeddings import Given
+from pretune.nn.blocks import PostNorm, TransformerLayer
+from pretune.nn.embeddings import ProjectedEmbeddings
 from pretune.nn.feed_forward import FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
-from pretune.nn.output_heads import Transform, VocabularyHead
-from pretune.nn.positional_encoding import Rotary
-from pretune.objectives.objective import Data, Export, Loss, Objective, classification_loss, in_chunks
-from pretune.objectives.pretraining.arrangements import spans_epoch
-from pretune.objectives.pretraining.masking import check_share, choose, most_masked
+from pretune.nn.output_heads import DenseTransform, TiedVocabularyHead
+from pretune.nn.positional_encoding import RotaryPositions
+from pretune.objectives.objective import Data, Export, Loss, Objective, classification_loss, map_logits_in_chunks
+from pretune.objectives.pretraining.arrangements import document_span_epoch
+from pretune.objectives.pretraining.masking import check_positive_fractions, choose_masked, max_masked
 from pretune.objectives.registry import register_objective
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -46,21 +46,21 @@ class Generator(nn.Module):
         vocabulary, vectors = backbone.embed.tokens.shape
         dropout = backbone.embed.dropout.share
         # A backbone that encodes positions only inside its layers gives embeddings without positions.
-        rotary = Rotary(width // heads) if backbone.embed.positions is None else None
+        rotary = RotaryPositions(width // heads) if backbone.embed.positions is None else None
 
-        def layer() -> Layer:
-            attention = Attention(width, heads, rotary=rotary)
+        def layer() -> TransformerLayer:
+            attention = SelfAttention(width, heads, rotary=rotary)
             feed_forward = FeedForward(width, 4 * width)
-            return Layer(
+            return TransformerLayer(
                 attention=PostNorm(attention, LayerNorm(width, 1e-12), dropout),
                 feed_forward=PostNorm(feed_forward, LayerNorm(width, 1e-12), dropout),
             )
 
-        def head() -> VocabularyHead:
-            transform = Transform(width, F.gelu, LayerNorm(vectors, 1e-12), outputs=vectors)
-            return VocabularyHead(vocabulary, transform)
+        def head() -> TiedVocabularyHead:
+            transform = DenseTransform(width, F.gelu, LayerNorm(vectors, 1e-12), outputs=vectors)
+            return TiedVocabularyHead(vocabulary, transform)
 
-        embed: Any = Given(vectors, width)
+        embed: Any = ProjectedEmbeddings(vectors, width)
         self.backbone = Encoder(embed, [layer() for _ in range(layers)], vocabulary_head=head, pooler=nn.Identity)
         self.heads = nn.ModuleDict({"mlm": head()})
 
@@ -112,32 +112,32 @@ class RTD(Objective):
 
     name: ClassVar[str] = "rtd"
     pattern: ClassVar[Pattern | None] = full
-    insists: ClassVar[bool] = False
+    owns_arrangement: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_share(self.name, rate=self.rate, size=self.size)
+        check_positive_fractions(self.name, rate=self.rate, size=self.size)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences."""
-        return spans_epoch(data, packing, draws)
+        return document_span_epoch(data, packing, draws)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens for the generator, with the originals as targets of both terms.
 
         The generator's term has the masked tokens; the objective's own term has all tokens in order.
         """
         mask = tokenizer.role("mask")
-        at = choose(sequences, self.rate, draws)
-        sequences.targets[filling(self.name)] = (at, sequences.ids[at])
+        at = choose_masked(sequences, self.rate, draws)
+        sequences.targets[generator_term(self.name)] = (at, sequences.ids[at])
         sequences.targets[self.name] = (np.arange(len(sequences.ids)), sequences.ids.copy())
         sequences.ids[at] = mask
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked tokens, and all tokens."""
-        return {filling(self.name): most_masked(packing, self.rate), self.name: packing.tokens}
+        return {generator_term(self.name): max_masked(packing, self.rate), self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the generator and the discriminator's output layers."""
@@ -153,11 +153,11 @@ class RTD(Objective):
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the generator's cross-entropy, and the discriminator's at every token of the filled-in text."""
         (packed,) = batch.packed
-        hidden, every = batch.targets[filling(self.name)], batch.targets[self.name]
+        hidden, every = batch.targets[generator_term(self.name)], batch.targets[self.name]
         parts: Any = head
-        loss, fills = generate(parts.generator, backbone, packed, hidden, filling(self.name))
+        loss, fills = run_generator(parts.generator, backbone, packed, hidden, generator_term(self.name))
         original = torch.where(every.weight > 0, every.target, packed.ids)
-        read = replace(packed, ids=put(original, hidden, fills))
+        read = replace(packed, ids=fill_in_tokens(original, hidden, fills))
         logits = head(backbone(read).last).float()
         replaced = (read.ids != original).float()
         losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none")
@@ -169,7 +169,7 @@ class RTD(Objective):
         return loss
 
 
-def filling(name: str) -> str:
+def generator_term(name: str) -> str:
     """Return the name of the generator's loss term, given the name of the objective."""
     return "generator" if name == RTD.name else f"{name}_generator"
 
@@ -187,7 +187,7 @@ def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[st
     }
 
 
-def generate(
+def run_generator(
     generator: Any, backbone: Backbone, packed: Packed, hidden: Targets, term: str = "generator"
 ) -> tuple[Loss, Tensor]:
     """Return the generator's loss, under the name `term`, and one sampled token per masked position."""
@@ -196,21 +196,21 @@ def generate(
 
     def look(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         loss = classification_loss(term, logits, Targets(target, target, weight))
-        return loss.sums[term], loss.logs[f"{term}/accuracy"], draw(logits.detach())
+        return loss.sums[term], loss.logs[f"{term}/accuracy"], sample_tokens(logits.detach())
 
-    found = in_chunks(generator.heads["mlm"], states, backbone.embed.tokens, hidden, look)
+    found = map_logits_in_chunks(generator.heads["mlm"], states, backbone.embed.tokens, hidden, look)
     losses, right, fills = zip(*found, strict=True)
     sums = {term: torch.stack(losses).sum()}
     return Loss(sums, logs={f"{term}/accuracy": torch.stack(right).sum()}), torch.cat(fills)
 
 
-def draw(logits: Tensor) -> Tensor:
+def sample_tokens(logits: Tensor) -> Tensor:
     """Sample one token per row of logits (m, vocabulary): the argmax after adding Gumbel noise."""
     chance = torch.rand(logits.shape, device=logits.device).clamp(1e-9, 1 - 1e-7)
     return (logits.float() - torch.log(-torch.log(chance))).argmax(-1)
 
 
-def put(ids: Tensor, targets: Targets, values: Tensor) -> Tensor:
+def fill_in_tokens(ids: Tensor, targets: Targets, values: Tensor) -> Tensor:
     """Return the ids (n,) with `values` at the positions of the targets; targets of weight 0 change nothing."""
     nowhere = torch.full_like(targets.at, ids.shape[0])
     at = torch.where(targets.weight > 0, targets.at, nowhere)

@@ -18,7 +18,7 @@ from pretune.objectives.objective import Data, Loss, Objective, classification_l
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.document_spans import cut_documents, split_at_sentence
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ UNLABELED = -1  # the label of a sequence that is read but has no target
 PATIENCE = 4  # rounds of matching without a match before the remaining items are given up
 
 
-class PairHead(nn.Module):
+class SequenceClassificationHead(nn.Module):
     """A binary classifier on the state of the start token: the model family's pooler, then a linear layer."""
 
     def __init__(self, backbone: Backbone) -> None:
@@ -51,10 +51,10 @@ class SequenceClassification(Objective):
 
     name: ClassVar[str]
     pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
+    owns_arrangement: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Make the label the target at the start of each labeled sequence; the tokens stay as they are."""
         labels = sequences.labels[self.name]
         labeled = labels != UNLABELED
@@ -67,7 +67,7 @@ class SequenceClassification(Objective):
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return a pooler with a binary classifier."""
-        return PairHead(backbone)
+        return SequenceClassificationHead(backbone)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the cross-entropy at the start tokens of labeled sequences."""
@@ -75,7 +75,9 @@ class SequenceClassification(Objective):
         return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
 
-def neighbors(name: str, data: Data, packing: Packing, draws: Draws, short: float) -> tuple[Array, Array, Array]:
+def split_into_pairs(
+    name: str, data: Data, packing: Packing, draws: EpochRandom, short: float
+) -> tuple[Array, Array, Array]:
     """Cut documents into spans, and each span in two at a random sentence boundary.
 
     Return starts (m, 2), lengths (m, 2), and documents (m,). A span of a single sentence is a first text without a second:
@@ -83,7 +85,7 @@ def neighbors(name: str, data: Data, packing: Packing, draws: Draws, short: floa
     """
     if data.store is None:
         raise PretuneError(f"{name} reads raw text; give it a corpus or a store instead of labeled rows")
-    text_length = packing.length - data.template.overhead(pair=True)
+    text_length = packing.length - data.template.num_special_tokens(pair=True)
     if text_length < 2:
         raise PretuneError(f"sequences of {packing.length} tokens leave no room for two texts; choose a greater length")
     starts, lengths, documents = cut_documents(
@@ -100,13 +102,13 @@ def neighbors(name: str, data: Data, packing: Packing, draws: Draws, short: floa
     return begins, np.stack([first, lengths - first], axis=1), documents
 
 
-def source_groups(files: Array, languages: Array, documents: Array) -> Array:
+def exchange_groups(files: Array, languages: Array, documents: Array) -> Array:
     """Return the group (m,) within which m sequences exchange texts, given the document of each.
 
     `files` and `languages` (documents,) are those of all documents. A group is a file. Files with a single document form
     one group per language; otherwise a folder of such files would have no negatives.
 
-    >>> source_groups(np.array([0, 0, 1, 2]), np.zeros(4, dtype=int), np.array([0, 0, 1, 2, 3])).tolist()
+    >>> exchange_groups(np.array([0, 0, 1, 2]), np.zeros(4, dtype=int), np.array([0, 0, 1, 2, 3])).tolist()
     [0, 0, 0, -1, -1]
     """
     read = np.unique(documents)
@@ -115,12 +117,14 @@ def source_groups(files: Array, languages: Array, documents: Array) -> Array:
     return group
 
 
-def match_two_by_two(lengths: Array, kinds: Array, owners: Array, draws: Draws, words: Array | None = None) -> Array:
+def match_in_pairs(
+    lengths: Array, kinds: Array, owners: Array, draws: EpochRandom, words: Array | None = None
+) -> Array:
     """Match m items in pairs, at random among those of about the same length; return each item's partner, or -1 for none.
 
     The two items of a pair have the same kind, different owners and, if `words` numbers their contents, different words.
 
-    >>> match_two_by_two(np.array([5, 9, 9, 5]), np.zeros(4), np.arange(4), Draws(0)).tolist()
+    >>> match_in_pairs(np.array([5, 9, 9, 5]), np.zeros(4), np.arange(4), EpochRandom(0)).tolist()
     [3, 2, 1, 0]
     """
     partner = np.full(len(lengths), -1)

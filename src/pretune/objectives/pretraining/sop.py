@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from pretune.objectives.objective import Data
-from pretune.objectives.pretraining.arrangements import in_languages
-from pretune.objectives.pretraining.sentence_pairs import UNLABELED, SequenceClassification, neighbors
+from pretune.objectives.pretraining.arrangements import resample_languages
+from pretune.objectives.pretraining.sentence_pairs import UNLABELED, SequenceClassification, split_into_pairs
 from pretune.objectives.registry import register_objective
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
 
 
@@ -30,9 +30,9 @@ class SOP(SequenceClassification):
 
     name: ClassVar[str] = "sop"
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut spans of documents in two at a random sentence boundary, and swap the texts of some."""
-        begins, spans, documents = neighbors(self.name, data, packing, draws, self.short)
+        begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short)
         assert data.store is not None
         sentences = data.store.sentence_offsets
         labeled = (spans[:, 1] > 0) & (sentences[np.searchsorted(sentences, begins[:, 0])] == begins[:, 0])
@@ -41,4 +41,4 @@ class SOP(SequenceClassification):
             pairs[swapped] = pairs[swapped, ::-1]
         labels = {self.name: np.where(labeled, swapped, UNLABELED)}  # 0: in order, as in ALBERT's released checkpoints
         arrangement = Arrangement(data.store, data.tokenizer, data.template, begins, spans, labels)
-        return plan_epoch(in_languages(arrangement, data, documents, draws), packing, draws)
+        return plan_epoch(resample_languages(arrangement, data, documents, draws), packing, draws)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import Transform, VocabularyHead
-from pretune.nn.positional_encoding import Learned
+from pretune.nn.output_heads import DenseTransform, TiedVocabularyHead
+from pretune.nn.positional_encoding import LearnedPositions
 from pretune.runtime.arrays import Array
 from pretune.text.packing.sequences import Sequences
 
@@ -33,9 +33,9 @@ class BoundaryHead(nn.Module):
         super().__init__()
         vocabulary, vectors = backbone.embed.tokens.shape
         width = backbone.width
-        self.places = Learned(PLACES, PLACE_WIDTH)
-        self.inner = Transform(2 * width + PLACE_WIDTH, F.gelu, LayerNorm(width), outputs=width)
-        self.output = VocabularyHead(vocabulary, Transform(width, F.gelu, LayerNorm(vectors), outputs=vectors))
+        self.places = LearnedPositions(PLACES, PLACE_WIDTH)
+        self.inner = DenseTransform(2 * width + PLACE_WIDTH, F.gelu, LayerNorm(width), outputs=width)
+        self.output = TiedVocabularyHead(vocabulary, DenseTransform(width, F.gelu, LayerNorm(vectors), outputs=vectors))
         initialize(self)
 
     def look(self, states: Tensor, at: Tensor) -> Tensor:

@@ -9,18 +9,18 @@ import numpy as np
 from pretune.objectives.objective import Data
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
-from pretune.text.packing.plan import Lanes, make_lanes
-from pretune.text.packing.sequences import Columns, Packing, Sequences
-from pretune.text.spans import spans_to_indices
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.packing.plan import TextStreams, build_streams
+from pretune.text.packing.sequences import LazyColumns, Packing, Sequences
+from pretune.text.spans import span_indices
 from pretune.text.store.store import Store
 
 NONE = np.empty(0, dtype=np.int64)
 
 
-def lanes_epoch(
-    data: Data, packing: Packing, draws: Draws, *, backward: bool = False, framed: bool = False
-) -> LaneEpoch:
+def stream_epoch(
+    data: Data, packing: Packing, draws: EpochRandom, *, backward: bool = False, framed: bool = False
+) -> StreamEpoch:
     """Divide documents into streams of contiguous text.
 
     With `backward`, time runs from the end of each stream to its start. With `framed`, documents have the special tokens
@@ -32,24 +32,24 @@ def lanes_epoch(
         raise PretuneError(
             "a stateful objective reads text in one language; give it one store, or leave out stateful=true"
         )
-    items = data.template.for_documents.single if framed else ("A",)
+    items = data.template.document_template.single if framed else ("A",)
     place = items.index("A")
     before, after = (
         np.array([data.tokenizer.role(role) for role in roles], dtype=np.int64)
         for roles in (items[:place], items[place + 1 :])
     )
-    return LaneEpoch.make(data.store, data.documents, packing, draws, before, after, backward)
+    return StreamEpoch.make(data.store, data.documents, packing, draws, before, after, backward)
 
 
 @dataclass
-class LaneEpoch:
+class StreamEpoch:
     """An epoch of streams: pack t · g + i holds the i-th of g groups of streams at time t.
 
     All documents, each with its special tokens, are concatenated, and the result is cut into equally long streams.
     """
 
     store: Store
-    lanes: Lanes
+    lanes: TextStreams
     groups: int
     begin: Array  # (documents,) where each starts in the store
     bounds: Array  # (documents + 1,) where each starts in the concatenation
@@ -63,18 +63,18 @@ class LaneEpoch:
         store: Store,
         documents: Array,
         packing: Packing,
-        draws: Draws,
+        draws: EpochRandom,
         before: Array = NONE,
         after: Array = NONE,
         backward: bool = False,
-    ) -> LaneEpoch:
+    ) -> StreamEpoch:
         """Make as many streams as windows of `packing.length` tokens fit into the packs of one step."""
         edges = store.sentence_offsets[store.document_offsets]
         begin, lengths = edges[documents], edges[documents + 1] - edges[documents]
         lengths = np.where(lengths > 0, lengths + len(before) + len(after), 0)
         bounds = np.concatenate([[0], np.cumsum(lengths)])
         per_pack = max(1, packing.tokens // packing.length)
-        lanes = make_lanes(bounds[:-1], lengths, lanes=per_pack * packing.lanes, window=packing.length, draws=draws)
+        lanes = build_streams(bounds[:-1], lengths, lanes=per_pack * packing.lanes, window=packing.length, draws=draws)
         return cls(store, lanes, packing.lanes, begin, bounds, before, after, backward)
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class LaneEpoch:
         in_group = window.lane // per_pack == group
         lane, spans = window.lane[in_group] - group * per_pack, window.lengths[in_group]
         lengths = np.bincount(lane, weights=spans, minlength=per_pack).astype(np.int64)
-        places = spans_to_indices(window.starts[in_group], spans)
+        places = span_indices(window.starts[in_group], spans)
         document = np.searchsorted(self.bounds, places, side="right") - 1
         first, last = (places == self.bounds[document], places == self.bounds[document + 1] - 1)
         fresh, end = (last, first) if self.backward else (first, last)
@@ -106,12 +106,12 @@ class LaneEpoch:
         if time == 0:  # a stream may start inside a document
             edges = np.cumsum(lengths)
             fresh[(edges - 1 if self.backward else edges - lengths)[lengths > 0]] = True
-        columns = Columns(
+        columns = LazyColumns(
             {"special": special, "fresh": fresh, "next": np.where(end, -1, following)},
             word=lambda: self.words(places, document, special),
         )
         if self.store.tokenizer.characters:
-            columns["characters"] = self.store.tokenizer.spelling[ids]
+            columns["characters"] = self.store.tokenizer.token_characters[ids]
         index_of = np.arange(per_pack) + group * per_pack + time * self.lanes.lanes
         return Sequences(ids, lengths, index_of, columns)
 

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
-from pretune.objectives.pretraining.masking import check_replacements, check_share, choose, hide, most_masked
+from pretune.objectives.pretraining.masking import (
+    check_positive_fractions,
+    check_replacements,
+    choose_masked,
+    mask_tokens,
+    max_masked,
+)
 from pretune.objectives.pretraining.parallel_text import ParallelText, check_attention, restart_positions
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.registry import register_objective
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -36,23 +42,23 @@ class TLM(ParallelText, TokenPrediction):
     pair: str = ""
 
     name: ClassVar[str] = "tlm"
-    head_of: ClassVar[str] = "mlm"  # tlm and mlm share one output layer
+    shared_head: ClassVar[str] = "mlm"  # tlm and mlm share one output layer
 
     def __post_init__(self) -> None:
-        check_share(self.name, rate=self.rate)
+        check_positive_fractions(self.name, rate=self.rate)
         check_replacements(self.name, self.masked, self.swapped)
         super().__post_init__()
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens of both texts, with the originals as targets, and restart the positions in the second."""
-        at = choose(sequences, self.rate, draws)
-        original = hide(sequences, at, tokenizer, draws, masked=self.masked, swapped=self.swapped)
+        at = choose_masked(sequences, self.rate, draws)
+        original = mask_tokens(sequences, at, tokenizer, draws, masked=self.masked, swapped=self.swapped)
         sequences.targets[self.name] = (at, original)
         return restart_positions(sequences)
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked tokens."""
-        return {self.name: most_masked(packing, self.rate)}
+        return {self.name: max_masked(packing, self.rate)}
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the model family's output layer over the vocabulary; refuse a model without full attention."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
-from pretune.objectives.pretraining.masking import check_share
+from pretune.objectives.pretraining.masking import check_positive_fractions
 from pretune.objectives.pretraining.parallel_text import ParallelText, check_attention, restart_positions
 from pretune.objectives.pretraining.rtd import RTD
 from pretune.objectives.registry import register_objective
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -32,13 +32,13 @@ class TRTD(ParallelText, RTD):
     pair: str = ""
 
     name: ClassVar[str] = "trtd"
-    head_of: ClassVar[str] = "rtd"  # rtd and trtd share one generator and one discriminator
+    shared_head: ClassVar[str] = "rtd"  # rtd and trtd share one generator and one discriminator
 
     def __post_init__(self) -> None:
-        check_share(self.name, rate=self.rate, size=self.size)
+        check_positive_fractions(self.name, rate=self.rate, size=self.size)
         super().__post_init__()
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens of both texts for the generator, and restart the positions in the second."""
         return restart_positions(super().corrupt(sequences, tokenizer, draws))
 

@@ -11,42 +11,42 @@ from typing import ClassVar
 import numpy as np
 
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Grows
-from pretune.objectives.pretraining.arrangements import spans_arrangement
+from pretune.objectives.objective import AddsTokens, Data
+from pretune.objectives.pretraining.arrangements import arrange_document_spans
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.registry import register_objective
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, PlannedEpoch, Sequences, plan_lengths
-from pretune.text.spans import spans_to_indices
+from pretune.text.spans import span_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 @register_objective
 @dataclass(frozen=True)
-class Autoencode(TokenPrediction, Grows):
+class Autoencode(TokenPrediction, AddsTokens):
     """Sequence autoencoding: every sequence is repeated, and the second copy is predicted."""
 
     name: ClassVar[str] = "autoencode"
     pattern: ClassVar[Pattern | None] = causal
-    insists: ClassVar[bool] = True
+    owns_arrangement: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences, half as long as sequences may be."""
-        arrangement = spans_arrangement(data, packing.length // 2, draws)
+        arrangement = arrange_document_spans(data, packing.length // 2, draws)
         return PlannedEpoch(arrangement, plan_lengths(2 * arrangement.lengths, packing, draws))
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Repeat every sequence; the targets are the next tokens from the last token of the first copy on."""
         starts, lengths = sequences.offsets[:-1], sequences.lengths
-        order = spans_to_indices(np.repeat(starts, 2), np.repeat(lengths, 2))
+        order = span_indices(np.repeat(starts, 2), np.repeat(lengths, 2))
         columns = {name: column[order] for name, column in sequences.columns.items()}
         made = Sequences(sequences.ids[order], 2 * lengths, sequences.index, columns, pattern=self.pattern)
-        at = spans_to_indices(made.offsets[:-1] + lengths - 1, lengths)
+        at = span_indices(made.offsets[:-1] + lengths - 1, lengths)
         made.targets[self.name] = (at, made.ids[at + 1])
         return made
 
-    def grown(self, packing: Packing) -> Packing:
+    def max_packing(self, packing: Packing) -> Packing:
         """Return the packing limits unchanged: sequences are arranged so that both copies fit."""
         return packing
 

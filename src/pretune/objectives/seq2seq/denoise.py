@@ -17,17 +17,17 @@ from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.noise import delete, infill, mask, reorder, rotate
 from pretune.objectives.seq2seq.source_target import (
     Seq2Seq,
-    check_share,
-    in_language,
-    in_own_languages,
-    name_of_token,
+    check_fraction,
+    language_token_name,
+    make_source_and_target,
+    set_language_tokens,
+    strip_template,
     text_epoch,
-    texts_of,
-    two_sides,
-    writing_template,
+    with_language,
+    with_target_side,
 )
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -64,18 +64,18 @@ class Denoise(Seq2Seq):
 
     def __post_init__(self) -> None:
         for option in ("infill", "mask", "delete"):
-            check_share(self.name, option, getattr(self, option))
+            check_fraction(self.name, option, getattr(self, option))
         if self.mean <= 0:
             raise PretuneError(f"denoise(mean={self.mean:g}): the mean span length must be positive; give, say, 3")
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences."""
-        template = writing_template(data.template)
+        template = with_target_side(data.template)
         if "language" not in template.target or data.store is None:
             return text_epoch(replace(data, template=template), packing, draws)
         names = [self.language] if self.language else data.store.languages
-        tokens = {name: name_of_token(name, data.tokenizer) for name in names}
-        single, target = (in_language(items, tokens[names[0]]) for items in (template.single, template.target))
+        tokens = {name: language_token_name(name, data.tokenizer) for name in names}
+        single, target = (with_language(items, tokens[names[0]]) for items in (template.single, template.target))
         epoch = text_epoch(replace(data, template=replace(template, single=single, target=target)), packing, draws)
         if len(names) > 1:
             roles = {data.languages[name]: data.tokenizer.role(f"language {token}") for name, token in tokens.items()}
@@ -83,9 +83,9 @@ class Denoise(Seq2Seq):
             epoch.arrangement.labels["language"] = np.array([roles[int(number)] for number in numbers])
         return epoch
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Add the chosen kinds of noise in turn; the target is the original text."""
-        texts, index = texts_of(sequences), sequences.index
+        texts, index = strip_template(sequences), sequences.index
         noisy = texts
         if self.permute:
             begins = sequences.columns["sentence"][~sequences.columns["special"]]
@@ -98,6 +98,6 @@ class Denoise(Seq2Seq):
             noisy = mask(noisy, self.mask, tokenizer.role("mask"), draws, index)
         if self.delete:
             noisy = delete(noisy, self.delete, tokenizer.roles.get("mask", -1), draws, index)
-        made = two_sides(self.name, sequences, noisy, texts, tokenizer)
+        made = make_source_and_target(self.name, sequences, noisy, texts, tokenizer)
         language = next((item for item in sequences.frame if item.startswith("language ")), None)
-        return made if language is None else in_own_languages(made, tokenizer.role(language))
+        return made if language is None else set_language_tokens(made, tokenizer.role(language))

@@ -16,18 +16,18 @@ import numpy as np
 from pretune.nn.attention.patterns import causal
 from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_objective
-from pretune.objectives.segment_ops import starts_of
-from pretune.objectives.seq2seq.source_target import Seq2Seq, check_share, shapes, text_epoch, texts_of
+from pretune.objectives.segment_ops import segment_starts
+from pretune.objectives.seq2seq.source_target import Seq2Seq, check_fraction, side_packings, strip_template, text_epoch
 from pretune.runtime.arrays import Array
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.spans import spans_to_indices
+from pretune.text.spans import span_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 @register_objective
 @dataclass(frozen=True)
-class Mass(Seq2Seq):
+class MASS(Seq2Seq):
     """MASS: a contiguous fragment, a share `share` of each text, is masked and predicted.
 
     For the encoder, a share `masked` of the fragment's tokens becomes [MASK] and a share `swapped` random tokens, as in
@@ -43,19 +43,19 @@ class Mass(Seq2Seq):
     name: ClassVar[str] = "mass"
 
     def __post_init__(self) -> None:
-        check_share(self.name, "share", self.share)
+        check_fraction(self.name, "share", self.share)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences."""
         return text_epoch(data, packing, draws)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Choose a fragment of each text, mask it in the source, and make it the target."""
-        mask, lengths = tokenizer.role("mask"), texts_of(sequences).lengths
+        mask, lengths = tokenizer.role("mask"), strip_template(sequences).lengths
         size = self.sizes(lengths)
-        begins = np.flatnonzero(~sequences.columns["special"])[starts_of(lengths)]
+        begins = np.flatnonzero(~sequences.columns["special"])[segment_starts(lengths)]
         begins = begins + draws.integers(lengths - size + 1, "fragment", sequences.index)
-        at = spans_to_indices(begins, size)
+        at = span_indices(begins, size)
         original = sequences.ids[at]
         decoder = np.full(len(sequences.ids), mask, dtype=np.int64)
         decoder[at] = np.concatenate([[mask], original[:-1]])
@@ -83,10 +83,10 @@ class Mass(Seq2Seq):
         """Return the packing limits of both sides; with `removed`, the target side has only the fragments."""
         whole = (packing.tokens, packing.length)
         if not self.removed:
-            return shapes(packing, whole, whole)
+            return side_packings(packing, whole, whole)
         written = self.share * packing.tokens + min(packing.sequences, packing.tokens)
         longest = int(self.sizes(np.array([packing.length]))[0])
-        return shapes(packing, whole, (min(packing.tokens, written), longest))
+        return side_packings(packing, whole, (min(packing.tokens, written), longest))
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the tokens of all fragments."""

@@ -7,73 +7,82 @@ from __future__ import annotations
 
 import numpy as np
 
-from pretune.objectives.segment_ops import jostled, pick, places, running, shuffled, starts_of, take_groups, totals
-from pretune.objectives.seq2seq.source_target import Texts
+from pretune.objectives.segment_ops import (
+    local_shuffle,
+    reorder_groups,
+    segment_cumsum,
+    segment_positions,
+    segment_sample,
+    segment_shuffle,
+    segment_starts,
+    segment_sum,
+)
+from pretune.objectives.seq2seq.source_target import FlatTexts
 from pretune.runtime.arrays import Array
-from pretune.runtime.randomness import Draws
-from pretune.text.spans import spans_to_indices
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.spans import span_indices
 
 
-def reorder(texts: Texts, begins: Array, draws: Draws, index: Array, window: int | None = None) -> Texts:
+def reorder(texts: FlatTexts, begins: Array, draws: EpochRandom, index: Array, window: int | None = None) -> FlatTexts:
     """Shuffle the units (words or sentences) that start where `begins` (n,) is True, within each text.
 
     With `window`, no unit moves by more than that many positions.
     """
     begins = begins.copy()
-    begins[starts_of(texts.lengths)] = True  # a text may start in the middle of a unit
-    counts = totals(begins, texts.lengths)
+    begins[segment_starts(texts.lengths)] = True  # a text may start in the middle of a unit
+    counts = segment_sum(begins, texts.lengths)
     if window is None:
-        order = shuffled(counts, draws, "reorder", index)
+        order = segment_shuffle(counts, draws, "reorder", index)
     else:
-        order = jostled(counts, window, draws, "reorder", index)
-    return Texts(texts.ids[take_groups(begins, order)], texts.lengths)
+        order = local_shuffle(counts, window, draws, "reorder", index)
+    return FlatTexts(texts.ids[reorder_groups(begins, order)], texts.lengths)
 
 
-def rotate(texts: Texts, draws: Draws, index: Array) -> Texts:
+def rotate(texts: FlatTexts, draws: EpochRandom, index: Array) -> FlatTexts:
     """Rotate each text so that it starts at a random token."""
     first = draws.integers(np.maximum(1, texts.lengths), "rotate", index)
-    place = places(texts.lengths) + np.repeat(first, texts.lengths)
+    place = segment_positions(texts.lengths) + np.repeat(first, texts.lengths)
     place %= np.repeat(texts.lengths, texts.lengths)
-    return Texts(texts.ids[place + np.repeat(starts_of(texts.lengths), texts.lengths)], texts.lengths)
+    return FlatTexts(texts.ids[place + np.repeat(segment_starts(texts.lengths), texts.lengths)], texts.lengths)
 
 
-def infill(texts: Texts, rate: float, mean: float, token: int, draws: Draws, index: Array) -> Texts:
+def infill(texts: FlatTexts, rate: float, mean: float, token: int, draws: EpochRandom, index: Array) -> FlatTexts:
     """Replace a share `rate` of the tokens, in spans of Poisson(`mean`) tokens, by one mask `token` per span."""
     hidden = np.minimum(texts.lengths, np.maximum(1, np.round(rate * texts.lengths))).astype(np.int64)
     lengths, counts = span_lengths(hidden, mean, draws, index)
-    gone = totals(lengths, counts)
+    gone = segment_sum(lengths, counts)
     # Each position of the result is a token that stays or a span; choose which positions are spans.
     left = texts.lengths - gone + counts
-    is_span = pick(left, counts, draws, "places of spans", index)
+    is_span = segment_sample(left, counts, draws, "places of spans", index)
     ids = np.full(len(is_span), token, dtype=np.int64)
-    before = running(is_span, left)[is_span]  # spans of the text up to and including each
-    stays = np.flatnonzero(is_span) - np.repeat(starts_of(left), counts) - before + 1  # tokens that stay before it
-    begins = stays + running(lengths, counts) - lengths + np.repeat(starts_of(texts.lengths), counts)
+    before = segment_cumsum(is_span, left)[is_span]  # spans of the text up to and including each
+    stays = np.flatnonzero(is_span) - np.repeat(segment_starts(left), counts) - before + 1  # tokens that stay before it
+    begins = stays + segment_cumsum(lengths, counts) - lengths + np.repeat(segment_starts(texts.lengths), counts)
     kept = np.ones(len(texts.ids), dtype=bool)
-    kept[spans_to_indices(begins, lengths)] = False
+    kept[span_indices(begins, lengths)] = False
     ids[~is_span] = texts.ids[kept]
-    return Texts(ids, left)
+    return FlatTexts(ids, left)
 
 
-def span_lengths(hidden: Array, mean: float, draws: Draws, index: Array) -> tuple[Array, Array]:
+def span_lengths(hidden: Array, mean: float, draws: EpochRandom, index: Array) -> tuple[Array, Array]:
     """Draw Poisson span lengths until they cover `hidden` (b,) tokens per text; return lengths (s,) and spans per text (b,).
 
     The last span of a text is shortened to fit. Where empty spans would make a text longer, they have one token instead.
     """
-    drawn = poisson(draws.uniform("lengths of spans", np.repeat(index, hidden), places(hidden)), mean)
+    drawn = poisson(draws.uniform("lengths of spans", np.repeat(index, hidden), segment_positions(hidden)), mean)
     lengths, used = _limit_to_budget(drawn, hidden)
-    grows = totals(used, hidden) > totals(lengths, hidden)
+    grows = segment_sum(used, hidden) > segment_sum(lengths, hidden)
     if grows.any():
         lengths, used = _limit_to_budget(np.where(np.repeat(grows, hidden), np.maximum(1, drawn), drawn), hidden)
-    counts = totals(used, hidden)
-    order = shuffled(counts, draws, "order of spans", index)  # so that the shortened span can be anywhere
+    counts = segment_sum(used, hidden)
+    order = segment_shuffle(counts, draws, "order of spans", index)  # so that the shortened span can be anywhere
     return lengths[used][order], counts
 
 
 def _limit_to_budget(drawn: Array, hidden: Array) -> tuple[Array, Array]:
     """Limit the drawn lengths so that those of each text sum to `hidden`; return lengths and which of them are used."""
     budget = np.repeat(hidden, hidden)
-    before = running(drawn, hidden) - drawn
+    before = segment_cumsum(drawn, hidden) - drawn
     used = before < budget
     return np.where(used, np.minimum(drawn, budget - before), 0), used
 
@@ -86,24 +95,26 @@ def poisson(chance: Array, mean: float) -> Array:
     return np.searchsorted(np.cumsum(np.exp(logarithms))[:-1], chance, side="right")
 
 
-def mask(texts: Texts, rate: float, token: int, draws: Draws, index: Array) -> Texts:
+def mask(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index: Array) -> FlatTexts:
     """Replace a share `rate` of the tokens of each text by the mask `token`."""
     ids = texts.ids.copy()
     ids[_choose(texts, rate, token, draws, "mask", index)] = token
-    return Texts(ids, texts.lengths)
+    return FlatTexts(ids, texts.lengths)
 
 
-def delete(texts: Texts, rate: float, token: int, draws: Draws, index: Array) -> Texts:
+def delete(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index: Array) -> FlatTexts:
     """Delete a share `rate` of the tokens of each text, never mask tokens; at least one token stays."""
     gone = _choose(texts, rate, token, draws, "delete", index, keep=1)
     kept = np.ones(len(texts.ids), dtype=bool)
     kept[gone] = False
-    return Texts(texts.ids[kept], totals(kept, texts.lengths))
+    return FlatTexts(texts.ids[kept], segment_sum(kept, texts.lengths))
 
 
-def _choose(texts: Texts, rate: float, token: int, draws: Draws, purpose: str, index: Array, keep: int = 0) -> Array:
+def _choose(
+    texts: FlatTexts, rate: float, token: int, draws: EpochRandom, purpose: str, index: Array, keep: int = 0
+) -> Array:
     """Choose a share of the tokens at random, never mask tokens, leaving at least `keep` per text; return their indices."""
     free = texts.ids != token
-    counts = totals(free, texts.lengths)
+    counts = segment_sum(free, texts.lengths)
     wanted = np.clip(np.round(rate * counts), 1, np.maximum(0, np.minimum(counts, texts.lengths - keep)))
-    return np.flatnonzero(free)[pick(counts, wanted.astype(np.int64), draws, purpose, index)]
+    return np.flatnonzero(free)[segment_sample(counts, wanted.astype(np.int64), draws, purpose, index)]

@@ -15,13 +15,19 @@ from torch import Tensor, nn
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data, Loss, vocabulary_loss
 from pretune.objectives.registry import register_objective
-from pretune.objectives.seq2seq.source_target import PairEpoch, Seq2Seq, shapes, shift, writing_template
+from pretune.objectives.seq2seq.source_target import (
+    Seq2Seq,
+    SourceTargetEpoch,
+    shift_targets,
+    side_packings,
+    with_target_side,
+)
 from pretune.packed import Batch, Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_lengths
-from pretune.text.spans import spans_to_indices
+from pretune.text.spans import span_indices
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -57,13 +63,13 @@ class SkipThought(Seq2Seq):
 
     name: ClassVar[str] = "skip_thought"
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Take every sentence that has two neighbors in its document, truncating sentences that are too long."""
         if data.store is None:
             raise PretuneError("skip_thought reads raw text; give it a corpus or a store instead of labeled rows")
-        template = writing_template(data.template)
+        template = with_target_side(data.template)
         read, written = Template(template.single, ()), Template(template.target, ())
-        around = read.overhead(pair=False), written.overhead(pair=False) - 1
+        around = read.num_special_tokens(pair=False), written.num_special_tokens(pair=False) - 1
         most = packing.length - around[0], min(packing.length, packing.tokens // 2) - around[1]
         if min(most) < 1:
             raise PretuneError(f"sequences of {packing.length} tokens leave no room for text; choose a greater length")
@@ -85,16 +91,16 @@ class SkipThought(Seq2Seq):
             data.store, data.tokenizer, written, starts[:, 1:].reshape(-1, 1), spans[:, 1:].reshape(-1, 1)
         )
         lengths = np.maximum(spans[:, 0] + around[0], spans[:, 1:].sum(1) + 2 * around[1])
-        return PairEpoch(source, target, plan_lengths(lengths, packing, draws), per=2)
+        return SourceTargetEpoch(source, target, plan_lengths(lengths, packing, draws), per=2)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set up teacher forcing for the neighbors; the decoder attends to one vector per source sentence."""
-        return shift(self.name, sequences)
+        return shift_targets(self.name, sequences)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
         """Return the packing limits of both sides; packs are planned by the larger one, a sentence or its two neighbors."""
         longest = min(packing.length, max(1, packing.tokens // 2))
-        return shapes(packing, (packing.tokens, packing.length), (packing.tokens, longest), per=2)
+        return side_packings(packing, (packing.tokens, packing.length), (packing.tokens, longest), per=2)
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the output layer over the vocabulary with the two neighbor vectors."""
@@ -107,7 +113,7 @@ class SkipThought(Seq2Seq):
         read = network.encoder(source).last
         # Mean pooling returns fp32; the decoder needs the dtype of the states.
         vectors = head(pool(read, source, self.pooling).to(read.dtype))
-        states = network.decode(target, single_states(target), vectors).last
+        states = network.decode(target, one_state_per_sequence(target), vectors).last
         targets = batch.targets[self.name]
         head_: Any = head
         return vocabulary_loss(self.name, head_.vocabulary, states[targets.at], backbone.embed.tokens, targets)
@@ -116,10 +122,10 @@ class SkipThought(Seq2Seq):
 def inner_sentences(store: Store, documents: Array) -> Array:
     """Return the sentences that are neither the first nor the last of their document."""
     first, count = store.document_offsets[documents], np.diff(store.document_offsets)[documents]
-    return spans_to_indices(first + 1, np.maximum(0, count - 2))
+    return span_indices(first + 1, np.maximum(0, count - 2))
 
 
-def single_states(target: Packed) -> Packed:
+def one_state_per_sequence(target: Packed) -> Packed:
     """Return a Packed with one token per sequence of `target`, as the decoder's source."""
     count = target.offsets.shape[0] - 1
     zeros = torch.zeros(count, dtype=torch.long, device=target.ids.device)

@@ -13,25 +13,25 @@ import numpy as np
 
 from pretune.nn.attention.patterns import Pattern, causal
 from pretune.objectives.objective import Data, TwoSided
-from pretune.objectives.pretraining.arrangements import spans_arrangement
+from pretune.objectives.pretraining.arrangements import arrange_document_spans
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
-from pretune.objectives.segment_ops import starts_of, totals
+from pretune.objectives.segment_ops import segment_starts, segment_sum
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.plan import Plan
+from pretune.runtime.progress import log_info
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.packing.plan import PackPlan
 from pretune.text.packing.sequences import Arrangement, Packing, Sequences, plan_lengths
-from pretune.text.spans import spans_to_indices
+from pretune.text.spans import span_indices
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-AROUND = 4  # the most special tokens that a template puts around a text; fixed shapes have room for them
+MAX_TEMPLATE_TOKENS = 4  # the most special tokens that a template puts around a text; fixed shapes have room for them
 
 
 @dataclass
-class Texts:
+class FlatTexts:
     """Concatenated texts, without the special tokens of a template."""
 
     ids: Array  # (n,)
@@ -45,13 +45,13 @@ class Seq2Seq(TokenPrediction, TwoSided):
     """
 
     pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
+    owns_arrangement: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
         """Return the packing limits of the source and the target side, for fixed shapes."""
         whole = (packing.tokens, packing.length)
-        return shapes(packing, whole, whole)
+        return side_packings(packing, whole, whole)
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: every token of the target side."""
@@ -66,7 +66,7 @@ class TextEpoch:
     """An epoch of spans of running text, one per sequence, with a column `sentence` that marks where sentences start."""
 
     arrangement: Arrangement
-    plan: Plan
+    plan: PackPlan
     sentences: Array  # where sentences start in the source, sorted
 
     def __len__(self) -> int:
@@ -83,8 +83,10 @@ class TextEpoch:
         sequences.frame = self.arrangement.template.target
         starts, lengths = self.arrangement.starts[chosen, 0], self.arrangement.spans[chosen, 0]
         first, last = (np.searchsorted(self.sentences, at) for at in (starts, starts + lengths))
-        inside = spans_to_indices(first, last - first)
-        begins = np.flatnonzero(~sequences.columns["special"])[starts_of(lengths)]  # where texts start in the sequences
+        inside = span_indices(first, last - first)
+        begins = np.flatnonzero(~sequences.columns["special"])[
+            segment_starts(lengths)
+        ]  # where texts start in the sequences
         sentence = np.zeros(len(sequences.ids), dtype=bool)
         sentence[begins] = True
         sentence[self.sentences[inside] + np.repeat(begins - starts, last - first)] = True
@@ -92,23 +94,23 @@ class TextEpoch:
         return sequences
 
 
-def text_epoch(data: Data, packing: Packing, draws: Draws, spare: int = 0) -> TextEpoch:
+def text_epoch(data: Data, packing: Packing, draws: EpochRandom, spare: int = 0) -> TextEpoch:
     """Cut documents into spans of whole sentences, so that both sides of a sequence fit with `spare` tokens left free."""
-    template = writing_template(data.template)
-    spare = max(spare, template_length(template.target) - 1 - template.overhead(pair=False))
-    arrangement = spans_arrangement(replace(data, template=template), packing.length - spare, draws)
+    template = with_target_side(data.template)
+    spare = max(spare, count_special_items(template.target) - 1 - template.num_special_tokens(pair=False))
+    arrangement = arrange_document_spans(replace(data, template=template), packing.length - spare, draws)
     assert data.store is not None
     plan = plan_lengths(arrangement.lengths + spare, packing, draws)
     return TextEpoch(arrangement, plan, data.store.sentence_offsets)
 
 
 @dataclass
-class PairEpoch:
+class SourceTargetEpoch:
     """An epoch of source sequences with `per` target sequences each; targets per · i, per · i + 1, … belong to source i."""
 
     source: Arrangement
     target: Arrangement
-    plan: Plan
+    plan: PackPlan
     per: int = 1
 
     def __len__(self) -> int:
@@ -126,43 +128,43 @@ class PairEpoch:
         return sequences
 
 
-def check_fits(rows: Labeled, fits: Array, packing: Packing, draws: Draws) -> None:
+def report_dropped_pairs(rows: LabeledRows, fits: Array, packing: Packing, draws: EpochRandom) -> None:
     """Report how many pairs are left out because they are too long or empty; raise an error if none is left."""
     if not fits.any():
         raise PretuneError(
             f"{rows.file}: no pair of non-empty texts fits into {packing.length} tokens; choose a greater length"
         )
     if not fits.all() and draws.epoch == 0:
-        say(
+        log_info(
             f"{rows.file}: left out {int((~fits).sum())} of {len(fits)} pairs, which are empty or longer than "
             f"{packing.length} tokens"
         )
 
 
-def writing_template(template: Template) -> Template:
+def with_target_side(template: Template) -> Template:
     """Return a template with a target side; a family without one gets a start token, the text, and an end token."""
     made = template if template.target else replace(template, target=("start", "A", "end"))
-    assert max(map(template_length, (made.single, made.target))) <= AROUND
+    assert max(map(count_special_items, (made.single, made.target))) <= MAX_TEMPLATE_TOKENS
     return made
 
 
-def template_length(items: tuple[str, ...]) -> int:
+def count_special_items(items: tuple[str, ...]) -> int:
     """Return the number of special tokens among the items of a template."""
     return len(items) - 1
 
 
-def in_language(items: tuple[str, ...], language: str) -> tuple[str, ...]:
+def with_language(items: tuple[str, ...], language: str) -> tuple[str, ...]:
     """Return template items in which the placeholder `language` names a certain language."""
     return tuple(f"language {language}" if item == "language" else item for item in items)
 
 
-def name_of_token(language: str, tokenizer: Tokenizer) -> str:
+def language_token_name(language: str, tokenizer: Tokenizer) -> str:
     """Return the language as the tokenizer's language token spells it: en is en_XX in mBART."""
     longer = [role.removeprefix("language ") for role in tokenizer.roles if role.startswith(f"language {language}_")]
     return longer[0] if len(longer) == 1 and not tokenizer.has(f"language {language}") else language
 
 
-def in_own_languages(sequences: Sequences, stands: int) -> Sequences:
+def set_language_tokens(sequences: Sequences, stands: int) -> Sequences:
     """Replace the language token `stands` on both sides by that of each sequence's own language (label `language`)."""
     own = sequences.labels.get("language")
     for side in (sequences, sequences.second):
@@ -175,37 +177,39 @@ def in_own_languages(sequences: Sequences, stands: int) -> Sequences:
 # -- building both sides ----------------------------------------------------------------------------------------------
 
 
-def texts_of(sequences: Sequences) -> Texts:
+def strip_template(sequences: Sequences) -> FlatTexts:
     """Return the texts of sequences without special tokens."""
     free = ~sequences.columns["special"]
-    return Texts(sequences.ids[free], totals(free, sequences.lengths))
+    return FlatTexts(sequences.ids[free], segment_sum(free, sequences.lengths))
 
 
-def framed(texts: Texts, before: Array, after: Array) -> Texts:
+def add_template_tokens(texts: FlatTexts, before: Array, after: Array) -> FlatTexts:
     """Put the tokens `before` and `after` around each text."""
     lengths = texts.lengths + len(before) + len(after)
-    starts = starts_of(lengths)
+    starts = segment_starts(lengths)
     ids = np.empty(int(lengths.sum()), dtype=np.int64)
     ids[starts[:, None] + np.arange(len(before))] = before
     ids[(starts + lengths - len(after))[:, None] + np.arange(len(after))] = after
-    ids[spans_to_indices(starts + len(before), texts.lengths)] = texts.ids
-    return Texts(ids, lengths)
+    ids[span_indices(starts + len(before), texts.lengths)] = texts.ids
+    return FlatTexts(ids, lengths)
 
 
-def two_sides(name: str, sequences: Sequences, source: Texts, target: Texts, tokenizer: Tokenizer) -> Sequences:
+def make_source_and_target(
+    name: str, sequences: Sequences, source: FlatTexts, target: FlatTexts, tokenizer: Tokenizer
+) -> Sequences:
     """Return sequences that read `source` and write `target`, both in their templates, with the targets of term `name`."""
     one = sequences.ids[: sequences.lengths[0]]  # all sequences have the same special tokens around their texts
     text = np.flatnonzero(~sequences.columns["special"][: len(one)])
-    read = framed(source, one[: text[0]], one[text[-1] + 1 :])
+    read = add_template_tokens(source, one[: text[0]], one[text[-1] + 1 :])
     place = sequences.frame.index("A")
     roles = np.array([0 if item == "A" else tokenizer.role(item) for item in sequences.frame])
-    whole = framed(target, roles[:place], roles[place + 1 :])
+    whole = add_template_tokens(target, roles[:place], roles[place + 1 :])
     made = Sequences(read.ids, read.lengths, sequences.index, labels=sequences.labels)
     made.second = Sequences(whole.ids, whole.lengths, sequences.index)
-    return shift(name, made)
+    return shift_targets(name, made)
 
 
-def shift(name: str, sequences: Sequences) -> Sequences:
+def shift_targets(name: str, sequences: Sequences) -> Sequences:
     """Set up teacher forcing: the decoder reads the target side without its last token and predicts all but the first."""
     whole = sequences.second
     assert whole is not None
@@ -220,7 +224,7 @@ def shift(name: str, sequences: Sequences) -> Sequences:
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
 
-def shapes(
+def side_packings(
     packing: Packing, read: tuple[float, int], written: tuple[float, int], per: int = 1
 ) -> tuple[Packing, Packing]:
     """Return the packing limits of both sides, given the most tokens and the longest sequence of each.
@@ -234,7 +238,7 @@ def shapes(
     return first, replace(second, sequences=per * slots)
 
 
-def check_share(name: str, option: str, value: float) -> None:
+def check_fraction(name: str, option: str, value: float) -> None:
     """Refuse a share that is not at least 0 and less than 1."""
     if not 0 <= value < 1:
         raise PretuneError(f"{name}({option}={value:g}): the share must be at least 0 and less than 1; give, say, 0.3")

@@ -14,30 +14,36 @@ import numpy as np
 
 from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_objective
-from pretune.objectives.segment_ops import owners, pick, places, running, starts_of
+from pretune.objectives.segment_ops import (
+    segment_cumsum,
+    segment_ids,
+    segment_positions,
+    segment_sample,
+    segment_starts,
+)
 from pretune.objectives.seq2seq.source_target import (
-    AROUND,
+    MAX_TEMPLATE_TOKENS,
+    FlatTexts,
     Seq2Seq,
-    Texts,
-    check_share,
-    shapes,
-    template_length,
+    check_fraction,
+    count_special_items,
+    make_source_and_target,
+    side_packings,
+    strip_template,
     text_epoch,
-    texts_of,
-    two_sides,
-    writing_template,
+    with_target_side,
 )
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.spans import spans_to_indices
+from pretune.text.spans import span_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 @register_objective
 @dataclass(frozen=True)
-class Spans(Seq2Seq):
+class SpanCorruption(Seq2Seq):
     """Span corruption: a share `rate` of the tokens is replaced, in spans of `mean` tokens on average.
 
     All ways to divide and place the spans are equally likely. The target ends with one more sentinel, as in the paper; the
@@ -50,14 +56,14 @@ class Spans(Seq2Seq):
     name: ClassVar[str] = "spans"
 
     def __post_init__(self) -> None:
-        check_share(self.name, "rate", self.rate)
+        check_fraction(self.name, "rate", self.rate)
         if self.mean < 1:
             raise PretuneError(f"spans(mean={self.mean:g}): spans have at least one token; give 1 or more")
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences; refuse a tokenizer that has too few sentinels."""
-        template = writing_template(data.template)
-        text_length = packing.length - template.overhead(pair=False)
+        template = with_target_side(data.template)
+        text_length = packing.length - template.num_special_tokens(pair=False)
         hidden, count = self.amounts(np.array([max(1, text_length)]))
         need, has = int(count[0]) + 1, count_sentinels(data.tokenizer)
         if need > has:
@@ -65,15 +71,17 @@ class Spans(Seq2Seq):
                 f"spans in sequences of {packing.length} tokens need {need} sentinels, and this tokenizer has {has}; "
                 f"train one with sentinels={need}, or set batch.length lower"
             )
-        longest = int(hidden[0]) + need + template_length(template.target) - 1
+        longest = int(hidden[0]) + need + count_special_items(template.target) - 1
         return text_epoch(data, packing, draws, spare=max(0, longest - packing.length))
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Replace random spans by sentinels in the source; the target has the spans."""
-        texts = texts_of(sequences)
+        texts = strip_template(sequences)
         starts, lengths, counts = self.choose(texts.lengths, draws, sequences.index)
-        source, target = take_out(texts, starts, lengths, counts, sentinels(tokenizer, int(counts.max(initial=0)) + 1))
-        return two_sides(self.name, sequences, source, target, tokenizer)
+        source, target = replace_by_sentinels(
+            texts, starts, lengths, counts, sentinels(tokenizer, int(counts.max(initial=0)) + 1)
+        )
+        return make_source_and_target(self.name, sequences, source, target, tokenizer)
 
     def amounts(self, lengths: Array) -> tuple[Array, Array]:
         """Return how many tokens to replace, and in how many spans, (b,) each, for texts of these lengths."""
@@ -83,61 +91,65 @@ class Spans(Seq2Seq):
             spans, np.minimum(hidden, lengths - hidden + 1)
         )  # at least one token between any two spans
 
-    def choose(self, lengths: Array, draws: Draws, index: Array) -> tuple[Array, Array, Array]:
+    def choose(self, lengths: Array, draws: EpochRandom, index: Array) -> tuple[Array, Array, Array]:
         """Draw spans; return their starts inside the text and their lengths (s,), and the spans per text (b,).
 
         The replaced tokens are divided at random among the spans, and the others among the gaps before, between, and after.
         """
         hidden, counts = self.amounts(lengths)
         gaps = lengths - hidden + 1
-        cut = pick(hidden - 1, counts - 1, draws, "cuts of spans", index)
-        gap = pick(gaps, counts, draws, "places of spans", index)
-        number = np.flatnonzero(gap) - np.repeat(starts_of(gaps), counts)  # visible tokens before each span
+        cut = segment_sample(hidden - 1, counts - 1, draws, "cuts of spans", index)
+        gap = segment_sample(gaps, counts, draws, "places of spans", index)
+        number = np.flatnonzero(gap) - np.repeat(segment_starts(gaps), counts)  # visible tokens before each span
         # A span ends at each cut, and the last span with the last replaced token.
         ends = np.empty(int(counts.sum()), dtype=np.int64)
         last = np.zeros(len(ends), dtype=bool)
         last[np.cumsum(counts) - 1] = True
         ends[last] = hidden
-        ends[~last] = places(hidden - 1)[cut] + 1
+        ends[~last] = segment_positions(hidden - 1)[cut] + 1
         first = np.concatenate([[0], ends[:-1]])
-        first[starts_of(counts)] = 0
+        first[segment_starts(counts)] = 0
         return number + first, ends - first, counts
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
         """Return the packing limits of both sides; rounding can move a few tokens of each sequence between them."""
         sequences = min(packing.sequences, packing.tokens)
         shrinks = self.rate * (1 - 1 / self.mean)
-        read = min(packing.tokens, (1 - shrinks) * packing.tokens + (2 + AROUND) * sequences)
-        written = self.rate * (1 + 1 / self.mean) * packing.tokens + (4 + AROUND) * sequences
+        read = min(packing.tokens, (1 - shrinks) * packing.tokens + (2 + MAX_TEMPLATE_TOKENS) * sequences)
+        written = self.rate * (1 + 1 / self.mean) * packing.tokens + (4 + MAX_TEMPLATE_TOKENS) * sequences
         hidden, count = self.amounts(np.array([packing.length]))
-        longest = min(packing.length, int(hidden[0] + count[0]) + 1 + AROUND)
-        return shapes(packing, (read, packing.length), (written, longest))
+        longest = min(packing.length, int(hidden[0] + count[0]) + 1 + MAX_TEMPLATE_TOKENS)
+        return side_packings(packing, (read, packing.length), (written, longest))
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: every token of the target side."""
         return {self.name: self.sides(packing)[1].tokens}
 
 
-def take_out(texts: Texts, starts: Array, lengths: Array, counts: Array, sentinel: Array) -> tuple[Texts, Texts]:
+def replace_by_sentinels(
+    texts: FlatTexts, starts: Array, lengths: Array, counts: Array, sentinel: Array
+) -> tuple[FlatTexts, FlatTexts]:
     """Return texts with a sentinel in place of each span, and the spans, each after its sentinel, with a final sentinel."""
-    owner, number = owners(counts), places(counts)
-    begins = starts_of(texts.lengths)[owner] + starts
-    hidden = spans_to_indices(begins, lengths)
+    owner, number = segment_ids(counts), segment_positions(counts)
+    begins = segment_starts(texts.lengths)[owner] + starts
+    hidden = span_indices(begins, lengths)
     kept = np.ones(len(texts.ids), dtype=bool)
     kept[hidden] = False
     kept[begins] = True
     left = texts.ids.copy()
     left[begins] = sentinel[number]
     shrunk = np.bincount(owner, weights=lengths - 1, minlength=len(texts.lengths)).astype(np.int64)
-    source = Texts(left[kept], texts.lengths - shrunk)
+    source = FlatTexts(left[kept], texts.lengths - shrunk)
 
     sizes = np.bincount(owner, weights=lengths + 1, minlength=len(texts.lengths)).astype(np.int64) + 1
     ids = np.empty(int(sizes.sum()), dtype=np.int64)
-    at = starts_of(sizes)[owner] + running(lengths + 1, counts) - (lengths + 1)  # where each span's sentinel goes
+    at = (
+        segment_starts(sizes)[owner] + segment_cumsum(lengths + 1, counts) - (lengths + 1)
+    )  # where each span's sentinel goes
     ids[at] = sentinel[number]
-    ids[spans_to_indices(at + 1, lengths)] = texts.ids[hidden]
+    ids[span_indices(at + 1, lengths)] = texts.ids[hidden]
     ids[np.cumsum(sizes) - 1] = sentinel[counts]
-    return source, Texts(ids, sizes)
+    return source, FlatTexts(ids, sizes)
 
 
 def count_sentinels(tokenizer: Tokenizer) -> int:

@@ -12,21 +12,21 @@ import numpy as np
 from pretune.objectives.objective import Data, LearnsFromRows
 from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.source_target import (
-    PairEpoch,
     Seq2Seq,
-    check_fits,
+    SourceTargetEpoch,
+    check_fraction,
     check_languages,
-    check_share,
-    in_language,
-    shift,
-    writing_template,
+    report_dropped_pairs,
+    shift_targets,
+    with_language,
+    with_target_side,
 )
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.files import Errors
-from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.parallel import read_pairs
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.examples.parallel import read_parallel
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_lengths
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -51,28 +51,30 @@ class Translate(Seq2Seq, LearnsFromRows):
     name: ClassVar[str] = "translate"
 
     def __post_init__(self) -> None:
-        check_share(self.name, "smoothing", self.smoothing)
+        check_fraction(self.name, "smoothing", self.smoothing)
         check_languages(self.name, self.languages)
 
-    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled:
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows:
         """Read pairs from a table, or from two files with aligned lines."""
         # The name of a column may have been parsed as a number.
-        return read_pairs(files, {"text": str(self.text), "pair": str(self.pair)}, errors)
+        return read_parallel(files, {"text": str(self.text), "pair": str(self.pair)}, errors)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Make a source and a target sequence of each row (two of each with `both`), dropping long and empty rows."""
-        if not isinstance(data.rows, Labeled) or data.rows.pairs is None:
+        if not isinstance(data.rows, LabeledRows) or data.rows.pairs is None:
             raise PretuneError(
                 "translate learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
             )
         templates = self.templates(data.template)
-        around = np.array([templates[0].overhead(pair=False), templates[1].overhead(pair=False) - 1])
+        around = np.array(
+            [templates[0].num_special_tokens(pair=False), templates[1].num_special_tokens(pair=False) - 1]
+        )
         rows = data.token_rows
         starts, lengths = rows.starts, rows.lengths
         if self.both:
             starts, lengths = (np.concatenate([x, x[:, ::-1]]) for x in (starts, lengths))
         fits = ((lengths + around <= packing.length) & (lengths > 0)).all(1)
-        check_fits(data.rows, fits, packing, draws)
+        report_dropped_pairs(data.rows, fits, packing, draws)
         # Where the texts are exchanged, their languages are too.
         backward = np.flatnonzero(fits) >= len(rows.starts)
         starts, lengths = starts[fits], lengths[fits]
@@ -80,30 +82,30 @@ class Translate(Seq2Seq, LearnsFromRows):
             Arrangement(rows, data.tokenizer, template, starts[:, [side]], lengths[:, [side]], {"backward": backward})
             for side, template in enumerate(templates)
         )
-        return PairEpoch(source, target, plan_lengths((lengths + around).max(1), packing, draws))
+        return SourceTargetEpoch(source, target, plan_lengths((lengths + around).max(1), packing, draws))
 
     def templates(self, template: Template) -> tuple[Template, Template]:
         """Return the templates of the source and of the target."""
-        template = writing_template(template)
+        template = with_target_side(template)
         target = template.target
         if not self.languages:
             return Template(template.single, ()), Template(target, ())
         first, second = self.languages.split("-")
         if "language" not in target:
             target = ("language", *target[1:])
-        return Template(in_language(template.single, first), ()), Template(in_language(target, second), ())
+        return Template(with_language(template.single, first), ()), Template(with_language(target, second), ())
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set up teacher forcing; where the direction is reversed, exchange the language tokens."""
         assert sequences.second is not None
         if self.languages:
             pair = [tokenizer.role(f"language {name}") for name in self.languages.split("-")]
             for side in (sequences, sequences.second):
                 reversed_ = side.labels["backward"][side.owner]
-                side.ids[reversed_] = swap(side.ids[reversed_], *pair)
-        return shift(self.name, sequences)
+                side.ids[reversed_] = exchange_ids(side.ids[reversed_], *pair)
+        return shift_targets(self.name, sequences)
 
 
-def swap(ids: Array, one: int, other: int) -> Array:
+def exchange_ids(ids: Array, one: int, other: int) -> Array:
     """Replace every `one` by `other`, and every `other` by `one`."""
     return np.where(ids == one, other, np.where(ids == other, one, ids))

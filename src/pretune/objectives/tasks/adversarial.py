@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import States
-from pretune.nn.attention.packed_layout import side_of
+from pretune.backbones.backbone import BackboneOutput
+from pretune.nn.attention.packed_layout import token_layout
 from pretune.objectives.objective import Loss
 from pretune.objectives.task import Task
 from pretune.objectives.wrappers import WrappedBackbone, WrappedTask
@@ -27,19 +27,19 @@ class PerturbedBackbone(WrappedBackbone):
         self.backbone = backbone.backbone if isinstance(backbone, WrappedBackbone) else backbone
         self.shift = shift
 
-    def __call__(self, *packed: Packed, **options: Any) -> States:
+    def __call__(self, *packed: Packed, **options: Any) -> BackboneOutput:
         """Return the states for the perturbed embeddings."""
         embed: Any = self.backbone.embed
         handle = embed.register_forward_hook(lambda module, inputs, out: out + self.shift.to(out.dtype))
         try:
-            states: States = self.backbone(*packed, **options)
+            states: BackboneOutput = self.backbone(*packed, **options)
         finally:
             handle.remove()
         return states
 
 
 @dataclass(frozen=True)
-class Adversarial(WrappedTask):
+class AdversarialTask(WrappedTask):
     """A task whose loss is the mean over `steps` perturbations of the embeddings, found by gradient ascent.
 
     Each step moves the perturbation by `rate` along the gradient, starting from a random one of norm `start`; its norm never
@@ -55,7 +55,7 @@ class Adversarial(WrappedTask):
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the mean loss of the task over all perturbations."""
         packed = batch.packed[-1]
-        owner = side_of(packed).sequence.long()
+        owner = token_layout(packed).sequence.long()
         sequences = packed.offsets.shape[0] - 1
 
         def norms(x: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.metrics.additive import Parts
-from pretune.metrics.per_example import Judged, judge_answers
-from pretune.metrics.question_answering import choose_threshold, question_parts
-from pretune.nn.attention.packed_layout import side_of
+from pretune.metrics.additive import AdditiveMetrics
+from pretune.metrics.per_example import JudgedAnswer, judge_answers
+from pretune.metrics.question_answering import choose_threshold, question_metrics
+from pretune.nn.attention.packed_layout import token_layout
 from pretune.nn.output_heads import TokenHead
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
@@ -23,9 +23,9 @@ from pretune.objectives.task import Answer, Task
 from pretune.packed import Batch, Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt, Row
-from pretune.text.examples.questions import NO_TOKENS, Questions, Span, question_rows, read_questions
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import Row, TableChunk
+from pretune.text.examples.questions import NO_TOKENS, AnswerSpan, Questions, question_rows, read_questions
 from pretune.text.packing.sequences import Arrangement, Sequences
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 Candidate = tuple[float, int, int]  # score, and first and last character of the span in the passage
 NBEST = 20  # spans over which probabilities are normalized
-NOTHING = 1e4  # the margin of no answer if there is no span at all
+NO_ANSWER_MARGIN = 1e4  # the margin of no answer if there is no span at all
 
 
 @register_task
 @dataclass(frozen=True)
-class Answers(Task):
+class AnswerTask(Task):
     """Extractive question answering.
 
     No answer is given if it scores higher than the best span by more than `threshold`; None: never. Passages are read in
@@ -58,7 +58,7 @@ class Answers(Task):
 
     name: ClassVar[str] = "answer"
     each: ClassVar[Literal["sequence", "token", "text"]] = "token"
-    decides: ClassVar[str] = "f1"
+    primary_metric: ClassVar[str] = "f1"
     combinable: ClassVar[bool] = True
     # Passages are read in windows of 384 tokens (Devlin et al., 2019).
     settings: ClassVar[Mapping[str, Any]] = {"batch": {"sequences": 32, "length": 384}}
@@ -77,7 +77,7 @@ class Answers(Task):
         """Yield the questions of a file with their line numbers."""
         return question_rows(file)
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Questions:
+    def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Questions:
         """Return questions with their passages."""
         return read_questions(file, columns, answers=answered, drop_bad=self.drop_bad)
 
@@ -92,14 +92,14 @@ class Answers(Task):
             return replace(self, threshold=0.0)
         return self
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per window of a passage, after its question."""
         if not isinstance(data.rows, Questions):
             raise PretuneError(
                 "answer needs questions; give it a .json file in SQuAD's format, or .jsonl with questions and passages"
             )
         tokens, template = data.tokens, data.template
-        room = length - template.overhead(pair=True)
+        room = length - template.num_special_tokens(pair=True)
         asked = tokens.rows.lengths[:, 0].clip(max=min(self.asked, room // 2))
         rooms = room - asked
         if room < 2:
@@ -115,7 +115,7 @@ class Answers(Task):
         labels = {"example": example}
         if data.rows.answers is not None:
             first, last = tokens.spans(data.rows.answers)[example].T
-            passage, none = landmarks(spans, template)
+            passage, none = passage_and_no_answer_positions(spans, template)
             inside = (first >= skipped) & (last < skipped + spans[:, 1])
             unseen = np.where(first == NO_TOKENS, -1, none)  # the target of a window without the answer is no answer
             labels |= {"first": np.where(inside, passage + first - skipped, unseen)}
@@ -131,9 +131,9 @@ class Answers(Task):
             tokens={"begin": tokens.begins, "end": tokens.ends},
         )
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the first and last token of the answer as the target of a window, or twice the token that means no answer."""
-        sequences.columns["global"] = asking(sequences)
+        sequences.columns["global"] = before_first_separator(sequences)
         if "first" in sequences.labels:
             which = np.flatnonzero(sequences.labels["first"] >= 0)
             both = np.stack([sequences.labels["first"], sequences.labels["last"]], 1)[which]
@@ -153,7 +153,7 @@ class Answers(Task):
         """Return the mean of the cross-entropies of the first and the last token over all tokens of a window."""
         targets = batch.targets[self.name]
         logits = self.outputs(head, backbone, batch).float()
-        highest, total = over_sequences(logits, batch.packed[-1])
+        highest, total = segment_logsumexp(logits, batch.packed[-1])
         wanted = torch.stack([logits[targets.at[:, side], side] for side in (0, 1)], 1)
         losses = (total[targets.target] - wanted).mean(1)
         right = (wanted >= highest[targets.target]).all(1).float()
@@ -162,7 +162,7 @@ class Answers(Task):
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Questions) -> list[Answer]:
         """Return the best span over all windows of a passage and its probability; the text is empty for no answer."""
-        passage, none = landmarks(laid.spans, laid.template)
+        passage, none = passage_and_no_answer_positions(laid.spans, laid.template)
         bounds = np.searchsorted(laid.labels["example"], np.arange(len(examples) + 1))
         found = []
         for example, (begin, end) in enumerate(pairwise(bounds)):
@@ -201,7 +201,7 @@ class Answers(Task):
 
     def _answer(self, ranked: list[Candidate], none: float, passage: str) -> Answer:
         """Return the answer, given the best spans and the score of no answer."""
-        margin = none - ranked[0][0] if ranked else NOTHING
+        margin = none - ranked[0][0] if ranked else NO_ANSWER_MARGIN
         scores = np.array([score for score, _, _ in ranked] + ([] if self.threshold is None and ranked else [none]))
         shares = np.exp(scores - scores.max())
         shares /= shares.sum()
@@ -213,11 +213,11 @@ class Answers(Task):
         nothing = {"answer": "", "start": None, "end": None, "score": none, "probability": float(shares[-1])}
         return {**(nothing if silent else listed[0]), "no_answer": margin, "candidates": listed[: self.best]}
 
-    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts:
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return exact match and F1."""
-        return question_parts(answers, examples, self)
+        return question_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return the F1 of the words of each answer."""
         return judge_answers(answers, examples, self)
 
@@ -225,7 +225,7 @@ class Answers(Task):
         """Return the threshold with the highest F1, if some questions have no answer."""
         return choose_threshold(answers, examples, self)
 
-    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
+    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
         """Return no answer to every question, if some questions have none."""
         return None if all(learned.answers) else ("no answer", [{"answer": ""}] * len(judged))
 
@@ -236,20 +236,20 @@ class Answers(Task):
             "I am happy that the party is at your house today.",
             "at your house",
         )
-        return Questions(Path("example"), {}, [question], [passage], [[Span(answer, passage.find(answer))]])
+        return Questions(Path("example"), {}, [question], [passage], [[AnswerSpan(answer, passage.find(answer))]])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
         """Return the text of each answer."""
         return "; ".join(spell(first, last) for first, last in at)
 
 
-def asking(sequences: Sequences) -> Array:
+def before_first_separator(sequences: Sequences) -> Array:
     """Return which tokens stand before the first separator, (n,): those of the question attend globally (Longformer)."""
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
     return np.asarray(separators[1:] == np.repeat(separators[sequences.offsets[:-1]], sequences.lengths))
 
 
-def landmarks(spans: Array, template: Template) -> tuple[Array, Array]:
+def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[Array, Array]:
     """Return where the passage begins in each sequence, (m,), and the token that means no answer, (m,).
 
     `spans` (m, 2) are the lengths of question and passage. The token is the start token, or in families without one the last
@@ -285,9 +285,9 @@ def best_spans(logits: Array, places: tuple[Array, Array], passage: str, longest
     return found
 
 
-def over_sequences(logits: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
+def segment_logsumexp(logits: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
     """Return the maximum and the log-sum-exp of logits (n, k) over each sequence, (sequences, k) each."""
-    owner = side_of(packed).sequence.long()
+    owner = token_layout(packed).sequence.long()
     shape = packed.offsets.shape[0] - 1, logits.shape[1]
     lowest = torch.finfo(logits.dtype).min
     index = owner[:, None].expand_as(logits)

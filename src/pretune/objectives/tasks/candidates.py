@@ -14,9 +14,9 @@ from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooli
 from pretune.packed import Batch, Targets
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.multiple_choice import Candidates, Grouped
-from pretune.text.packing.sequences import Arrangement, Sequences, with_global_starts
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
+from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -32,19 +32,19 @@ class CandidateTask(Task):
     most: int  # candidates of a group
 
     combinable: ClassVar[bool] = True
-    demonstrated: ClassVar[int] = 2
+    demonstration_sequences: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per candidate; the longer text of a sequence that is too long is truncated."""
         check_pooling(self.name, self.pooling, data.template)
         return arrange_candidates(self.name, data, length)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set one target per group: its right candidates."""
-        sequences = with_global_starts(sequences)
+        sequences = add_global_starts(sequences)
         return self.set_targets(sequences, "right")
 
     def set_targets(self, sequences: Sequences, label: str) -> Sequences:
@@ -71,7 +71,7 @@ class CandidateTask(Task):
                 "probability": float(shares.max()),
                 "candidates": list_candidates(group, shares),
             }
-            for group, shares in zip(examples.groups, split_groups(outputs, examples), strict=True)
+            for group, shares in zip(examples.groups, candidate_probabilities(outputs, examples), strict=True)
         ]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
@@ -93,7 +93,7 @@ def arrange_candidates(name: str, data: Data, length: int) -> Arrangement:
     The candidates of an example are a group, and label `right` is each one's share in the right answer.
     """
     examples = data.rows
-    if not isinstance(examples, Grouped):
+    if not isinstance(examples, ChoiceExamples):
         raise PretuneError(f"{name} needs rows with candidates; give it a .jsonl or .parquet file that has them")
     labels = {"example": examples.owner, "group": examples.owner}
     labels |= {"right": examples.right} if examples.answered else {}
@@ -129,13 +129,13 @@ def group_loss(name: str, scores: Tensor, targets: Targets) -> Loss:
     return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)
 
 
-def split_groups(outputs: Sequence[Array], examples: Grouped) -> list[Array]:
+def candidate_probabilities(outputs: Sequence[Array], examples: ChoiceExamples) -> list[Array]:
     """Return the probabilities of the candidates of each example, given the scores of all sequences."""
     scores = np.array(outputs, dtype=np.float64)
     return [softmax(part) for part in np.split(scores, np.cumsum(examples.sizes)[:-1])]
 
 
-def list_candidates(group: Candidates, shares: Array) -> list[Answer]:
+def list_candidates(group: ChoiceExample, shares: Array) -> list[Answer]:
     """Return all candidates of an example in order, each with its probability."""
     return [{"answer": name, "probability": float(share)} for name, share in zip(group.names, shares, strict=True)]
 

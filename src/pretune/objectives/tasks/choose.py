@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from torch import nn
 
-from pretune.metrics.additive import Parts
+from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
-from pretune.metrics.multiple_choice import choice_parts
-from pretune.metrics.per_example import Judged, judge_choices
+from pretune.metrics.multiple_choice import choice_metrics
+from pretune.metrics.per_example import JudgedAnswer, judge_choices
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, combine_candidates
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling
 from pretune.runtime.arrays import Array
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt
-from pretune.text.examples.multiple_choice import Candidates, Grouped, read_choices
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import TableChunk
+from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples, read_choices
 from pretune.text.packing.sequences import Arrangement, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -43,19 +43,21 @@ class Choose(CandidateTask):
     most: int = fitted(0)  # choices of an example
 
     name: ClassVar[str] = "choose"
-    decides: ClassVar[str] = "accuracy"
+    primary_metric: ClassVar[str] = "accuracy"
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Grouped:
+    def read(
+        self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
+    ) -> ChoiceExamples:
         """Return rows with choices."""
         return read_choices(file, columns, labels=answered)
 
-    def fit(self, examples: Grouped) -> Self:
+    def fit(self, examples: ChoiceExamples) -> Self:
         """Return the task with the largest number of choices set."""
         return replace(self, most=int(examples.sizes.max()))
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set one target per example: its right choice."""
-        sequences.columns["global"] = in_choice(sequences)
+        sequences.columns["global"] = choice_tokens(sequences)
         return self.set_targets(sequences, "right")
 
     def head(self, backbone: Backbone) -> nn.Module:
@@ -63,7 +65,7 @@ class Choose(CandidateTask):
         pooler, output = backbone.choice_pooler, backbone.choice_output
         return ClassifyHead(backbone, 1, self.pooling, self.dropout, pooler=pooler, output=output)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Grouped) -> list[Answer]:
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: ChoiceExamples) -> list[Answer]:
         """Return the most probable choice of each example, its index from 0, and the probabilities of all."""
         found = super().answers(outputs, laid, examples)
         best = [int(np.argmax([one["probability"] for one in answer["candidates"]])) for answer in found]
@@ -74,26 +76,28 @@ class Choose(CandidateTask):
         best, combined = combine_candidates(answers)
         return {"choice": best, **combined}
 
-    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts:
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return the accuracy."""
-        return choice_parts(answers, examples, self)
+        return choice_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return whether each choice is right."""
         return judge_choices(answers, examples, self)
 
-    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
+    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the index that is most often right."""
         usual = most_frequent(str(group.right[0]) for group in learned.groups)
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]
 
-    def demonstration(self) -> Grouped:
+    def demonstration(self) -> ChoiceExamples:
         """Return a question of cause and effect with two choices."""
         choices = ("The sink was full.", "Water flowed.")
-        return Grouped(Path("example"), {}, [Candidates(choices, ("He opened the tap.",) * 2, choices, (1,))], [1])
+        return ChoiceExamples(
+            Path("example"), {}, [ChoiceExample(choices, ("He opened the tap.",) * 2, choices, (1,))], [1]
+        )
 
 
-def in_choice(sequences: Sequences) -> Array:
+def choice_tokens(sequences: Sequences) -> Array:
     """Return which tokens attend globally (Longformer), (n,) booleans.
 
     They are those after the two separators between a text and its choice, as in `transformers`; in a sequence of one text, the

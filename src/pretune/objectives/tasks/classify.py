@@ -16,23 +16,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.metrics.classification import most_frequent, score_classes
-from pretune.metrics.per_example import Judged, judge_classes
-from pretune.nn.attention.packed_layout import rearrange, reverse
+from pretune.metrics.classification import class_metrics, most_frequent
+from pretune.metrics.per_example import JudgedAnswer, judge_classes
+from pretune.nn.attention.packed_layout import permute_rows, reverse_index
 from pretune.nn.batch_norm import BatchNorm
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear, OutputLinear
-from pretune.nn.pooling import AttentivePool, pool
+from pretune.nn.pooling import AttentionPooling, pool
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.arrays import Array
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.runtime.progress import say
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt, Labeled, one_label, read_labeled, some_labels, split_labels
-from pretune.text.packing.sequences import Arrangement, Sequences, with_global_starts
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.progress import log_info
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows, TableChunk, parse_label, parse_labels, read_labeled, split_labels
+from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 Pooling = Literal["start", "mean", "max", "last", "before_last", "attentive", "concat", "rising", "pair"]
-WIDER = {"concat": 3, "pair": 4}  # poolings that concatenate several vectors, which no published pooler takes
+POOLED_VECTORS = {"concat": 3, "pair": 4}  # poolings that concatenate several vectors, which no published pooler takes
 
 
 class ClassifyHead(nn.Module):
@@ -67,27 +67,27 @@ class ClassifyHead(nn.Module):
         super().__init__()
         self.pooling, self.problem = pooling, problem
         self.backward = bool(getattr(backbone, "backward", False))  # its last state is that of the first token
-        self.attention = AttentivePool(backbone.width) if pooling == "attentive" else None
+        self.attention = AttentionPooling(backbone.width) if pooling == "attentive" else None
         self.dropout = Dropout(dropout)
-        wide = pooling in WIDER
+        wide = pooling in POOLED_VECTORS
         self.pooler = nn.Identity() if wide else (pooler or backbone.pooler)()
-        width = WIDER.get(pooling, 1) * backbone.width
-        self.hidden = Hidden(width, hidden, dropout) if hidden else None
+        width = POOLED_VECTORS.get(pooling, 1) * backbone.width
+        self.hidden = HiddenLayer(width, hidden, dropout) if hidden else None
         plain = wide or hidden  # published output layers have another input width
         self.output = OutputLinear(hidden or width, classes) if plain else (output or backbone.classifier)(classes)
 
     def forward(self, states: Tensor, packed: Packed, real: Tensor | None = None) -> Tensor:
         """Return logits (sequences, classes) for states (n, width); `real` marks the sequences that are not filler, if known."""
         if self.backward:
-            turn = reverse(packed)
-            states = rearrange(states, turn)
+            turn = reverse_index(packed)
+            states = permute_rows(states, turn)
         one = pool(states, packed, self.pooling) if self.attention is None else self.attention(states, packed)
         pooled: Tensor = self.pooler(one)
         logits: Tensor = self.output(self.dropout(pooled) if self.hidden is None else self.hidden(pooled, real))
         return logits
 
 
-class Hidden(nn.Module):
+class HiddenLayer(nn.Module):
     """ULMFiT's hidden layer between the pooled text and the classes.
 
     Batch norm comes first: the states of a recurrent network, pooled over a long text, are nearly the same for all texts, and
@@ -112,7 +112,7 @@ class LabelTask(Task):
     combinable: ClassVar[bool] = True
 
     @property
-    def decides(self) -> str:
+    def primary_metric(self) -> str:
         """Return the metric by which models are compared."""
         return "accuracy"
 
@@ -121,23 +121,23 @@ class LabelTask(Task):
         """Return whether an example has exactly one label."""
         return not self.multi
 
-    def encode_labels(self, rows: Labeled) -> Array:
+    def encode_labels(self, rows: LabeledRows) -> Array:
         """Return the class of each row, (m,); a label that the task was not trained on is refused."""
         assert rows.labels is not None
         number = self._check([(label,) for label in rows.labels], rows)
         return np.array([number[label] for label in rows.labels], dtype=np.int64)
 
-    def _check(self, labels: Sequence[Sequence[str]], rows: Labeled) -> dict[str, int]:
+    def _check(self, labels: Sequence[Sequence[str]], rows: LabeledRows) -> dict[str, int]:
         """Return the number of each label; refuse a row with another one."""
         number = {label: i for i, label in enumerate(self.labels)}
         for row, some in enumerate(labels):
             for label in some:
                 if label not in number:
-                    known = nearest(label, number)
+                    known = suggest(label, number)
                     raise PretuneError(f"{rows.place(row)}: label {label!r} was not in training; {known}")
         return number
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the most probable label of each example, and the probabilities of all."""
         logits = np.stack(outputs).astype(np.float64)
         rows = np.exp(logits - logits.max(-1, keepdims=True))
@@ -154,21 +154,21 @@ class LabelTask(Task):
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
         """Return accuracy, Matthews correlation and F1."""
-        return score_classes(answers, examples, self)
+        return class_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return whether each label is right; with several labels, their F1."""
         return judge_classes(answers, examples, self)
 
-    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
+    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the most frequent label."""
         usual = most_frequent(learned.labels)
         return repr(usual), [{"label": usual}] * len(judged)
 
-    def demonstration(self) -> Labeled:
+    def demonstration(self) -> LabeledRows:
         """Return two movie reviews with a sentiment."""
         labels = ["positive", "negative"]
-        return Labeled(Path("example"), {}, ["a delightful film", "two hours I want back"], None, labels)
+        return LabeledRows(Path("example"), {}, ["a delightful film", "two hours I want back"], None, labels)
 
 
 @register_task
@@ -201,27 +201,27 @@ class Classify(LabelTask):
             raise PretuneError(f"classify: unknown weights={self.weights}; choose none or balanced")
 
     @property
-    def decides(self) -> str:
+    def primary_metric(self) -> str:
         """Return the metric by which models are compared."""
         return "micro_f1" if self.multi else "accuracy"
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and one or more labels."""
-        read = some_labels if self.multi else one_label
+        read = parse_labels if self.multi else parse_label
         rows = read_labeled(file, columns, labels=answered, label=read, drop_bad=self.drop_bad)
         if self.multi and rows.labels is not None:
             rows.labels = split_labels(rows.labels, self.labels)
         return rows
 
-    def check_labels(self, examples: Labeled) -> None:
+    def check_labels(self, examples: LabeledRows) -> None:
         """Refuse rows with labels that the task was not trained on."""
         self.encode_labels(examples)
 
-    def fit(self, examples: Labeled) -> Self:
+    def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the labels of the rows, and the weight of each."""
         assert examples.labels is not None
         known = [label for labels in examples.labels for label in labels] if self.multi else examples.labels
-        labels = find_labels(examples.file, known, least=1 if self.multi else 2)
+        labels = sorted_labels(examples.file, known, least=1 if self.multi else 2)
         balance: tuple[float, ...] = ()
         if self.weights == "balanced":
             counts = Counter(known)
@@ -233,14 +233,14 @@ class Classify(LabelTask):
             )
         return replace(self, labels=tuple(labels), balance=balance)
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per row; long ones are truncated."""
-        rows = need_rows(self.name, data)
+        rows = require_labeled(self.name, data)
         check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {"classify": self.encode_labels(rows)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
-    def encode_labels(self, rows: Labeled) -> Array:
+    def encode_labels(self, rows: LabeledRows) -> Array:
         """Return the class of each row, (m,), or with `multi` which classes it has, (m, classes)."""
         if not self.multi:
             return super().encode_labels(rows)
@@ -251,9 +251,9 @@ class Classify(LabelTask):
             found[row, [number[label] for label in labels]] = 1.0
         return found
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the label as the target of each sequence; with `multi`, the weight of each label that it has."""
-        sequences = with_global_starts(sequences)
+        sequences = add_global_starts(sequences)
         if "classify" in sequences.labels:
             target = sequences.labels["classify"]
             balance = np.array(self.balance, dtype=np.float32)
@@ -270,11 +270,11 @@ class Classify(LabelTask):
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """Return logits, (sequences, classes)."""
-        real = real_rows(batch, self.name) if self.hidden else None
+        real = sequences_with_targets(batch, self.name) if self.hidden else None
         out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1], real)
         return out
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the most probable label, or all that reach the threshold, and the probabilities of all."""
         if not self.multi:
             return super().answers(outputs, laid, examples)
@@ -293,17 +293,17 @@ class Classify(LabelTask):
         targets = batch.targets[self.name]
         logits = self.outputs(head, backbone, batch)[targets.at]
         if self.multi:
-            return several_loss(self.name, logits, targets)
+            return multi_label_loss(self.name, logits, targets)
         return classification_loss(self.name, logits, targets)
 
-    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
+    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the most frequent label, or the most frequent set of labels."""
         if not self.multi:
-            return super().constant_answers(learned, judged)
+            return super().majority_answers(learned, judged)
         several = most_frequent(tuple(sorted(labels)) for labels in learned.labels)
         return repr(", ".join(several)), [{"labels": list(several)}] * len(judged)
 
-    def demonstration(self) -> Labeled:
+    def demonstration(self) -> LabeledRows:
         """Return two movie reviews with a sentiment."""
         rows = super().demonstration()
         if self.multi:
@@ -311,7 +311,7 @@ class Classify(LabelTask):
         return rows
 
 
-def real_rows(batch: Batch, name: str) -> Tensor | None:
+def sequences_with_targets(batch: Batch, name: str) -> Tensor | None:
     """Return which sequences have targets of a loss term, (sequences,); None if the batch has no such targets."""
     targets, offsets = batch.targets.get(name), batch.packed[-1].offsets
     if targets is None:
@@ -320,7 +320,7 @@ def real_rows(batch: Batch, name: str) -> Tensor | None:
     return counts.index_add(0, targets.at, targets.weight) > 0
 
 
-def several_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
+def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
     """Return the binary cross-entropy, averaged over classes; a target is the weight of a label, 0 if it is absent."""
     logits, there = logits.float(), targets.target
     losses = there * F.softplus(-logits) + (there == 0) * F.softplus(logits)
@@ -332,7 +332,7 @@ def several_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
 def check_pooling(name: str, pooling: str, template: Template | None = None) -> None:
     """Refuse an unknown pooling, or one that needs segments if the model's template has none."""
     if pooling not in get_args(Pooling):
-        raise PretuneError(f"{name}: unknown pooling {pooling!r}; {nearest(str(pooling), get_args(Pooling))}")
+        raise PretuneError(f"{name}: unknown pooling {pooling!r}; {suggest(str(pooling), get_args(Pooling))}")
     if pooling == "pair" and template is not None and not template.segments:
         raise PretuneError(
             f"{name}: pooling=pair tells two texts apart by segments, which this model does not have; choose another pooling"
@@ -349,14 +349,14 @@ def class_answer(probabilities: Array, labels: Sequence[str]) -> Answer:
     }
 
 
-def need_rows(name: str, data: Data) -> Labeled:
+def require_labeled(name: str, data: Data) -> LabeledRows:
     """Return the rows of a task on texts or pairs of texts; other data is refused."""
-    if not isinstance(data.rows, Labeled):
+    if not isinstance(data.rows, LabeledRows):
         raise PretuneError(f"{name} learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
     return data.rows
 
 
-def find_labels(file: Path, labels: Iterable[str], least: int = 2) -> list[str]:
+def sorted_labels(file: Path, labels: Iterable[str], least: int = 2) -> list[str]:
     """Return the classes, sorted, numbers by value; fewer than `least` are refused."""
     found = Counter(labels)
     if not found:
@@ -369,7 +369,9 @@ def find_labels(file: Path, labels: Iterable[str], least: int = 2) -> list[str]:
     for label in found:
         twin = folded.setdefault(label.casefold().strip(), label)
         if twin != label:
-            say(f"{file}: labels {twin!r} and {label!r} differ only in case or spaces; are they meant to be the same?")
+            log_info(
+                f"{file}: labels {twin!r} and {label!r} differ only in case or spaces; are they meant to be the same?"
+            )
     try:
         return sorted(found, key=float)
     except ValueError:

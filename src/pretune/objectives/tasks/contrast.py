@@ -16,21 +16,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.metrics.per_example import Judged, judge_similarities
-from pretune.metrics.regression import score_similarities
-from pretune.nn.text_embedding import PROMPT, TextEmbedding, TextEmbeddingHead
+from pretune.metrics.per_example import JudgedAnswer, judge_similarities
+from pretune.metrics.regression import similarity_metrics
+from pretune.nn.text_embedding import PROMPT_COLUMN, TextEmbedding, TextEmbeddingHead
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.objectives.tasks.candidates import group_targets
-from pretune.objectives.tasks.classify import need_rows
-from pretune.objectives.tasks.rank import need_pairs
+from pretune.objectives.tasks.classify import require_labeled
+from pretune.objectives.tasks.rank import require_pairs
 from pretune.packed import Batch, Targets
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt, Labeled, number, read_labeled
+from pretune.runtime.progress import log_info
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows, TableChunk, parse_number, read_labeled
 from pretune.text.packing.sequences import Arrangement, Packing, Sequences
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.template import Template
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 ROLES = {"score": ("score", "similarity", "label", "is_duplicate")}
-FAR = -1e4  # the similarity of excluded pairs; finite, so that an empty batch has a finite loss
+EXCLUDED_SIMILARITY = -1e4  # the similarity of excluded pairs; finite, so that an empty batch has a finite loss
 MEAN = TextEmbedding()
 BLOCK = 1024  # texts among which the pair of a text is ranked
 
@@ -68,7 +68,7 @@ class Contrast(Task):
     embedding: TextEmbedding = fitted(MEAN)  # noqa: RUF009 (immutable)
 
     name: ClassVar[str] = "contrast"
-    demonstrated: ClassVar[int] = 4
+    demonstration_sequences: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         _ = self.described  # refuses unknown poolings
@@ -79,25 +79,25 @@ class Contrast(Task):
         return self.embedding.changed(self.vector, self.normalize)
 
     @property
-    def decides(self) -> str:
+    def primary_metric(self) -> str:
         """Return the metric by which models are compared."""
         return "spearman" if self.scored else "accuracy"
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return rows with two texts, and their scores if the file has some."""
         rows = read_labeled(file, columns, labels=False, roles=ROLES if answered else {"score": ()})
-        need_pairs(self.name, rows)
+        require_pairs(self.name, rows)
         scores, column = rows.more.pop("score", None), rows.columns.get("score")
         if answered and scores is not None:
             rows.labels = []
             for row, score in enumerate(scores):
                 try:
-                    rows.labels.append(number(score))
+                    rows.labels.append(parse_number(score))
                 except ValueError as error:
                     raise PretuneError(f"{rows.place(row)}: {error} in {column!r}") from error
         return rows
 
-    def fit(self, examples: Labeled) -> Self:
+    def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the range of the scores; scores from -1 to 1 are taken as cosines."""
         if examples.labels is None:
             if len(set(examples.pairs or ())) < 2:
@@ -110,13 +110,13 @@ class Contrast(Task):
             )
         if lowest >= -1 and highest <= 1:
             return replace(self, scored=True)
-        say(f"{examples.file}: scores from {lowest:g} to {highest:g} are mapped to cosines from 0 to 1")
+        log_info(f"{examples.file}: scores from {lowest:g} to {highest:g} are mapped to cosines from 0 to 1")
         return replace(self, scored=True, lowest=lowest, highest=highest)
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return two sequences per row, one after the other; long texts are truncated at the end."""
-        rows, prompt = need_rows(self.name, data), self.embedding.prompt
-        need_pairs(self.name, rows)
+        rows, prompt = require_labeled(self.name, data), self.embedding.prompt
+        require_pairs(self.name, rows)
         assert rows.pairs is not None
         if self.embedding.similarity != "cosine":
             raise PretuneError(
@@ -126,9 +126,11 @@ class Contrast(Task):
         tokens = data.token_rows
         if prompt:
             texts, pairs = ([prompt + text for text in column] for column in (rows.texts, rows.pairs))
-            tokens = data.once(PROMPT, lambda: TokenRows.make(replace(rows, texts=texts, pairs=pairs), data.tokenizer))
+            tokens = data.once(
+                PROMPT_COLUMN, lambda: TokenRows.make(replace(rows, texts=texts, pairs=pairs), data.tokenizer)
+            )
         lengths = tokens.lengths.reshape(-1, 1)
-        room = length - data.template.overhead(pair=False)
+        room = length - data.template.num_special_tokens(pair=False)
         example = np.repeat(np.arange(len(rows)), 2)
         both = np.array([rows.texts, rows.pairs], dtype=object).T.ravel()
         labels = {"example": example, "group": example, "text": np.unique(both, return_inverse=True)[1]}
@@ -136,16 +138,16 @@ class Contrast(Task):
             labels["score"] = np.repeat(np.array(rows.labels, dtype=np.float32), 2)
         before = prompt_tokens(prompt, data.tokenizer, data.template, length)
         if not self.embedding.include_prompt:
-            labels[PROMPT] = np.full(len(both), before)
+            labels[PROMPT_COLUMN] = np.full(len(both), before)
         cut = int((lengths > room).sum())
         starts, spans = tokens.starts.reshape(-1, 1), np.minimum(lengths, room)
         return Arrangement(tokens, data.tokenizer, data.template, starts, spans, labels, truncated=cut)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set one target per row, at both its texts: its score, or which texts they are."""
         labels = sequences.labels
-        if PROMPT in labels:
-            sequences = mark_prompts(sequences, labels[PROMPT])
+        if PROMPT_COLUMN in labels:
+            sequences = mark_prompts(sequences, labels[PROMPT_COLUMN])
         at, _ = group_targets(labels["group"], np.ones(len(sequences.lengths)), most=2)
         target = labels["text"][at]
         if self.scored and "score" in labels:
@@ -166,7 +168,7 @@ class Contrast(Task):
         vectors: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])
         return vectors
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the cosine of each pair, and the rank of the second text among those of about a thousand rows."""
         vectors = np.stack(outputs).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
@@ -189,20 +191,20 @@ class Contrast(Task):
         if self.scored:
             errors = (first * second).sum(-1) - targets.target
             return Loss(sums={self.name: (errors.square() * targets.weight).sum()})
-        return contrast_loss(self.name, first @ second.T / self.temperature, targets)
+        return in_batch_contrastive_loss(self.name, first @ second.T / self.temperature, targets)
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
         """Return correlations with the scores, or the accuracy and MRR of finding the pair of each text."""
-        return score_similarities(answers, examples, self)
+        return similarity_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return the error of each similarity in deviations, or the rank of each pair."""
         return judge_similarities(answers, examples, self)
 
-    def demonstration(self) -> Labeled:
+    def demonstration(self) -> LabeledRows:
         """Return two pairs of sentences."""
         first, second = ["a plane takes off", "a man sings"], ["an air plane is taking off", "a dog barks"]
-        return Labeled(Path("example"), {}, first, second, None)
+        return LabeledRows(Path("example"), {}, first, second, None)
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
         """Return which sequences belong together, counted from 1."""
@@ -215,7 +217,7 @@ def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length:
     A prompt that leaves no room for text in sequences of `length` tokens is refused.
     """
     tokens = len(tokenizer.encode(prompt)) if prompt else 0
-    if tokens >= length - template.overhead(pair=False):
+    if tokens >= length - template.num_special_tokens(pair=False):
         raise PretuneError(
             f"the prompt {prompt!r} has {tokens} tokens, which leaves no room for text in sequences of {length}; choose a "
             "greater length"
@@ -225,11 +227,11 @@ def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length:
 
 def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
     """Mark the first tokens of each sequence, whose numbers are `tokens` (b,), as those of a prompt, for the pooling."""
-    sequences.columns[PROMPT] = sequences.place < np.repeat(tokens, sequences.lengths)
+    sequences.columns[PROMPT_COLUMN] = sequences.place < np.repeat(tokens, sequences.lengths)
     return sequences
 
 
-def contrast_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
+def in_batch_contrastive_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
     """Return the contrastive loss, given similarities (m, m) of first and second texts.
 
     The targets (m, 2) are the numbers of the texts: a text that is the same as a row's own is not among its negatives. Neither
@@ -240,9 +242,9 @@ def contrast_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
     losses = torch.zeros_like(targets.weight)
     for logits, text in ((similar, targets.target[:, 1]), (similar.T, targets.target[:, 0])):
         wrong = (text[:, None] == text[None]) | unused[None]
-        masked = logits.masked_fill(wrong & ~own, FAR)
+        masked = logits.masked_fill(wrong & ~own, EXCLUDED_SIMILARITY)
         losses = losses - masked.log_softmax(-1).diagonal() / 2
-    right = similar.masked_fill(unused[None] & ~own, FAR).argmax(-1) == torch.arange(
+    right = similar.masked_fill(unused[None] & ~own, EXCLUDED_SIMILARITY).argmax(-1) == torch.arange(
         len(similar), device=similar.device
     )
     logs = {f"{name}/accuracy": (right.float() * targets.weight).sum().detach()}

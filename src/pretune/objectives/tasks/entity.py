@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from pretune.metrics.additive import Parts
-from pretune.metrics.per_example import Judged, judge_gaps
-from pretune.metrics.record import gap_parts
+from pretune.metrics.additive import AdditiveMetrics
+from pretune.metrics.per_example import JudgedAnswer, judge_gaps
+from pretune.metrics.record import entity_cloze_metrics
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask
 from pretune.objectives.tasks.classify import Pooling
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
-from pretune.text.examples.cloze_entities import read_entities
-from pretune.text.examples.labeled import Excerpt
-from pretune.text.examples.multiple_choice import Candidates, Grouped
+from pretune.runtime.progress import log_info
+from pretune.text.examples.cloze_entities import read_entity_clozes
+from pretune.text.examples.labeled import TableChunk
+from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
 
 
 @register_task
@@ -37,14 +37,16 @@ class Entity(CandidateTask):
     most: int = fitted(0)  # entities of a passage
 
     name: ClassVar[str] = "entity"
-    head_of: ClassVar[str] = "choose"
-    decides: ClassVar[str] = "f1"
+    shared_head: ClassVar[str] = "choose"
+    primary_metric: ClassVar[str] = "f1"
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Grouped:
+    def read(
+        self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
+    ) -> ChoiceExamples:
         """Return passages, queries with a gap, and entities."""
-        return read_entities(file, columns, labels=answered)
+        return read_entity_clozes(file, columns, labels=answered)
 
-    def fit(self, examples: Grouped) -> Self:
+    def fit(self, examples: ChoiceExamples) -> Self:
         """Return the task with the largest number of entities set; report queries whose answer is not an entity."""
         lost = sum(not group.right for group in examples.groups)
         if lost == len(examples):
@@ -53,21 +55,21 @@ class Entity(CandidateTask):
                 "the columns of entities and answers"
             )
         if lost:
-            say(
+            log_info(
                 f"{examples.file}: {lost} of {len(examples)} queries have no answer among their entities and are not used"
             )
         return replace(self, most=int(examples.sizes.max()))
 
-    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts:
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return exact match and F1, the best over the right answers of each query."""
-        return gap_parts(answers, examples, self)
+        return entity_cloze_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return the F1 of the words of each answer."""
         return judge_gaps(answers, examples, self)
 
-    def demonstration(self) -> Grouped:
+    def demonstration(self) -> ChoiceExamples:
         """Return a passage with two entities and a query."""
         names, passage = ("Paris", "the Seine"), ("Paris lies on the Seine.",) * 2
         filled = ("Paris is a river.", "the Seine is a river.")
-        return Grouped(Path("example"), {}, [Candidates(names, passage, filled, (1,), ("the Seine",))], [1])
+        return ChoiceExamples(Path("example"), {}, [ChoiceExample(names, passage, filled, (1,), ("the Seine",))], [1])

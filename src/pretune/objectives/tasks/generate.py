@@ -17,34 +17,40 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from torch import Tensor, nn
 
-from pretune.metrics.additive import Parts
+from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
-from pretune.metrics.generated_text import score_closed, text_parts
-from pretune.metrics.per_example import Judged, judge_texts
+from pretune.metrics.generated_text import closed_set_metrics, text_metrics
+from pretune.metrics.per_example import JudgedAnswer, judge_texts
 from pretune.nn.attention.patterns import causal
 from pretune.objectives.objective import Data, Loss, TwoSided, token_loss
 from pretune.objectives.registry import register_task
-from pretune.objectives.seq2seq.source_target import PairEpoch, check_share, in_language, shapes, shift
+from pretune.objectives.seq2seq.source_target import (
+    SourceTargetEpoch,
+    check_fraction,
+    shift_targets,
+    side_packings,
+    with_language,
+)
 from pretune.objectives.task import Answer, Task, fitted
-from pretune.objectives.tasks.classify import find_labels
+from pretune.objectives.tasks.classify import sorted_labels
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt, Labeled
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows, TableChunk
 from pretune.text.examples.text_to_text import read_text_to_text
-from pretune.text.packing.sequence_parts import Part, compose
+from pretune.text.packing.sequence_parts import Part, compose_sequences
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, plan_lengths
-from pretune.text.spans import spans_to_indices
+from pretune.text.spans import span_indices
 from pretune.text.tokenizers.template import Template
-from pretune.text.tokenizers.token_trie import Trie
+from pretune.text.tokenizers.token_trie import TokenTrie
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Judging = Literal["exact", "words", "rouge", "bleu"]
-DECIDES = {"exact": "exact_match", "words": "word_f1", "rouge": "rougeL", "bleu": "bleu"}
+TextMetric = Literal["exact", "words", "rouge", "bleu"]
+PRIMARY_METRICS = {"exact": "exact_match", "words": "word_f1", "rouge": "rougeL", "bleu": "bleu"}
 
 
 @register_task
@@ -63,7 +69,7 @@ class Generate(TwoSided, Task):
     closed: bool = False
     tokens: int = 64
     beams: int = 1
-    judged: Judging = "exact"
+    judged: TextMetric = "exact"
     smoothing: float = 0.0
     delimiter: str = "="
     languages: str = ""
@@ -71,14 +77,14 @@ class Generate(TwoSided, Task):
     labels: Sequence[str] = fitted(())
 
     name: ClassVar[str] = "generate"
-    head_of: ClassVar[str] = "lm"
+    shared_head: ClassVar[str] = "lm"
     each: ClassVar[Literal["sequence", "token", "text"]] = "text"
 
     def __post_init__(self) -> None:
-        check_share(self.name, "smoothing", self.smoothing)
-        if self.judged not in get_args(Judging):
+        check_fraction(self.name, "smoothing", self.smoothing)
+        if self.judged not in get_args(TextMetric):
             raise PretuneError(
-                f"generate(judged={self.judged}): unknown metric; {nearest(self.judged, get_args(Judging))}"
+                f"generate(judged={self.judged}): unknown metric; {suggest(self.judged, get_args(TextMetric))}"
             )
         for option, value in {"tokens": self.tokens, "beams": self.beams}.items():
             if value < 1:
@@ -96,23 +102,23 @@ class Generate(TwoSided, Task):
         return self.closed
 
     @property
-    def decides(self) -> str:
+    def primary_metric(self) -> str:
         """Return the metric by which models are compared."""
-        return "accuracy" if self.closed else DECIDES[self.judged]
+        return "accuracy" if self.closed else PRIMARY_METRICS[self.judged]
 
     # -- examples ---------------------------------------------------------------------------------------------------
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two source texts, and a target."""
         return read_text_to_text(file, columns, answered=answered, drop_bad=self.drop_bad)
 
-    def fit(self, examples: Labeled) -> Self:
+    def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the answers of the examples, if `closed`."""
-        return replace(self, labels=tuple(find_labels(examples.file, examples.labels or ()))) if self.closed else self
+        return replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ()))) if self.closed else self
 
     def sources(self, rows: Any) -> list[str]:
         """Return the source text of each row."""
-        if not isinstance(rows, Labeled):
+        if not isinstance(rows, LabeledRows):
             raise PretuneError(
                 "generate needs rows with a source and a target; give it a .csv, .tsv, .jsonl or .parquet file"
             )
@@ -135,7 +141,7 @@ class Generate(TwoSided, Task):
         if not self.languages:
             return template.single, template.target
         first, second = self.languages.split("-")
-        return in_language(template.single, first), in_language(template.target, second)
+        return with_language(template.single, first), with_language(template.target, second)
 
     def delimit(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         """Return the tokens of the delimiter."""
@@ -146,7 +152,7 @@ class Generate(TwoSided, Task):
             )
         return tuple(ids)
 
-    def closed_trie(self, tokenizer: Tokenizer, template: Template) -> Trie:
+    def closed_trie(self, tokenizer: Tokenizer, template: Template) -> TokenTrie:
         """Return the possible answers as a trie of tokens, each with its end token."""
         _, frame = self.frames(template)
         end = tokenizer.role(frame[frame.index("A") + 1])
@@ -154,13 +160,13 @@ class Generate(TwoSided, Task):
         for label, ids in spelled.items():
             if not ids or set(ids) & {end, tokenizer.roles.get("unknown", -1)}:
                 raise PretuneError(f"answer {label!r}: this tokenizer has no tokens for it; choose another word")
-        return Trie([*ids, end] for ids in spelled.values())
+        return TokenTrie([*ids, end] for ids in spelled.values())
 
     def most(self, data: Data) -> int:
         """Return the largest number of tokens of an answer."""
         return self.closed_trie(data.tokenizer, data.template).longest if self.closed else self.tokens
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return the source of each row as one sequence; a decoder-only model keeps room for the answer.
 
         If targets are known, label `tokens` is the length of each row in training.
@@ -170,17 +176,17 @@ class Generate(TwoSided, Task):
         if not data.template.target:
             parts.append(self.delimit(data.tokenizer))
         spare = 0 if data.template.target else min(self.most(data), length // 2)
-        laid = compose(parts, data.tokenizer, frame, length - spare)
+        laid = compose_sequences(parts, data.tokenizer, frame, length - spare)
         if data.rows.labels is not None:
             laid.labels["tokens"] = self.costs(*self.both_sides(data, length))
         return laid
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return source and target of each row, in two sequences or in one; long ones are truncated."""
         source, target = self.both_sides(data, packing.length)
         if target is None:
             return plan_epoch(source, packing, draws)
-        return PairEpoch(source, target, plan_lengths(self.costs(source, target), packing, draws))
+        return SourceTargetEpoch(source, target, plan_lengths(self.costs(source, target), packing, draws))
 
     def costs(self, source: Arrangement, target: Arrangement | None) -> Array:
         """Return the tokens of the longer side of each row, (m,)."""
@@ -198,21 +204,21 @@ class Generate(TwoSided, Task):
         sources, (read, written) = self.sources(data.rows), self.frames(data.template)
         targets = [self.spell(target, data.template) for target in data.rows.labels]
         if data.template.target:
-            source = compose([sources], data.tokenizer, read, length)
-            return source, compose(
+            source = compose_sequences([sources], data.tokenizer, read, length)
+            return source, compose_sequences(
                 [targets], data.tokenizer, written, length + 1
             )  # the decoder never reads the last token
         parts: list[Part] = [sources, self.delimit(data.tokenizer), targets]
-        whole = compose(parts, data.tokenizer, (*read, *written[1:]), length)
+        whole = compose_sequences(parts, data.tokenizer, (*read, *written[1:]), length)
         whole.labels["written"] = whole.spans[:, -1] + len(written) - 1
         return whole, None
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the tokens of the target as targets, each predicted from those before it."""
         if sequences.second is not None:
-            return shift(self.name, sequences)
+            return shift_targets(self.name, sequences)
         written = sequences.labels["written"]
-        at = spans_to_indices(sequences.offsets[1:] - 1 - written, written)
+        at = span_indices(sequences.offsets[1:] - 1 - written, written)
         sequences.targets[self.name] = (at, sequences.ids[at + 1])
         sequences.pattern = causal
         return sequences
@@ -220,7 +226,7 @@ class Generate(TwoSided, Task):
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
         """Return the limits of both sides: packs are planned by the longer side of each row."""
         whole = (packing.tokens, packing.length)
-        return shapes(packing, whole, whole)
+        return side_packings(packing, whole, whole)
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets of a pack: all tokens."""
@@ -241,7 +247,7 @@ class Generate(TwoSided, Task):
         out: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
         return out
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the text of the tokens that were generated for each row."""
         tokenizer = laid.tokenizer
         known = {tokenizer.decode(tokenizer.encode(label)).strip(): label for label in self.labels}
@@ -250,29 +256,29 @@ class Generate(TwoSided, Task):
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
-    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts | None:
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics | None:
         """Return the metrics of generated texts; None if the answers are labels."""
-        return None if self.closed else text_parts(answers, examples, self)
+        return None if self.closed else text_metrics(answers, examples, self)
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
         """Return the metrics of generated texts, and if the answers are labels those of a classifier."""
-        return score_closed(answers, examples, self) if self.closed else super().metrics(answers, examples)
+        return closed_set_metrics(answers, examples, self) if self.closed else super().metrics(answers, examples)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return the F1 of the words of each answer."""
         return judge_texts(answers, examples, self)
 
-    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
+    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
         """Return the most frequent answer, if the answers are labels."""
         if not self.closed:
             return None
         usual = most_frequent(learned.labels)
         return repr(usual), [{"answer": usual}] * len(judged)
 
-    def demonstration(self) -> Labeled:
+    def demonstration(self) -> LabeledRows:
         """Return two movie reviews with a sentiment."""
         labels = ["positive", "negative"]
-        return Labeled(Path("example"), {}, ["a delightful film", "two hours I want back"], None, labels)
+        return LabeledRows(Path("example"), {}, ["a delightful film", "two hours I want back"], None, labels)
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
         """Return None: targets are tokens."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import States
-from pretune.nn.layer_mixing import Features, Top
+from pretune.backbones.backbone import BackboneOutput
+from pretune.nn.layer_mixing import LayerFeatures, TopLayers
 from pretune.nn.linear import Linear
 from pretune.objectives.objective import Loss
 from pretune.objectives.task import Task
@@ -24,36 +24,36 @@ if TYPE_CHECKING:
 class FeatureBackbone(WrappedBackbone):
     """A backbone whose last layer is a combination of its layers."""
 
-    def __init__(self, backbone: Backbone, features: Features) -> None:
+    def __init__(self, backbone: Backbone, features: LayerFeatures) -> None:
         self.backbone = backbone
         self.features = features
         self.width = features.width
-        self.set_parts(features.width, classifier=partial(Linear, features.width))
+        self.set_task_parts(features.width, classifier=partial(Linear, features.width))
 
-    def __call__(self, *packed: Packed, **options: Any) -> States:
+    def __call__(self, *packed: Packed, **options: Any) -> BackboneOutput:
         """Return the features as the only layer, (n, width)."""
         if self.features.layers == "cove":  # the features of the encoder alone
             states = self.backbone.encoder(packed[0], **options | {"keep": self.features.keep})
-            return States([self.features(states.layers, packed[0])], states.carry)
+            return BackboneOutput([self.features(states.layers, packed[0])], states.carry)
         states = self.backbone(*packed, **options | {"keep": self.features.keep})
-        return States([self.features(states.layers, packed[-1])], states.carry)
+        return BackboneOutput([self.features(states.layers, packed[-1])], states.carry)
 
 
-class OnHead(nn.Module):
+class LayerFeaturesHead(nn.Module):
     """The parameters of the features, and the head of the task."""
 
-    def __init__(self, features: Features, head: nn.Module) -> None:
+    def __init__(self, features: LayerFeatures, head: nn.Module) -> None:
         super().__init__()
         self.features, self.head = features, head
 
 
 @dataclass(frozen=True)
-class On(WrappedTask):
+class OnLayerFeatures(WrappedTask):
     """A task whose head reads features of all layers, such as a learned mix."""
 
     task: Task
     layers: str  # one of Layers; elmo may be followed by a width
-    top: Top = ""
+    top: TopLayers = ""
 
     def finish(self, head: Any) -> Self:
         """Return the task finished with its own part of the head."""
@@ -73,16 +73,16 @@ class On(WrappedTask):
                 )
             network = network.encoder
         embed = network.embed
-        features = Features(
+        features = LayerFeatures(
             network.width,
             network.depth,
             self.layers,
             self.top,
             vocabulary=embed.vocabulary,
             words=embed.width,
-            uneven=len(set(getattr(network, "widths", ()))) > 1,
+            mixed_widths=len(set(getattr(network, "widths", ()))) > 1,
         )
-        return OnHead(features, self.task.head(FeatureBackbone(backbone, features)))  # type: ignore[arg-type]
+        return LayerFeaturesHead(features, self.task.head(FeatureBackbone(backbone, features)))  # type: ignore[arg-type]
 
     def outputs(self, head: Any, backbone: Backbone, batch: Batch) -> Tensor:
         """Return the outputs of the task on the features."""

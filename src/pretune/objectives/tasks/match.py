@@ -15,20 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import side_of
+from pretune.nn.attention.packed_layout import token_layout
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import OutputLinear
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import fitted
-from pretune.objectives.tasks.classify import LabelTask, find_labels
+from pretune.objectives.tasks.classify import LabelTask, sorted_labels
 from pretune.packed import Batch, Packed
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt, Labeled
-from pretune.text.examples.span_pairs import keep_spans, read_marked
-from pretune.text.packing.sequences import Arrangement, Sequences, with_global_starts
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows, TableChunk
+from pretune.text.examples.span_pairs import read_span_pairs, truncate_around_spans
+from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -47,7 +47,7 @@ class MatchHead(nn.Module):
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
         """Return logits (sequences, classes) for states (n, width)."""
-        span, owner = packed.columns["span"], side_of(packed).sequence.long()
+        span, owner = packed.columns["span"], token_layout(packed).sequence.long()
         whole = pool(states, packed, self.pooling)
         vectors = [whole]
         for bit in (1, 2):
@@ -74,27 +74,27 @@ class Match(LabelTask):
 
     name: ClassVar[str] = "match"
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return rows with two spans and a label."""
-        return read_marked(file, columns, labels=answered, drop_bad=self.drop_bad)
+        return read_span_pairs(file, columns, labels=answered, drop_bad=self.drop_bad)
 
-    def fit(self, examples: Labeled) -> Self:
+    def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the labels of the rows."""
-        return replace(self, labels=tuple(find_labels(examples.file, examples.labels or ())))
+        return replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ())))
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per row; long texts are truncated around their spans."""
-        if not isinstance(data.rows, Labeled) or "spans" not in data.rows.more:
+        if not isinstance(data.rows, LabeledRows) or "spans" not in data.rows.more:
             raise PretuneError("match needs rows with two marked spans; give it a file that has them")
         if data.template.target:
             raise PretuneError("match marks tokens of the source; choose an encoder instead of an encoder-decoder")
         labels = {} if data.rows.labels is None else {self.name: self.encode_labels(data.rows)}
         laid = arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
-        return keep_spans(laid, data.rows, length)
+        return truncate_around_spans(laid, data.rows, length)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the label as the target of each sequence."""
-        sequences = with_global_starts(sequences)
+        sequences = add_global_starts(sequences)
         sequences.columns["span"] = sequences.columns["span"].clip(min=0)
         if self.name in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels[self.name])
@@ -114,8 +114,8 @@ class Match(LabelTask):
         targets = batch.targets[self.name]
         return classification_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
 
-    def demonstration(self) -> Labeled:
+    def demonstration(self) -> LabeledRows:
         """Return two pairs of phrases in which a word has another or the same sense."""
         first, second = ["the river bank", "a bank"], ["a bank lends money", "the bank"]
         spans = [((10, 14), (2, 6)), ((2, 6), (4, 8))]
-        return Labeled(Path("example"), {}, first, second, ["other", "same"], more={"spans": spans})
+        return LabeledRows(Path("example"), {}, first, second, ["other", "same"], more={"spans": spans})

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import side_of
+from pretune.nn.attention.packed_layout import token_layout
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import fitted
-from pretune.objectives.tasks.classify import LabelTask, find_labels, need_rows
+from pretune.objectives.tasks.classify import LabelTask, require_labeled, sorted_labels
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.clozes import Cloze, name_words, one_token
-from pretune.text.examples.labeled import Excerpt, Labeled, read_labeled
-from pretune.text.packing.sequence_parts import compose
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.clozes import Cloze, single_token, verbalizer_words
+from pretune.text.examples.labeled import LabeledRows, TableChunk, read_labeled
+from pretune.text.packing.sequence_parts import compose_sequences
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -47,49 +47,49 @@ class Prompt(LabelTask):
     drop_bad: bool = False
 
     name: ClassVar[str] = "prompt"
-    head_of: ClassVar[str] = "mlm"
+    shared_head: ClassVar[str] = "mlm"
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and a label."""
         return read_labeled(file, columns, labels=answered, drop_bad=self.drop_bad)
 
-    def fit(self, examples: Labeled) -> Self:
+    def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the labels of the rows."""
-        labels = tuple(find_labels(examples.file, examples.labels or ()))
-        name_words(self.words, labels)
+        labels = tuple(sorted_labels(examples.file, examples.labels or ()))
+        verbalizer_words(self.words, labels)
         return replace(self, labels=labels)
 
-    def knowing(self, tokenizer: Tokenizer) -> Self:
+    def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
         """Return the task with the tokens of its words."""
         space = Cloze.parse(self.cloze, pair="{pair}" in self.cloze).space
-        ids = tuple(one_token(word, tokenizer, space) for word in name_words(self.words, self.labels))
+        ids = tuple(single_token(word, tokenizer, space) for word in verbalizer_words(self.words, self.labels))
         if len(set(ids)) < len(ids):
             raise PretuneError(
                 f"prompt(words={self.words}): two labels have the same word in this tokenizer; choose other words"
             )
         return replace(self, ids=ids, mask=tokenizer.role("mask"))
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence with a gap per row; long texts are truncated. Label `gap` is the position of the gap."""
-        rows, template = need_rows(self.name, data), data.template
+        rows, template = require_labeled(self.name, data), data.template
         if template.target:
             raise PretuneError(
                 "prompt needs a masked language model; with an encoder-decoder, use generate(closed=true)"
             )
         parts = Cloze.parse(self.cloze, rows.pairs is not None).parts(rows, data.tokenizer)
-        laid = compose(parts, data.tokenizer, template.single, length)
+        laid = compose_sequences(parts, data.tokenizer, template.single, length)
         gap = parts.index((data.tokenizer.role("mask"),))
         laid.labels["gap"] = template.single.index("A") + laid.spans[:, :gap].sum(1)
         if rows.labels is not None:
             laid.labels["prompt"] = self.encode_labels(rows)
         return laid
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return the rows in random order, tokenized once."""
-        laid = data.once((self.name, packing.length), lambda: self.lay_out(data, packing.length))
+        laid = data.once((self.name, packing.length), lambda: self.tokenize_examples(data, packing.length))
         return plan_epoch(laid, packing, draws)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the label as the target of the gap, and mark the gap as special, so that no other objective masks it."""
         at = sequences.offsets[:-1] + sequences.labels["gap"]
         sequences.columns["special"][at] = True
@@ -107,7 +107,7 @@ class Prompt(LabelTask):
         tokens = packed.ids.shape[0]  # len(packed) would become a constant in a traced graph
         places = torch.arange(tokens, device=packed.ids.device) * (packed.ids == self.mask)
         first = packed.offsets[:-1].long().clamp(max=tokens - 1)
-        at = first.scatter_reduce(0, side_of(packed).sequence.long(), places, "amax")
+        at = first.scatter_reduce(0, token_layout(packed).sequence.long(), places, "amax")
         return self._words(head, backbone, batch, at)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:

@@ -15,21 +15,21 @@ import numpy as np
 import torch.nn.functional as F
 from torch import nn
 
-from pretune.metrics.additive import Parts
-from pretune.metrics.per_example import Judged, judge_ranking
-from pretune.metrics.ranking import ranking_parts
+from pretune.metrics.additive import AdditiveMetrics
+from pretune.metrics.per_example import JudgedAnswer, judge_ranking
+from pretune.metrics.ranking import rank_metrics
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, group_loss
-from pretune.objectives.tasks.classify import Pooling, check_pooling, need_rows
+from pretune.objectives.tasks.classify import Pooling, check_pooling, require_labeled
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt, Labeled, number, read_labeled, with_options
-from pretune.text.packing.sequences import Arrangement, Sequences, with_global_starts
+from pretune.runtime.progress import log_info
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows, TableChunk, advise_options, parse_number, read_labeled
+from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -57,25 +57,25 @@ class Rank(CandidateTask):
     highest: float = fitted(1.0)  # relevance
 
     name: ClassVar[str] = "rank"
-    head_of: ClassVar[str] = "classify"
-    decides: ClassVar[str] = "ndcg@10"
+    shared_head: ClassVar[str] = "classify"
+    primary_metric: ClassVar[str] = "ndcg@10"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.over not in ("query", "row"):
             raise PretuneError(f"rank: unknown over={self.over}; choose query or row")
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return rows with a query, a candidate, and a relevance.
 
         Rows with the same `group` belong together; without that column, those with the same text of the query.
         """
         rows = read_labeled(file, columns, labels=answered, label=relevance, roles=ROLES, drop_bad=self.drop_bad)
-        need_pairs(self.name, rows)
+        require_pairs(self.name, rows)
         rows.more.setdefault("group", rows.texts)
         return rows
 
-    def fit(self, examples: Labeled) -> Self:
+    def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the largest number of candidates and the highest relevance set."""
         assert examples.labels is not None
         groups, relevances = examples.queries, np.array(examples.labels)
@@ -86,28 +86,28 @@ class Rank(CandidateTask):
             )
         if self.over == "query" and sizes.max() == 1:
             raise PretuneError(
-                f"{examples.file}: every query has one candidate{with_options('name the column of query ids', ['group'])}; "
+                f"{examples.file}: every query has one candidate{advise_options('name the column of query ids', ['group'])}; "
                 "or learn from each row alone: rank(over=row)"
             )
         if self.over == "query" and (found == 0).any():
-            say(
+            log_info(
                 f"{examples.file}: {int((found == 0).sum())} of {len(sizes)} queries have no relevant candidate and are "
                 "not used"
             )
         return replace(self, most=int(sizes.max()), highest=float(relevances.max()))
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per row; the longer text of a sequence that is too long is truncated."""
-        rows = need_rows(self.name, data)
-        need_pairs(self.name, rows)
+        rows = require_labeled(self.name, data)
+        require_pairs(self.name, rows)
         check_pooling(self.name, self.pooling, data.template)
         labels = {"group": rows.queries} if self.over == "query" else {}
         labels |= {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the relevances as the target of each query, or of each row."""
-        sequences = with_global_starts(sequences)
+        sequences = add_global_starts(sequences)
         if self.over == "query":
             return self.set_targets(sequences, self.name)
         if self.name in sequences.labels:
@@ -115,7 +115,7 @@ class Rank(CandidateTask):
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), relevances)
         return sequences
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the score of each row, to be compared with those of the same query."""
         return [{"score": float(score)} for score in outputs]
 
@@ -132,22 +132,22 @@ class Rank(CandidateTask):
         losses = F.binary_cross_entropy_with_logits(logits, targets.target, reduction="none")
         return Loss(sums={self.name: (losses * targets.weight).sum()})
 
-    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts:
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return MRR, nDCG and MAP, averaged over queries."""
-        return ranking_parts(answers, examples, self)
+        return rank_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return the nDCG of each query."""
         return judge_ranking(answers, examples, self)
 
-    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
+    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the same score for every candidate."""
         return "the same score", [{"score": 0.0}] * len(judged)
 
-    def demonstration(self) -> Labeled:
+    def demonstration(self) -> LabeledRows:
         """Return a query with a relevant and an irrelevant candidate."""
         candidates = ["an air plane is taking off", "a dog barks"]
-        return Labeled(Path("example"), {}, ["a plane takes off"] * 2, candidates, [1.0, 0.0])
+        return LabeledRows(Path("example"), {}, ["a plane takes off"] * 2, candidates, [1.0, 0.0])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
         """Return the target probability of each candidate, or the relevance of each row."""
@@ -156,15 +156,15 @@ class Rank(CandidateTask):
 
 def relevance(value: Any) -> float:
     """Return the relevance in a cell; a negative one is refused."""
-    found = number(value)
+    found = parse_number(value)
     if found < 0:
         raise ValueError(f"{value!r} is below 0, where relevance begins,")
     return found
 
 
-def need_pairs(name: str, rows: Labeled) -> None:
+def require_pairs(name: str, rows: LabeledRows) -> None:
     """Refuse rows with a single text."""
     if rows.pairs is None:
         raise PretuneError(
-            f"{rows.file}: {name} needs pairs of texts{with_options('name the columns', ('text', 'pair'))}"
+            f"{rows.file}: {name} needs pairs of texts{advise_options('name the columns', ('text', 'pair'))}"
         )

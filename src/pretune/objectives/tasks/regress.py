@@ -14,18 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.metrics.per_example import Judged, judge_numbers
-from pretune.metrics.regression import score_numbers
+from pretune.metrics.per_example import JudgedAnswer, judge_numbers
+from pretune.metrics.regression import regression_metrics
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
-from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling, need_rows
+from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling, require_labeled
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt, Labeled, number, read_labeled
-from pretune.text.packing.sequences import Arrangement, Sequences, with_global_starts
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows, TableChunk, parse_number, read_labeled
+from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -49,18 +49,18 @@ class Regress(Task):
     deviation: float = fitted(1.0)
 
     name: ClassVar[str] = "regress"
-    head_of: ClassVar[str] = "classify"
+    shared_head: ClassVar[str] = "classify"
     combinable: ClassVar[bool] = True
-    decides: ClassVar[str] = "spearman"
+    primary_metric: ClassVar[str] = "spearman"
 
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and a number."""
-        return read_labeled(file, columns, labels=answered, label=number, drop_bad=self.drop_bad)
+        return read_labeled(file, columns, labels=answered, label=parse_number, drop_bad=self.drop_bad)
 
-    def fit(self, examples: Labeled) -> Self:
+    def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the mean and the deviation of the numbers."""
         assert examples.labels is not None
         deviation = float(np.std(examples.labels))
@@ -70,16 +70,16 @@ class Regress(Task):
             )
         return replace(self, mean=float(np.mean(examples.labels)), deviation=deviation)
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per row; long ones are truncated."""
-        rows = need_rows(self.name, data)
+        rows = require_labeled(self.name, data)
         check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the number as the target of each sequence."""
-        sequences = with_global_starts(sequences)
+        sequences = add_global_starts(sequences)
         if self.name in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels[self.name])
         return sequences
@@ -112,7 +112,7 @@ class Regress(Task):
             head.output.bias.sub_(self.mean).div_(self.deviation)
         head.output.weight.div_(self.deviation)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the number of each row."""
         return [{"value": float(value)} for value in outputs]
 
@@ -128,21 +128,21 @@ class Regress(Task):
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
         """Return Pearson and Spearman correlation and the mean squared error."""
-        return score_numbers(answers, examples, self)
+        return regression_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return the error of each number in deviations of the right numbers."""
         return judge_numbers(answers, examples, self)
 
-    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
+    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the mean."""
         mean = float(np.mean(learned.labels))
         return f"{mean:.4g}", [{"value": mean}] * len(judged)
 
-    def demonstration(self) -> Labeled:
+    def demonstration(self) -> LabeledRows:
         """Return two pairs of sentences with their similarity."""
         first, second = ["a plane takes off", "a man sings"], ["an air plane is taking off", "a dog barks"]
-        return Labeled(Path("example"), {}, first, second, [5.0, 0.4])
+        return LabeledRows(Path("example"), {}, first, second, [5.0, 0.4])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
         """Return the numbers."""

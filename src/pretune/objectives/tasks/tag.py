@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from torch import Tensor, nn
 
-from pretune.metrics.additive import Parts
+from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.majority_baseline import usual_tags
-from pretune.metrics.per_example import Judged, judge_tags
-from pretune.metrics.sequence_labeling import tag_parts
+from pretune.metrics.per_example import JudgedAnswer, judge_tags
+from pretune.metrics.sequence_labeling import tag_metrics
 from pretune.nn.output_heads import TokenHead
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
@@ -25,18 +25,18 @@ from pretune.objectives.task import Answer, Task, fitted
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
-from pretune.runtime.randomness import Draws
-from pretune.text.examples.labeled import Excerpt, Row
-from pretune.text.examples.tag_schemes import OUTSIDE, all_tags, convert, find_entities, find_scheme, write_tags
-from pretune.text.examples.tagged import Tagged, read_tagged, tagged_rows
+from pretune.runtime.progress import log_info
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import Row, TableChunk
+from pretune.text.examples.tag_schemes import OUTSIDE, all_tags, convert_tags, detect_scheme, parse_tags, write_tags
+from pretune.text.examples.tagged import TaggedSentences, read_tagged, tagged_rows
 from pretune.text.packing.sequences import Arrangement, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-LONGEST = 16  # tokens of a predicate that are repeated after the sentence
+MAX_PREDICATE_TOKENS = 16  # tokens of a predicate that are repeated after the sentence
 
 
 @register_task
@@ -63,10 +63,10 @@ class Tag(Task):
     @property
     def written(self) -> str:
         """Return the scheme of the tags; that of a published model is found from its tags."""
-        return find_scheme([[label] for label in self.labels]) if self.scheme == "auto" else self.scheme
+        return detect_scheme([[label] for label in self.labels]) if self.scheme == "auto" else self.scheme
 
     @property
-    def decides(self) -> str:
+    def primary_metric(self) -> str:
         """Return the metric by which models are compared."""
         return "accuracy" if self.written == "plain" else "f1"
 
@@ -74,18 +74,20 @@ class Tag(Task):
         """Yield the sentences of a file with their line numbers."""
         return tagged_rows(file)
 
-    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Tagged:
+    def read(
+        self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
+    ) -> TaggedSentences:
         """Return sentences with one tag per word; the words of a plain text are separated by spaces."""
         return read_tagged(file, columns, tags=answered, predicate=self.predicate)
 
-    def fit(self, examples: Tagged) -> Self:
+    def fit(self, examples: TaggedSentences) -> Self:
         """Return the task with the tags of the examples; with a scheme, all possible tags of their types."""
         assert examples.tags is not None
         counts = Counter(tag for tags in examples.tags for tag in tags)
-        found = find_scheme(examples.tags)
+        found = detect_scheme(examples.tags)
         scheme = found if self.scheme == "auto" else self.scheme
         if found == "plain" != scheme:
-            odd = next(tag for tag in counts if find_scheme([[tag]]) == "plain")
+            odd = next(tag for tag in counts if detect_scheme([[tag]]) == "plain")
             raise PretuneError(
                 f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, which has O, B-… and I-…; mend it, or choose scheme=plain"
             )
@@ -94,32 +96,35 @@ class Tag(Task):
             raise PretuneError(f"{examples.file}: {said}; tagging needs two tags or more")
         if scheme == "plain":
             return replace(self, labels=tuple(sorted(counts)), scheme=scheme, usual=counts.most_common(1)[0][0])
-        marked = [find_entities(tags) for tags in examples.tags]
+        marked = [parse_tags(tags) for tags in examples.tags]
         sizes = map(len, examples.tags)
         broken = sum(map(operator.ne, map(write_tags, marked, sizes, repeat(found)), examples.tags))
         if broken:
-            say(
+            log_info(
                 f"{examples.file}: {broken} of {len(examples)} sentences break the rules of {found}; they are corrected as conlleval does"
             )
         kinds = sorted({entity.kind for entities in marked for entity in entities})
         return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, usual=OUTSIDE)
 
-    def lay_out(self, data: Data, length: int) -> Arrangement:
+    def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per sentence, or overlapping windows of it; a predicate follows as a second text."""
-        if not isinstance(data.rows, Tagged):
+        if not isinstance(data.rows, TaggedSentences):
             raise PretuneError("tag needs tagged words; give it a file in CoNLL's columns, .conllu or .jsonl")
         tokens = data.tokens
         roles = tokens.predicates is not None
-        rooms = np.full(len(data.rows), length - data.template.overhead(pair=roles), dtype=np.int64)
+        rooms = np.full(len(data.rows), length - data.template.num_special_tokens(pair=roles), dtype=np.int64)
         if roles:
-            rooms -= tokens.predicates[:, 1].clip(max=LONGEST)
+            rooms -= tokens.predicates[:, 1].clip(max=MAX_PREDICATE_TOKENS)
         if rooms.min(initial=1) < 1:
             raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
         sentence, starts, spans, cut = tokens.windows(rooms, self.overlap)
         starts, spans = starts[:, None], spans[:, None]
         if roles:
             second = tokens.predicates[sentence]
-            starts, spans = np.hstack([starts, second[:, :1]]), np.hstack([spans, second[:, 1:].clip(max=LONGEST)])
+            starts, spans = (
+                np.hstack([starts, second[:, :1]]),
+                np.hstack([spans, second[:, 1:].clip(max=MAX_PREDICATE_TOKENS)]),
+            )
         known = {"word": tokens.word}
         if data.rows.tags is not None:
             tags = self.encode_tags(data.rows)
@@ -136,19 +141,19 @@ class Tag(Task):
             tokens=known,
         )
 
-    def encode_tags(self, rows: Tagged) -> Array:
+    def encode_tags(self, rows: TaggedSentences) -> Array:
         """Return the class of each word, (words,), converted to the task's scheme; -1 for tags that were not in training."""
         assert rows.tags is not None
         number = {label: i for i, label in enumerate(self.labels)}
-        found = [[number.get(tag, -1) for tag in convert(tags, self.written)] for tags in rows.tags]
+        found = [[number.get(tag, -1) for tag in convert_tags(tags, self.written)] for tags in rows.tags]
         missed = [row for row, classes in enumerate(found) if -1 in classes]
         if missed:
             odd = rows.tags[missed[0]][found[missed[0]].index(-1)]
             count = sum(classes.count(-1) for classes in found)
-            say(f"{rows.place(missed[0])}: tag {odd!r} was not in training; such words ({count}) count as wrong")
+            log_info(f"{rows.place(missed[0])}: tag {odd!r} was not in training; such words ({count}) count as wrong")
         return np.array([i for classes in found for i in classes], dtype=np.int64)
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the tag of each word as the target of its first token; a repeated predicate has none."""
         if "tag" in sequences.columns:
             tags = np.where(sequences.columns.get("again", 0), -1, sequences.columns["tag"])
@@ -174,7 +179,7 @@ class Tag(Task):
         targets = batch.targets[self.name]
         return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Tagged) -> list[Answer]:
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: TaggedSentences) -> list[Answer]:
         """Return the tag of each word and its probability; with a scheme, the spans as well."""
         bounds = np.concatenate([[0], np.cumsum([len(words) for words in examples.words], dtype=np.int64)])
         tags = np.full(bounds[-1], -1, dtype=np.int64)
@@ -197,7 +202,7 @@ class Tag(Task):
             for words, begin, end in zip(examples.words, bounds[:-1], bounds[1:], strict=True)
         ]
 
-    def combine(self, answers: Sequence[Answer], examples: Tagged, row: int) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: TaggedSentences, row: int) -> Answer:
         """Return for each word the tag with the highest mean probability over several models."""
         tags, probabilities = list[str](), list[float]()
         for place in range(len(examples.words[row])):
@@ -211,33 +216,33 @@ class Tag(Task):
 
     def _answer(self, words: list[str], tags: list[str], probabilities: Array) -> Answer:
         """Return the answer for a sentence, with valid tags of the scheme."""
-        tags = convert(tags, self.written)
+        tags = convert_tags(tags, self.written)
         answer: Answer = {"tags": tags, "probabilities": probabilities.tolist()}
         if self.written != "plain":
             answer["entities"] = [
                 {"label": e.kind, "text": " ".join(words[e.first : e.last + 1]), "first": e.first, "last": e.last}
-                for e in find_entities(tags)
+                for e in parse_tags(tags)
             ]
         return answer
 
-    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts:
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return the accuracy of words, and with a scheme precision, recall and F1 of spans."""
-        return tag_parts(answers, examples, self)
+        return tag_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return the share of right words of each sentence."""
         return judge_tags(answers, examples, self)
 
-    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
+    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the most frequent tag for every word."""
         usual = most_frequent(chain.from_iterable(learned.tags))
-        return repr(usual), [{"tags": convert([usual] * len(words), self.written)} for words in judged.words]
+        return repr(usual), [{"tags": convert_tags([usual] * len(words), self.written)} for words in judged.words]
 
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
         """Return the most frequent tag of each word."""
         return {"each word's usual tag": usual_tags(self, learned, judged)}
 
-    def demonstration(self) -> Tagged:
+    def demonstration(self) -> TaggedSentences:
         """Return a sentence with two entities."""
         words, tags = ["Alex", "is", "in", "Los", "Angeles"], ["B-PER", "O", "O", "B-LOC", "I-LOC"]
-        return Tagged(Path("example"), {}, [words], [tags])
+        return TaggedSentences(Path("example"), {}, [words], [tags])

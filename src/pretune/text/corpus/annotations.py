@@ -10,7 +10,7 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-ANNOTATED = (".jsonl", ".parquet")  # file formats whose rows can hold spans
+ANNOTATED_FORMATS = (".jsonl", ".parquet")  # file formats whose rows can hold spans
 Spans = tuple[tuple[int, int], ...]
 
 
@@ -43,13 +43,13 @@ def _read_span(entry: Any, length: int, where: str) -> tuple[int, int]:
     return start, end
 
 
-def inside(places: Array, spans: Array) -> Array:
+def inside_spans(places: Array, spans: Array) -> Array:
     """Return a mask, (n,), that is True for every token a span touches except the first token of that span.
 
     `places` (n, 2) holds the start and end character of each token, `spans` (k, 2) those of each span; ends are
     exclusive.
 
-    >>> inside(np.array([[0, 3], [3, 8], [9, 12]]), np.array([[0, 8]])).tolist()
+    >>> inside_spans(np.array([[0, 3], [3, 8], [9, 12]]), np.array([[0, 8]])).tolist()
     [False, True, False]
     """
     starts, ends = np.maximum.accumulate(places).T

@@ -21,7 +21,7 @@ ROLES = {
     **dict.fromkeys(("r", "response", "a", "answer", "assistant", "bot"), RESPONSE),
 }
 FIELDS = ("turns", "dialogue", "dialog", "messages", "conversation")
-WHAT = 'a .jsonl or .parquet file with one dialogue per row: {"turns": [{"role": "Q", "text": "…"}, {"role": "R", "text": "…"}]}'
+EXPECTED = 'a .jsonl or .parquet file with one dialogue per row: {"turns": [{"role": "Q", "text": "…"}, {"role": "R", "text": "…"}]}'
 
 
 @dataclass
@@ -68,12 +68,12 @@ def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "s
     """
     given = [files] if isinstance(files, str | Path) else list(files)
     if not given:
-        raise PretuneError(f"No dialogue files were given; pass {WHAT}")
+        raise PretuneError(f"No dialogue files were given; pass {EXPECTED}")
     paths = [path for name in given for path in find_files(name)]
     found = Dialogues(paths[0])
     for number, path in enumerate(paths):
         if file_format(path) not in (".jsonl", ".parquet"):
-            raise PretuneError(f"{path}: this file format cannot hold dialogues; pass {WHAT}")
+            raise PretuneError(f"{path}: this file format cannot hold dialogues; pass {EXPECTED}")
         for line, row in read_jsonl(path, errors) if file_format(path) == ".jsonl" else read_parquet(path):
             turns = _turns(row, f"{path}, line {line}")
             found.texts += [text for _, text in turns]
@@ -81,7 +81,7 @@ def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "s
             found.counts.append(len(turns))
             found.files.append(number)
     if not found.counts:
-        raise PretuneError(f"{paths[0]}: the file contains no dialogues; pass {WHAT}")
+        raise PretuneError(f"{paths[0]}: the file contains no dialogues; pass {EXPECTED}")
     return found
 
 
@@ -90,7 +90,7 @@ def _turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
     turns = row.get(name) if name else None
     if not isinstance(turns, list) or not turns:
         fields = ", ".join(map(repr, row))
-        raise PretuneError(f"{place}: no list of turns in the fields {fields}; pass {WHAT}")
+        raise PretuneError(f"{place}: no list of turns in the fields {fields}; pass {EXPECTED}")
     plain = isinstance(turns[0], str)
     return [_turn(turn, number, plain, f"{place}, turn {number + 1}") for number, turn in enumerate(turns)]
 

@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from pretune.runtime.errors import PretuneError, if_option, nearest
-from pretune.text.corpus.annotations import ANNOTATED, Spans, read_spans
-from pretune.text.corpus.files import Errors, Meter, file_format, open_stream, read_lines
+from pretune.runtime.errors import PretuneError, if_option, suggest
+from pretune.text.corpus.annotations import ANNOTATED_FORMATS, Spans, read_spans
+from pretune.text.corpus.files import ByteMeter, Errors, file_format, open_stream, read_lines
 
 TextLayout = Literal["auto", "line", "blank", "file"]
 TEXT_COLUMNS = ("text", "content", "body", "document", "sentence", "review")
@@ -37,7 +37,7 @@ def read_documents(
     column: str | None = None,
     spans: str | None = None,
     errors: Errors = "strict",
-    meter: Meter | None = None,
+    meter: ByteMeter | None = None,
 ) -> Iterator[Document]:
     """Yield the documents of the given files in order, skipping those that contain only whitespace.
 
@@ -63,11 +63,11 @@ def read_documents(
 
 
 def _read_file(
-    file: Path, layout: TextLayout, column: str | None, spans: str | None, errors: Errors, meter: Meter | None
+    file: Path, layout: TextLayout, column: str | None, spans: str | None, errors: Errors, meter: ByteMeter | None
 ) -> Iterator[Document]:
     rows: Iterator[tuple[int, dict[str, Any]]]
-    if spans and file_format(file) not in ANNOTATED:
-        raise PretuneError(f"{file}: annotated spans can be read only from {' and '.join(ANNOTATED)} files")
+    if spans and file_format(file) not in ANNOTATED_FORMATS:
+        raise PretuneError(f"{file}: annotated spans can be read only from {' and '.join(ANNOTATED_FORMATS)} files")
     match file_format(file):
         case ".txt":
             yield from _read_text(file, layout, errors, meter)
@@ -97,7 +97,7 @@ def guess_text_layout(file: Path, errors: Errors = "strict") -> TextLayout:
     return "line"
 
 
-def _read_text(file: Path, layout: TextLayout, errors: Errors, meter: Meter | None) -> Iterator[Document]:
+def _read_text(file: Path, layout: TextLayout, errors: Errors, meter: ByteMeter | None) -> Iterator[Document]:
     if layout == "auto":
         layout = guess_text_layout(file, errors)
     if layout == "line":
@@ -119,7 +119,7 @@ def _read_text(file: Path, layout: TextLayout, errors: Errors, meter: Meter | No
 
 
 def read_jsonl(
-    file: Path, errors: Errors = "strict", meter: Meter | None = None
+    file: Path, errors: Errors = "strict", meter: ByteMeter | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a .jsonl file with their line numbers, skipping blank lines."""
     for number, line in read_lines(file, errors, meter):
@@ -138,12 +138,12 @@ def read_jsonl(
         yield number, row
 
 
-def csv_rows(file: Path, errors: Errors = "strict") -> Iterator[list[str]]:
+def read_csv_rows(file: Path, errors: Errors = "strict") -> Iterator[list[str]]:
     """Yield the rows of a .csv or .tsv file, including the header, as lists of cells."""
     return (row for _, row in _numbered_rows(file, errors))
 
 
-def _numbered_rows(file: Path, errors: Errors, meter: Meter | None = None) -> Iterator[tuple[int, list[str]]]:
+def _numbered_rows(file: Path, errors: Errors, meter: ByteMeter | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield each row of a .csv or .tsv file with the number of the line on which it ends."""
     lines = (line + "\n" for _, line in read_lines(file, errors, meter))
     reader = (
@@ -157,7 +157,7 @@ def _numbered_rows(file: Path, errors: Errors, meter: Meter | None = None) -> It
 
 
 def read_table(
-    file: Path, errors: Errors = "strict", meter: Meter | None = None, names: list[str] | None = None
+    file: Path, errors: Errors = "strict", meter: ByteMeter | None = None, names: list[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a .csv or .tsv file as dictionaries, with the number of the line on which each row ends.
 
@@ -181,7 +181,7 @@ def read_table(
 
 
 def read_parquet(
-    file: Path, columns: Sequence[str] | None = None, meter: Meter | None = None
+    file: Path, columns: Sequence[str] | None = None, meter: ByteMeter | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a .parquet file, numbered from 1; if all `columns` exist, only these are read."""
     import pyarrow
@@ -212,7 +212,7 @@ def _from_row(
         if field is None or field not in row:
             names = ", ".join(map(repr, row)) or "none"
             choose = if_option("column", "; choose one with --column") or if_option("text", "; choose one with --text")
-            hint = f"; {nearest(field, row)}" if field and row else choose
+            hint = f"; {suggest(field, row)}" if field and row else choose
             raise PretuneError(f"{file}, line {line}: no field named {field or 'text'!r}; the fields are {names}{hint}")
     assert name is not None
     value = row[name]

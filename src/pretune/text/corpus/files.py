@@ -19,7 +19,7 @@ Errors = Literal["strict", "replace"]
 Paths = str | Path | Iterable[str | Path]
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     """A readable stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
@@ -32,13 +32,13 @@ def file_format(path: Path) -> str | None:
     >>> file_format(Path("news.jsonl.xz"))
     '.jsonl'
     """
-    return found if (found := ending(path)) in FORMATS else None
+    return found if (found := file_suffix(path)) in FORMATS else None
 
 
-def ending(path: Path) -> str:
+def file_suffix(path: Path) -> str:
     """Return the suffix of a file name in lower case, ignoring the suffix of a compression format.
 
-    >>> ending(Path("dev.conllu.gz"))
+    >>> file_suffix(Path("dev.conllu.gz"))
     '.conllu'
     """
     suffixes = [s.lower() for s in path.suffixes]
@@ -90,7 +90,7 @@ def _is_visible_file(path: Path, root: Path) -> bool:
     return path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
-class Meter:
+class ByteMeter:
     """A counter of the bytes read from disk, for progress bars."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class _Metered:
 
     closed = False
 
-    def __init__(self, raw: IO[bytes], meter: Meter) -> None:
+    def __init__(self, raw: IO[bytes], meter: ByteMeter) -> None:
         self.raw, self.meter = raw, meter
 
     def read(self, size: int = -1) -> bytes:
@@ -115,12 +115,12 @@ class _Metered:
 
 
 @contextmanager
-def open_stream(path: Path, meter: Meter | None = None) -> Iterator[Stream]:
+def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStream]:
     """Open a file for reading bytes, decompressing it according to its suffix; errors become PretuneErrors."""
     compression = COMPRESSIONS.get(path.suffix.lower())
     try:
         with path.open("rb") as file:
-            raw: Any = _Metered(file, meter or Meter())
+            raw: Any = _Metered(file, meter or ByteMeter())
             if compression is None:
                 yield raw
             elif path.stat().st_size == 0:
@@ -150,7 +150,7 @@ def open_stream(path: Path, meter: Meter | None = None) -> Iterator[Stream]:
         raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
-def read_lines(path: Path, errors: Errors = "strict", meter: Meter | None = None) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, errors: Errors = "strict", meter: ByteMeter | None = None) -> Iterator[tuple[int, str]]:
     """Yield the lines of a UTF-8 file, numbered from 1, without line ends (\\n, \\r\\n) and without a leading BOM.
 
     Only \\n ends a line: other Unicode line separators are part of the text.
@@ -159,10 +159,10 @@ def read_lines(path: Path, errors: Errors = "strict", meter: Meter | None = None
         for number, line in enumerate(_split_lines(stream), 1):
             if number == 1 and line.startswith(b"\xef\xbb\xbf"):
                 line = line[3:]
-            yield number, decode(line, path, number, errors)
+            yield number, decode_line(line, path, number, errors)
 
 
-def _split_lines(stream: Stream) -> Iterator[bytes]:
+def _split_lines(stream: ByteStream) -> Iterator[bytes]:
     rest: list[bytes] = []  # parts of a line that is longer than a block
     while block := stream.read(BLOCK):
         *lines, last = bytes(block).split(b"\n")
@@ -177,7 +177,7 @@ def _split_lines(stream: Stream) -> Iterator[bytes]:
         yield end.removesuffix(b"\r")
 
 
-def decode(data: bytes, path: Path, line: int, errors: Errors) -> str:
+def decode_line(data: bytes, path: Path, line: int, errors: Errors) -> str:
     """Decode UTF-8; on invalid bytes, replace them or raise an error that names the file and line."""
     try:
         return data.decode("utf-8")
@@ -190,17 +190,17 @@ def decode(data: bytes, path: Path, line: int, errors: Errors) -> str:
         ) from error
 
 
-def checked(text: str, place: str) -> str:
+def check_text(text: str, place: str) -> str:
     """Return the text if it is valid Unicode; raise an error for lone surrogates, which JSON escapes can encode."""
-    if not is_text(text):
+    if not is_valid_text(text):
         raise PretuneError(f"{place} contains a lone surrogate, which is not valid text; correct the file")
     return text
 
 
-def is_text(text: str) -> bool:
+def is_valid_text(text: str) -> bool:
     """Return whether a string is free of lone surrogates.
 
-    >>> is_text("\\ud83d"), is_text("👍")
+    >>> is_valid_text("\\ud83d"), is_valid_text("👍")
     (False, True)
     """
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)

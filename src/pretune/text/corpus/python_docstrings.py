@@ -20,7 +20,7 @@ def read_docstrings(most: int) -> Iterator[str]:
     """
     seen = 0
     for file in _sources():
-        for text in docstrings_of(file):
+        for text in parse_docstrings(file):
             if len(text) >= SHORTEST:
                 yield text
                 seen += len(text)
@@ -35,7 +35,7 @@ def _sources() -> Iterator[Path]:
         yield from sorted((Path(paths["purelib"]) / package).rglob("*.py"))
 
 
-def docstrings_of(file: Path) -> Iterator[str]:
+def parse_docstrings(file: Path) -> Iterator[str]:
     """Yield the docstrings in a source file, which is parsed, not executed."""
     try:
         tree = ast.parse(file.read_bytes())

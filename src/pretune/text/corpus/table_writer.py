@@ -27,7 +27,7 @@ UNTYPED = (".csv", ".tsv")  # formats that spreadsheets open and in which they e
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # first characters of formulas
 
 
-class Columns:
+class TableColumns:
     """The column names of a table, fixed by the first rows written; later rows may lack some but may not add any."""
 
     def __init__(self, path: Path) -> None:
@@ -60,13 +60,13 @@ def table_writer(path: str | Path, *, safe: bool = False) -> Iterator[Write]:
     'text,label\\n"a, b",x\\n'
     """
     path = Path(path)
-    kind = check_suffix(path)
+    kind = check_table_suffix(path)
     options: dict[str, Any] = {"safe": True} if safe and kind in UNTYPED else {}
     with atomic_file(path) as file, KINDS[kind](path, file, **options) as write:
         yield write
 
 
-def check_suffix(path: str | Path) -> str:
+def check_table_suffix(path: str | Path) -> str:
     """Return the suffix of a path if it is a table format that can be written; raise an error otherwise."""
     suffix = Path(path).suffix.lower()
     if suffix not in KINDS:
@@ -76,12 +76,12 @@ def check_suffix(path: str | Path) -> str:
 
 @contextmanager
 def _lines(path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False) -> Iterator[Write]:
-    columns = Columns(path)
-    spell = not_a_formula if safe else str
+    columns = TableColumns(path)
+    spell = escape_formula if safe else str
 
     def write(rows: Sequence[Row]) -> None:
         new = not columns.names
-        cells = [(number, [as_text(cell) for cell in row]) for number, row in columns.cells(rows)]
+        cells = [(number, [format_cell(cell) for cell in row]) for number, row in columns.cells(rows)]
         for number, row in [(0, columns.names)] * new + cells:
             try:
                 file.write(line([spell(cell) for cell in row]).encode())
@@ -95,23 +95,23 @@ def _lines(path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], saf
     yield write
 
 
-def not_a_formula(cell: str) -> str:
+def escape_formula(cell: str) -> str:
     """Return a cell, prefixed with a single quote if a spreadsheet would evaluate it as a formula (OWASP's advice).
 
-    >>> not_a_formula("=1+1"), not_a_formula("a=1")
+    >>> escape_formula("=1+1"), escape_formula("a=1")
     ("'=1+1", 'a=1')
     """
     return f"'{cell}" if cell.startswith(FORMULA) else cell
 
 
-def csv_line(row: list[str]) -> str:
+def format_csv_line(row: list[str]) -> str:
     """Return cells as a line of CSV, with quotation marks where they are needed."""
     line = io.StringIO(newline="")
     csv.writer(line, lineterminator="\r\n").writerow(row)  # cells with either character need quotes
     return line.getvalue().removesuffix("\r\n") + "\n"
 
 
-def tsv_line(row: list[str]) -> str:
+def format_tsv_line(row: list[str]) -> str:
     """Return cells as a line of TSV; raise ValueError for cells with a tab or line break."""
     if any(mark in cell for cell in row for mark in "\t\n\r"):
         raise ValueError("a tab or a line break in a cell, which a .tsv file cannot represent")
@@ -136,7 +136,7 @@ def _parquet(path: Path, file: IO[bytes]) -> Iterator[Write]:
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
-    columns, schema, writer = Columns(path), None, None
+    columns, schema, writer = TableColumns(path), None, None
 
     def write(rows: Sequence[Row]) -> None:
         nonlocal schema, writer
@@ -173,7 +173,7 @@ def _conll(path: Path, file: IO[bytes]) -> Iterator[Write]:
     def write(rows: Sequence[Row]) -> None:
         for row, number in zip(rows, numbers, strict=False):
             cells = {name: cell.split() if isinstance(cell, str) else cell for name, cell in row.items()}
-            lists = [cell for cell in cells.values() if is_list(cell)]
+            lists = [cell for cell in cells.values() if is_flat_list(cell)]
             words, _ = max(Counter(map(len, filter(None, lists))).items(), key=lambda item: item[1], default=(0, 0))
             columns = [cell for cell in lists if len(cell) == words]
             if len(columns) < 2:
@@ -184,24 +184,24 @@ def _conll(path: Path, file: IO[bytes]) -> Iterator[Write]:
     yield write
 
 
-def is_list(cell: Any) -> bool:
+def is_flat_list(cell: Any) -> bool:
     """Return whether a cell is a flat list of plain values."""
     return isinstance(cell, list) and not any(isinstance(value, list | dict) for value in cell)
 
 
 KINDS: dict[str, Any] = {
-    ".csv": partial(_lines, line=csv_line),
-    ".tsv": partial(_lines, line=tsv_line),
+    ".csv": partial(_lines, line=format_csv_line),
+    ".tsv": partial(_lines, line=format_tsv_line),
     ".jsonl": _jsonl,
     ".parquet": _parquet,
     ".conll": _conll,
 }
 
 
-def as_text(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """Return a cell as text, for table formats without types.
 
-    >>> [as_text(value) for value in ("a", None, True, 0.5, ["b", 1])]
+    >>> [format_cell(value) for value in ("a", None, True, 0.5, ["b", 1])]
     ['a', '', 'true', '0.5', '["b", 1]']
     """
     if isinstance(value, str):

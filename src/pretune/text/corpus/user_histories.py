@@ -9,7 +9,7 @@ from typing import Any
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError, quote
 from pretune.text.corpus.documents import read_jsonl, read_parquet, read_table
-from pretune.text.corpus.files import checked, file_format
+from pretune.text.corpus.files import check_text, file_format
 
 USERS = ("user", "user_id", "userid", "customer", "customer_id", "session", "session_id")
 SEQUENCES = ("items", "history", "sequence")  # columns with all items of a user, separated by spaces
@@ -35,7 +35,7 @@ def write_histories(files: Iterable[Path], out: Path, least: int = 3, **columns:
             items = row[name].split() if name.lower() in SEQUENCES and isinstance(row[name], str) else row[name]
             history = seen.setdefault(str(user), [])
             for item in map(str, items if isinstance(items, list) else [items]):
-                if checked(item, f"{place}: an item").split() != [item]:
+                if check_text(item, f"{place}: an item").split() != [item]:
                     raise PretuneError(f"{place}: the item {quote(item)} is empty or contains spaces; rename it")
                 history.append((_sort_key(row[time]) if time else (0, 0), item))
     kept = {user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= least}

@@ -61,7 +61,7 @@ def _cut(words: Iterable[str]) -> Iterator[str]:
                 yield word[start : start + WINDOW]
 
 
-def scale(table: dict[str, int], total: int) -> Iterator[tuple[str, int]]:
+def scale_counts(table: dict[str, int], total: int) -> Iterator[tuple[str, int]]:
     """Yield word counts scaled down to a total of `total` by systematic sampling; unchanged if their total is smaller.
 
     The share of any contiguous group of words changes by less than one occurrence, so merge frequencies are preserved.

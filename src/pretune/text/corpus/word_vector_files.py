@@ -45,10 +45,10 @@ class WordVectors:
         return int(self.vectors.shape[1])
 
 
-def read_vectors(path: str | Path, most: int | None = None) -> WordVectors:
+def read_word_vectors(path: str | Path, most: int | None = None) -> WordVectors:
     """Read word vectors in any of the supported formats; `most` limits the number of words that are read.
 
-    >>> read_vectors("glove.6B.300d.txt", most=50_000).width  # doctest: +SKIP
+    >>> read_word_vectors("glove.6B.300d.txt", most=50_000).width  # doctest: +SKIP
     300
     """
     path = Path(path)
@@ -217,14 +217,14 @@ def _read_fasttext(file: BinaryIO, path: Path, most: int | None) -> WordVectors:
     with np.errstate(over="ignore", invalid="ignore"):  # the caller rejects values that are not finite
         means = np.stack(
             [
-                matrix[[number, *(known + h for h in pieces(word, shortest, longest, bucket))]].mean(0)
+                matrix[[number, *(known + h for h in ngram_rows(word, shortest, longest, bucket))]].mean(0)
                 for number, word in enumerate(chosen)
             ]
         )
     return WordVectors(chosen, means.astype(np.float32))
 
 
-def pieces(word: str, shortest: int, longest: int, bucket: int) -> list[int]:
+def ngram_rows(word: str, shortest: int, longest: int, bucket: int) -> list[int]:
     """Return the matrix rows of the character n-grams of <word>, from `shortest` to `longest` characters long."""
     marked = f"<{word}>"
     if longest <= 0 or bucket <= 0:

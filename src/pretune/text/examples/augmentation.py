@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 
 LEFT_OUT = 0.1  # probability of dropping a word
 STRETCH = 0.25  # probability of reducing a text to an n-gram of it
@@ -19,7 +19,7 @@ def augment(texts: Sequence[str], copies: int, seed: int = 0) -> list[tuple[int,
     >>> len(augment(["one two three four five six"], 2)) <= 2
     True
     """
-    draws, seen = Draws(seed), set(texts)
+    draws, seen = EpochRandom(seed), set(texts)
     variants: list[tuple[int, str]] = []
     for number, text in enumerate(texts):
         words = text.split()

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pretune.runtime.errors import PretuneError
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequence_parts import Part
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -60,9 +60,9 @@ class Cloze:
         place = next(number for number, piece in enumerate(self.pieces) if piece.endswith(GAP))
         return Cloze(self.pieces[:place])
 
-    def parts(self, rows: Labeled, tokenizer: Tokenizer) -> list[Part]:
+    def parts(self, rows: LabeledRows, tokenizer: Tokenizer) -> list[Part]:
         """Return the parts from which the sequences of some rows are composed."""
-        slots = slots_of(rows)
+        slots = placeholder_values(rows)
         found: list[Part] = []
         for piece in self.pieces:
             name = piece.lstrip()
@@ -74,25 +74,25 @@ class Cloze:
                 found.append(tuple(ids))
         return found
 
-    def fill(self, rows: Labeled, row: int, answer: str = "") -> str:
+    def fill(self, rows: LabeledRows, row: int, answer: str = "") -> str:
         """Return the text of a row with an answer in the gap."""
-        values = {name: str(texts[row]) for name, texts in slots_of(rows).items()} | {GAP: answer}
+        values = {name: str(texts[row]) for name, texts in placeholder_values(rows).items()} | {GAP: answer}
         named = ((piece, piece.lstrip()) for piece in self.pieces)
         return "".join(piece[: -len(name)] + values[name] if name in values else piece for piece, name in named)
 
 
-def slots_of(rows: Labeled) -> Mapping[str, Sequence[str]]:
+def placeholder_values(rows: LabeledRows) -> Mapping[str, Sequence[str]]:
     """Return the values of each placeholder, one per row."""
     more = {f"{{{name}}}": cells for name, cells in rows.more.items()}
     return {TEXT: rows.texts, **({} if rows.pairs is None else {PAIR: rows.pairs}), **more}
 
 
-def name_words(words: str, labels: Sequence[str]) -> list[str]:
+def verbalizer_words(words: str, labels: Sequence[str]) -> list[str]:
     """Return the verbalizer word of each label; without `words`, the labels themselves.
 
     `words` is "good/bad", in the order of the labels, or "yes:good/no:bad".
 
-    >>> name_words("yes:good/no:bad", ["no", "yes"])
+    >>> verbalizer_words("yes:good/no:bad", ["no", "yes"])
     ['bad', 'good']
     """
     if not words:
@@ -112,7 +112,7 @@ def name_words(words: str, labels: Sequence[str]) -> list[str]:
     return found
 
 
-def one_token(word: str, tokenizer: Tokenizer, space: str = " ") -> int:
+def single_token(word: str, tokenizer: Tokenizer, space: str = " ") -> int:
     """Return the token id of a word in running text; raise an error if it is unknown or has several tokens."""
     ids = tokenizer.encode(space + word)
     if len(ids) != 1 or ids[0] == tokenizer.roles.get("unknown"):

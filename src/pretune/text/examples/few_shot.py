@@ -9,71 +9,71 @@ from typing import Any
 import numpy as np
 
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import permutation
 
 
-def draw_labels(labels: Sequence[Any], each: int, seed: int) -> list[int]:
+def sample_rows_per_class(labels: Sequence[Any], each: int, seed: int) -> list[int]:
     """Return the sorted indices of at most `each` random rows of each class.
 
-    >>> len(draw_labels(["a", "b", "a", "b", "a"], 2, seed=0))
+    >>> len(sample_rows_per_class(["a", "b", "a", "b", "a"], 2, seed=0))
     4
     """
     groups: dict[str, list[int]] = {}
     for row, label in enumerate(labels):
         groups.setdefault(str(label), []).append(row)
     sampled = ((rows, permutation(len(rows), seed, f"labels {label}")[:each]) for label, rows in groups.items())
-    return sorted(rows[place] for rows, places in sampled for place in places)
+    return sorted(rows[place] for rows, list_places in sampled for place in list_places)
 
 
-def draw_few(examples: Any, count: int, seed: int, classes: bool) -> Any:
+def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
     """Return `count` random examples of each class, or `count` in all if answers are not classes.
     Rows that belong to one query count as one example.
     """
     if count < 1:
         raise PretuneError(f"--shots {count}: choose at least 1 example")
     if classes and getattr(examples, "labels", None) is not None:
-        return draw_shots(examples, count, seed)
-    return draw_some(examples, min(count, int(groups_of(examples).max()) + 1), seed)
+        return sample_per_class(examples, count, seed)
+    return sample_examples(examples, min(count, int(query_groups(examples).max()) + 1), seed)
 
 
-def draw_shots(examples: Any, each: int, seed: int) -> Any:
+def sample_per_class(examples: Any, each: int, seed: int) -> Any:
     """Return `each` random examples of each class, and log which."""
     labels = getattr(examples, "labels", None)
     if labels is None:
         raise PretuneError(f"{examples.file}: examples without labels cannot be sampled per class")
     if each < 1:
         raise PretuneError(f"--shots {each}: choose at least 1 example per class")
-    sampled = examples.take(draw_labels(labels, each, seed))
+    sampled = examples.take(sample_rows_per_class(labels, each, seed))
     few = [
         f"only {count} of {label!r}"
         for label, count in sorted(Counter(map(str, sampled.labels)).items())
         if count < each
     ]
-    say(
-        f"{examples.file}: {len(sampled)} of {len(labels)} rows, {each} per class with seed {seed}: {places(sampled)}"
+    log_info(
+        f"{examples.file}: {len(sampled)} of {len(labels)} rows, {each} per class with seed {seed}: {list_places(sampled)}"
         + (f" ({'; '.join(few)})" if few else "")
     )
     return sampled
 
 
-def draw_some(examples: Any, count: int, seed: int) -> Any:
+def sample_examples(examples: Any, count: int, seed: int) -> Any:
     """Return `count` random examples, regardless of their labels, and log which."""
-    groups = groups_of(examples)
+    groups = query_groups(examples)
     total = int(groups.max()) + 1
     if not 1 <= count <= total:
         raise PretuneError(f"{examples.file}: cannot sample {count} of {total} examples; choose 1 to {total}")
     sampled = examples.take(np.flatnonzero(np.isin(groups, permutation(total, seed, "some")[:count])).tolist())
-    say(f"{examples.file}: {len(sampled)} of {len(examples)} rows with seed {seed}: {places(sampled)}")
+    log_info(f"{examples.file}: {len(sampled)} of {len(examples)} rows with seed {seed}: {list_places(sampled)}")
     return sampled
 
 
-def groups_of(examples: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+def query_groups(examples: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return an integer per row, (rows,), that is equal for rows that belong to one query."""
     return examples.queries if "group" in getattr(examples, "more", ()) else np.arange(len(examples))  # type: ignore[no-any-return]
 
 
-def places(examples: Any) -> str:
+def list_places(examples: Any) -> str:
     """Return the line numbers of the first 20 examples, for log messages."""
     shown, more = range(min(len(examples), 20)), ", …" if len(examples) > 20 else ""
     if lines := getattr(examples, "lines", None):

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from pretune.runtime.arrays import Array
-from pretune.runtime.errors import PretuneError, if_option, nearest
-from pretune.runtime.progress import say
-from pretune.text.corpus.documents import csv_rows, read_jsonl, read_parquet, read_table
-from pretune.text.corpus.files import Errors, checked, file_format, find_files, is_text
+from pretune.runtime.errors import PretuneError, if_option, suggest
+from pretune.runtime.progress import log_info
+from pretune.text.corpus.documents import read_csv_rows, read_jsonl, read_parquet, read_table
+from pretune.text.corpus.files import Errors, check_text, file_format, find_files, is_valid_text
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 LABELS = (
@@ -38,7 +38,7 @@ TEXTS = (
 SEPARATORS = ";|,"  # between the labels of a multi-label row
 SAMPLE = 1000  # rows from which column roles are inferred
 LISTED = 3  # bad rows listed in a message
-NOTHING = ("nan", "none", "null", "na", "n/a", "<na>")  # common spellings of missing values
+MISSING_VALUES = ("nan", "none", "null", "na", "n/a", "<na>")  # common spellings of missing values
 ROLES = ("text", "pair", "label")  # roles with command-line options of their own
 USUAL: dict[str, Sequence[str]] = {
     "text": (*TEXTS, *(first for first, _ in PAIRS)),
@@ -51,7 +51,7 @@ Row = dict[str, Any]
 
 
 @dataclass
-class Labeled:
+class LabeledRows:
     """The rows of a labeled file, in order."""
 
     file: Path
@@ -65,13 +65,13 @@ class Labeled:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def take(self, rows: Iterable[int]) -> Labeled:
+    def take(self, rows: Iterable[int]) -> LabeledRows:
         """Return the rows at the given indices."""
         chosen = list(rows)
         pairs, labels = (None if c is None else [c[row] for row in chosen] for c in (self.pairs, self.labels))
         texts, lines = [self.texts[row] for row in chosen], [self.lines[row] for row in chosen]
         more = {role: [cells[row] for row in chosen] for role, cells in self.more.items()}
-        return Labeled(self.file, self.columns, texts, pairs, labels, lines, more)
+        return LabeledRows(self.file, self.columns, texts, pairs, labels, lines, more)
 
     def empty(self) -> list[int]:
         """Return the indices of rows without text, that is, with only whitespace in all of their texts."""
@@ -102,7 +102,7 @@ class Labeled:
 
 
 @dataclass(frozen=True)
-class Excerpt:
+class TableChunk:
     """A chunk of a file's rows, with line numbers, which can be read as if it were a file."""
 
     file: Path
@@ -116,12 +116,12 @@ def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[in
     return _rows(path, _header(path, errors), errors)
 
 
-def read_excerpts(
+def read_chunks(
     path: Path, rows: int, read: Callable[[Path], Iterator[tuple[int, Row]]] = table_rows
-) -> Iterator[Excerpt]:
+) -> Iterator[TableChunk]:
     """Yield a file of any size in chunks of `rows` rows; `read` yields its rows.
 
-    >>> for part in read_excerpts(Path("large.csv"), 1000): print(len(part.rows))  # doctest: +SKIP
+    >>> for part in read_chunks(Path("large.csv"), 1000): print(len(part.rows))  # doctest: +SKIP
     """
     left = read(path)
     part = list(islice(left, rows))
@@ -129,12 +129,12 @@ def read_excerpts(
         raise PretuneError(f"{path}: the file contains no rows")
     _, first = part[0]
     while part:
-        yield Excerpt(path, part, first)
+        yield TableChunk(path, part, first)
         part = list(islice(left, rows))
 
 
 def read_labeled(
-    file: str | Path | Excerpt,
+    file: str | Path | TableChunk,
     columns: Mapping[str, str] | None = None,
     *,
     errors: Errors = "strict",
@@ -142,7 +142,7 @@ def read_labeled(
     label: Callable[[Any], Any] | None = None,
     roles: Mapping[str, Sequence[str]] | None = None,
     drop_bad: bool = False,
-) -> Labeled:
+) -> LabeledRows:
     """Read the examples of a .csv, .tsv, .jsonl or .parquet file, or of an excerpt of one.
 
     Rows without a label are an error, which lists them.
@@ -163,19 +163,21 @@ def read_labeled(
     >>> rows = read_labeled("train.csv", {"label": "sentiment"})  # doctest: +SKIP
     """
     further = dict(roles or {})
-    table = Table.open(file, columns or {}, {**USUAL, **further}, errors)
+    table = LabeledTable.open(file, columns or {}, {**USUAL, **further}, errors)
     named = table.named(further)
     given = {role: name for role, name in table.given.items() if role in USUAL}
     found = guess_columns(table.sample, given, labels, taken=set(named.values())) | named
-    table.settle(found, needed=("text", "label") if labels else ("text",))
-    made = Labeled(table.path, found, pairs=[] if "pair" in found else None, labels=[] if "label" in found else None)
+    table.check_columns(found, needed=("text", "label") if labels else ("text",))
+    made = LabeledRows(
+        table.path, found, pairs=[] if "pair" in found else None, labels=[] if "label" in found else None
+    )
     made.more = {role: [] for role in further if role in found}
     unlabeled = []
     for line, row in table.rows():
         if made.labels is not None:
             try:
-                made.labels.append(table.cell(row, found["label"], line, label or one_label))
-            except Missing:
+                made.labels.append(table.cell(row, found["label"], line, label or parse_label))
+            except MissingLabel:
                 unlabeled.append(line)
                 continue
         made.lines.append(line)
@@ -188,10 +190,10 @@ def read_labeled(
         what = (
             f"{table.path}: {len(unlabeled)} of {len(made) + len(unlabeled)} rows have no label in {found['label']!r}"
         )
-        drop_or_refuse(what, [f"line {line}" for line in unlabeled], drop_bad)
+        drop_or_raise(what, [f"line {line}" for line in unlabeled], drop_bad)
     if drop_bad and labels and (empty := made.empty()):
         what = f"{table.path}: {len(empty)} of {len(made)} rows have no text"
-        drop_or_refuse(what, [f"line {made.lines[row]}" for row in empty], drop_bad)
+        drop_or_raise(what, [f"line {made.lines[row]}" for row in empty], drop_bad)
         made = made.take(sorted({*range(len(made))} - {*empty}))
     if not made.texts:
         raise PretuneError(f"{table.path}: no row has both a text and a label")
@@ -199,7 +201,7 @@ def read_labeled(
 
 
 @dataclass
-class Table:
+class LabeledTable:
     """A file, or an excerpt of one, whose columns have roles, some of them given by the user."""
 
     path: Path
@@ -212,25 +214,29 @@ class Table:
 
     @classmethod
     def open(
-        cls, file: str | Path | Excerpt, columns: Mapping[str, str], roles: Mapping[str, Sequence[str]], errors: Errors
-    ) -> Table:
+        cls,
+        file: str | Path | TableChunk,
+        columns: Mapping[str, str],
+        roles: Mapping[str, Sequence[str]],
+        errors: Errors,
+    ) -> LabeledTable:
         """Open a file and sample its first rows; `roles` maps the possible roles to usual column names."""
         given = {role: name for role, name in columns.items() if name}
         for role in given:
             if role not in roles:
-                raise PretuneError(f"Unknown column role {role!r}; {nearest(role, roles)}")
-        path = file.file if isinstance(file, Excerpt) else find_files(file, FORMATS)[0]
+                raise PretuneError(f"Unknown column role {role!r}; {suggest(role, roles)}")
+        path = file.file if isinstance(file, TableChunk) else find_files(file, FORMATS)[0]
         known = {name for usual in roles.values() for name in usual}
-        names = None if isinstance(file, Excerpt) else _header(path, errors, known)
+        names = None if isinstance(file, TableChunk) else _header(path, errors, known)
 
         def rows() -> Iterator[tuple[int, Row]]:
-            found = file.rows if isinstance(file, Excerpt) else _rows(path, names, errors)
+            found = file.rows if isinstance(file, TableChunk) else _rows(path, names, errors)
             return ((line, _flat(row)) for line, row in found)
 
         sample = [row for _, row in islice(rows(), SAMPLE)]
         if not sample:
             raise PretuneError(f"{path}: the file contains no rows")
-        first = _flat(file.first) if isinstance(file, Excerpt) else sample[0]
+        first = _flat(file.first) if isinstance(file, TableChunk) else sample[0]
         return cls(path, roles, given, first, sample, names, rows)
 
     def named(self, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -240,26 +246,26 @@ class Table:
         found = {role: self.given.get(role) or guess for role, guess in guesses.items()}
         return {role: name for role, name in found.items() if name}
 
-    def settle(self, found: Mapping[str, str], needed: Collection[str]) -> None:
+    def check_columns(self, found: Mapping[str, str], needed: Collection[str]) -> None:
         """Raise an error for missing columns and roles without a column; log inferred columns."""
         listed = ", ".join(map(repr, self.first))
         for role, names in found.items():
             for name in self.several(names):
                 if name not in self.first:
-                    hint = nearest(name, self.first)
+                    hint = suggest(name, self.first)
                     raise PretuneError(
                         f"{self.path}: no column {name!r} for the {role}; the columns are {listed}; {hint}"
                     )
         for role in needed:
             if role not in found:
                 raise PretuneError(
-                    f"{self.path}: cannot infer the {role} column; the columns are {listed}{with_options('choose one', [role])}"
+                    f"{self.path}: cannot infer the {role} column; the columns are {listed}{advise_options('choose one', [role])}"
                 )
         if set(found) != set(self.given):
             guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
             note = " (no header: columns are numbered)" if self.names is not None else ""
             roles = [role for role in self.roles if role in ROLES or role in found]
-            say(f"{self.path}: {guessed}{note}{with_options('override', roles)}")
+            log_info(f"{self.path}: {guessed}{note}{advise_options('override', roles)}")
 
     def several(self, names: str) -> list[str]:
         """Return the columns of a role that may have several, separated by commas."""
@@ -274,7 +280,7 @@ class Table:
             raise PretuneError(
                 f"{self.path}, line {line}: expected text in {name!r}, but found a {type(value).__name__}"
             )
-        return checked(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
+        return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
         """Return a cell as text; an empty text if the cell exists and has no value."""
@@ -284,16 +290,16 @@ class Table:
         """Return `read` of a cell; a ValueError becomes an error that names the file and line."""
         try:
             return read(row.get(name))
-        except Missing:
+        except MissingLabel:
             raise
         except ValueError as error:
             raise PretuneError(f"{self.path}, line {line}: {error} in {name!r}") from error
 
 
-def with_options(advice: str, roles: Iterable[str]) -> str:
+def advise_options(advice: str, roles: Iterable[str]) -> str:
     """Return advice that names the options for the columns of some roles; "" if the running command has none of them.
 
-    >>> with_options("override", ["text", "group"])
+    >>> advise_options("override", ["text", "group"])
     '; override with --text, --columns.group'
     """
     options = (
@@ -303,7 +309,7 @@ def with_options(advice: str, roles: Iterable[str]) -> str:
     return f"; {advice} with {known}" if known else ""
 
 
-def drop_or_refuse(what: str, bad: Sequence[str], drop: bool | None) -> None:
+def drop_or_raise(what: str, bad: Sequence[str], drop: bool | None) -> None:
     """Log that bad examples were left out if `drop` is set; otherwise raise an error that lists them.
     With `drop=None`, the error does not mention that they can be left out.
     """
@@ -311,12 +317,12 @@ def drop_or_refuse(what: str, bad: Sequence[str], drop: bool | None) -> None:
     if not drop:
         advice = "" if drop is None else if_option("drop-bad", ", or leave them out with --drop-bad")
         raise PretuneError(f"{what}: {listed}; correct them{advice}")
-    say(f"{what}: {listed}; these rows are left out")
+    log_info(f"{what}: {listed}; these rows are left out")
 
 
 def column_names(path: Path, errors: Errors = "strict") -> list[str]:
     """Return the column names of a table."""
-    return list(Table.open(path, {}, USUAL, errors).first)
+    return list(LabeledTable.open(path, {}, USUAL, errors).first)
 
 
 def _rows(path: Path, names: list[str] | None, errors: Errors) -> Iterator[tuple[int, Row]]:
@@ -341,7 +347,7 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
     """Return 1, 2, 3, … as column names if the first row of a table looks like data; None if it is a header."""
     if file_format(path) not in (".csv", ".tsv"):
         return None
-    first = [cell.strip() for cell in next(filter(None, csv_rows(path, errors)), [])]
+    first = [cell.strip() for cell in next(filter(None, read_csv_rows(path, errors)), [])]
     if any(cell.lower() in known for cell in first) or not any(map(_reads_like_data, first)):
         return None
     return [str(i + 1) for i in range(len(first))]
@@ -403,7 +409,7 @@ def _text_by_content(sample: list[Row], taken: set[str]) -> str | None:
     return best if best is not None and sizes[best] else None
 
 
-class Missing(ValueError):  # noqa: N818
+class MissingLabel(ValueError):  # noqa: N818
     """The error for a cell that has no label."""
 
 
@@ -416,28 +422,28 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def one_label(value: Any) -> str:
+def parse_label(value: Any) -> str:
     """Convert a cell to a single label.
 
-    >>> one_label(True)
+    >>> parse_label(True)
     'true'
     """
     if isinstance(value, bool):
         return str(value).lower()
     if is_missing(value) or str(value).strip() == "":
-        raise Missing("no label")
+        raise MissingLabel("no label")
     if isinstance(value, list | dict):
         raise ValueError(f"expected a single label, but found a {type(value).__name__}")
-    if not is_text(label := str(value).strip()):
+    if not is_valid_text(label := str(value).strip()):
         raise ValueError("a lone surrogate, which is not valid text,")
     return label
 
 
-def some_labels(value: Any) -> Any:
+def parse_labels(value: Any) -> Any:
     """Convert a cell to any number of labels: a tuple from a list, or a text to be split when all rows are known."""
     if isinstance(value, list):
-        return tuple(dict.fromkeys(one_label(item) for item in value))
-    return "" if is_missing(value) or value == "" else one_label(value)
+        return tuple(dict.fromkeys(parse_label(item) for item in value))
+    return "" if is_missing(value) or value == "" else parse_label(value)
 
 
 def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tuple[str, ...]]:
@@ -454,14 +460,14 @@ def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tupl
     return [tuple(dict.fromkeys(label.strip() for label in labels if label.strip())) for labels in cut]
 
 
-def number(value: Any) -> float:
+def parse_number(value: Any) -> float:
     """Convert a cell to a number.
 
-    >>> number(" 3.50 ")
+    >>> parse_number(" 3.50 ")
     3.5
     """
-    if is_missing(value) or (isinstance(value, str) and value.strip().casefold() in ("", *NOTHING)):
-        raise Missing("no number")
+    if is_missing(value) or (isinstance(value, str) and value.strip().casefold() in ("", *MISSING_VALUES)):
+        raise MissingLabel("no number")
     try:
         found = float(value)
     except (TypeError, ValueError):

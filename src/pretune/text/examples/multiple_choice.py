@@ -13,8 +13,8 @@ import numpy as np
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.text.corpus.files import Errors, checked
-from pretune.text.examples.labeled import LABELS, Excerpt, Row, Table
+from pretune.text.corpus.files import Errors, check_text
+from pretune.text.examples.labeled import LABELS, LabeledTable, Row, TableChunk
 
 ROLES: dict[str, Sequence[str]] = {
     "text": ("premise", "sent1", "article", "passage", "context", "ctx", "goal", "story", "paragraph", "text", "sentence"),
@@ -26,7 +26,7 @@ NUMBERED = re.compile(r"(choice|ending|option|answer|alternative|solution|sol)[ 
 
 
 @dataclass(frozen=True)
-class Candidates:
+class ChoiceExample:
     """One example: its candidates, and the text or pair of texts that is encoded for each of them."""
 
     names: tuple[str, ...]
@@ -38,12 +38,12 @@ class Candidates:
 
 
 @dataclass
-class Grouped:
+class ChoiceExamples:
     """The multiple-choice examples of a file, in order; `texts` and `pairs` are those of all candidates, concatenated."""
 
     file: Path
     columns: dict[str, str]
-    groups: list[Candidates] = field(default_factory=list)
+    groups: list[ChoiceExample] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     answered: bool = True  # whether the correct answers are known
     nested: bool = False  # whether a row may contain several examples
@@ -51,11 +51,11 @@ class Grouped:
     def __len__(self) -> int:
         return len(self.groups)
 
-    def take(self, rows: Iterable[int]) -> Grouped:
+    def take(self, rows: Iterable[int]) -> ChoiceExamples:
         """Return the examples at the given indices."""
         chosen = list(rows)
         groups, lines = [self.groups[row] for row in chosen], [self.lines[row] for row in chosen]
-        return Grouped(self.file, self.columns, groups, lines, self.answered, self.nested)
+        return ChoiceExamples(self.file, self.columns, groups, lines, self.answered, self.nested)
 
     def asked(self, row: int) -> str:
         """Return a key of an example's input, ignoring its answer, that is equal for duplicates."""
@@ -101,28 +101,28 @@ class Grouped:
 
 
 def read_choices(
-    file: str | Path | Excerpt,
+    file: str | Path | TableChunk,
     columns: Mapping[str, str] | None = None,
     *,
     errors: Errors = "strict",
     labels: bool = True,
-) -> Grouped:
+) -> ChoiceExamples:
     """Read multiple-choice examples; models encode the text and, as its pair, the question followed by a choice.
 
     `choices` is a column of lists, or several columns (choice1, choice2, …; as an option NAME,NAME), of which some may
     be empty; `text` and `question` are optional. `label` is the index of the correct choice, its letter, or the choice
     itself; indices count from 1 if no label is 0 and one equals the number of choices, else from 0.
     """
-    table = Table.open(file, columns or {}, ROLES, errors)
+    table = LabeledTable.open(file, columns or {}, ROLES, errors)
     found = table.named(
         {role: ROLES[role] for role in ("text", "question", "choices", "label") if labels or role != "label"}
     )
     if "choices" not in found and (numbered := numbered_columns(table.first)):
         found["choices"] = ",".join(numbered)
-    table.settle(found, needed=("choices", "label") if labels else ("choices",))
-    made = Grouped(table.path, found, answered=labels)
-    rows = [(line, row, read_names(table, row, line, found["choices"])) for line, row in table.rows()]
-    base = first_number([(row.get(found["label"]), len(names)) for _, row, names in rows]) if labels else 0
+    table.check_columns(found, needed=("choices", "label") if labels else ("choices",))
+    made = ChoiceExamples(table.path, found, answered=labels)
+    rows = [(line, row, read_row_choices(table, row, line, found["choices"])) for line, row in table.rows()]
+    base = label_base([(row.get(found["label"]), len(names)) for _, row, names in rows]) if labels else 0
     for line, row, names in rows:
         texts = [table.text(row, found[role], line) for role in ("text", "question") if role in found]
         right: tuple[int, ...] = ()
@@ -136,7 +136,7 @@ def read_choices(
             right = ([number for number, name in enumerate(names) if name is not None].index(at),)
         choices = tuple(name for name in names if name is not None)
         made.groups.append(
-            Candidates(
+            ChoiceExample(
                 choices,
                 texts=(texts[0],) * len(choices) if texts else choices,
                 pairs=tuple(" ".join([*texts[1:], choice]) for choice in choices) if texts else None,
@@ -158,7 +158,7 @@ def numbered_columns(row: Row) -> list[str]:
     return sorted(best, key=lambda name: int(re.findall(r"\d+", name)[-1])) if len(best) > 1 else []
 
 
-def read_names(table: Table, row: Row, line: int, column: str) -> list[str | None]:
+def read_row_choices(table: LabeledTable, row: Row, line: int, column: str) -> list[str | None]:
     """Return the choices of a row; None for empty columns."""
     columns = table.several(column)
     cells = row.get(columns[0])
@@ -169,10 +169,10 @@ def read_names(table: Table, row: Row, line: int, column: str) -> list[str | Non
     if sum(cell is not None for cell in cells) < 2:
         raise PretuneError(f"{table.path}, line {line}: expected at least two choices in {column!r}")
     place = f"{table.path}, line {line}: {column!r}"
-    return [None if cell is None else checked(str(cell), place) for cell in cells]
+    return [None if cell is None else check_text(str(cell), place) for cell in cells]
 
 
-def first_number(labels: Sequence[tuple[Any, int]]) -> int:
+def label_base(labels: Sequence[tuple[Any, int]]) -> int:
     """Return the index of the first choice, 0 or 1, given labels and their numbers of choices."""
     numbers = [(int(label), count) for label, count in labels if re.fullmatch(r"\d+", str(label))]
     return int(bool(numbers) and min(numbers)[0] > 0 and any(number == count for number, count in numbers))

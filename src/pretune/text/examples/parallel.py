@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.text.corpus.files import Errors, file_format, find_files, read_lines
-from pretune.text.examples.labeled import PAIRS, Labeled, column_names, read_labeled
+from pretune.text.examples.labeled import PAIRS, LabeledRows, column_names, read_labeled
 
 WHAT = "a .csv, .tsv, .jsonl or .parquet file with two text columns, or two .txt files with the same number of lines"
 LANGUAGE = re.compile(r"[a-z]{2,3}(_\w+)?")  # en, rus, zh_CN
 
 
-def read_pairs(
+def read_parallel(
     files: Sequence[str | Path] | str | Path, columns: Mapping[str, str] | None = None, errors: Errors = "strict"
-) -> Labeled:
+) -> LabeledRows:
     """Read pairs of texts from one table or from two line-aligned .txt files.
     `columns` names the table's `text` and `pair` columns; a table with exactly two columns needs none.
 
-    >>> rows = read_pairs(["news.en.txt", "news.fr.txt"])  # doctest: +SKIP
+    >>> rows = read_parallel(["news.en.txt", "news.fr.txt"])  # doctest: +SKIP
     """
     given = [files] if isinstance(files, str | Path) else list(files)
     if not given:
@@ -36,12 +36,12 @@ def read_pairs(
     return read_labeled(paths[0], _text_columns(paths[0], columns or {}, errors), errors=errors, labels=False)
 
 
-def read_languages(
+def read_parallel_languages(
     files: Sequence[str | Path],
     columns: Mapping[str, str] | None = None,
     languages: str = "",
     errors: Errors = "strict",
-) -> Labeled:
+) -> LabeledRows:
     """Read text pairs from any number of tables and pairs of .txt files; the labels are languages, such as "en fr".
 
     The languages are the column names of a table or the last part of file names (news.en.txt, news.fr.txt), unless
@@ -49,15 +49,15 @@ def read_languages(
     """
     paths = [path for name in files for path in find_files(name)]
     if not paths:
-        return read_pairs([])
-    found = Labeled(paths[0], {}, pairs=[], labels=[])
+        return read_parallel([])
+    found = LabeledRows(paths[0], {}, pairs=[], labels=[])
     assert found.pairs is not None and found.labels is not None
     while paths:
         count = 2 if file_format(paths[0]) == ".txt" else 1
-        rows = read_pairs(paths[:count], columns, errors)
+        rows = read_parallel(paths[:count], columns, errors)
         del paths[:count]
         first, second = languages.split("-") if languages else _languages_of(rows)
-        say(f"{rows.file}: {len(rows):,} text pairs, {first} and {second}")
+        log_info(f"{rows.file}: {len(rows):,} text pairs, {first} and {second}")
         found.texts += rows.texts
         found.pairs += rows.pairs or []
         found.labels += [f"{first} {second}"] * len(rows)
@@ -65,7 +65,7 @@ def read_languages(
     return found
 
 
-def _languages_of(rows: Labeled) -> list[str]:
+def _languages_of(rows: LabeledRows) -> list[str]:
     names = [rows.columns[role] for role in ("text", "pair")]
     if file_format(rows.file) == ".txt":
         names = [Path(name).name.partition(".txt")[0].rpartition(".")[2] for name in names]
@@ -96,7 +96,7 @@ def _text_columns(path: Path, given: Mapping[str, str], errors: Errors) -> dict[
     return found
 
 
-def _read_aligned(first: Path, second: Path, errors: Errors) -> Labeled:
+def _read_aligned(first: Path, second: Path, errors: Errors) -> LabeledRows:
     texts, pairs = ([line for _, line in read_lines(path, errors)] for path in (first, second))
     if len(texts) != len(pairs):
         raise PretuneError(
@@ -104,4 +104,6 @@ def _read_aligned(first: Path, second: Path, errors: Errors) -> Labeled:
         )
     if not texts:
         raise PretuneError(f"{first}: the file is empty; pass a file with one text per line")
-    return Labeled(first, {"text": str(first), "pair": str(second)}, texts, pairs, lines=list(range(1, len(texts) + 1)))
+    return LabeledRows(
+        first, {"text": str(first), "pair": str(second)}, texts, pairs, lines=list(range(1, len(texts) + 1))
+    )

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pretune.runtime.arrays import Array
-from pretune.runtime.errors import PretuneError, nearest, quote
-from pretune.runtime.progress import say
-from pretune.text.corpus.files import checked, ending, file_format, open_stream
-from pretune.text.examples.labeled import FORMATS, ROLES, Excerpt, Row, drop_or_refuse, table_rows, with_options
+from pretune.runtime.errors import PretuneError, quote, suggest
+from pretune.runtime.progress import log_info
+from pretune.text.corpus.files import check_text, file_format, file_suffix, open_stream
+from pretune.text.examples.labeled import FORMATS, ROLES, Row, TableChunk, advise_options, drop_or_raise, table_rows
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ NO_ANSWER, NO_TOKENS = -1, -2
 SQUAD = '{"data": [{"paragraphs": [{"context": "…", "qas": [{"question": "…", "answers": […]}]}]}]}'
 
 
-class Span(NamedTuple):
+class AnswerSpan(NamedTuple):
     """An answer: its text and its start in the passage."""
 
     text: str
@@ -45,7 +45,7 @@ class Questions:
     columns: dict[str, str]
     questions: list[str] = field(default_factory=list)
     passages: list[str] = field(default_factory=list)
-    answers: list[list[Span]] | None = None
+    answers: list[list[AnswerSpan]] | None = None
     places: list[str] = field(default_factory=list)  # line 3, question 56be4db0acb8001400a502ec …
     identities: list[str] = field(default_factory=list)
 
@@ -97,10 +97,10 @@ class TokenPassages:
         begins, ends = (np.concatenate([np.zeros(len(question_ids), dtype=np.int64), side]) for side in offsets.T)
         rows = TokenRows(flat, tokenizer.word_starts(flat), starts, np.stack([sizes, lengths[which]], 1))
         counts = np.concatenate([sizes, lengths])
-        rows.spell_unknown([*questions.questions, *distinct], np.cumsum(counts) - counts, tokenizer)
+        rows.keep_unknown_characters([*questions.questions, *distinct], np.cumsum(counts) - counts, tokenizer)
         return cls(rows, begins, ends)
 
-    def spans(self, answers: Sequence[Sequence[Span]]) -> Array:
+    def spans(self, answers: Sequence[Sequence[AnswerSpan]]) -> Array:
         """Return the first and last token, (questions, 2), of each question's first answer, relative to its passage.
 
         NO_ANSWER marks unanswerable questions, NO_TOKENS answers without tokens.
@@ -116,7 +116,7 @@ class TokenPassages:
 
 
 def read_questions(
-    file: str | Path | Excerpt,
+    file: str | Path | TableChunk,
     columns: Mapping[str, str] | None = None,
     *,
     answers: bool = True,
@@ -131,8 +131,8 @@ def read_questions(
     >>> read_questions("dev-v2.0.json").answers[0][0].text  # doctest: +SKIP
     'France'
     """
-    path, rows = (file.file, iter(file.rows)) if isinstance(file, Excerpt) else (Path(file), question_rows(file))
-    squad = ending(path) == ".json"
+    path, rows = (file.file, iter(file.rows)) if isinstance(file, TableChunk) else (Path(file), question_rows(file))
+    squad = file_suffix(path) == ".json"
     given = {role: str(name) for role, name in (columns or {}).items() if name and not squad}
     names: dict[str, str] = {}
     found, bad = Questions(path, given, answers=[] if answers else None), list[str]()
@@ -148,7 +148,7 @@ def read_questions(
         for text, start in spans:
             start = passage.find(text) if start is None else start
             if text and start >= 0 and passage.startswith(text, start):
-                kept.append(Span(text, start))
+                kept.append(AnswerSpan(text, start))
             else:
                 bad.append(f"{place} ({text[:40]!r} at {start})")
         if spans and not kept:
@@ -161,7 +161,7 @@ def read_questions(
             found.answers.append(kept)
     if bad:
         what = f"{path}: {len(bad)} answers in {names['label']!r} are not at the given position of their passage"
-        drop_or_refuse(what, bad, drop_bad)
+        drop_or_raise(what, bad, drop_bad)
     if not found.questions:
         raise PretuneError(f"{path}: the file contains no questions")
     return found
@@ -172,7 +172,7 @@ def question_rows(file: str | Path) -> Iterator[tuple[int, Row]]:
     path = Path(file)
     if path.is_dir() or not path.exists():
         raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
-    if ending(path) == ".json":
+    if file_suffix(path) == ".json":
         return enumerate(_squad(path), 1)
     if file_format(path) not in FORMATS:
         raise PretuneError(f"{path}: unsupported file format; expected SQuAD's .json, or {', '.join(FORMATS)}")
@@ -210,7 +210,7 @@ def _names(path: Path, row: Row, given: Mapping[str, str], answers: bool, quiet:
     names = {role: given.get(role) or next((n for n in usual if n in row), usual[0]) for role, usual in roles.items()}
     if names.keys() - given.keys() and not quiet:
         listed = ", ".join(f"{role} = {name!r}" for role, name in names.items())
-        say(f"{path}: {listed}{with_options('override', ROLES)}")
+        log_info(f"{path}: {listed}{advise_options('override', ROLES)}")
     return names
 
 
@@ -219,9 +219,9 @@ def _text(row: Row, name: str, place: str) -> str:
         if name in row:
             raise PretuneError(f"{place}: expected text in {name!r}, but found {quote(value)}")
         known = ", ".join(map(repr, row)) or "none"
-        hint = nearest(name, row) if row else ""
+        hint = suggest(name, row) if row else ""
         raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; {hint}")
-    return checked(value, f"{place}: {name!r}")
+    return check_text(value, f"{place}: {name!r}")
 
 
 def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:

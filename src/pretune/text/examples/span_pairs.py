@@ -13,11 +13,11 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.files import Errors
-from pretune.text.examples.labeled import Excerpt, Labeled, drop_or_refuse, read_labeled, with_options
+from pretune.text.examples.labeled import LabeledRows, TableChunk, advise_options, drop_or_raise, read_labeled
 from pretune.text.packing.sequences import Arrangement
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Span = tuple[int, int]  # start and end in characters; the end is exclusive
+CharacterSpan = tuple[int, int]  # start and end in characters; the end is exclusive
 
 ROLES: dict[str, Sequence[str]] = {
     "start1": ("start1",),
@@ -32,14 +32,14 @@ ROLES: dict[str, Sequence[str]] = {
 }
 
 
-def read_marked(
-    file: str | Path | Excerpt,
+def read_span_pairs(
+    file: str | Path | TableChunk,
     columns: Mapping[str, str] | None = None,
     *,
     errors: Errors = "strict",
     labels: bool = True,
     drop_bad: bool = False,
-) -> Labeled:
+) -> LabeledRows:
     """Read rows with one span in each of two texts, or two in one text; `more["spans"]` has both spans of a row.
 
     Spans are given by character offsets (`start1`, `end1`, `start2`, `end2`) or by their words: `word` for both, or
@@ -54,11 +54,11 @@ def read_marked(
         ):
             raise PretuneError(
                 f"{rows.file}: no columns locate span {which}"
-                + with_options(
+                + advise_options(
                     "choose those with its bounds or its words", [f"start{which}", f"end{which}", f"word{which}"]
                 )
             )
-    spans: dict[int, tuple[Span, Span]] = {}
+    spans: dict[int, tuple[CharacterSpan, CharacterSpan]] = {}
     bad = []
     for row in range(len(rows)):
         try:
@@ -67,7 +67,7 @@ def read_marked(
             bad.append(f"{rows.place(row).removeprefix(f'{rows.file}, ')}: {error}")
     if bad:
         what = f"{rows.file}: {len(bad)} of {len(rows)} rows have spans that are not in their texts"
-        drop_or_refuse(what, bad, drop_bad if labels else None)
+        drop_or_raise(what, bad, drop_bad if labels else None)
     if not spans:
         raise PretuneError(f"{rows.file}: no row has both of its spans")
     rows = rows.take(spans)
@@ -75,7 +75,7 @@ def read_marked(
     return rows
 
 
-def find_span(rows: Labeled, row: int, which: int) -> Span:
+def find_span(rows: LabeledRows, row: int, which: int) -> CharacterSpan:
     """Return the first or second span of a row; a ValueError describes what is wrong with it."""
     text = rows.texts[row] if which == 1 or rows.pairs is None else rows.pairs[row]
     start, end, place = (_whole(rows, row, f"{role}{which}") for role in ("start", "end", "place"))
@@ -101,7 +101,7 @@ def find_span(rows: Labeled, row: int, which: int) -> Span:
     return found[0]
 
 
-def find_words(words: str, text: str) -> list[Span]:
+def find_words(words: str, text: str) -> list[CharacterSpan]:
     """Return the spans of a phrase in a text, ignoring case and whitespace; whole words only, if there are any.
 
     >>> find_words("art", "Start with Art")
@@ -112,7 +112,7 @@ def find_words(words: str, text: str) -> list[Span]:
     return [m.span() for m in whole] or [m.span() for m in re.finditer(pattern, text, re.IGNORECASE)]
 
 
-def _whole(rows: Labeled, row: int, role: str) -> int | None:
+def _whole(rows: LabeledRows, row: int, role: str) -> int | None:
     cell = rows.more.get(role, [None] * len(rows))[row]
     if cell is None or cell == "":
         return None
@@ -121,7 +121,7 @@ def _whole(rows: Labeled, row: int, role: str) -> int | None:
     return int(cell)
 
 
-def mark_tokens(rows: Labeled, starts: Array, total: int, tokenizer: Tokenizer) -> Array:
+def mark_tokens(rows: LabeledRows, starts: Array, total: int, tokenizer: Tokenizer) -> Array:
     """Return a mark per token, (total,): 1 in the first span of its row, 2 in the second, 3 in both.
 
     `starts` (rows, 1 or 2) is where the tokens of each text begin.
@@ -148,7 +148,7 @@ def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
     return np.split(offsets, np.cumsum(lengths)[:-1])
 
 
-def keep_spans(laid: Arrangement, rows: Labeled, length: int) -> Arrangement:
+def truncate_around_spans(laid: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
     """Return the arrangement with a column `span`, where truncated texts are cut around their spans."""
     source: Any = laid.source
     mark = mark_tokens(rows, source.starts, len(source.ids), laid.tokenizer)

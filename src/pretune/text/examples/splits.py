@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from pretune.runtime.progress import say
-from pretune.runtime.randomness import Draws
+from pretune.runtime.progress import log_info
+from pretune.runtime.randomness import EpochRandom
 
 SHARE = 0.2  # share of the examples for validation
 FEWEST = 50  # examples below which none are held out
 
 
-def split(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[list[int], list[int]]:
+def split_examples(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[list[int], list[int]]:
     """Return the rows for training and for validation, stratified by label and without duplicates across the two.
 
-    >>> from pretune.text.examples.labeled import Labeled
-    >>> rows = Labeled("x.csv", {}, [f"text {i % 8}" for i in range(10)], labels=list("ab" * 5))
-    >>> train, validation = split(rows, 0.4)
+    >>> from pretune.text.examples.labeled import LabeledRows
+    >>> rows = LabeledRows("x.csv", {}, [f"text {i % 8}" for i in range(10)], labels=list("ab" * 5))
+    >>> train, validation = split_examples(rows, 0.4)
     >>> {rows.texts[i] for i in train} & {rows.texts[i] for i in validation}
     set()
     """
@@ -26,9 +26,9 @@ def split(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[list[int]
         groups[examples.asked(row)].append(row)
     by_label: dict[str, list[list[int]]] = defaultdict(list)
     for members in groups.values():
-        by_label[stratum(examples, members[0])].append(members)
+        by_label[stratification_label(examples, members[0])].append(members)
     held_out: list[int] = []
-    draws = Draws(seed)
+    draws = EpochRandom(seed)
     for candidates in by_label.values():
         order = sorted(range(len(candidates)), key=lambda i: float(draws.uniform("split", candidates[i][0])))
         wanted = share * sum(map(len, candidates))
@@ -42,20 +42,20 @@ def split(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[list[int]
     return [row for row in range(len(examples)) if row not in chosen], sorted(held_out)
 
 
-def stratum(examples: Any, row: int) -> str:
+def stratification_label(examples: Any, row: int) -> str:
     """Return the class by which an example is stratified: its label, or the first of several; "" for numbers."""
     label = examples.labels[row] if getattr(examples, "labels", None) else ""
     label = next(iter(label), "") if isinstance(label, tuple) else label
     return label if isinstance(label, str) else ""
 
 
-def warn_of_leaks(train: Any, validation: Any) -> int:
+def warn_of_duplicates(train: Any, validation: Any) -> int:
     """Return how many validation examples are also in the training set, and log them if there are any."""
     known = {train.asked(row) for row in range(len(train))}
     leaked = [row for row in range(len(validation)) if validation.asked(row) in known]
     if leaked:
         places = ", ".join(validation.place(row) for row in leaked[:3])
-        say(
+        log_info(
             f"{len(leaked)} of {len(validation)} examples of {validation.file} are also in {train.file} ({places} …), so scores are too high"
         )
     return len(leaked)

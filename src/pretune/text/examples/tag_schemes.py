@@ -18,7 +18,7 @@ OUTSIDE = "O"
 _TAG = re.compile(r"O|[BIES](-.+)?", re.DOTALL)
 
 
-class Entity(NamedTuple):
+class TaggedSpan(NamedTuple):
     """A span of words with a type; the last word is inclusive."""
 
     kind: str
@@ -26,16 +26,16 @@ class Entity(NamedTuple):
     last: int
 
 
-def find_entities(tags: Sequence[str]) -> list[Entity]:
+def parse_tags(tags: Sequence[str]) -> list[TaggedSpan]:
     """Return the spans that tags of any scheme mark; invalid tags are read as conlleval reads them.
 
     A span begins with B or S, where the type changes, and after O, E or S; it ends with E or S, and where the next one
     begins.
 
-    >>> find_entities(["O", "I-PER", "I-PER", "B-PER", "I-LOC"])
+    >>> parse_tags(["O", "I-PER", "I-PER", "B-PER", "I-LOC"])
     [Entity(kind='PER', first=1, last=2), Entity(kind='PER', first=3, last=3), Entity(kind='LOC', first=4, last=4)]
     """
-    found: list[Entity] = []
+    found: list[TaggedSpan] = []
     if not any(tag != OUTSIDE for tag in tags):
         return found
     first: int | None = None  # first word of the current span
@@ -44,7 +44,7 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
         prefix, _, kind = tag.partition("-")
         begins = prefix != OUTSIDE and (prefix in "BS" or before in "OES" or kind != kind_before)
         if first is not None and (begins or prefix == OUTSIDE):
-            found.append(Entity(kind_before, first, place - 1))
+            found.append(TaggedSpan(kind_before, first, place - 1))
             first = None
         if begins:
             first = place
@@ -52,14 +52,14 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
-def write_tags(entities: Iterable[Entity], words: int, scheme: str) -> list[str]:
+def write_tags(entities: Iterable[TaggedSpan], words: int, scheme: str) -> list[str]:
     """Return the tags of `words` words that mark the given spans, which must be sorted and must not overlap.
 
-    >>> write_tags([Entity("LOC", 1, 3), Entity("PER", 4, 4)], 6, "BIOES")
+    >>> write_tags([TaggedSpan("LOC", 1, 3), TaggedSpan("PER", 4, 4)], 6, "BIOES")
     ['O', 'B-LOC', 'I-LOC', 'E-LOC', 'S-PER', 'O']
     """
     tags = [OUTSIDE] * words
-    before = Entity("", -1, -2)
+    before = TaggedSpan("", -1, -2)
     for entity in entities:
         prefixes = ["I"] * (entity.last - entity.first + 1)
         if scheme != "IOB1" or (before.kind == entity.kind and before.last + 1 == entity.first):
@@ -72,19 +72,19 @@ def write_tags(entities: Iterable[Entity], words: int, scheme: str) -> list[str]
     return tags
 
 
-def convert(tags: Sequence[str], scheme: str) -> list[str]:
+def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
     """Return tags for the same spans in another scheme, or corrected in the same one; plain tags are unchanged.
 
-    >>> convert(["O", "I-PER", "I-PER"], "BIO")
+    >>> convert_tags(["O", "I-PER", "I-PER"], "BIO")
     ['O', 'B-PER', 'I-PER']
     """
-    return list(tags) if scheme == "plain" else write_tags(find_entities(tags), len(tags), scheme)
+    return list(tags) if scheme == "plain" else write_tags(parse_tags(tags), len(tags), scheme)
 
 
-def find_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
+def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     """Return the scheme of some tags; if they violate every scheme, the one they violate less often.
 
-    >>> find_scheme([["I-PER", "O"]]), find_scheme([["B-PER", "O"]]), find_scheme([["NOUN"]])
+    >>> detect_scheme([["I-PER", "O"]]), detect_scheme([["B-PER", "O"]]), detect_scheme([["NOUN"]])
     ('IOB1', 'BIO', 'plain')
     """
     has_ends, first = False, {"B": 0, "I": 0}  # prefixes of spans that do not follow one of the same type

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from pretune.runtime.arrays import Array
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.runtime.progress import say
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.progress import log_info
 from pretune.text.corpus.documents import read_jsonl, read_parquet
-from pretune.text.corpus.files import Errors, checked, ending, file_format, read_lines
-from pretune.text.examples.labeled import Excerpt, Row, with_options
+from pretune.text.corpus.files import Errors, check_text, file_format, file_suffix, read_lines
+from pretune.text.examples.labeled import Row, TableChunk, advise_options
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ DOCUMENT = "-DOCSTART-"
 
 
 @dataclass
-class Tagged:
+class TaggedSentences:
     """The sentences of a file, in order: their words, and one tag per word if tags are known."""
 
     file: Path
@@ -46,13 +46,13 @@ class Tagged:
         """Return the sentences as texts."""
         return [" ".join(words) for words in self.words]
 
-    def take(self, rows: Iterable[int]) -> Tagged:
+    def take(self, rows: Iterable[int]) -> TaggedSentences:
         """Return the sentences at the given indices."""
         chosen = list(rows)
         tags = None if self.tags is None else [self.tags[row] for row in chosen]
         predicates = None if self.predicates is None else [self.predicates[row] for row in chosen]
         words, lines = [self.words[row] for row in chosen], [self.lines[row] for row in chosen]
-        return Tagged(self.file, self.columns, words, tags, predicates, lines)
+        return TaggedSentences(self.file, self.columns, words, tags, predicates, lines)
 
     def asked(self, row: int) -> str:
         """Return a key of a sentence, ignoring its tags, that is equal for duplicates."""
@@ -84,7 +84,7 @@ class TokenWords:
     predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
 
     @classmethod
-    def make(cls, tagged: Tagged, tokenizer: Tokenizer) -> TokenWords:
+    def make(cls, tagged: TaggedSentences, tokenizer: Tokenizer) -> TokenWords:
         """Tokenize whole sentences, with a space between words; a token belongs to the word in which it begins.
 
         Predicates are surrounded by two separators.
@@ -118,22 +118,22 @@ class TokenWords:
         begins = units[bounds]
         rows = TokenRows(ids, word >= 0, begins[:-1, None], np.diff(begins)[:, None])
         if tagged.predicates is None:  # the separators shift the tokens
-            rows.spell_unknown(tagged.texts, begins[:-1], tokenizer)
+            rows.keep_unknown_characters(tagged.texts, begins[:-1], tokenizer)
         return cls(rows, word, units, bounds, marked)
 
-    def windows(self, rooms: Array, overlap: int) -> tuple[Array, Array, Array, int]:
+    def windows(self, max_lengths: Array, overlap: int) -> tuple[Array, Array, Array, int]:
         """Return windows of whole words (sentence, first token, length), and how many sentences have cut words.
 
-        A window has at most `rooms` (sentences,) tokens. Consecutive windows of a sentence share about `overlap`
+        A window has at most `max_lengths` (sentences,) tokens. Consecutive windows of a sentence share about `overlap`
         tokens; sentences without tokens have no window. A word that is longer than a window is cut.
         """
         lengths = self.rows.lengths[:, 0]
-        fits = np.flatnonzero((lengths > 0) & (lengths <= rooms))
+        fits = np.flatnonzero((lengths > 0) & (lengths <= max_lengths))
         found = [np.stack([fits, self.rows.starts[fits, 0], lengths[fits]], 1)]
         cut = 0
-        for sentence in np.flatnonzero(lengths > rooms):
+        for sentence in np.flatnonzero(lengths > max_lengths):
             edges = np.unique(self.units[self.bounds[sentence] : self.bounds[sentence + 1] + 1])
-            room = int(rooms[sentence])
+            room = int(max_lengths[sentence])
             pieces = list(_windows(edges, room, min(overlap, room // 2)))
             found.append(np.array([(sentence, begin, size) for begin, size in pieces], dtype=np.int64))
             cut += bool((np.diff(edges) > room).any())
@@ -157,13 +157,13 @@ def _windows(edges: Array, room: int, overlap: int) -> Iterator[tuple[int, int]]
 
 
 def read_tagged(
-    file: str | Path | Excerpt,
+    file: str | Path | TableChunk,
     columns: Mapping[str, str] | None = None,
     *,
     tags: bool = True,
     predicate: str | None = None,
     errors: Errors = "strict",
-) -> Tagged:
+) -> TaggedSentences:
     """Read sentences of tagged words.
 
     `columns` names the `text` (words) and `label` (tags) columns: by number for CoNLL files (by default the first and
@@ -173,17 +173,21 @@ def read_tagged(
     >>> read_tagged("train.conllu", {"label": "xpos"}).tags[0]  # doctest: +SKIP
     ['DT', 'NN']
     """
-    path, rows = (file.file, iter(file.rows)) if isinstance(file, Excerpt) else (Path(file), tagged_rows(file, errors))
+    path, rows = (
+        (file.file, iter(file.rows)) if isinstance(file, TableChunk) else (Path(file), tagged_rows(file, errors))
+    )
     given = {role: str(name) for role, name in (columns or {}).items() if name}
     for role in given:
         if role not in ("text", "label"):
             raise PretuneError(f"{path}: tagged data has only the columns 'text' and 'label', not {role!r}")
     requested = {role: name for role, name in given.items() if tags or role != "label"}
     names: dict[str, str] = {}
-    found = Tagged(path, requested, tags=[] if tags else None, predicates=[] if predicate is not None else None)
+    found = TaggedSentences(
+        path, requested, tags=[] if tags else None, predicates=[] if predicate is not None else None
+    )
     for line, row in rows:
         if not names:
-            names = _names(path, row, requested, tags, predicate, quiet=isinstance(file, Excerpt))
+            names = _names(path, row, requested, tags, predicate, quiet=isinstance(file, TableChunk))
             if not _in_columns(row):
                 found.columns = {role: name for role, name in names.items() if role != "predicate"}
         place = f"{path}, line {line}"
@@ -248,24 +252,24 @@ def _names(
         if tags and len(row) == 1:
             raise PretuneError(f"{path}: the file has a single column; expected words and tags")
         if tags and "label" not in given and not quiet:
-            say(f"{path}: the tags are in column {names['label']}{with_options('override', ['label'])}")
+            log_info(f"{path}: the tags are in column {names['label']}{advise_options('override', ['label'])}")
     elif usual.keys() - given.keys():
         listed = ", ".join(f"{role} = {name!r}" for role, name in names.items())
-        say(f"{path}: {listed}{with_options('override', ('text', 'label'))}")
+        log_info(f"{path}: {listed}{advise_options('override', ('text', 'label'))}")
     return names
 
 
 def _list(row: Row, name: str, place: str) -> list[str]:
     if name not in row:
         known = ", ".join(map(repr, row)) or "none"
-        raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; {nearest(name, row)}")
+        raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; {suggest(name, row)}")
     value = row[name]
     if isinstance(value, str):
         value = value.split()
     if not isinstance(value, list) or not {type(item) for item in value} <= {str, int, bool}:
         raise PretuneError(f"{place}: expected a list of words in {name!r}")
     words = list(map(str, value))
-    checked(" ".join(words), f"{place}: {name!r}")
+    check_text(" ".join(words), f"{place}: {name!r}")
     return words
 
 
@@ -287,7 +291,7 @@ def _predicate(row: Row, name: str, words: int, place: str) -> int:
 
 def _sentences(path: Path, errors: Errors) -> Iterator[tuple[int, Row]]:
     """Yield the sentences of a CoNLL file, with the line on which each begins."""
-    universal = ending(path) in (".conllu", ".conllup")
+    universal = file_suffix(path) in (".conllu", ".conllup")
     width = len(CONLLU) if universal else _width(path, errors)
     names = CONLLU if universal else [str(number + 1) for number in range(width)]
     rows: list[list[str]] = []

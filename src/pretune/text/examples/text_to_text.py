@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.text.corpus.files import find_files
 from pretune.text.examples.labeled import (
     FORMATS,
     LABELS,
     ROLES,
-    Excerpt,
-    Labeled,
+    LabeledRows,
+    TableChunk,
+    advise_options,
     column_names,
     read_labeled,
-    with_options,
 )
 
 USUAL = (
@@ -29,25 +29,25 @@ TRIPLES = (("question", "context", "answer"), ("question", "context", "answers")
 
 
 def read_text_to_text(
-    file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True, drop_bad: bool = False
-) -> Labeled:
+    file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True, drop_bad: bool = False
+) -> LabeledRows:
     """Read rows whose labels are target texts; columns are inferred from usual names, or are the only two of the table.
 
     >>> rows = read_text_to_text("articles.csv", {"text": "body", "label": "headline"})  # doctest: +SKIP
     """
-    path = file.file if isinstance(file, Excerpt) else find_files(file, FORMATS)[0]
-    names = list(file.first) if isinstance(file, Excerpt) else column_names(path)
+    path = file.file if isinstance(file, TableChunk) else find_files(file, FORMATS)[0]
+    names = list(file.first) if isinstance(file, TableChunk) else column_names(path)
     given = {role: name for role, name in columns.items() if name}
-    if not given and (given := guess_sides(names, answered)):
+    if not given and (given := guess_source_target(names, answered)):
         guessed = ", ".join(f"{role} = {name!r}" for role, name in given.items())
-        say(f"{path}: {guessed}{with_options('override', ROLES)}")
+        log_info(f"{path}: {guessed}{advise_options('override', ROLES)}")
     return read_labeled(file, given, labels=answered, drop_bad=drop_bad)
 
 
-def guess_sides(names: Sequence[str], answered: bool = True) -> dict[str, str]:
+def guess_source_target(names: Sequence[str], answered: bool = True) -> dict[str, str]:
     """Return the source and target columns by role, if their names reveal them; else an empty dictionary.
 
-    >>> guess_sides(["id", "Article", "Highlights"])
+    >>> guess_source_target(["id", "Article", "Highlights"])
     {'text': 'Article', 'label': 'Highlights'}
     """
     lower = {name.lower(): name for name in names}

@@ -6,28 +6,28 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.progress import say
-from pretune.text.examples.labeled import LISTED, NOTHING, Labeled
+from pretune.runtime.progress import log_info
+from pretune.text.examples.labeled import LISTED, MISSING_VALUES, LabeledRows
 
 FEWEST = 10  # rows below which any number of classes is accepted
 DISTINCT = 0.9  # distinct labels per row above which labels are not classes
 NUMBERS = 10  # numeric classes above which labels may be quantities
 
 
-def check_texts(rows: Labeled) -> None:
+def check_texts(rows: LabeledRows) -> None:
     """Log rows without a text; raise an error if they are more than half."""
     empty = rows.empty()
     if not empty:
         return
     what = f"{rows.file}: {len(empty)} of {len(rows)} rows have no text in {rows.columns['text']!r}"
-    where = listed(f"line {rows.lines[row]}" for row in empty)
+    where = list_first(f"line {rows.lines[row]}" for row in empty)
     if 2 * len(empty) > len(rows):
         column = if_option("text", "; choose another column with --text")
         raise PretuneError(f"{what} ({where}){column}{if_option('drop-bad', ', or leave them out with --drop-bad')}")
-    say(f"{what} ({where}); they are kept{if_option('drop-bad', '; leave them out with --drop-bad')}")
+    log_info(f"{what} ({where}); they are kept{if_option('drop-bad', '; leave them out with --drop-bad')}")
 
 
-def check_classes(rows: Labeled) -> None:
+def check_classes(rows: LabeledRows) -> None:
     """Raise an error if nearly all labels are distinct; log labels that may be quantities, missing values or mistakes."""
     labels: Sequence[str] = rows.labels or ()
     counts, column = Counter(labels), rows.columns.get("label", "label")
@@ -39,19 +39,19 @@ def check_classes(rows: Labeled) -> None:
             f"{if_option('label', '; choose another column with --label')}"
         )
     if numbers and len(counts) > NUMBERS:
-        say(
+        log_info(
             f"{rows.file}: the {len(counts)} classes in {column!r} are all numbers; if they are quantities"
             f"{if_option('objective', ', use --objective regress')}, which takes the size of errors into account"
         )
-    for label in (label for label in counts if label.casefold() in NOTHING):
-        say(
+    for label in (label for label in counts if label.casefold() in MISSING_VALUES):
+        log_info(
             f"{rows.file}: {counts[label]} of {len(labels)} labels are {label!r}, which is treated as a class; if it stands for "
             f"a missing label, leave these cells empty{if_option('drop-bad', ' and drop the rows with --drop-bad')}"
         )
     single = sorted(label for label, count in counts.items() if count == 1)
     if single:
-        say(
-            f"{rows.file}: {len(single)} of {len(counts)} classes {'have' if len(single) > 1 else 'has'} a single row ({listed(map(repr, single))}), too few for "
+        log_info(
+            f"{rows.file}: {len(single)} of {len(counts)} classes {'have' if len(single) > 1 else 'has'} a single row ({list_first(map(repr, single))}), too few for "
             "training and validation"
         )
 
@@ -62,13 +62,13 @@ def is_number(label: str) -> bool:
         float(label)
     except ValueError:
         return False
-    return label.casefold() not in NOTHING
+    return label.casefold() not in MISSING_VALUES
 
 
-def listed(names: Iterable[str]) -> str:
+def list_first(names: Iterable[str]) -> str:
     """Return the first few names, separated by commas.
 
-    >>> listed("abcde")
+    >>> list_first("abcde")
     'a, b, c …'
     """
     known = list(names)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from pretune.runtime.arrays import Array
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.store.store import Store
 
 
 def cut_documents(
-    store: Store, documents: Array, length: int, draws: Draws, short: float = 0.0, from_both_ends: bool = False
+    store: Store, documents: Array, length: int, draws: EpochRandom, short: float = 0.0, from_both_ends: bool = False
 ) -> tuple[Array, Array, Array]:
     """Cut documents into spans of whole sentences, at most `length` tokens each; return starts, lengths and documents.
 
@@ -86,7 +86,7 @@ def _units(store: Store, documents: Array, length: int) -> tuple[Array, Array]:
     return np.stack([begin, end], axis=1), first
 
 
-def split_at_sentence(store: Store, starts: Array, lengths: Array, draws: Draws) -> Array:
+def split_at_sentence(store: Store, starts: Array, lengths: Array, draws: EpochRandom) -> Array:
     """Return, for each span, the length of its part before a random sentence boundary inside it; 0 if there is none."""
     sentence = store.sentence_offsets
     low = np.searchsorted(sentence, starts, side="right")  # first boundary after the start

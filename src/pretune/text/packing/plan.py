@@ -12,12 +12,12 @@ import numpy as np
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import Draws, permutation
-from pretune.text.spans import spans_to_indices
+from pretune.runtime.randomness import EpochRandom, permutation
+from pretune.text.spans import span_indices
 
 
 @dataclass(frozen=True)
-class Plan:
+class PackPlan:
     """The packs of an epoch: pack k has the sequences order[bounds[k] : bounds[k + 1]]."""
 
     order: Array  # (sequences,)
@@ -33,7 +33,7 @@ class Plan:
         return self.order[self.bounds[index] : self.bounds[index + 1]]
 
 
-def make_plan(
+def plan_packs(
     lengths: Array,
     *,
     tokens: int,
@@ -44,7 +44,7 @@ def make_plan(
     filler: int | None = None,
     rows: int | None = None,
     groups: Array | None = None,
-) -> Plan:
+) -> PackPlan:
     """Fill packs one after another with shuffled sequences, at most `tokens` tokens and `sequences` sequences in each.
 
     Parameters
@@ -58,10 +58,10 @@ def make_plan(
     groups
         (sequences,) Sequences with equal numbers stay in one pack, in their order.
 
-    >>> plan = make_plan(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False)
+    >>> plan = plan_packs(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False)
     >>> [plan.pack(i).tolist() for i in range(len(plan))]
     [[0, 1], [2]]
-    >>> plan = make_plan(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False, groups=np.array([0, 1, 0]))
+    >>> plan = plan_packs(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False, groups=np.array([0, 1, 0]))
     >>> [plan.pack(i).tolist() for i in range(len(plan))]
     [[0, 2], [1]]
     """
@@ -94,11 +94,11 @@ def make_plan(
             fits = first + max(1, int(np.searchsorted(slots, sequences, side="right")))
         bounds.append(fits)
     starts = np.cumsum(sizes) - sizes
-    return Plan(members[spans_to_indices(starts[order], sizes[order])], counts[bounds])
+    return PackPlan(members[span_indices(starts[order], sizes[order])], counts[bounds])
 
 
 @dataclass(frozen=True)
-class Window:
+class StreamWindow:
     """One batch of contiguous streams: spans of the store, ordered by stream and, within a stream, by time."""
 
     starts: Array  # (spans,) first token
@@ -108,7 +108,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class TextStreams:
     """Streams of contiguous text for stateful training: each stream of a batch continues that of the batch before.
 
     The documents, shuffled and concatenated, are cut into equally long streams, and these into windows of about the
@@ -129,7 +129,7 @@ class Lanes:
         """Return the number of tokens that every window has at least."""
         return int(self.stream[-1]) // self.lanes // max(1, len(self))
 
-    def batch(self, index: int) -> Window:
+    def batch(self, index: int) -> StreamWindow:
         """Return the windows of all streams at one time step."""
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
@@ -147,12 +147,12 @@ class Lanes:
                 lanes.append(lane)
                 fresh.append(inside == 0)
                 position += length
-        return Window(np.array(starts), np.array(lengths), np.array(lanes), np.array(fresh, dtype=bool))
+        return StreamWindow(np.array(starts), np.array(lengths), np.array(lanes), np.array(fresh, dtype=bool))
 
 
-def make_lanes(starts: Array, lengths: Array, *, lanes: int, window: int, draws: Draws) -> Lanes:
+def build_streams(starts: Array, lengths: Array, *, lanes: int, window: int, draws: EpochRandom) -> TextStreams:
     """Build streams from shuffled documents that begin at `starts` in the store and have `lengths` tokens."""
     order = draws.permutation(len(lengths), "lanes")
     order = order[lengths[order] > 0]
     stream = np.concatenate([[0], np.cumsum(lengths[order])])
-    return Lanes(np.asarray(starts)[order], stream, lanes, window)
+    return TextStreams(np.asarray(starts)[order], stream, lanes, window)

@@ -16,7 +16,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 Part = list[str] | tuple[int, ...]  # one text per row, or token ids that are the same in all rows
 
 
-def compose(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...], length: int) -> Arrangement:
+def compose_sequences(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...], length: int) -> Arrangement:
     """Return one sequence per row: its parts, concatenated, in place of "A" in a frame such as ("start", "A", "end").
 
     Rows longer than `length` are truncated: the longest texts lose tokens at their end, the tokens between them stay.
@@ -38,21 +38,21 @@ def compose(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...],
             starts[:, number], spans[:, number] = end, len(part)
             end += len(part)
     fixed = np.array([token for part in parts if isinstance(part, tuple) for token in part], dtype=ids.dtype)
-    room = length - template.overhead(pair=False) - len(fixed)
+    room = length - template.num_special_tokens(pair=False) - len(fixed)
     if room < len(texts):
         raise PretuneError(f"A maximum length of {length} tokens leaves no room for text; choose a larger one")
     whole = spans[:, is_text]
-    spans[:, is_text] = share_room(whole, room)
+    spans[:, is_text] = truncate_longest(whole, room)
     rows = TokenRows(
         np.concatenate([ids, fixed]), np.concatenate([words, np.ones(len(fixed), dtype=bool)]), starts, spans
     )
     return Arrangement(rows, tokenizer, template, starts, spans, truncated=int((whole.sum(1) > room).sum()))
 
 
-def share_room(lengths: Array, room: int) -> Array:
+def truncate_longest(lengths: Array, room: int) -> Array:
     """Return how many tokens of each text to keep, (rows, texts), at most `room` per row; the longest texts are cut.
 
-    >>> share_room(np.array([[9, 2], [9, 8], [1, 2]]), 10).tolist()
+    >>> truncate_longest(np.array([[9, 2], [9, 8], [1, 2]]), 10).tolist()
     [[8, 2], [5, 5], [1, 2]]
     """
     kept = np.zeros_like(lengths)

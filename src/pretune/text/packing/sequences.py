@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pretune.packed import Batch, Capacity, make_targets, pack
+from pretune.packed import Batch, Capacity, pack, pack_targets
 from pretune.runtime.arrays import Array
-from pretune.text.packing.plan import Plan, make_plan
-from pretune.text.spans import spans_to_indices
+from pretune.text.packing.plan import PackPlan, plan_packs
+from pretune.text.spans import span_indices
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.nn.attention.patterns import Pattern
-    from pretune.runtime.randomness import Draws
+    from pretune.runtime.randomness import EpochRandom
 
 
-class Source(Protocol):
+class TokenSource(Protocol):
     """Tokens that spans refer to: a Store, or tokenized rows in memory."""
 
     def gather(self, starts: Array, lengths: Array) -> Array:
@@ -34,11 +34,11 @@ class Source(Protocol):
     def gather_words(self, starts: Array, lengths: Array) -> Array:
         """Return the concatenated word-start masks of spans."""
 
-    def odd_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
+    def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
         """Return the positions of out-of-vocabulary words among the tokens of spans, and their character ids."""
 
 
-class Columns(dict[str, Array]):
+class LazyColumns(dict[str, Array]):
     """Columns by name, of which `late` ones are computed on first access."""
 
     def __init__(self, ready: Mapping[str, Array], **late: Callable[[], Array]) -> None:
@@ -87,7 +87,7 @@ class Sequences:
 class Arrangement:
     """The sequences of an epoch, as one span of a token source per text."""
 
-    source: Source
+    source: TokenSource
     tokenizer: Tokenizer
     template: Template
     starts: Array  # (m, k) first token of each text
@@ -103,7 +103,7 @@ class Arrangement:
     @property
     def lengths(self) -> Array:
         """Return the number of tokens of each sequence, (m,), including special tokens."""
-        total = self.spans.sum(1) + self.template.overhead(pair=False)
+        total = self.spans.sum(1) + self.template.num_special_tokens(pair=False)
         if self.spans.shape[1] > 1:
             total = total + (self.spans[:, 1:] > 0).sum(1) * (len(self.template.pair) - 1)
         return np.asarray(total)
@@ -129,7 +129,7 @@ class Arrangement:
         places = []  # target positions of each text, and its spans in the source
         for number, (item, part, _) in enumerate(items):
             if item in "AB":
-                at = spans_to_indices(begins[:, number], sizes[:, number])
+                at = span_indices(begins[:, number], sizes[:, number])
                 places.append((at, starts[:, part], spans[:, part]))
                 ids[at] = self.source.gather(starts[:, part], spans[:, part])
             else:
@@ -143,11 +143,11 @@ class Arrangement:
                 found[at] = self.source.gather_words(first, size)
             return found
 
-        columns = Columns({"special": special, "segment": np.zeros(total, dtype=np.int64)}, word=word)
+        columns = LazyColumns({"special": special, "segment": np.zeros(total, dtype=np.int64)}, word=word)
         if self.tokenizer.characters:
-            columns["characters"] = self.tokenizer.spelling[ids]
+            columns["characters"] = self.tokenizer.token_characters[ids]
             for at, first, size in places:
-                odd, spelled = self.source.odd_words(first, size)
+                odd, spelled = self.source.unknown_words(first, size)
                 if len(odd):
                     columns["characters"][at[odd]] = spelled
         values = {name: value[chosen][:, part_of] for name, value in self.columns.items()}  # (count, items)
@@ -159,7 +159,7 @@ class Arrangement:
         for name, value in self.tokens.items():
             columns[name] = np.full(total, -1, dtype=np.int64)
             for at, first, size in places:
-                columns[name][at] = value[spans_to_indices(first, size)]
+                columns[name][at] = value[span_indices(first, size)]
         sequences = Sequences(
             ids=ids,
             lengths=sizes.sum(1),
@@ -211,7 +211,7 @@ class PlannedEpoch:
     """An epoch of arranged sequences in shuffled packs."""
 
     arrangement: Arrangement
-    plan: Plan
+    plan: PackPlan
 
     def __len__(self) -> int:
         return len(self.plan)
@@ -225,17 +225,17 @@ class PlannedEpoch:
         return self.arrangement.take(self.plan.pack(index))
 
 
-def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle: bool = True) -> PlannedEpoch:
+def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, shuffle: bool = True) -> PlannedEpoch:
     """Shuffle an arrangement into packs; sequences with the same `group` label stay together."""
     groups = arrangement.labels.get("group")
     return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle, groups))
 
 
 def plan_lengths(
-    lengths: Array, packing: Packing, draws: Draws, shuffle: bool = True, groups: Array | None = None
-) -> Plan:
+    lengths: Array, packing: Packing, draws: EpochRandom, shuffle: bool = True, groups: Array | None = None
+) -> PackPlan:
     """Shuffle sequences of the given lengths into packs."""
-    return make_plan(
+    return plan_packs(
         lengths,
         tokens=packing.tokens,
         sequences=packing.sequences,
@@ -263,7 +263,7 @@ MODEL_COLUMNS = (
 )  # columns that models read; the others are used on the host only
 
 
-def with_global_starts(sequences: Sequences) -> Sequences:
+def add_global_starts(sequences: Sequences) -> Sequences:
     """Give the first token of each sequence global attention, in models that distinguish global tokens."""
     sequences.columns["global"] = sequences.place == 0
     return sequences
@@ -290,7 +290,7 @@ def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int 
         for term, (at, target, *weights) in side.targets.items():
             size = None if capacity is None else capacity.targets.get(term, capacity.tokens)
             weight = weights[0] if weights else None
-            targets[term] = make_targets(at, target, weight, size)
+            targets[term] = pack_targets(at, target, weight, size)
             counts[term] = float(len(at) if weight is None else weight.sum())
     lengths = tuple(side.lengths for side in sides)
     return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths)

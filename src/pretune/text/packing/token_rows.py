@@ -11,8 +11,8 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.packing.sequences import Arrangement
-from pretune.text.spans import spans_to_indices
-from pretune.text.tokenizers.character_ids import spell
+from pretune.text.spans import span_indices
+from pretune.text.tokenizers.character_ids import encode_characters
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -55,10 +55,10 @@ class TokenRows:
         words[starts[lengths > 0]] = True
         shape = (len(texts), len(rows.texts))
         made = cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
-        made.spell_unknown([text for column in texts for text in column], starts, tokenizer)
+        made.keep_unknown_characters([text for column in texts for text in column], starts, tokenizer)
         return made
 
-    def spell_unknown(self, texts: Sequence[str], starts: Array, tokenizer: Tokenizer) -> None:
+    def keep_unknown_characters(self, texts: Sequence[str], starts: Array, tokenizer: Tokenizer) -> None:
         """Store the character ids of unknown words, if the tokenizer has them; texts begin at the tokens `starts`."""
         if not tokenizer.characters:
             return
@@ -68,19 +68,19 @@ class TokenRows:
         for text in np.unique(owner):
             places = tokenizer.places([texts[text]])
             words += [texts[text][slice(*places[number])] for number in self.odd[owner == text] - starts[text]]
-        self.spelled = spell(words, tokenizer.characters)
+        self.spelled = encode_characters(words, tokenizer.characters)
 
     def gather(self, starts: Array, lengths: Array) -> Array:
         """Return the concatenated ids of spans."""
-        return self.ids[spans_to_indices(starts, lengths)]
+        return self.ids[span_indices(starts, lengths)]
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
         """Return the concatenated word-start masks of spans."""
-        return self.words[spans_to_indices(starts, lengths)]
+        return self.words[span_indices(starts, lengths)]
 
-    def odd_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
+    def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
         """Return the positions of out-of-vocabulary words among the tokens of spans, and their character ids."""
-        places = spans_to_indices(starts, lengths)
+        places = span_indices(starts, lengths)
         at = np.flatnonzero(np.isin(places, self.odd))
         return at, self.spelled[np.searchsorted(self.odd, places[at])]
 
@@ -93,7 +93,7 @@ def arrange_rows(
     Pairs are truncated as in `transformers` ("longest_first"), so that an exported model gets the same tokens there.
     """
     pair = rows.lengths.shape[1] == 2
-    room = length - template.overhead(pair)
+    room = length - template.num_special_tokens(pair)
     if room < 1 + pair:
         raise PretuneError(f"A maximum length of {length} tokens leaves no room for text; choose a larger one")
     spans = rows.lengths.copy()

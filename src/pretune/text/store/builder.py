@@ -27,18 +27,18 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import remove_temporaries, sync_folder, write_bytes
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.parsing import write_sealed_json
-from pretune.runtime.progress import Bar, Silent, progress, say
+from pretune.runtime.parsing import write_checksummed_json
+from pretune.runtime.progress import ProgressBar, SilentProgress, log_info, progress
 from pretune.runtime.ray_jobs import Engine
 from pretune.text.corpus.documents import Document, TextLayout, read_documents
-from pretune.text.corpus.files import Errors, Meter
+from pretune.text.corpus.files import ByteMeter, Errors
 from pretune.text.store.shards import (
-    Worker,
+    ShardWorker,
     build_part,
     content_digest,
     join_parts,
     pack_texts,
-    shard_file,
+    serialize_shard,
     unpack_texts,
 )
 from pretune.text.store.store import (
@@ -59,7 +59,7 @@ UNIT_BYTES = 8 << 20  # size on disk of a unit of files; shards do not cross uni
 
 
 @dataclass(frozen=True)
-class Settings:
+class StoreSettings:
     """The settings that determine the content of a store, in addition to the files and the tokenizer."""
 
     language: str = "en"  # of the sentence splitter; "lines": one sentence per line
@@ -74,18 +74,18 @@ class Settings:
         return {key: value for key, value in asdict(self).items() if key != "spans" or value}
 
 
-class Builder(Protocol):
+class PartBuilder(Protocol):
     """An object that builds a part of a shard from packed texts."""
 
     def build(self, packed_texts: bytes) -> dict[str, Array]:
         """Return the arrays of the part for packed texts."""
 
 
-def make_store(
+def build_store(
     files: Sequence[Path],
     tokenizer: Tokenizer,
     out: Path,
-    settings: Settings,
+    settings: StoreSettings,
     processes: int | None = None,
     engine: Engine = "local",
 ) -> Store:
@@ -94,7 +94,7 @@ def make_store(
     `engine` is "local", with `processes` worker processes, or "ray", with at most `processes` jobs at a time on a
     cluster.
 
-    >>> make_store([Path("a.txt")], tokenizer, Path("store"), Settings())  # doctest: +SKIP
+    >>> build_store([Path("a.txt")], tokenizer, Path("store"), StoreSettings())  # doctest: +SKIP
     """
     identity = {
         "tokenizer": tokenizer.digest,
@@ -104,7 +104,7 @@ def make_store(
     if (out / MANIFEST).is_file():
         store = Store(out)
         if all(store.manifest[key] == value for key, value in identity.items()):
-            say(f"{out}: the store was already prepared from these files")
+            log_info(f"{out}: the store was already prepared from these files")
             return store
         raise PretuneError(
             f"{out}: the folder contains a store prepared from other input; delete it{if_option('out', ', or choose another --out')}"
@@ -141,13 +141,15 @@ def make_store(
         }
         remove_temporaries(partial)  # of workers that were killed
         _remove_stale_shards(partial, {entry["file"] for entry in shards})
-        write_sealed_json(partial / MANIFEST, manifest)
+        write_checksummed_json(partial / MANIFEST, manifest)
     except KeyboardInterrupt:
-        say(f"interrupted; finished shards are kept in {partial}: run the same command again to continue")
+        log_info(f"interrupted; finished shards are kept in {partial}: run the same command again to continue")
         raise
     except BaseException:
         if resumed or any(partial.glob("*.safetensors")):
-            say(f"finished shards are kept in {partial}: run the same command again to continue, or delete the folder")
+            log_info(
+                f"finished shards are kept in {partial}: run the same command again to continue, or delete the folder"
+            )
         else:
             shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -163,17 +165,22 @@ def _cores() -> int:
 
 
 def _build_on_cluster(
-    files: Sequence[Path], tokenizer: Tokenizer, folder: Path, settings: Settings, most: int | None, bar: Bar
+    files: Sequence[Path],
+    tokenizer: Tokenizer,
+    folder: Path,
+    settings: StoreSettings,
+    most: int | None,
+    bar: ProgressBar,
 ) -> list[dict[str, Any]]:
     """Build all shards on a Ray cluster, one job per unit of files; workers write to a shared folder."""
-    from pretune.runtime.ray_jobs import everywhere, on_cluster
+    from pretune.runtime.ray_jobs import absolute_if_exists, run_on_ray
 
     state, entries, done = tokenizer.state(), list[dict[str, Any]](), 0
     jobs = (
-        (number, [everywhere(file) for file in unit], state, everywhere(folder), asdict(settings))
+        (number, [absolute_if_exists(file) for file in unit], state, absolute_if_exists(folder), asdict(settings))
         for number, unit in enumerate(_units(files))
     )
-    for job, shards in on_cluster(build_unit, jobs, most):
+    for job, shards in run_on_ray(build_unit, jobs, most):
         entries += shards
         done += sum(Path(file).stat().st_size for file in job[1])
         bar.update(done, f"{sum(entry['tokens'] for entry in entries):,} tokens")
@@ -182,12 +189,12 @@ def _build_on_cluster(
 
 def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
     """Build the shards of a unit of files that do not exist yet, as a job on a cluster; return their manifest entries."""
-    from pretune.runtime.ray_jobs import check_seen
+    from pretune.runtime.ray_jobs import check_visible
 
     for path in (folder, *files):
-        check_seen(Path(path))
+        check_visible(Path(path))
     unit = number, [Path(file) for file in files]
-    return _build_all([unit], _tokenizer(tokenizer), Path(folder), Settings(**settings), 1, Silent())
+    return _build_all([unit], _tokenizer(tokenizer), Path(folder), StoreSettings(**settings), 1, SilentProgress())
 
 
 @cache
@@ -199,24 +206,24 @@ def _build_all(
     units: Iterable[tuple[int, list[Path]]],
     tokenizer: Tokenizer,
     folder: Path,
-    settings: Settings,
+    settings: StoreSettings,
     processes: int,
-    bar: Bar,
+    bar: ProgressBar,
 ) -> list[dict[str, Any]]:
     """Build every shard that does not exist yet; return the manifest entries in order."""
     build_digest = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
-    meter = Meter()
+    meter = ByteMeter()
     entries: list[dict[str, Any]] = []
     waiting: deque[tuple[str, str, Array, list[Future[dict[str, Array]]]]] = deque()
     tokens = 0
 
     with ExitStack() as stack:
-        builders: queue.SimpleQueue[Builder] = queue.SimpleQueue()
+        builders: queue.SimpleQueue[PartBuilder] = queue.SimpleQueue()
         if processes == 1:
             builders.put(_LocalBuilder(tokenizer, settings.language))
         else:
             for _ in range(processes):
-                builders.put(stack.enter_context(Worker(tokenizer, settings.language)))
+                builders.put(stack.enter_context(ShardWorker(tokenizer, settings.language)))
         pool = stack.enter_context(ThreadPoolExecutor(processes))
 
         def build(packed: bytes) -> dict[str, Array]:
@@ -231,7 +238,7 @@ def _build_all(
             name, source, files, parts = waiting.popleft()
             if parts:
                 arrays = join_parts([part.result() for part in parts]) | {"files": files}
-                write_bytes(folder / name, shard_file(arrays, source))
+                write_bytes(folder / name, serialize_shard(arrays, source))
             entries.append(_entry(folder / name))
             tokens += entries[-1]["tokens"]
             bar.update(meter.bytes, f"{tokens:,} tokens")
@@ -267,7 +274,7 @@ class _LocalBuilder:
 
 
 def _cut(
-    units: Iterable[tuple[int, list[Path]]], settings: Settings, meter: Meter
+    units: Iterable[tuple[int, list[Path]]], settings: StoreSettings, meter: ByteMeter
 ) -> Iterator[tuple[str, list[bytes], Array]]:
     """Yield the name, the packed texts of its parts, and a mask of the documents that begin a file, for every shard.
 

@@ -10,7 +10,7 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.store.store import Store
-from pretune.text.tokenizers.phrases import chain, fingerprints
+from pretune.text.tokenizers.phrases import phrase_fingerprints, word_fingerprints
 
 LONGEST = 3  # words of a phrase
 CHUNK = 1 << 20  # tokens counted at once
@@ -18,7 +18,7 @@ KINDS = 2_000_000  # distinct words, pairs or triples in a table; beyond that th
 
 
 @dataclass
-class Counts:
+class NgramCounts:
     """Occurrence counts of n-grams by fingerprint, in bounded memory, with one position of each n-gram."""
 
     limit: int
@@ -54,7 +54,7 @@ def find_collocations(
     bits of pointwise mutual information (3 bits: 8 times as often as independent words would meet). Phrases are sorted
     by count times mutual information. At most the first `tokens` tokens are read.
     """
-    tables = {size: Counts(limit) for size in range(1, LONGEST + 1)}
+    tables = {size: NgramCounts(limit) for size in range(1, LONGEST + 1)}
     sentences = store.sentence_offsets
     end = int(sentences[np.searchsorted(sentences, min(tokens, store.tokens), side="right") - 1])
     start = 0
@@ -95,7 +95,7 @@ def find_collocations(
     return list(rows.values())
 
 
-def _count(store: Store, start: int, stop: int, tables: dict[int, Counts]) -> None:
+def _count(store: Store, start: int, stop: int, tables: dict[int, NgramCounts]) -> None:
     """Count the words, pairs and triples between two token positions."""
     ids = store.read(start, stop)
     starts = store.gather_words(np.array([start]), np.array([stop - start]))
@@ -106,7 +106,7 @@ def _count(store: Store, start: int, stop: int, tables: dict[int, Counts]) -> No
     starts[:1] = True
     first = np.flatnonzero(starts)
     ends = np.append(first[1:], len(ids))
-    keys = fingerprints(ids, first, ends - first)
+    keys = word_fingerprints(ids, first, ends - first)
     run = np.cumsum(sentence[first])
     for size, table in tables.items():
         begins = max(0, len(first) - size + 1)
@@ -115,7 +115,7 @@ def _count(store: Store, start: int, stop: int, tables: dict[int, Counts]) -> No
         places = first[:begins][same] + start
         lengths = ends[size - 1 :][same] - first[:begins][same]
         facts = np.stack([places.astype(np.uint64), lengths.astype(np.uint64), *parts], axis=1)
-        table.add(chain(parts), facts)
+        table.add(phrase_fingerprints(parts), facts)
 
 
 def _text(store: Store, place: int, length: int) -> str | None:

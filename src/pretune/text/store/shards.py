@@ -22,7 +22,7 @@ from safetensors.numpy import load, save
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.text.corpus.annotations import inside
+from pretune.text.corpus.annotations import inside_spans
 from pretune.text.corpus.sentences import split_sentences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -39,7 +39,7 @@ def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans:
     ids, lengths, sentences = [], [], []
     split: list[list[str]] = []
     for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
-        documents = [cut_sentences(text, language) for text in texts[start : start + DOCUMENTS_AT_ONCE]]
+        documents = [sentences_with_spaces(text, language) for text in texts[start : start + DOCUMENTS_AT_ONCE]]
         flat, counts = tokenizer.encode_parts(documents)
         owners = np.repeat(np.arange(len(documents)), [len(sentences) for sentences in documents])
         real = counts > 0  # a sentence of only control characters may have no tokens
@@ -54,7 +54,7 @@ def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans:
         first = np.append(0, np.cumsum(counts))[np.append(0, np.cumsum(per_text))]  # first token of each text
         bounds = np.searchsorted(spans[:, 0], np.arange(len(texts) + 1))
         for i in np.flatnonzero(np.diff(bounds)).tolist():
-            later = inside(tokenizer.places(split[i]), spans[bounds[i] : bounds[i + 1], 1:])
+            later = inside_spans(tokenizer.places(split[i]), spans[bounds[i] : bounds[i + 1], 1:])
             words[first[i] : first[i + 1]] &= ~later
     words[np.cumsum(counts) - counts] = True  # every sentence starts a word
     return {
@@ -75,13 +75,13 @@ def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
     return whole
 
 
-def cut_sentences(text: str, language: str) -> list[str]:
+def sentences_with_spaces(text: str, language: str) -> list[str]:
     """Return the sentences of a text, each with the whitespace before it."""
     bounds = [0, *(end for _, end in split_sentences(text, language))]
     return [text[start:end] for start, end in pairwise(bounds)]
 
 
-def shard_file(arrays: dict[str, Array], source: str) -> bytes:
+def serialize_shard(arrays: dict[str, Array], source: str) -> bytes:
     """Return the bytes of a shard file, whose header contains the digest of its input and one of its content."""
     # A single metadata key, because the library writes several in an unpredictable order.
     return save(arrays, metadata={"pretune": json.dumps({"source": source, "content": content_digest(arrays)})})
@@ -112,10 +112,10 @@ def unpack_texts(content: bytes) -> tuple[list[str], Array]:
     return texts, np.frombuffer(rest, dtype=np.int64).reshape(-1, 3)
 
 
-class Worker:
+class ShardWorker:
     """A process that builds parts of shards.
 
-    >>> with Worker(tokenizer, "en") as worker:  # doctest: +SKIP
+    >>> with ShardWorker(tokenizer, "en") as worker:  # doctest: +SKIP
     ...     part = worker.build(pack_texts(["A text."]))
     """
 
@@ -126,7 +126,7 @@ class Worker:
         # A new process, not a fork: it does not depend on the caller's threads and main module.
         # In a separate session, Ctrl-C reaches only the parent.
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from pretune.text.store.shards import serve; serve()"],
+            [sys.executable, "-c", "from pretune.text.store.shards import serve_worker; serve_worker()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -168,7 +168,7 @@ class Worker:
             self.to.close()
 
 
-def serve() -> None:
+def serve_worker() -> None:
     """Run a worker: read a tokenizer and a language from stdin, then answer frames of texts until stdin ends."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     setting = json.loads(_read_frame(source) or b"{}")

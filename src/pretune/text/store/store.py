@@ -26,8 +26,8 @@ from typing_extensions import TypedDict
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, quote
-from pretune.runtime.parsing import conform, is_file_name, parse_json, read_mapping, read_sealed_json
-from pretune.text.spans import spans_to_indices
+from pretune.runtime.parsing import is_file_name, parse_json, read_checksummed_json, read_mapping, validate_schema
+from pretune.text.spans import span_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 FORMAT = "pretune-store"
@@ -39,7 +39,7 @@ Count = Annotated[int, Ge(0)]
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64}
 
 
-class Shard(TypedDict):
+class ShardEntry(TypedDict):
     """The entry of a shard in the manifest."""
 
     file: str
@@ -51,7 +51,7 @@ class Shard(TypedDict):
     sha256: str
 
 
-class Entry(TypedDict):
+class ArrayEntry(TypedDict):
     """The entry of an array in the header of a shard."""
 
     dtype: Literal["U8", "U16", "U32", "U64"]
@@ -74,7 +74,7 @@ class Manifest(TypedDict):
     tokens: Count
     bytes: Count
     empty_documents: Count
-    shards: list[Shard]
+    shards: list[ShardEntry]
 
 
 class Store:
@@ -96,7 +96,7 @@ class Store:
         self._maps = [map_shard(self.folder / shard["file"]) for shard in self.shards]
         for shard, arrays in zip(self.shards, self._maps, strict=True):
             check_arrays(self.folder / shard["file"], arrays, shard, self.manifest["vocabulary"] if verify else None)
-        self.spoken = [
+        self.language_runs = [
             (str(self.manifest["settings"]["language"]), self.documents)
         ]  # (language, number of documents), in the order of the documents
 
@@ -155,22 +155,24 @@ class Store:
     @property
     def languages(self) -> list[str]:
         """Return the languages of the documents, sorted."""
-        return sorted({language for language, _ in self.spoken})
+        return sorted({language for language, _ in self.language_runs})
 
     @cached_property
     def document_languages(self) -> Array:
         """Return the index in `languages` of each document's language, (documents,)."""
         numbers = {language: number for number, language in enumerate(self.languages)}
-        return np.repeat([numbers[language] for language, _ in self.spoken], [count for _, count in self.spoken])
+        return np.repeat(
+            [numbers[language] for language, _ in self.language_runs], [count for _, count in self.language_runs]
+        )
 
-    def in_language(self, language: str) -> Store:
+    def with_language(self, language: str) -> Store:
         """Return the same store with all documents declared to be in one language."""
         store = copy(self)
         store.__dict__.pop("document_languages", None)
-        store.spoken = [(language, self.documents)]
+        store.language_runs = [(language, self.documents)]
         return store
 
-    def cut_at(self, sentences: Array) -> Store:
+    def split_documents_at(self, sentences: Array) -> Store:
         """Return the same text divided into more documents: one also begins at each of the given sentences.
 
         The bytes of a divided document are distributed over its parts in proportion to their tokens.
@@ -181,7 +183,7 @@ class Store:
         tokens, whole = (np.diff(self.sentence_offsets[bounds]) for bounds in (offsets, old))
         store = copy(self)
         store.manifest = self.manifest | {"documents": len(offsets) - 1}
-        store.spoken = [(self.languages[number], 1) for number in self.document_languages[owner]]
+        store.language_runs = [(self.languages[number], 1) for number in self.document_languages[owner]]
         store.__dict__.pop("document_languages", None)
         shares = self.document_bytes[owner] * tokens / np.maximum(1, whole[owner])
         store.__dict__ |= {"document_offsets": offsets, "document_bytes": shares.astype(np.int64)}
@@ -212,7 +214,7 @@ class Store:
         """Return the concatenated word-start masks of spans, (sum of lengths,)."""
         return self._gather("words", starts, lengths)
 
-    def odd_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
+    def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
         """Return no out-of-vocabulary words: a store does not keep their spelling."""
         return np.empty(0, dtype=np.int64), np.empty((0, self.tokenizer.characters), dtype=np.int16)
 
@@ -235,12 +237,12 @@ class Store:
             crossing = starts + lengths > bounds[np.minimum(first + 1, len(bounds) - 1)]
         for shard in np.unique(first[lengths > 0]):
             mine = (first == shard) & (lengths > 0)
-            local = spans_to_indices(starts[mine] - bounds[shard], lengths[mine])
+            local = span_indices(starts[mine] - bounds[shard], lengths[mine])
             array = self._maps[shard][name]
             found = array[local] if name == "tokens" else (array[local >> 3] >> (local & 7)) & 1
             if mine.all():
                 return found.astype(out.dtype, copy=False)
-            out[spans_to_indices(places[mine], lengths[mine])] = found
+            out[span_indices(places[mine], lengths[mine])] = found
         return out
 
     def describe(self) -> dict[str, Any]:
@@ -278,7 +280,7 @@ def join_stores(stores: Sequence[Store]) -> Store:
     joined.shards = [shard for store in stores for shard in store.shards]
     joined.manifest = first.manifest | {key: sum(store.manifest[key] for store in stores) for key in counted}
     joined._maps = [arrays for store in stores for arrays in store._maps]
-    joined.spoken = [entry for store in stores for entry in store.spoken]
+    joined.language_runs = [entry for store in stores for entry in store.language_runs]
     return joined
 
 
@@ -310,11 +312,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{path}: the store has format version {quote(content.get('version'))}, but this version of pretune reads "
             f"{VERSION}; prepare the store again"
         )
-    manifest = conform(read_sealed_json(path, "the manifest of a token store"), Manifest, str(path))
+    manifest = validate_schema(read_checksummed_json(path, "the manifest of a token store"), Manifest, str(path))
     for key in ("documents", "sentences", "tokens", "bytes"):
         if manifest[key] != sum(shard[key] for shard in manifest["shards"]):  # type: ignore[literal-required]
             raise PretuneError(f"{path}: the number of {key} is not the sum over the shards; prepare the store again")
-    conform(manifest["settings"].get("language"), str, f"{path}: settings.language")
+    validate_schema(manifest["settings"].get("language"), str, f"{path}: settings.language")
     for shard in manifest["shards"]:
         if not is_file_name(shard["file"]):
             raise PretuneError(
@@ -353,7 +355,7 @@ def map_shard(path: Path) -> dict[str, Array]:
     room = path.stat().st_size - start
     header.pop("__metadata__", None)
     arrays: dict[str, Array] = {}
-    for name, entry in conform(header, dict[str, Entry], str(path)).items():
+    for name, entry in validate_schema(header, dict[str, ArrayEntry], str(path)).items():
         kind, (rows,), (begin, end) = np.dtype(_DTYPES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
         if not begin <= end <= room or end - begin != rows * kind.itemsize:
             raise PretuneError(
@@ -388,4 +390,4 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
         if size > 1 << 20:
             raise PretuneError(f"{path}: the shard is damaged; restore it, or prepare the store again")
         header = parse_json(file.read(size).decode("utf-8", "replace"), str(path))
-    return conform(header, dict[str, Any], str(path)), 8 + size
+    return validate_schema(header, dict[str, Any], str(path)), 8 + size

@@ -16,10 +16,10 @@ from typing import Any
 import tokenizers
 
 from pretune.runtime.errors import PretuneError, quote
-from pretune.runtime.parsing import conform, read_text
+from pretune.runtime.parsing import read_text, validate_schema
 
-LARGEST = 1 << 30  # bytes of a vocabulary file; one with millions of words has some 100 MB
-MOST_IDS = 1 << 24  # tables have one entry per id, gaps included
+MAX_VOCABULARY_BYTES = 1 << 30  # bytes of a vocabulary file; one with millions of words has some 100 MB
+MAX_IDS = 1 << 24  # tables have one entry per id, gaps included
 Content = dict[str, Any]
 
 
@@ -42,7 +42,7 @@ def library_errors(where: str | Path, problem: str) -> Iterator[None]:
         raise PretuneError(f"{where}: {problem} ({str(error)[:300]})") from error
 
 
-def parse_content(text: str, where: str | Path) -> Content:
+def parse_tokenizer_json(text: str, where: str | Path) -> Content:
     """Parse a JSON text that may be very large and must be an object, such as a tokenizer.json."""
     try:
         content = json.loads(
@@ -51,17 +51,17 @@ def parse_content(text: str, where: str | Path) -> Content:
     except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise PretuneError(f"{where}{line}: not valid JSON; the tokenizer file may be damaged or incomplete") from error
-    return conform(content, dict[str, Any], str(where))
+    return validate_schema(content, dict[str, Any], str(where))
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
     """Read the token-to-id mapping of a vocab.json."""
-    return check_vocabulary(parse_content(read_text(path, LARGEST), path), str(path))
+    return check_vocabulary(parse_tokenizer_json(read_text(path, MAX_VOCABULARY_BYTES), path), str(path))
 
 
 def check_vocabulary(vocabulary: Any, where: str) -> dict[str, int]:
     """Return a token-to-id mapping after checking that ids are distinct integers within bounds."""
-    vocabulary = conform(vocabulary, dict[str, int], where)
+    vocabulary = validate_schema(vocabulary, dict[str, int], where)
     check_ids(vocabulary, where)
     if len(set(vocabulary.values())) < len(vocabulary):
         tokens: dict[int, str] = {}
@@ -78,23 +78,23 @@ def check_ids(vocabulary: Mapping[str, int], where: str) -> None:
     """Raise an error if an id is negative or implausibly large."""
     for bound in (min, max):
         token = bound(vocabulary, key=vocabulary.__getitem__, default=None)
-        if token is not None and not 0 <= vocabulary[token] < MOST_IDS:
+        if token is not None and not 0 <= vocabulary[token] < MAX_IDS:
             raise PretuneError(
-                f"{where}: token {quote(token)} has id {quote(vocabulary[token])}; ids must be at least 0 and less than {MOST_IDS:,}"
+                f"{where}: token {quote(token)} has id {quote(vocabulary[token])}; ids must be at least 0 and less than {MAX_IDS:,}"
             )
 
 
 def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
     """Build a tokenizer of the `tokenizers` library from the text of a tokenizer.json; errors refer to it as `where`."""
-    content = parse_content(text, where)
+    content = parse_tokenizer_json(text, where)
     model = content.get("model")
     if not isinstance(model, dict):
         raise PretuneError(f'{where}: not a tokenizer file, because it has no "model"')
     if isinstance(model.get("vocab"), dict):
         check_vocabulary(model["vocab"], str(where))
-    added = conform(content.get("added_tokens") or [], list[dict[str, Any]], f"{where}: added_tokens")
+    added = validate_schema(content.get("added_tokens") or [], list[dict[str, Any]], f"{where}: added_tokens")
     ids = {str(token.get("content")): token.get("id") for token in added}
-    check_ids(conform(ids, dict[str, int], f"{where}: added_tokens"), str(where))
+    check_ids(validate_schema(ids, dict[str, int], f"{where}: added_tokens"), str(where))
     with library_errors(where, "the tokenizer file is not usable"):
         # The original text, not the parsed content serialized again: different digits would give slightly different scores.
         return tokenizers.Tokenizer.from_str(text)

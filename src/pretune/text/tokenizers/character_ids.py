@@ -14,31 +14,33 @@ from pretune.runtime.arrays import Array
 
 SYMBOLS = 262
 TEXT_BEGINS, TEXT_ENDS, WORD_BEGINS, WORD_ENDS, FILLER = range(257, 262)
-LONGEST = 50  # symbols per word, including begin and end
+MAX_CHARACTERS = 50  # symbols per word, including begin and end
 
 
-def spell(words: Iterable[str], longest: int = LONGEST) -> Array:
+def encode_characters(words: Iterable[str], longest: int = MAX_CHARACTERS) -> Array:
     """Return the character ids of each word, (words, longest); bytes beyond that length are dropped.
 
-    >>> spell(["hé"], longest=6).tolist()
+    >>> encode_characters(["hé"], longest=6).tolist()
     [[259, 105, 196, 170, 260, 261]]
     """
     rows = [_pad_word([byte + 1 for byte in word.encode("utf-8", "replace")], longest) for word in words]
     return np.array(rows, dtype=np.int16).reshape(len(rows), longest)
 
 
-def unspell(row: Array) -> str:
+def decode_characters(row: Array) -> str:
     """Return the word that a row of character ids encodes.
 
-    >>> unspell(spell(["hé"])[0])
+    >>> decode_characters(encode_characters(["hé"])[0])
     'hé'
     """
     return bytes(int(symbol) - 1 for symbol in row if 0 < symbol <= 256).decode("utf-8", "replace")
 
 
-def spell_vocabulary(vocabulary: Iterable[str], roles: Mapping[str, int], longest: int = LONGEST) -> Array:
+def encode_vocabulary_characters(
+    vocabulary: Iterable[str], roles: Mapping[str, int], longest: int = MAX_CHARACTERS
+) -> Array:
     """Return the character ids of every token, (size, longest); start, end and padding tokens have dedicated symbols."""
-    table = spell(vocabulary, longest)
+    table = encode_characters(vocabulary, longest)
     dedicated = {"start": TEXT_BEGINS, "end": TEXT_ENDS}
     for role, symbol in dedicated.items():
         if role in roles:

@@ -12,11 +12,17 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from pretune.runtime.errors import PretuneError, quote
 from pretune.runtime.parsing import read_text
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.text.tokenizers import sentencepiece
 from pretune.text.tokenizers import transformers_classes as classes
-from pretune.text.tokenizers.backend import LARGEST, build_backend, check_usable, library_errors, read_vocabulary
-from pretune.text.tokenizers.settings import Settings, Token, read_settings
+from pretune.text.tokenizers.backend import (
+    MAX_VOCABULARY_BYTES,
+    build_backend,
+    check_usable,
+    library_errors,
+    read_vocabulary,
+)
+from pretune.text.tokenizers.settings import Token, TokenizerSettings, read_tokenizer_settings
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.transformers_classes import NAMES, TokenizerClass
 
@@ -36,7 +42,7 @@ PROBE = (
 )
 QUOTES = ("``", "''")
 
-Loaded = tuple[tokenizers.Tokenizer, dict[str, str], Settings]
+Loaded = tuple[tokenizers.Tokenizer, dict[str, str], TokenizerSettings]
 Content = dict[str, Any]
 
 
@@ -44,7 +50,7 @@ def load_backend(path: Path) -> Loaded:
     """Load the tokenizer in a folder or file; return it with its named special tokens and its settings."""
     if not path.exists():
         raise PretuneError(f"{path}: no such tokenizer file or folder")
-    settings = read_settings(path if path.is_dir() else path.parent)
+    settings = read_tokenizer_settings(path if path.is_dir() else path.parent)
     file = path if path.is_file() else _find_file(path, settings)
     kind, backend = _load_file(file, settings)
     _add_tokens(backend, settings)
@@ -55,7 +61,7 @@ def load_backend(path: Path) -> Loaded:
     return backend, names, settings
 
 
-def _find_file(folder: Path, settings: Settings) -> Path:
+def _find_file(folder: Path, settings: TokenizerSettings) -> Path:
     """Return the vocabulary file in a folder: tokenizer.json, else the one its tokenizer class reads, else any other."""
     if (folder / "tokenizer.json").is_file():
         return folder / "tokenizer.json"
@@ -74,7 +80,7 @@ def _find_file(folder: Path, settings: Settings) -> Path:
     own = [file for file in candidates if _fits(settings.kind, file)]
     if own:
         return next((file for file in own if file.name == settings.kind.file), own[0])
-    if settings.declared:
+    if settings.class_declared:
         raise PretuneError(
             f"{folder}: tokenizer_class {settings.kind.name} reads {settings.kind.file}, which is missing "
             f"(found {candidates[0].name}); correct tokenizer_class"
@@ -87,7 +93,7 @@ def _fits(kind: TokenizerClass, file: Path) -> bool:
     return Path(kind.file).suffix == (".json" if file.name in ("merges.txt", "vocab.bpe") else file.suffix)
 
 
-def _load_file(path: Path, settings: Settings) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
+def _load_file(path: Path, settings: TokenizerSettings) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
     """Load a vocabulary file; return its tokenizer class, inferred from the vocabulary if necessary, and the tokenizer."""
     kind = settings.kind if settings.kind is not None and _fits(settings.kind, path) else None
     if path.suffix == ".model":
@@ -108,16 +114,16 @@ def _load_file(path: Path, settings: Settings) -> tuple[TokenizerClass | None, t
 
 
 def _load_wordpiece(
-    path: Path, kind: TokenizerClass | None, settings: Settings
+    path: Path, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
     """Load BERT's or MPNet's vocab.txt, with one token per line."""
     # Only \n ends a line: some published vocabularies hold other Unicode line separators as tokens.
-    tokens = read_text(path, LARGEST).removesuffix("\n").split("\n")
+    tokens = read_text(path, MAX_VOCABULARY_BYTES).removesuffix("\n").split("\n")
     vocabulary = {token.rstrip("\r"): i for i, token in enumerate(tokens)}
     if kind is None:
         kind = classes.MPNET if {"<s>", "<mask>"} <= vocabulary.keys() else classes.BERT
     values = settings.complete(kind)
-    if not settings.declared and "do_lower_case" not in settings.given:
+    if not settings.class_declared and "do_lower_case" not in settings.given:
         values["do_lower_case"] = _is_uncased(vocabulary)
     unknown = str(settings.tokens.get("unk_token") or kind.tokens["unk_token"])
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown, max_input_chars_per_word=100))
@@ -145,7 +151,7 @@ def bert_normalizer(values: Mapping[str, Any]) -> normalizers.Normalizer:
 
 
 def _load_bpe(
-    vocabulary_file: Path, merges_file: Path, kind: TokenizerClass | None, settings: Settings
+    vocabulary_file: Path, merges_file: Path, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
     """Load byte-level BPE (GPT-2, RoBERTa), or BPE with </w> at word ends (GPT, XLM)."""
     for file in (vocabulary_file, merges_file):
@@ -155,14 +161,14 @@ def _load_bpe(
             )
     vocabulary = read_vocabulary(vocabulary_file)
     merges = []
-    for line in read_text(merges_file, LARGEST).split("\n"):
+    for line in read_text(merges_file, MAX_VOCABULARY_BYTES).split("\n"):
         pair = tuple(line.rstrip("\r").split(" ")[:2])  # in XLM's files a count follows the pair
         if len(pair) == 2 and pair[1] and not line.startswith("#version"):
             merges.append(pair)
     kind = kind or _bpe_class(vocabulary)
     values = settings.complete(kind)
     if kind is classes.XLM:
-        say(
+        log_info(
             f"{vocabulary_file}: XLM was trained with the Moses tokenizer, but punctuation is split as in BERT here, so ids differ "
             "around hyphens, quotes, apostrophes and abbreviations"
         )
@@ -197,17 +203,17 @@ def _bpe_class(vocabulary: Mapping[str, int]) -> TokenizerClass:
 
 
 def _load_sentencepiece(
-    path: Path, kind: TokenizerClass | None, settings: Settings
+    path: Path, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
     """Load a SentencePiece .model file, with the normalizers and the order of pieces of its tokenizer class."""
-    model = sentencepiece.read_model(path)
+    model = sentencepiece.read_sentencepiece(path)
     names = [piece for piece, _, _ in model.pieces]
     if kind is None:
         kind = _sentencepiece_class(path, names)
     if kind is None:
-        return None, sentencepiece.build_backend(model, path)
+        return None, sentencepiece.build_sentencepiece_backend(model, path)
     values = settings.complete(kind)
-    if kind is classes.ALBERT and not settings.declared and "do_lower_case" not in settings.given:
+    if kind is classes.ALBERT and not settings.class_declared and "do_lower_case" not in settings.given:
         values["do_lower_case"] = _is_uncased(names)
     if values.get("split_by_punct"):
         raise PretuneError(
@@ -219,7 +225,7 @@ def _load_sentencepiece(
             "remove it from tokenizer_config.json"
         )
     model.pieces = kind.order(model.pieces, values)
-    return kind, sentencepiece.build_backend(model, path, kind.before(values))
+    return kind, sentencepiece.build_sentencepiece_backend(model, path, kind.before(values))
 
 
 def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
@@ -239,13 +245,13 @@ def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
 # -- tokenizer.json -----------------------------------------------------------------------------------------------------
 
 
-def _load_full(path: Path, settings: Settings) -> tokenizers.Tokenizer:
+def _load_full(path: Path, settings: TokenizerSettings) -> tokenizers.Tokenizer:
     """Load a tokenizer.json and apply the settings in tokenizer_config.json, which override it."""
-    backend = build_backend(read_text(path, LARGEST), path)
+    backend = build_backend(read_text(path, MAX_VOCABULARY_BYTES), path)
     kind = settings.kind
     if kind is None:
         return backend
-    values = settings.complete(kind) if settings.declared else settings.given
+    values = settings.complete(kind) if settings.class_declared else settings.given
     if kind in (classes.BERT, classes.MPNET):
         backend = _with_bert_settings(path, backend, kind, values, settings)
     elif kind in (classes.ROBERTA, classes.DEBERTA, classes.GPT2):
@@ -265,7 +271,11 @@ def _steps(part: Any, inside: str) -> list[Content]:
 
 
 def _with_bert_settings(
-    path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any], settings: Settings
+    path: Path,
+    backend: tokenizers.Tokenizer,
+    kind: TokenizerClass,
+    values: Mapping[str, Any],
+    settings: TokenizerSettings,
 ) -> tokenizers.Tokenizer:
     """Return the tokenizer with the given settings of BERT's normalizer and the given unknown token."""
     content = json.loads(backend.to_str())
@@ -278,10 +288,10 @@ def _with_bert_settings(
         if step["type"] == "BertNormalizer":
             step |= {names[key]: value for key, value in values.items() if key in names}
     unknown = settings.tokens.get("unk_token")
-    if settings.declared and unknown is not None and backend.token_to_id(str(unknown)) is not None:
+    if settings.class_declared and unknown is not None and backend.token_to_id(str(unknown)) is not None:
         content["model"]["unk_token"] = str(unknown)
     backend = build_backend(json.dumps(content), path)
-    if settings.declared:
+    if settings.class_declared:
         _check_same(path, backend, kind, bert_normalizer(values), pre_tokenizers.BertPreTokenizer())
     return backend
 
@@ -361,7 +371,7 @@ def _check_same(
 # -- special and added tokens -------------------------------------------------------------------------------------------
 
 
-def _add_tokens(backend: tokenizers.Tokenizer, settings: Settings) -> None:
+def _add_tokens(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
     """Add the listed added tokens to the tokenizer; raise an error if one does not get its listed id."""
     for identity, token in sorted(settings.added.items()):
         add = backend.add_special_tokens if token.special else backend.add_tokens
@@ -374,7 +384,9 @@ def _add_tokens(backend: tokenizers.Tokenizer, settings: Settings) -> None:
             )
 
 
-def _find_names(backend: tokenizers.Tokenizer, kind: TokenizerClass | None, settings: Settings) -> dict[str, str]:
+def _find_names(
+    backend: tokenizers.Tokenizer, kind: TokenizerClass | None, settings: TokenizerSettings
+) -> dict[str, str]:
     """Return the special tokens by name (cls_token, …), restricted to those in the vocabulary."""
     found: dict[str, str] = {}
     for name in NAMES:
@@ -382,7 +394,7 @@ def _find_names(backend: tokenizers.Tokenizer, kind: TokenizerClass | None, sett
             candidates: tuple[str, ...] = (str(settings.tokens[name]),) if settings.tokens[name] is not None else ()
         else:
             own = (kind.tokens[name],) if kind is not None and name in kind.tokens else ()
-            candidates = (*own, *(() if settings.tokens or settings.declared else SPELLINGS[name]))
+            candidates = (*own, *(() if settings.tokens or settings.class_declared else SPELLINGS[name]))
         token = next((token for token in candidates if backend.token_to_id(token) is not None), None)
         if token is not None:
             found[name] = token
@@ -390,7 +402,7 @@ def _find_names(backend: tokenizers.Tokenizer, kind: TokenizerClass | None, sett
 
 
 def _mark_specials(
-    backend: tokenizers.Tokenizer, names: Mapping[str, str], settings: Settings, kind: TokenizerClass | None
+    backend: tokenizers.Tokenizer, names: Mapping[str, str], settings: TokenizerSettings, kind: TokenizerClass | None
 ) -> None:
     """Mark the special tokens of the vocabulary as special, unless a file lists them as added tokens.
 
@@ -401,7 +413,7 @@ def _mark_specials(
     listed = {token.content for token in (known if kind is None else settings.added).values()}
     wanted: list[Token] = [*settings.extra]
     for name, content in names.items():
-        takes_space = name == "mask_token" and kind is not None and kind.mask_takes_space
+        takes_space = name == "mask_token" and kind is not None and kind.mask_lstrip
         token = AddedToken(content, special=True, normalized=False, lstrip=takes_space)
         given = settings.tokens.get(name)
         wanted.append(given if isinstance(given, AddedToken) else token)
@@ -443,7 +455,7 @@ def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], templ
     return backend if _encode_probes(backend) == _encode_probes(copy) else copy
 
 
-def frames(backend: tokenizers.Tokenizer) -> list[str]:
+def special_token_frames(backend: tokenizers.Tokenizer) -> list[str]:
     """Return the special tokens that a tokenizer adds around a text A and a pair A and B, such as "[CLS] A [SEP]".
 
     The list is empty if the tokenizer has no post-processor that adds special tokens.

@@ -11,20 +11,20 @@ import numpy as np
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import hashed
+from pretune.runtime.randomness import random_bits
 from pretune.text.corpus.files import read_lines
-from pretune.text.spans import spans_to_indices
+from pretune.text.spans import span_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Phrases:
+class PhraseMatcher:
     """A set of phrases, stored as fingerprints of their tokens, by number of words."""
 
     known: dict[int, Array]  # number of words → (phrases,) sorted fingerprints
 
     @classmethod
-    def make(cls, texts: Iterable[str], tokenizer: Tokenizer) -> Phrases:
+    def make(cls, texts: Iterable[str], tokenizer: Tokenizer) -> PhraseMatcher:
         """Build the set from texts, ignoring those of a single word."""
         # At the beginning of a text and after a space: some tokenizers keep the space in the token.
         ids, lengths = tokenizer.encode_many([form for text in texts for form in (text, f" {text}")])
@@ -32,13 +32,13 @@ class Phrases:
         starts = tokenizer.word_starts(ids)
         starts[(ends - lengths)[lengths > 0]] = True
         first = np.flatnonzero(starts)
-        keys = fingerprints(ids, first, np.diff(np.append(first, len(ids))))
+        keys = word_fingerprints(ids, first, np.diff(np.append(first, len(ids))))
         words = np.diff(np.searchsorted(first, np.append(0, ends)))  # number per text
         begin = np.cumsum(words) - words
         known = {}
         for count in np.unique(words[words > 1]).tolist():
             mine = begin[words == count]
-            known[count] = np.unique(chain([keys[mine + step] for step in range(count)]))
+            known[count] = np.unique(phrase_fingerprints([keys[mine + step] for step in range(count)]))
         return cls(known)
 
     def find(self, ids: Array, first: Array, sizes: Array, fresh: Array) -> Array:
@@ -49,11 +49,11 @@ class Phrases:
         taken, among overlapping ones the first.
         """
         found = np.ones(len(first), dtype=np.int64)
-        keys = key = fingerprints(ids, first, sizes)
+        keys = key = word_fingerprints(ids, first, sizes)
         run = np.cumsum(fresh)
         for count in range(2, min(max(self.known, default=1), len(first)) + 1):
             begins = len(first) - count + 1
-            key = chain([key[:begins], keys[count - 1 :]])
+            key = phrase_fingerprints([key[:begins], keys[count - 1 :]])
             if count in self.known:
                 table = self.known[count]
                 there = table[np.minimum(np.searchsorted(table, key), len(table) - 1)] == key
@@ -67,24 +67,24 @@ class Phrases:
         return found
 
 
-def fingerprints(ids: Array, first: Array, sizes: Array) -> Array:
+def word_fingerprints(ids: Array, first: Array, sizes: Array) -> Array:
     """Return a 64-bit fingerprint of each word's token sequence, (k,)."""
     if not len(first):
         return np.zeros(0, dtype=np.uint64)
-    places = spans_to_indices(first, sizes)
-    marks = hashed(0, "word", ids[places], places - np.repeat(first, sizes))
+    places = span_indices(first, sizes)
+    marks = random_bits(0, "word", ids[places], places - np.repeat(first, sizes))
     return np.asarray(np.add.reduceat(marks, np.cumsum(sizes) - sizes))
 
 
-def chain(keys: list[Array]) -> Array:
+def phrase_fingerprints(keys: list[Array]) -> Array:
     """Return the fingerprints, (k,), of word sequences, given those of their first, second, … words."""
     key = keys[0]
     for following in keys[1:]:
-        key = hashed(0, "phrase", key) ^ following
+        key = random_bits(0, "phrase", key) ^ following
     return key
 
 
-def check_phrases(path: str | Path) -> None:
+def check_phrase_file(path: str | Path) -> None:
     """Raise an error if a phrase file is missing or empty."""
     path = Path(path)
     if not path.is_file():
@@ -98,11 +98,11 @@ def check_phrases(path: str | Path) -> None:
 
 
 @lru_cache(maxsize=4)
-def load_phrases(path: str, tokenizer: Tokenizer) -> Phrases:
+def load_phrases(path: str, tokenizer: Tokenizer) -> PhraseMatcher:
     """Load a file with one phrase per line, for a tokenizer."""
-    check_phrases(path)
+    check_phrase_file(path)
     texts = [line.strip() for _, line in read_lines(Path(path)) if line.strip()]
-    phrases = Phrases.make(texts, tokenizer)
+    phrases = PhraseMatcher.make(texts, tokenizer)
     if not phrases.known:
         raise PretuneError(f"{path}: none of the {len(texts)} lines is a phrase of two or more words")
     return phrases

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from pretune.runtime.errors import PretuneError, quote
 from pretune.text.tokenizers import backend as tokenizers_library
 from pretune.text.tokenizers.backend import library_errors
-from pretune.text.tokenizers.sentencepiece_normalizer import normalization
+from pretune.text.tokenizers.sentencepiece_normalizer import build_normalizers
 
 UNIGRAM, BPE, WORD, CHARACTER = 1, 2, 3, 4
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -63,12 +63,12 @@ class SentencePieceModel:
     dummy_prefix: bool = True
     remove_extra_spaces: bool = True
 
-    def of_type(self, *types: int) -> list[str]:
+    def pieces_of_type(self, *types: int) -> list[str]:
         """Return the pieces of the given types."""
         return [piece for piece, _, kind in self.pieces if kind in types]
 
 
-def read_model(path: Path) -> SentencePieceModel:
+def read_sentencepiece(path: Path) -> SentencePieceModel:
     """Parse a .model file; raise an error for any unsupported setting that would change ids."""
     try:
         model = _parse(path.read_bytes())
@@ -182,7 +182,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def build_backend(
+def build_sentencepiece_backend(
     model: SentencePieceModel, path: Path, before: Sequence[normalizers.Normalizer] = ()
 ) -> tokenizers.Tokenizer:
     """Build a tokenizer of the `tokenizers` library that tokenizes text exactly as the SentencePiece model does.
@@ -196,7 +196,7 @@ def build_backend(
     # Built from JSON so that scores equal those of a saved copy exactly.
     backend = tokenizers_library.build_backend(json.dumps(content), path)
     backend.add_special_tokens(
-        [AddedToken(piece, special=True, normalized=False) for piece in model.of_type(UNKNOWN, CONTROL)]
+        [AddedToken(piece, special=True, normalized=False) for piece in model.pieces_of_type(UNKNOWN, CONTROL)]
     )
     return backend
 
@@ -233,7 +233,7 @@ def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
         "unk_token": None if unknown is None else model.pieces[unknown][0],
         "fuse_unk": True,
         "byte_fallback": model.byte_fallback,
-        "ignore_merges": bool(model.of_type(USER_DEFINED)),  # no merges lead to user-defined symbols
+        "ignore_merges": bool(model.pieces_of_type(USER_DEFINED)),  # no merges lead to user-defined symbols
     }
 
 
@@ -253,12 +253,12 @@ def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
 
 def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
     """Return SentencePiece's normalization steps: rules, whitespace removal, the dummy prefix, and space markers."""
-    steps = normalization(model.rules, model.charsmap)
+    steps = build_normalizers(model.rules, model.charsmap)
     if model.remove_extra_spaces:
         steps.append(normalizers.Replace(Regex(rf"\A +| +(?= |\z)|[ {MARK}]+\z"), ""))
     whole = normalizers.Sequence(steps)
     # SentencePiece does not normalize user-defined symbols.
-    symbols = sorted(model.of_type(USER_DEFINED), key=len, reverse=True)
+    symbols = sorted(model.pieces_of_type(USER_DEFINED), key=len, reverse=True)
     changed = [symbol for symbol in symbols if whole.normalize_str(symbol) != symbol]
     protected = {symbol: chr(PROTECTED + number) for number, symbol in enumerate(changed)}
     steps = [normalizers.Replace(symbol, private) for symbol, private in protected.items()] + steps
@@ -276,7 +276,7 @@ def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokeniz
     names = [piece for piece, _, _ in model.pieces]
     if MARK in names and not any(MARK in name[inside] for name in names):
         cuts.append(pre_tokenizers.Split(MARK, "merged_with_previous" if model.suffix else "merged_with_next"))
-    symbols = sorted(model.of_type(USER_DEFINED), key=len, reverse=True)
+    symbols = sorted(model.pieces_of_type(USER_DEFINED), key=len, reverse=True)
     if symbols and model.algorithm != UNIGRAM:
         cuts.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
     if model.byte_fallback:  # text such as <0x41> must not match a byte piece

@@ -30,7 +30,7 @@ LONGEST_KEY, MOST_KEYS = 256, 1 << 16  # maximum bytes of a rule's source, and m
 COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
-def normalization(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
+def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
     """Return normalizers that apply a compiled map of rules; `name` is the name of the rules, such as "nmt_nfkc"."""
     if not charsmap:
         return []
@@ -47,7 +47,7 @@ def normalization(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
 def _composes(charsmap: bytes) -> bool:
     """Return whether rules replace multi-character sequences; raise an error for those that NFC does not cover."""
     try:
-        rules = read_rules(charsmap)
+        rules = read_compiled_rules(charsmap)
     except (IndexError, ValueError, struct.error) as error:
         raise PretuneError("the normalization rules are damaged; download the file again") from error
     several = {source: target for source, target in rules.items() if len(source) > 1}
@@ -62,7 +62,7 @@ def _composes(charsmap: bytes) -> bool:
     return bool(several)
 
 
-def read_rules(charsmap: bytes) -> dict[str, str]:
+def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
     """Return the rules of a compiled map as a dictionary from character sequences to replacements.
 
     The map consists of the size of a double-array trie (Darts), the trie, whose values are offsets into a table, and

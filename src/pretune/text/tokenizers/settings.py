@@ -15,8 +15,8 @@ from typing import Any
 from tokenizers import AddedToken
 
 from pretune.runtime.errors import PretuneError, quote
-from pretune.runtime.parsing import conform, read_mapping
-from pretune.text.corpus.files import checked
+from pretune.runtime.parsing import read_mapping, validate_schema
+from pretune.text.corpus.files import check_text
 from pretune.text.tokenizers.transformers_classes import (
     BRACKETS,
     CLASSES,
@@ -106,12 +106,14 @@ MOST = 10_000  # sentinels, or characters of a token
 
 
 @dataclass(frozen=True)
-class Settings:
+class TokenizerSettings:
     """The settings and special tokens of the tokenizer in a folder."""
 
     folder: Path
     kind: TokenizerClass | None = None  # the tokenizer class, if known
-    declared: bool = False  # whether a file names the class; if it follows from model_type, its defaults do not apply
+    class_declared: bool = (
+        False  # whether a file names the class; if it follows from model_type, its defaults do not apply
+    )
     given: Mapping[str, Any] = field(default_factory=dict)  # explicit settings that affect ids
     tokens: Mapping[str, Token | None] = field(default_factory=dict)  # special tokens by name
     extra: tuple[Token, ...] = ()  # further special tokens
@@ -124,9 +126,9 @@ class Settings:
         return {**kind.settings, **{key: self.given[key] for key in kind.settings if key in self.given}}
 
 
-def read_settings(folder: Path) -> Settings:
+def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     """Read the tokenizer settings in a folder."""
-    config, model = _read_typed(folder / CONFIG), read_json(folder / "config.json")
+    config, model = _read_typed(folder / CONFIG), read_optional_json(folder / "config.json")
     full = (folder / "tokenizer.json").is_file()
     kind, declared, generic = _find_class(folder, config, model, full)
     added = _read_added(config.get("added_tokens_decoder"), folder / CONFIG)
@@ -140,13 +142,15 @@ def read_settings(folder: Path) -> Settings:
         extra += (_token(value, folder) for value in (listed.values() if isinstance(listed, Mapping) else listed))
     if "added_tokens_decoder" not in config:
         special = {str(token) for token in (*tokens.values(), *extra) if token is not None}
-        for content, identity in conform(read_json(folder / ADDED), dict[str, int], str(folder / ADDED)).items():
+        for content, identity in validate_schema(
+            read_optional_json(folder / ADDED), dict[str, int], str(folder / ADDED)
+        ).items():
             is_special = content in special
-            content = checked(content, f"{folder / ADDED}: a token")
+            content = check_text(content, f"{folder / ADDED}: a token")
             added[identity] = AddedToken(content, special=is_special, normalized=not is_special)
     _check_keys(folder / CONFIG, config, ignored=full and generic)
-    _check_keys(folder / SPECIALS_MAP, dict.fromkeys(read_json(folder / SPECIALS_MAP)), ignored=False)
-    return Settings(
+    _check_keys(folder / SPECIALS_MAP, dict.fromkeys(read_optional_json(folder / SPECIALS_MAP)), ignored=False)
+    return TokenizerSettings(
         folder,
         kind,
         declared,
@@ -159,16 +163,16 @@ def read_settings(folder: Path) -> Settings:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_optional_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; an empty one if the file does not exist."""
     return read_mapping(path, "settings of a tokenizer") if path.is_file() else {}
 
 
 def _read_typed(path: Path) -> dict[str, Any]:
     """Return the object in a settings file; raise an error for values of the wrong type."""
-    config = read_json(path)
+    config = read_optional_json(path)
     for key in config.keys() & TYPES.keys():
-        conform(config[key], TYPES[key], f"{path}: {key}")
+        validate_schema(config[key], TYPES[key], f"{path}: {key}")
     for key in (CHARACTERS, "extra_ids"):
         if not 0 <= (config.get(key) or 0) <= MOST:
             raise PretuneError(
@@ -217,11 +221,11 @@ def _read_added(listed: Any, path: Path) -> dict[int, AddedToken]:
 def _token(value: Any, where: Path) -> Token | None:
     """Return a special token given as a string or an object in a file; None for anything else."""
     if not isinstance(value, Mapping):
-        return checked(value, f"{where}: a special token") if isinstance(value, str) else None
+        return check_text(value, f"{where}: a special token") if isinstance(value, str) else None
     flags = {
         key: bool(value[key]) for key in ("single_word", "lstrip", "rstrip", "normalized", "special") if key in value
     }
-    return AddedToken(checked(str(value.get("content", "")), f"{where}: an added token"), **flags)
+    return AddedToken(check_text(str(value.get("content", "")), f"{where}: an added token"), **flags)
 
 
 def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:

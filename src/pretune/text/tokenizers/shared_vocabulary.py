@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.word_starts import surface
+from pretune.text.tokenizers.word_starts import token_text
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 Marks = tuple[
@@ -54,7 +54,7 @@ def _key(tokenizer: Tokenizer, number: int, token: str, marks: Marks | None) -> 
     if prefix:
         starts, text = not token.startswith(prefix), token.removeprefix(prefix)
     else:
-        read = surface(token, byte_level)
+        read = token_text(token, byte_level)
         starts, text = read[:1].isspace(), read.lstrip()
         if "\ufffd" in text:  # part of a character
             return token

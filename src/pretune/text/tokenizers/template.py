@@ -18,7 +18,7 @@ class Template:
     the first. `document` frames running text, if that differs (GPT-2 ends documents, but no other texts).
 
     >>> BERT = Template(single=("start", "A", "separator"), pair=("B", "separator"))
-    >>> BERT.overhead(pair=True)
+    >>> BERT.num_special_tokens(pair=True)
     3
     """
 
@@ -30,22 +30,22 @@ class Template:
     last: tuple[str, ...] = ()
 
     @property
-    def for_documents(self) -> Template:
+    def document_template(self) -> Template:
         """Return the template of running text."""
         return self if self.document is None else replace(self, single=self.document, document=None)
 
     @property
-    def opening(self) -> str:
+    def opening_role(self) -> str:
         """Return the role before a text, on the decoder's side if there is one; else the role between running texts.
 
-        >>> Template(single=("A",), pair=("B",), document=("A", "end")).opening
+        >>> Template(single=("A",), pair=("B",), document=("A", "end")).opening_role
         'end'
         """
         frame = self.target or self.single
-        before = frame[: frame.index("A")] or [role for role in self.for_documents.single if role != "A"]
+        before = frame[: frame.index("A")] or [role for role in self.document_template.single if role != "A"]
         return before[-1] if before else ""
 
-    def overhead(self, pair: bool) -> int:
+    def num_special_tokens(self, pair: bool) -> int:
         """Return the number of special tokens."""
         return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
 

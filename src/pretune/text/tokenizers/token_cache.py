@@ -20,7 +20,7 @@ _FOLDER: ContextVar[Path | None] = ContextVar("token_cache", default=None)
 
 
 @contextmanager
-def remembering(folder: Path) -> Iterator[None]:
+def use_token_cache(folder: Path) -> Iterator[None]:
     """Cache tokenized texts in a folder while the block runs."""
     token = _FOLDER.set(folder)
     try:
@@ -29,7 +29,7 @@ def remembering(folder: Path) -> Iterator[None]:
         _FOLDER.reset(token)
 
 
-def remember(digest: str, texts: Sequence[str], make: Callable[[], tuple[Array, Array]]) -> tuple[Array, Array]:
+def cached_tokens(digest: str, texts: Sequence[str], make: Callable[[], tuple[Array, Array]]) -> tuple[Array, Array]:
     """Return `make()`, the ids and lengths of tokenized texts; from the cache folder if they are there.
 
     `digest` identifies the tokenizer.

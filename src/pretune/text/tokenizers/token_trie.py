@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
-class Trie:
+class TokenTrie:
     """A prefix tree of token sequences, which returns the tokens that may follow a prefix.
 
-    >>> sorted(Trie([[5, 7], [5, 8, 9]]).after([5]))
+    >>> sorted(TokenTrie([[5, 7], [5, 8, 9]]).after([5]))
     [7, 8]
     """
 

@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from pretune.models.bundled import boxed_folder, boxed_names
+from pretune.models.bundled import bundled_folder, bundled_names
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.backend import library_errors
-from pretune.text.tokenizers.character_ids import spell_vocabulary
-from pretune.text.tokenizers.file_formats import frames, load_backend, with_template
+from pretune.text.tokenizers.character_ids import encode_vocabulary_characters
+from pretune.text.tokenizers.file_formats import load_backend, special_token_frames, with_template
 from pretune.text.tokenizers.settings import CHARACTERS, SOURCE_LANGUAGE
 from pretune.text.tokenizers.template import Template
-from pretune.text.tokenizers.token_cache import remember
+from pretune.text.tokenizers.token_cache import cached_tokens
 from pretune.text.tokenizers.word_starts import WordStarts
 
 # role → its names in Hugging Face's tokenizer_config.json, in order of preference
@@ -107,7 +107,7 @@ class Tokenizer:
         """Return the tokenizer of target texts, such as translations, if it differs; else this tokenizer."""
         return self._target or self
 
-    def with_target(self, target: Tokenizer) -> Tokenizer:
+    def set_target(self, target: Tokenizer) -> Tokenizer:
         """Set a different tokenizer for target texts, whose special tokens must have the same ids, and return this one."""
         if target.roles != self.roles:
             raise PretuneError(
@@ -153,9 +153,9 @@ class Tokenizer:
         return table
 
     @cached_property
-    def spelling(self) -> Array:
+    def token_characters(self) -> Array:
         """Return the character ids of every token, (size, characters)."""
-        return spell_vocabulary(self.vocabulary, self.roles, self.characters)
+        return encode_vocabulary_characters(self.vocabulary, self.roles, self.characters)
 
     @property
     def kind(self) -> str:
@@ -211,7 +211,7 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """Return the concatenated ids of many texts, and the number of ids of each text."""
-        return remember(self.digest, texts, lambda: self.encode_parts([[text] for text in texts]))
+        return cached_tokens(self.digest, texts, lambda: self.encode_parts([[text] for text in texts]))
 
     def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
         """Return the concatenated ids of texts that are given in parts (sentences), and the number of ids of each part.
@@ -352,18 +352,21 @@ class Tokenizer:
         if self._target is not None:
             self._target.save(folder / TARGET, template, longest)
 
-    def other_frames(self, template: Template) -> list[tuple[str, str]]:
+    def differing_frames(self, template: Template) -> list[tuple[str, str]]:
         """Return the special tokens around texts in the tokenizer's files and in a template, where the two differ.
 
-        >>> tokenizer.other_frames(ROBERTA.template)  # doctest: +SKIP
+        >>> tokenizer.differing_frames(ROBERTA.template)  # doctest: +SKIP
         [('[CLS] A [SEP] B [SEP]', '[CLS] A [SEP] [SEP] B [SEP]')]
         """
-        published, expected = frames(self.backend), frames(with_template(self.backend, self.role_tokens, template))
+        published, expected = (
+            special_token_frames(self.backend),
+            special_token_frames(with_template(self.backend, self.role_tokens, template)),
+        )
         return [pair for pair in zip(published, expected, strict=False) if pair[0] != pair[1]]
 
     def _config(self, template: Template | None) -> dict[str, Any]:
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-        config |= self.special_names(template)
+        config |= self.special_token_names(template)
         if self.characters:
             config[CHARACTERS] = self.characters
         others = [token for role, token in self.role_tokens.items() if role not in ROLE_NAMES]
@@ -374,14 +377,14 @@ class Tokenizer:
             config[SOURCE_LANGUAGE] = codes[self.role_tokens["language"]].removeprefix("language ")
         return config
 
-    def special_names(self, template: Template | None = None) -> dict[str, str]:
+    def special_token_names(self, template: Template | None = None) -> dict[str, str]:
         """Return special tokens by their names in tokenizer_config.json (bos_token, …).
 
         These are the published names if there are any. Otherwise they follow from the roles, and the bos_token is the
         token with which the template begins a text or running text.
         """
         found = {names[0]: self.role_tokens[role] for role, names in ROLE_NAMES.items() if role in self.role_tokens}
-        opening = "start" if template is None else template.opening
+        opening = "start" if template is None else template.opening_role
         if opening in self.role_tokens and opening != "padding":  # T5's decoder starts with the padding token
             found["bos_token"] = self.role_tokens[opening]
         return self.names or found
@@ -393,11 +396,11 @@ class Tokenizer:
         Supported are tokenizer.json, vocab.txt, vocab.json + merges.txt, and SentencePiece .model files.
         """
         folder = Path(path)
-        if not folder.exists() and str(path) in boxed_names():
-            folder = boxed_folder(str(path))
+        if not folder.exists() and str(path) in bundled_names():
+            folder = bundled_folder(str(path))
         backend, names, settings = load_backend(folder)
-        made = cls(backend, find_roles(backend, names, settings.language), settings.characters, names)
-        return made.with_target(cls.load(folder / TARGET)) if (folder / TARGET).is_dir() else made
+        made = cls(backend, assign_roles(backend, names, settings.language), settings.characters, names)
+        return made.set_target(cls.load(folder / TARGET)) if (folder / TARGET).is_dir() else made
 
     @classmethod
     def from_state(cls, state: str) -> Tokenizer:
@@ -421,7 +424,7 @@ def _without_private(text: str) -> str:
     return text.replace(PRIVATE, " " * len(PRIVATE)) if PRIVATE in text else text
 
 
-def find_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str], language: str = "") -> dict[str, str]:
+def assign_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str], language: str = "") -> dict[str, str]:
     """Return the token string of each role, given the named special tokens (cls_token, …).
 
     `language` selects the token with the role `language`, for templates that contain the language of a text (mBART). By

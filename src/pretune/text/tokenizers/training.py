@@ -19,10 +19,10 @@ from typing import Any, Literal, get_args
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from pretune.runtime.errors import PretuneError, nearest
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.text.corpus.documents import Document
-from pretune.text.corpus.word_counts import WordCounts, scale
-from pretune.text.tokenizers.character_ids import LONGEST
+from pretune.text.corpus.word_counts import WordCounts, scale_counts
+from pretune.text.tokenizers.character_ids import MAX_CHARACTERS
 from pretune.text.tokenizers.tokenizer import TRAINED_SPECIALS, Tokenizer
 
 Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters"]
@@ -36,7 +36,7 @@ SMALL_ALPHABET = 1000  # minimum size of the alphabet, if the vocabulary is larg
 MERGES_SHOWN = 10
 
 
-def train(
+def train_on_documents(
     documents: Iterable[Document],
     kind: Kind,
     size: int,
@@ -69,10 +69,10 @@ def train(
     note
         A callback for progress messages.
 
-    >>> tokenizer = train(read_documents([Path("corpus.txt")]), "wordpiece", 30_000)  # doctest: +SKIP
+    >>> tokenizer = train_on_documents(read_documents([Path("corpus.txt")]), "wordpiece", 30_000)  # doctest: +SKIP
     """
     if kind not in get_args(Kind):
-        raise PretuneError(f"Unknown kind of tokenizer {kind!r}; {nearest(kind, get_args(Kind))}")
+        raise PretuneError(f"Unknown kind of tokenizer {kind!r}; {suggest(kind, get_args(Kind))}")
     started = time.monotonic()
     roles = dict(TRAINED_SPECIALS)
     if kind == "byte-bpe":
@@ -162,7 +162,7 @@ def _train_words(
     ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
     wanted = [item for item, count in ranked if item not in specials and count >= least]
     items = wanted[: max(1, size - len(specials))]
-    tokenizer = _word_level(splitter, items, roles, characters=LONGEST if kind == "characters" else 0)
+    tokenizer = _word_level(splitter, items, roles, characters=MAX_CHARACTERS if kind == "characters" else 0)
     names = ("items", "events") if kind == "items" else ("distinct_words", "words")
     total = counts.seen if kind == "items" else table.total()
     tokenizer.report = {
@@ -176,15 +176,15 @@ def _train_words(
     return tokenizer
 
 
-def words_tokenizer(words: Iterable[str], *, spelled: bool = False, lowercase: bool = False) -> Tokenizer:
+def word_level_tokenizer(words: Iterable[str], *, spelled: bool = False, lowercase: bool = False) -> Tokenizer:
     """Build a whole-word tokenizer from a list of words; with `spelled`, words are also encoded by their characters.
 
-    >>> words_tokenizer(["a", "cat"]).encode("a cat")
+    >>> word_level_tokenizer(["a", "cat"]).encode("a cat")
     [5, 6]
     """
     roles = dict(TRAINED_SPECIALS)
     splitter = _word_splitter("words", lowercase)
-    return _word_level(splitter, [w for w in words if w not in roles.values()], roles, LONGEST if spelled else 0)
+    return _word_level(splitter, [w for w in words if w not in roles.values()], roles, MAX_CHARACTERS if spelled else 0)
 
 
 def _word_level(
@@ -334,7 +334,7 @@ def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokeniz
 def _feed(table: Counter[str], occurrences: int) -> Iterator[str]:
     """Yield the word counts as text: each word repeated by its count, after a space, in lines of about 1,000 words."""
     line: list[str] = []
-    for word, count in scale(table, occurrences):
+    for word, count in scale_counts(table, occurrences):
         while count > 0:
             part = min(count, 1000)
             line += [word] * part

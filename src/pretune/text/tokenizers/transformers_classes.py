@@ -41,15 +41,15 @@ LANGUAGES = [
 COMMA_PENALTY = 100.0
 
 Values = Mapping[str, Any]
-Pieces = list[Piece]
+PieceList = list[Piece]
 
 
-def as_published(pieces: Pieces, settings: Values) -> Pieces:
+def unchanged_pieces(pieces: PieceList, settings: Values) -> PieceList:
     """Return the pieces unchanged, as in the .model file."""
     return pieces
 
 
-def with_sentinels(pieces: Pieces, settings: Values) -> Pieces:
+def with_sentinels(pieces: PieceList, settings: Values) -> PieceList:
     """Append T5's sentinels in reverse order, unless they are among the pieces already (mT5)."""
     if any("<extra_id_0>" in piece for piece, _, _ in pieces):
         return pieces
@@ -58,45 +58,45 @@ def with_sentinels(pieces: Pieces, settings: Values) -> Pieces:
     return [*pieces, *((f"<extra_id_{number}>", 0.0, CONTROL) for number in reversed(sentinels))]
 
 
-def with_mask(pieces: Pieces, settings: Values) -> Pieces:
+def with_mask(pieces: PieceList, settings: Values) -> PieceList:
     """Append DeBERTa-v2's mask token, which follows all pieces."""
     present = any(piece == "[MASK]" for piece, _, _ in pieces)
     return pieces if present else [*pieces, ("[MASK]", 0.0, CONTROL)]
 
 
-def in_fairseq_order(*languages: str) -> Callable[[Pieces, Values], Pieces]:
+def in_fairseq_order(*languages: str) -> Callable[[PieceList, Values], PieceList]:
     """Return a function that orders pieces as XLM-R and mBART do: <s> <pad> </s> <unk>, pieces, languages, <mask>."""
 
-    def order(pieces: Pieces, settings: Values) -> Pieces:
-        first: Pieces = [
+    def order(pieces: PieceList, settings: Values) -> PieceList:
+        first: PieceList = [
             ("<s>", 0.0, CONTROL),
             ("<pad>", 0.0, CONTROL),
             ("</s>", 0.0, CONTROL),
             ("<unk>", 0.0, UNKNOWN),
         ]
-        last: Pieces = [(token, 0.0, CONTROL) for token in (*languages, "<mask>")]
+        last: PieceList = [(token, 0.0, CONTROL) for token in (*languages, "<mask>")]
         return [*first, *(piece for piece in pieces if piece[2] not in (CONTROL, UNKNOWN)), *last]
 
     return order
 
 
-def in_camembert_order(pieces: Pieces, settings: Values) -> Pieces:
+def in_camembert_order(pieces: PieceList, settings: Values) -> PieceList:
     """Order pieces as CamemBERT does: its own special tokens, the model's pieces without <unk>, <mask>."""
-    first: Pieces = [("<s>NOTUSED", 0.0, CONTROL), ("<pad>", 0.0, CONTROL), ("</s>NOTUSED", 0.0, CONTROL)]
+    first: PieceList = [("<s>NOTUSED", 0.0, CONTROL), ("<pad>", 0.0, CONTROL), ("</s>NOTUSED", 0.0, CONTROL)]
     first += [("<unk>", 0.0, UNKNOWN), ("<unk>NOTUSED", 0.0, CONTROL)]
     return [*first, *(piece for piece in pieces if piece[2] != UNKNOWN), ("<mask>", 0.0, CONTROL)]
 
 
-def without_commas(pieces: Pieces, settings: Values) -> Pieces:
+def penalize_digit_commas(pieces: PieceList, settings: Values) -> PieceList:
     """Lower the scores of pieces that end in a digit and a comma: ALBERT and XLNet split before such a comma."""
-    found: Pieces = []
+    found: PieceList = []
     for piece, score, kind in pieces:
         penalty = COMMA_PENALTY if kind == NORMAL and piece[-1:] == "," and piece[-2:-1].isdigit() else 0.0
         found.append((piece, score - penalty, kind))
     return found
 
 
-def tidied(settings: Values) -> list[normalizers.Normalizer]:
+def albert_normalizers(settings: Values) -> list[normalizers.Normalizer]:
     """Return the normalizers of ALBERT and XLNet (plain quotes, no accents, lowercase), as configured by the settings."""
     steps: list[normalizers.Normalizer] = []
     if settings["remove_space"]:
@@ -104,15 +104,15 @@ def tidied(settings: Values) -> list[normalizers.Normalizer]:
     steps += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not settings["keep_accents"]:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
-    return [*steps, *lowered(settings)]
+    return [*steps, *lowercase_normalizers(settings)]
 
 
-def lowered(settings: Values) -> list[normalizers.Normalizer]:
+def lowercase_normalizers(settings: Values) -> list[normalizers.Normalizer]:
     """Return a lowercase normalizer if `do_lower_case` is set."""
     return [normalizers.Lowercase()] if settings["do_lower_case"] else []
 
 
-def untouched(settings: Values) -> list[normalizers.Normalizer]:
+def no_normalizers(settings: Values) -> list[normalizers.Normalizer]:
     """Return no normalizers."""
     return []
 
@@ -125,10 +125,10 @@ class TokenizerClass:
     file: str  # vocabulary file, used if there is no tokenizer.json
     tokens: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # settings that affect ids, with their defaults
-    mask_takes_space: bool = False  # whether the mask token strips the space before it
-    order: Callable[[Pieces, Values], Pieces] = as_published  # order of the pieces of a .model file
+    mask_lstrip: bool = False  # whether the mask token strips the space before it
+    order: Callable[[PieceList, Values], PieceList] = unchanged_pieces  # order of the pieces of a .model file
     before: Callable[[Values], list[normalizers.Normalizer]] = (
-        untouched  # normalizers applied before those of a .model file
+        no_normalizers  # normalizers applied before those of a .model file
     )
 
 
@@ -167,18 +167,18 @@ ALBERT = TokenizerClass(
     "spiece.model",
     BRACKETS | {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"},
     TIDY_SETTINGS,
-    mask_takes_space=True,
-    order=without_commas,
-    before=tidied,
+    mask_lstrip=True,
+    order=penalize_digit_commas,
+    before=albert_normalizers,
 )
 XLNET = TokenizerClass(
     "XLNetTokenizer",
     "spiece.model",
     ANGLES | {"sep_token": "<sep>", "cls_token": "<cls>"},
     TIDY_SETTINGS | {"do_lower_case": False},
-    mask_takes_space=True,
-    order=without_commas,
-    before=tidied,
+    mask_lstrip=True,
+    order=penalize_digit_commas,
+    before=albert_normalizers,
 )
 T5 = TokenizerClass(
     "T5Tokenizer",
@@ -188,16 +188,16 @@ T5 = TokenizerClass(
     order=with_sentinels,
 )
 XLM_ROBERTA = TokenizerClass(
-    "XLMRobertaTokenizer", "sentencepiece.bpe.model", ANGLES, mask_takes_space=True, order=in_fairseq_order()
+    "XLMRobertaTokenizer", "sentencepiece.bpe.model", ANGLES, mask_lstrip=True, order=in_fairseq_order()
 )
 MBART = TokenizerClass(
-    "MBartTokenizer", "sentencepiece.bpe.model", ANGLES, mask_takes_space=True, order=in_fairseq_order(*LANGUAGES[:25])
+    "MBartTokenizer", "sentencepiece.bpe.model", ANGLES, mask_lstrip=True, order=in_fairseq_order(*LANGUAGES[:25])
 )
 MBART50 = TokenizerClass(
-    "MBart50Tokenizer", "sentencepiece.bpe.model", ANGLES, mask_takes_space=True, order=in_fairseq_order(*LANGUAGES)
+    "MBart50Tokenizer", "sentencepiece.bpe.model", ANGLES, mask_lstrip=True, order=in_fairseq_order(*LANGUAGES)
 )
 CAMEMBERT = TokenizerClass(
-    "CamembertTokenizer", "sentencepiece.bpe.model", ANGLES, mask_takes_space=True, order=in_camembert_order
+    "CamembertTokenizer", "sentencepiece.bpe.model", ANGLES, mask_lstrip=True, order=in_camembert_order
 )
 DEBERTA_V2 = TokenizerClass(
     "DebertaV2Tokenizer",
@@ -205,13 +205,13 @@ DEBERTA_V2 = TokenizerClass(
     BRACKETS | {"bos_token": "[CLS]", "eos_token": "[SEP]"},
     {"do_lower_case": False, "split_by_punct": False},
     order=with_mask,
-    before=lowered,
+    before=lowercase_normalizers,
 )
 BIG_BIRD = TokenizerClass(
     "BigBirdTokenizer",
     "spiece.model",
     ANGLES | {"sep_token": "[SEP]", "mask_token": "[MASK]", "cls_token": "[CLS]"},
-    mask_takes_space=True,
+    mask_lstrip=True,
 )
 REFORMER = TokenizerClass("ReformerTokenizer", "spiece.model", {"eos_token": "</s>", "unk_token": "<unk>"})
 LLAMA = TokenizerClass(

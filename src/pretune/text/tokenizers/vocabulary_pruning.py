@@ -26,7 +26,7 @@ def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
     return used
 
 
-def trim(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
+def prune_vocabulary(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
     """Return a tokenizer with only the tokens that the texts need, their parts, single characters, and special tokens.
 
     Other texts can still be tokenized, into shorter pieces.

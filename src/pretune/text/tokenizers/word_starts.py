@@ -48,7 +48,7 @@ class WordStarts:
             marks = [(token.startswith("▁"), token.endswith("▁")) for token in vocabulary if token != "▁"]
             spaces_end = sum(end for _, end in marks) > sum(start for start, _ in marks)
             for identity, token in enumerate(vocabulary):
-                text = surface(token, byte_level)
+                text = token_text(token, byte_level)
                 core = text.strip(" ") if spaces_end else text.lstrip()
                 self.always[identity] |= (text[:1].isspace() and not spaces_end) or _stands_alone(core[:1])
                 if core:
@@ -83,7 +83,7 @@ def _stands_alone(character: str) -> bool:
     return bool(character) and ("㐀" <= character <= "鿿" or "぀" <= character <= "ヿ" or character >= "\U00020000")
 
 
-def surface(token: str, byte_level: bool) -> str:
+def token_text(token: str, byte_level: bool) -> str:
     """Return the text of a token; incomplete characters of byte-level tokens become the replacement character."""
     if byte_level:
         table = _byte_table()

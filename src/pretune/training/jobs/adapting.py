@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from pretune.inference.fill import MASK, Filler
+from pretune.inference.fill import MASK, MaskFiller
 from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
-from pretune.runtime.randomness import Draws
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.store.store import Store
-from pretune.training.held_out import hold_out
+from pretune.training.held_out import hold_out_documents
 from pretune.training.jobs.pretraining import pretrain
 from pretune.training.jobs.pretraining_data import get_store
-from pretune.training.jobs.pretraining_settings import Plan
+from pretune.training.jobs.pretraining_settings import PretrainingJob
 from pretune.training.run_folder import Run
-from pretune.training.settings import Budget, Watching, fill
+from pretune.training.settings import Budget, Monitoring, resolve_section
 
 # A lower learning rate than from scratch, and batches small enough for many steps in minutes on a CPU.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -35,7 +35,7 @@ WORD = 4  # minimum letters of a masked word
 
 
 @dataclass(frozen=True)
-class Adapted:
+class AdaptationResult:
     """The result of an adaptation: the run, and both models compared on held-out text."""
 
     run: Run
@@ -58,7 +58,7 @@ class Adapted:
         return {"run": facts.pop("run"), **compared, **facts}
 
 
-def usual_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
+def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
     """Return the default settings for a budget.
 
     A short budget has smaller batches, so that the last step does not exceed it by much, and a learning rate in proportion.
@@ -71,21 +71,21 @@ def usual_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
         factor = SETTINGS["batch"]["tokens"] // SMALL
         optimizer = SETTINGS["optimizer"] | {"lr": SETTINGS["optimizer"]["lr"] / factor}
         return SETTINGS | {"batch": {"tokens": SMALL}, "optimizer": optimizer, "watching": {"packs": factor}}
-    return SETTINGS | {"watching": {"packs": min(int(seconds // 60), fill(Watching, None).packs or 1)}}
+    return SETTINGS | {"watching": {"packs": min(int(seconds // 60), resolve_section(Monitoring, None).packs or 1)}}
 
 
-def adapt(plan: Plan, store: Store | None = None, resume: bool = False) -> Adapted:
+def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
     """Run a job that continues from a model, and compare the two."""
     run = pretrain(plan, store, resume, compared=True)
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
-    before, after = (measures(evaluations[place]) if evaluations else {} for place in (0, -1))
+    before, after = (losses_and_perplexities(evaluations[place]) if evaluations else {} for place in (0, -1))
     if "mlm" not in after:
-        return Adapted(run, before, after, [])
-    store, _, held_out = hold_out(get_store(plan) if store is None else store, plan.watching.held_out or 0.0)
-    return Adapted(run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.partial))
+        return AdaptationResult(run, before, after, [])
+    store, _, held_out = hold_out_documents(get_store(plan) if store is None else store, plan.watching.held_out or 0.0)
+    return AdaptationResult(run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.partial))
 
 
-def measures(line: dict[str, float]) -> dict[str, float]:
+def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
     """Return the losses of an evaluation, and their perplexities."""
     found = {name.removeprefix("dev/"): value for name, value in line.items() if name.startswith("dev/")}
     perplexities = {f"{name}/perplexity": math.exp(value) for name, value in found.items() if "/" not in name}
@@ -96,11 +96,11 @@ def compare_fills(
     before: str, after: Path, store: Store, documents: Any, partial: bool = False
 ) -> list[dict[str, Any]]:
     """Return the words that both models predict for masks in held-out sentences; without the old model if it has no head."""
-    gaps = hide_words(store, documents)
-    fillers = {"after": Filler.load(after)}
+    gaps = mask_words(store, documents)
+    fillers = {"after": MaskFiller.load(after)}
     old = load_model(before, parse_objective("mlm"), partial=partial)
     if not any(name.startswith("heads.") for name in old.untrained):
-        fillers = {"before": Filler.of(old), **fillers}
+        fillers = {"before": MaskFiller.of(old), **fillers}
     rows = []
     for ids, place, word in gaps:
         shown = store.tokenizer.decode([*ids[1:place]]) + f" {MASK} " + store.tokenizer.decode(ids[place + 1 : -1])
@@ -110,13 +110,13 @@ def compare_fills(
     return rows
 
 
-def hide_words(store: Store, documents: Any) -> list[tuple[list[int], int, str]]:
+def mask_words(store: Store, documents: Any) -> list[tuple[list[int], int, str]]:
     """Return a few held-out sentences with one word to mask: token ids, its position, and the word; always the same ones."""
     tokenizer = store.tokenizer
     offsets = store.document_offsets
     spans = [np.arange(offsets[document], offsets[document + 1]) for document in documents]
     sentences = np.concatenate([*spans, np.zeros(0, dtype=np.int64)]).astype(np.int64)
-    draws = Draws(seed=0)
+    draws = EpochRandom(seed=0)
     found: list[tuple[list[int], int, str]] = []
     for sentence in sentences[np.argsort(draws.uniform("sentence", sentences))]:
         ids = store.sentence(int(sentence)).astype(np.int64)

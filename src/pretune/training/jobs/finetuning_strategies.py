@@ -24,14 +24,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from pretune.models.model import Model
-from pretune.nn.dropout import stop_dropout
-from pretune.nn.lora import add_low_rank, merge_low_rank
-from pretune.nn.magnitude_pruning import Sparsifier
-from pretune.nn.quantized.quantization_aware import add_rounding, keep_rounded
+from pretune.nn.dropout import disable_dropout
+from pretune.nn.lora import add_lora, merge_lora
+from pretune.nn.magnitude_pruning import GradualMagnitudePruning
+from pretune.nn.quantized.quantization_aware import add_fake_quantization, remove_fake_quantization
 from pretune.objectives import Mixture, Task
-from pretune.objectives.tasks.adversarial import Adversarial
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.runtime.progress import say
+from pretune.objectives.tasks.adversarial import AdversarialTask
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.progress import log_info
 
 _PART = re.compile(r"\s*(?P<name>\w+)\s*(?:\(\s*(?P<value>[\d.]+)\s*\))?\s*")
 DEFAULTS = {
@@ -76,13 +76,13 @@ class Strategy:
                             freeze(module)
                 case "reset":
                     check_layers("reset", value, len(groups) - 1)
-                    start_anew(model, int(value), seed)
+                    reinitialize_layers(model, int(value), seed)
                 case "lora":
                     for _, modules in groups:
                         for module in modules:
-                            add_low_rank(module, int(value), scale=2.0)
+                            add_lora(module, int(value), scale=2.0)
                 case "int8":
-                    add_rounding(model.backbone)
+                    add_fake_quantization(model.backbone)
                 case "gradual":
                     for depth, (_, modules) in enumerate(reversed(groups)):
                         moves = value * depth / max(1, len(groups) - 1)
@@ -92,19 +92,19 @@ class Strategy:
     def wrap(self, mixture: Mixture, task: Task) -> Mixture:
         """Return the objectives to train with: adversarial ones for freelb."""
         if "freelb" in self.parts:
-            pushed: Any = Adversarial(task, steps=int(self.parts["freelb"]))
+            pushed: Any = AdversarialTask(task, steps=int(self.parts["freelb"]))
             return mixture.with_part(pushed)
         return mixture
 
     def after(self, model: Model) -> Callable[[float], None] | None:
         """Return a function to call after each update with the share of the training completed, or None."""
-        return Sparsifier(model.backbone, self.parts["sparse"]) if "sparse" in self.parts else None
+        return GradualMagnitudePruning(model.backbone, self.parts["sparse"]) if "sparse" in self.parts else None
 
     def finish(self, model: Model) -> dict[str, float]:
         """Merge adapters into a trained model, and return the activation ranges of quantization-aware training, if any."""
-        merge_low_rank(model.backbone)
+        merge_lora(model.backbone)
         model.sparse = model.sparse or "sparse" in self.parts
-        return keep_rounded(model.backbone)
+        return remove_fake_quantization(model.backbone)
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -114,7 +114,7 @@ def parse_strategy(text: str) -> Strategy:
         found = _PART.fullmatch(part)
         if found is None or found["name"] not in DEFAULTS:
             name = found["name"] if found else part.strip()
-            raise PretuneError(f"there is no strategy {name!r}; {nearest(name, [*DEFAULTS, 'auto'])}")
+            raise PretuneError(f"there is no strategy {name!r}; {suggest(name, [*DEFAULTS, 'auto'])}")
         parts[found["name"]] = float(found["value"]) if found["value"] else DEFAULTS[found["name"]]
     if len({"frozen", "full", "top", "gradual", "lora"} & parts.keys()) > 1:
         raise PretuneError(f"strategy {text!r}: full, frozen, top, gradual, and lora exclude one another; choose one")
@@ -134,21 +134,21 @@ def choose_strategy(text: str, examples: int, task: str = "it", has_head: bool =
             raise PretuneError(f"strategy {text}: {task} has no head, so that nothing would be trained; use full")
         return strategy
     if not has_head:
-        say(f"strategy: full, because {task} has no head")
+        log_info(f"strategy: full, because {task} has no head")
         return parse_strategy("full")
     chosen = "frozen" if examples < FEW else "full"
     why = f"fewer than {FEW}" if examples < FEW else f"{FEW} or more"
-    say(f"strategy: {chosen}, for {examples:,} examples ({why})")
+    log_info(f"strategy: {chosen}, for {examples:,} examples ({why})")
     return parse_strategy(chosen)
 
 
 def freeze(module: nn.Module) -> None:
     """Freeze the parameters of a module, and turn its dropout off."""
     module.requires_grad_(False)
-    stop_dropout(module)
+    disable_dropout(module)
 
 
-def start_anew(model: Model, layers: int, seed: int) -> None:
+def reinitialize_layers(model: Model, layers: int, seed: int) -> None:
     """Reinitialize the upper layers of a model."""
     fresh = model.random_backbone(seed + 1)  # the seed itself has initialized the parameters of a preset
     for (_, old), (_, new) in zip(model.backbone.groups()[-layers:], fresh.groups()[-layers:], strict=True):

@@ -26,9 +26,9 @@ from typing import Any, get_type_hints
 
 from pretune.runtime.atomic_io import TEMPORARY, remove_temporaries, write_json
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.parsing import conform, read_json
-from pretune.runtime.progress import say
-from pretune.runtime.randomness import hashed
+from pretune.runtime.parsing import read_json, validate_schema
+from pretune.runtime.progress import log_info
+from pretune.runtime.randomness import random_bits
 from pretune.training.checkpoints import FOLDER
 from pretune.training.run_folder import RECIPE, Run
 
@@ -40,7 +40,7 @@ Settings = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Range:
+class SearchRange:
     """Numbers from `low` to `high`: integers if both bounds are, otherwise in steps, or uniform on a log scale."""
 
     low: float
@@ -49,7 +49,7 @@ class Range:
     log: bool = False
 
 
-Space = Mapping[str, Range | tuple[Any, ...]]  # setting → its possible values
+SearchSpace = Mapping[str, SearchRange | tuple[Any, ...]]  # setting → its possible values
 
 
 @dataclass(frozen=True)
@@ -72,20 +72,22 @@ def read_trials(path: Path) -> list[Trial]:
     """Read the trials that a search has written."""
     types = get_type_hints(Trial)
     found = []
-    for number, trial in enumerate(conform(read_json(path), list[dict[str, Any]], str(path))):
+    for number, trial in enumerate(validate_schema(read_json(path), list[dict[str, Any]], str(path))):
         where = f"{path}: trial {number}"
         if not {"number", "settings"} <= trial.keys() <= types.keys():
             raise PretuneError(f"{where} is not a trial of a search; the file is damaged")
-        found.append(Trial(**{key: conform(value, types[key], f"{where}: {key}") for key, value in trial.items()}))
+        found.append(
+            Trial(**{key: validate_schema(value, types[key], f"{where}: {key}") for key, value in trial.items()})
+        )
     return found
 
 
 @dataclass
-class Search:
+class HyperparameterSearch:
     """A hyperparameter search: the trials of settings in a space, saved in a folder."""
 
     out: Path
-    space: Space
+    space: SearchSpace
     usual: Settings  # tried first
     metric: str
     seed: int = 0
@@ -124,7 +126,7 @@ class Search:
                         raise error
                     self._finish(trial)
             except KeyboardInterrupt:
-                say(f"{self.out}: to continue this search, run the same command again")
+                log_info(f"{self.out}: to continue this search, run the same command again")
                 raise
 
     def _try(self, attempt: Callable[[Settings, Path], Run], trial: Trial) -> tuple[Trial, PretuneError | None]:
@@ -153,7 +155,7 @@ class Search:
         """Return the run folder of a trial."""
         return self.out / "trials" / f"{trial.number:03d}"
 
-    def mattered(self) -> list[dict[str, Any]]:
+    def setting_importances(self) -> list[dict[str, Any]]:
         """Return, per setting, the share of the variance between trials it explains, and its correlation with the metric.
 
         The shares are a functional analysis of variance (Hutter et al., 2014), the correlations are rank correlations. The list
@@ -203,7 +205,7 @@ class Search:
         """Return an optuna study of these trials."""
         optuna = need_optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        seed = int(hashed(self.seed, "tune", number)) & 0x7FFFFFFF
+        seed = int(random_bits(self.seed, "tune", number)) & 0x7FFFFFFF
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for trial in trials:
@@ -240,7 +242,7 @@ class Search:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         outcome = f"{self.metric} {trial.value:.4g}" if trial.value is not None else trial.error
         tried = ", ".join(f"{name} {value:.3g}" for name, value in trial.settings.items())
-        say(f"trial {trial.number}: {outcome} ({tried}; {trial.seconds:.0f} s)")
+        log_info(f"trial {trial.number}: {outcome} ({tried}; {trial.seconds:.0f} s)")
 
     def _write(self) -> None:
         write_json(self.out / TRIALS, [asdict(trial) for trial in self.trials])

@@ -9,30 +9,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pretune.inference.predict import Answerer
+from pretune.inference.predict import Predictor
 from pretune.metrics import positive_class, score
-from pretune.objectives import Joint, Mixture, Named, parse_objective
+from pretune.objectives import JointObjective, Mixture, RenamedTask, parse_objective
 from pretune.objectives.task import Answer
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.devices import choose_device
-from pretune.runtime.errors import PretuneError, nearest
-from pretune.training.data_streams import Stage, Stream, Streams
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.training.data_streams import DataStream, DataStreams, LengthStage
 from pretune.training.jobs.finetuning import (
-    ANSWERS,
+    DEV_PREDICTIONS,
     SPLIT,
-    Material,
-    Plan,
-    asked_for,
-    conclude,
-    found_out,
-    lay_out,
-    learn,
+    FinetuningJob,
+    TaskData,
+    finalize_task,
+    fitted_options,
+    model_with_separator,
     read_examples,
-    start_of,
+    requested_objectives,
+    resolve_strategy,
     starting_model,
-    strategy_of,
-    with_roles,
-    write_answers,
+    tokenize_examples,
+    train_model,
+    with_model_pooling,
+    write_predictions,
 )
 from pretune.training.jobs.pretraining_model import check_length
 from pretune.training.jobs.task_sampling import parse_sampling
@@ -40,12 +40,12 @@ from pretune.training.run_folder import Run, finish_run, start_run
 
 
 @dataclass(frozen=True)
-class Tasks:
+class MultitaskData:
     """The data of several tasks, by task name; each task is fitted to its examples."""
 
     objective: str  # with names
     mixture: Mixture
-    parts: dict[str, Material]
+    parts: dict[str, TaskData]
 
     @property
     def size(self) -> int:
@@ -58,7 +58,7 @@ class Tasks:
         return any(part.judged for part in self.parts.values())
 
     @property
-    def decides(self) -> str:
+    def primary_metric(self) -> str:
         """The name of the metric by which runs are compared: the sum of primary metrics (the decaScore of McCann et al., 2018)."""
         return "score"
 
@@ -67,37 +67,39 @@ class Tasks:
         return sum(part.floor() for part in self.parts.values() if part.judged)
 
 
-def read_tasks(plan: Plan) -> Tasks:
+def read_tasks(plan: FinetuningJob) -> MultitaskData:
     """Read the training and dev examples of all tasks; without dev files, they are split off the training files."""
     assert isinstance(plan.train, Mapping)
     objective = name_tasks(plan.objective, plan.train)
-    mixture = asked_for(plan, objective)
+    mixture = requested_objectives(plan, objective)
     parts = {}
     for asked in find_tasks(mixture, plan):
         judged = plan.dev.get(asked.name) if isinstance(plan.dev, Mapping) else None
         rows, dev, taken = read_examples(plan, asked, plan.train[asked.name], judged)
-        task = start_of(plan, objective, asked).fit(rows)
+        task = with_model_pooling(plan, objective, asked).fit(rows)
         mixture = mixture.with_part(task)
-        parts[task.name] = Material(mixture, asked, task, rows, dev, taken)
-    return Tasks(objective, mixture, parts)
+        parts[task.name] = TaskData(mixture, asked, task, rows, dev, taken)
+    return MultitaskData(objective, mixture, parts)
 
 
-def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
+def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = False) -> Run:
     """Run a fine-tuning job for several tasks with one seed, and return its run."""
     parts, mixture = material.parts, material.mixture
     model = starting_model(plan, mixture)
     for part in parts.values():
-        model = with_roles(model, part.task, part.rows)
-    tasks = {name: part.task.knowing(model.need_tokenizer()) for name, part in parts.items()}
+        model = model_with_separator(model, part.task, part.rows)
+    tasks = {name: part.task.with_tokenizer(model.require_tokenizer()) for name, part in parts.items()}
     for task in tasks.values():
         mixture = mixture.with_part(task)
     model.labels, model.options, model.tasks, model.objective = [], {}, {}, material.objective
     labels = {name: list(task.labels) for name, task in tasks.items()}
     device = choose_device(plan.device)
     length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
-    strategy = strategy_of(plan, model, tasks.values(), material.size, material.judged)
+    strategy = resolve_strategy(plan, model, tasks.values(), material.size, material.judged)
     starts = strategy.prepare(model, plan.seed)
-    judges = {n: Answerer(model, tasks[n], part.dev, length).say_cut() for n, part in parts.items() if part.judged}
+    judges = {
+        n: Predictor(model, tasks[n], part.dev, length).report_truncated() for n, part in parts.items() if part.judged
+    }
     sampling = parse_sampling(plan.sampling)
     resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
     if taken := {n: {"file": str(p.rows.file), "judged": p.taken} for n, p in parts.items() if p.taken}:
@@ -107,28 +109,32 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
         mixture = strategy.wrap(mixture, task)
     streams, truncated = [], {}
     for name, joint in zip(names, mixture.joints, strict=True):
-        data, packing, truncated[name] = lay_out(plan, model, tasks[name], parts[name].rows, length, device)
-        streams.append(Stream(joint, data, packing, plan.seed))
+        data, packing, truncated[name] = tokenize_examples(plan, model, tasks[name], parts[name].rows, length, device)
+        streams.append(DataStream(joint, data, packing, plan.seed))
     sizes, weights = [parts[name].size for name in names], [share for share, _ in mixture.shares]
-    shared = Streams(mixture, streams, [Stage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist())
+    shared = DataStreams(
+        mixture, streams, [LengthStage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist()
+    )
     epoch = sum(len(stream.epoch_plan(0)) for stream in streams)
-    evaluate = (lambda: judge(judges, {n: answer(device) for n, answer in judges.items()})) if judges else None
-    last = learn(plan, model, strategy, starts, shared, epoch, evaluate, material.decides, device, resuming)
+    evaluate = (lambda: evaluate_tasks(judges, {n: answer(device) for n, answer in judges.items()})) if judges else None
+    last = train_model(
+        plan, model, strategy, starts, shared, epoch, evaluate, material.primary_metric, device, resuming
+    )
     answers = {}
     for name, part in parts.items():
-        task, answers[name] = conclude(model, part.asked, tasks[name], judges.get(name), device)
-        model.tasks[name] = {"labels": labels[name], **found_out(part.asked, task)}
+        task, answers[name] = finalize_task(model, part.asked, tasks[name], judges.get(name), device)
+        model.tasks[name] = {"labels": labels[name], **fitted_options(part.asked, task)}
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": material.objective}
     results |= {"rows": dict(zip(names, sizes, strict=True)), "truncated": truncated}
     results |= {"turns": {name: stream.taken for name, stream in zip(names, streams, strict=True)}}
     results |= {"labels": labels, **last}
     if judges:
-        results |= {f"dev/{name}": value for name, value in judge(judges, answers).items()}
+        results |= {f"dev/{name}": value for name, value in evaluate_tasks(judges, answers).items()}
         positive = {name: positive_class(ready.task) for name, ready in judges.items()}
         results |= {"positive_class": {name: label for name, label in positive.items() if label is not None}}
     for name in judges:
-        write_answers(plan.out / answers_file(name), answers[name])
+        write_predictions(plan.out / answers_file(name), answers[name])
     return finish_run(plan.out, results)
 
 
@@ -139,22 +145,22 @@ def name_tasks(objective: str, files: Mapping[str, str]) -> str:
     'sst: classify+0.5*lm|rte: classify+0.5*lm'
     """
     mixture = parse_objective(objective)
-    if any(isinstance(part, Named) for part in mixture.objectives):
+    if any(isinstance(part, RenamedTask) for part in mixture.objectives):
         return objective
     if len(mixture.shares) > 1:
         raise PretuneError(f"{objective}: name each task like its file, as in {' | '.join(f'{n}: …' for n in files)}")
     return "|".join(f"{name}: {objective}" for name in files)
 
 
-def task_of(joint: Joint) -> Any:
+def task_of(joint: JointObjective) -> Any:
     """Return the named task of a joint objective."""
-    tasks = [part for part in joint.objectives if isinstance(part, Named)]
+    tasks = [part for part in joint.objectives if isinstance(part, RenamedTask)]
     if len(tasks) != 1:
         raise PretuneError(f"{joint}: each of several tasks needs a name, as in sst: classify")
     return tasks[0]
 
 
-def find_tasks(mixture: Mixture, plan: Plan) -> list[Any]:
+def find_tasks(mixture: Mixture, plan: FinetuningJob) -> list[Any]:
     """Return the tasks of a mixture, in order; raise an error unless they match the names of the files."""
     tasks = [task_of(joint) for joint in mixture.joints]
     names = [task.name for task in tasks]
@@ -167,7 +173,7 @@ def find_tasks(mixture: Mixture, plan: Plan) -> list[Any]:
             )
         for name in files or ():
             if name not in names:
-                raise PretuneError(f"--{what} {name}=…: no task has this name; {nearest(name, names)}")
+                raise PretuneError(f"--{what} {name}=…: no task has this name; {suggest(name, names)}")
     if lacking := [name for name in names if name not in plan.train]:
         raise PretuneError(f"--train: there is no file for {', '.join(lacking)}; give {lacking[0]}=FILE")
     return tasks
@@ -179,16 +185,16 @@ def answers_file(name: str) -> str:
     >>> answers_file("sst")
     'dev_answers-sst.jsonl'
     """
-    stem, dot, ending = ANSWERS.rpartition(".")
+    stem, dot, ending = DEV_PREDICTIONS.rpartition(".")
     return f"{stem}-{name}{dot}{ending}"
 
 
-def judge(judges: Mapping[str, Answerer], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
+def evaluate_tasks(judges: Mapping[str, Predictor], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
     """Return the metrics of each task, and the sum of the primary ones."""
     found: dict[str, float] = {}
     total = 0.0
     for name, ready in judges.items():
         metrics = score(ready.task, answers[name], ready.examples)
         found |= {f"{name}/{metric}": value for metric, value in metrics.items()}
-        total += metrics[ready.task.decides]
+        total += metrics[ready.task.primary_metric]
     return {**found, "score": total}

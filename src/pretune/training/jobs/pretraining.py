@@ -10,14 +10,14 @@ import torch
 
 from pretune.models.model import Model
 from pretune.models.presets import is_preset
-from pretune.nn.recurrent import asks_the_host
-from pretune.objectives import Data, Joint, Mixture, parse_objective
+from pretune.nn.recurrent import has_recurrent_layers
+from pretune.objectives import Data, JointObjective, Mixture, parse_objective
 from pretune.packed import Batch
 from pretune.runtime.devices import choose_device, deterministic
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.text.corpus.dialogues import Dialogues
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -25,21 +25,26 @@ from pretune.training.data_streams import make_streams
 from pretune.training.interrupts import Stopped
 from pretune.training.jobs.pretraining_data import get_data, held_out_batches, languages_in, read_rows
 from pretune.training.jobs.pretraining_model import check_stages, count_parameters, get_model, number_languages
-from pretune.training.jobs.pretraining_settings import Plan
+from pretune.training.jobs.pretraining_settings import PretrainingJob
 from pretune.training.loop import Training, evaluate_loss, train
-from pretune.training.optim.optimizers import scale_rates
-from pretune.training.parallel.distributed import World, losses_told, restarted
-from pretune.training.parallel.rank_consistency import agree, check_shared, describe_data, say_idle
-from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, new_run, start_run
+from pretune.training.optim.optimizers import scale_lr_to_batch
+from pretune.training.parallel.distributed import World, report_lost_process, was_restarted
+from pretune.training.parallel.rank_consistency import (
+    check_agreement,
+    check_shared_folder,
+    describe_data,
+    warn_of_idle_processes,
+)
+from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, remove_if_refused, start_run
 
-Taught = Callable[[Mixture, Tokenizer], Mixture]
+ObjectiveTransform = Callable[[Mixture, Tokenizer], Mixture]
 
 
 def pretrain(
-    plan: Plan,
+    plan: PretrainingJob,
     store: Store | None = None,
     resume: bool = False,
-    taught: Taught | None = None,
+    taught: ObjectiveTransform | None = None,
     compared: bool = False,
 ) -> Run:
     """Run a pretraining job, and return its run; a run killed at any moment and resumed ends with bit-identical weights.
@@ -62,23 +67,23 @@ def pretrain(
     plan.budget.check()
     device = choose_device(plan.device)
     world = World.join(device)
-    agree(world, "recipe", plan.recipe() | {"parallel": plan.parallel})
-    if restarted() and (plan.out / RESULTS).is_file():  # a process was lost after the end
+    check_agreement(world, "recipe", plan.recipe() | {"parallel": plan.parallel})
+    if was_restarted() and (plan.out / RESULTS).is_file():  # a process was lost after the end
         return Run(plan.out)
-    check_shared(world, plan.out)
+    check_shared_folder(world, plan.out)
     new = not (plan.out / RECIPE).is_file()
-    resuming = world.first_alone(lambda: start_run(plan.out, "pretrain", plan.recipe(), resume or restarted()))
-    with new_run(plan.out, new and world.first):
-        model, learned, training = set_up(plan, store, mixture, rows, world, device, taught, compared)
+    resuming = world.run_on_first(lambda: start_run(plan.out, "pretrain", plan.recipe(), resume or was_restarted()))
+    with remove_if_refused(plan.out, new and world.first):
+        model, learned, training = prepare_training(plan, store, mixture, rows, world, device, taught, compared)
     try:
-        with deterministic(plan.deterministic), losses_told(world):
+        with deterministic(plan.deterministic), report_lost_process(world):
             last = train(training, resume=resuming)
     except Stopped:
-        say(
+        log_info(
             f"stopped, with a checkpoint in {plan.out}{if_option('resume', '; resume with the same command and --resume')}"
         )
         raise KeyboardInterrupt from None
-    model.root.compute_in(torch.float32)
+    model.root.set_activation_dtype(torch.float32)
     for name in {part.name for part in learned.objectives} - {part.name for part in mixture.objectives}:
         del model.root.heads[name]  # used only in training
     results = {"model": plan.model, "objective": plan.objective, "parameters": count_parameters(model), **last}
@@ -87,23 +92,23 @@ def pretrain(
         model.save(plan.out)
         finish_run(plan.out, results)
 
-    world.first_alone(finish)
+    world.run_on_first(finish)
     return Run(plan.out)
 
 
-def set_up(
-    plan: Plan,
+def prepare_training(
+    plan: PretrainingJob,
     store: Store | None,
     mixture: Mixture,
-    rows: Labeled | Dialogues | None,
+    rows: LabeledRows | Dialogues | None,
     world: World,
     device: torch.device,
-    taught: Taught | None,
+    taught: ObjectiveTransform | None,
     compared: bool,
 ) -> tuple[Model, Mixture, Training]:
     """Read the data and build the model; return the model, the objectives to train with, and the training."""
-    tokenizer, own, held_out = world.first_before_others(lambda: get_data(plan, rows, store))
-    agree(world, "data", describe_data(tokenizer, own))
+    tokenizer, own, held_out = world.run_on_first_then_others(lambda: get_data(plan, rows, store))
+    check_agreement(world, "data", describe_data(tokenizer, own))
     spoken = languages_in(own)
     learned = mixture if taught is None else taught(mixture, tokenizer)
     model = get_model(plan, tokenizer, learned, spoken)
@@ -129,7 +134,7 @@ def set_up(
         stages=stages,
         ramp=plan.batch.ramp,
     )
-    say_idle(world, streams)
+    warn_of_idle_processes(world, streams)
     packing = streams.streams[0].packing
     evaluation = held_out_batches(mixture.joints[0], replace(data, exponent=1.0, **held_out), packing, plan.watching)
     if compared and plan.watching.held_out and not evaluation:
@@ -141,7 +146,7 @@ def set_up(
         root=model.root,
         streams=streams,
         budget=plan.budget,
-        optimizer=scale_rates(plan.optimizer, plan.batch.tokens or 1),
+        optimizer=scale_lr_to_batch(plan.optimizer, plan.batch.tokens or 1),
         schedule=plan.schedule,
         watching=plan.watching,
         seed=plan.seed,
@@ -151,18 +156,18 @@ def set_up(
         parallel=plan.parallel,
         reduce=plan.reduce or "fp32",
         compiled=fixed,
-        graphed=fixed
+        cuda_graphs=fixed
         and world.size == 1
-        and not (plan.deterministic or mixture.stateful or learned.asks_the_host or asks_the_host(model.root)),
+        and not (plan.deterministic or mixture.stateful or learned.needs_host_sync or has_recurrent_layers(model.root)),
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
         evaluate_first=not is_preset(plan.model) or plan.from_ is not None,
-        restore_carry=getattr(model.backbone, "restore_carry", None),
+        restore_state=getattr(model.backbone, "restore_state", None),
     )
     return model, learned, training
 
 
-def evaluator(model: Model, batches: list[tuple[Joint, Batch]], device: torch.device) -> Any:
+def evaluator(model: Model, batches: list[tuple[JointObjective, Batch]], device: torch.device) -> Any:
     """Return a function that evaluates the current model on held-out batches."""
     joint = batches[0][0]
     return lambda: evaluate_loss(model.root, joint, [batch for _, batch in batches], device)

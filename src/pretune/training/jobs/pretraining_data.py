@@ -8,32 +8,32 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pretune.objectives import Data, Joint, Mixture
+from pretune.objectives import Data, JointObjective, Mixture
 from pretune.objectives.pretraining.mlm import MLM
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.progress import say
-from pretune.runtime.randomness import Draws
+from pretune.runtime.progress import log_info
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.documents import Document, read_documents
 from pretune.text.corpus.files import find_files
 from pretune.text.corpus.sentences import LINES
-from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, collate
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import Store, join_stores
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train as train_tokenizer
-from pretune.training.held_out import hold_out, split
-from pretune.training.jobs.pretraining_settings import Plan, is_store, split_language
-from pretune.training.settings import Watching
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
+from pretune.training.held_out import hold_out_documents, split_rows
+from pretune.training.jobs.pretraining_settings import PretrainingJob, is_store, split_language
+from pretune.training.settings import Monitoring
 
 EVALUATION_RATE = 0.15  # masking rate in evaluations, whatever training uses, so that losses are comparable
 
 Fields = dict[str, Any]
 
 
-def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
+def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues | None:
     """Return the rows to train on, or None if all objectives train on running text.
 
     If some objectives train on rows and some on running text, stores hold the text and files the rows.
@@ -57,7 +57,9 @@ def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
     return reading[0].read_rows(files if mixed else plan.data, plan.errors)
 
 
-def get_data(plan: Plan, rows: Labeled | Dialogues | None, store: Store | None) -> tuple[Tokenizer, Fields, Fields]:
+def get_data(
+    plan: PretrainingJob, rows: LabeledRows | Dialogues | None, store: Store | None
+) -> tuple[Tokenizer, Fields, Fields]:
     """Return the tokenizer, the training data, and the held-out data, both as fields of Data: rows, documents, or both."""
     share = plan.watching.held_out or 0.0
     own: Fields = {}
@@ -67,9 +69,9 @@ def get_data(plan: Plan, rows: Labeled | Dialogues | None, store: Store | None) 
         raise PretuneError(f"{stores[0]} is a store, but other inputs are files; give only stores or only files")
     if rows is None or stores:
         store = get_store(plan) if store is None else store
-        own["store"], own["documents"], held_out["documents"] = hold_out(store, share)
+        own["store"], own["documents"], held_out["documents"] = hold_out_documents(store, share)
     if rows is not None:
-        own["rows"], held_out["rows"] = (rows.take(part) for part in split(len(rows), share))
+        own["rows"], held_out["rows"] = (rows.take(part) for part in split_rows(len(rows), share))
     if store is not None:
         return store.tokenizer, own, held_out
     assert rows is not None
@@ -77,7 +79,7 @@ def get_data(plan: Plan, rows: Labeled | Dialogues | None, store: Store | None) 
     return get_tokenizer(plan, *sides), own, held_out
 
 
-def get_store(plan: Plan) -> Store:
+def get_store(plan: PretrainingJob) -> Store:
     """Return the given stores as one, or build one in the run folder from files, with a tokenizer trained on them.
 
     The language of a store or of files can be given as LANGUAGE=PATH.
@@ -88,7 +90,7 @@ def get_store(plan: Plan) -> Store:
     stores = [(language, path) for language, path in given if is_store(path)]
     if stores:
         opened = [(language, Store(path)) for language, path in stores]
-        return join_stores([store.in_language(language) if language else store for language, store in opened])
+        return join_stores([store.with_language(language) if language else store for language, store in opened])
     files: dict[str, list[Path]] = {}
     for language, path in given:
         files.setdefault(language or plan.language, []).extend(find_files(path))
@@ -97,7 +99,9 @@ def get_store(plan: Plan) -> Store:
     folder = plan.out / "store"
     return join_stores(
         [
-            make_store(group, tokenizer, folder if len(files) == 1 else folder / language, Settings(language, **how))
+            build_store(
+                group, tokenizer, folder if len(files) == 1 else folder / language, StoreSettings(language, **how)
+            )
             for language, group in files.items()
         ]
     )
@@ -106,7 +110,7 @@ def get_store(plan: Plan) -> Store:
 def languages_in(own: Fields) -> list[str]:
     """Return the languages of the training data, sorted."""
     rows = own.get("rows")
-    pairs = rows.labels or [] if isinstance(rows, Labeled) else []
+    pairs = rows.labels or [] if isinstance(rows, LabeledRows) else []
     names = {name for pair in set(pairs) for name in pair.split()}
     names |= set(own["store"].languages if "store" in own else [])
     if LINES in names and len(names) > 1:
@@ -117,7 +121,7 @@ def languages_in(own: Fields) -> list[str]:
     return sorted(names)
 
 
-def get_tokenizer(plan: Plan, documents: Iterable[Document], second: Sequence[Document] = ()) -> Tokenizer:
+def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: Sequence[Document] = ()) -> Tokenizer:
     """Return the given tokenizer, or train one on the text and save it in the run folder.
 
     `second` are translations; they get a separate vocabulary if the recipe sets its size (`target`).
@@ -127,7 +131,7 @@ def get_tokenizer(plan: Plan, documents: Iterable[Document], second: Sequence[Do
         return Tokenizer.load(plan.tokenizer)
     if (folder / "tokenizer_config.json").is_file():
         return Tokenizer.load(folder)
-    say("training a tokenizer")
+    log_info("training a tokenizer")
     how = dict(plan.tokenizer or {})
     target = how.pop("target", None)
     if target is None:
@@ -138,18 +142,20 @@ def get_tokenizer(plan: Plan, documents: Iterable[Document], second: Sequence[Do
         )
     else:
         tokenizer = train_tokenizer(documents, **how, fit=True)
-        tokenizer.with_target(train_tokenizer(second, **how | {"size": int(target)}, fit=True))
+        tokenizer.set_target(train_tokenizer(second, **how | {"size": int(target)}, fit=True))
     tokenizer.save(folder)
     return tokenizer
 
 
-def held_out_batches(joint: Joint, data: Data, packing: Packing, watching: Watching) -> list[tuple[Joint, Batch]]:
+def held_out_batches(
+    joint: JointObjective, data: Data, packing: Packing, watching: Monitoring
+) -> list[tuple[JointObjective, Batch]]:
     """Return the batches for evaluation, always the same, with a fixed masking rate whatever training uses."""
     if not len(data.documents) and not data.rows:
         return []
     parts = tuple((w, replace(p, **_plain(p)) if isinstance(p, MLM) else p) for w, p in joint.parts)
-    joint = Joint(parts)  # type: ignore[arg-type]
-    draws = Draws(seed=0)
+    joint = JointObjective(parts)  # type: ignore[arg-type]
+    draws = EpochRandom(seed=0)
     packing = replace(packing, lanes=1)  # stateful objectives carry state from batch to batch
     try:
         epoch = joint.arrange(data, packing, draws)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pretune.inference.word_vector_models import fill_in
+from pretune.inference.word_vector_models import copy_word_vectors
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.model import Model
@@ -12,15 +12,15 @@ from pretune.models.presets import is_preset
 from pretune.models.references import find_folder
 from pretune.objectives import Mixture
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
-from pretune.text.corpus.word_vector_files import read_vectors
+from pretune.runtime.progress import log_info
+from pretune.text.corpus.word_vector_files import read_word_vectors
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.training.jobs.pretraining_settings import Plan
+from pretune.training.jobs.pretraining_settings import PretrainingJob
 
 ROUND_VOCABULARY = 64  # the vocabulary is padded to a multiple: such matrices are faster
 
 
-def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
+def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
     """Return a preset with random weights, or an existing model, with the heads that the objectives need."""
     if is_preset(plan.model):
         size, target = (-(-one.size // ROUND_VOCABULARY) * ROUND_VOCABULARY for one in (tokenizer, tokenizer.target))
@@ -33,12 +33,12 @@ def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Seq
             _copy(source, model, plan.from_)
     else:
         model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
-        model.say_left_out(plan.model)
+        model.report_skipped_heads(plan.model)
         check_tokenizer(model, tokenizer, plan.model)
     model.add_heads(mixture.objectives, plan.seed)
     model.tokenizer, model.objective, model.labels = tokenizer, plan.objective, []
     if plan.vectors is not None:
-        fill_in(model, read_vectors(plan.vectors), plan.vectors)
+        copy_word_vectors(model, read_word_vectors(plan.vectors), plan.vectors)
     return model
 
 
@@ -89,7 +89,7 @@ def number_languages(model: Model, names: Sequence[str], reference: str) -> dict
     if len(names) < 2:
         return {name: known[name] for name in names if name in known and "language" in vectors}
     if "language" not in vectors:
-        say(f"{reference} has no language embeddings: it cannot tell {', '.join(names)} apart")
+        log_info(f"{reference} has no language embeddings: it cannot tell {', '.join(names)} apart")
         return {name: number for number, name in enumerate(names)}
     for name in names:
         if name not in known:

@@ -14,24 +14,33 @@ from pretune.models.create_model import make_model
 from pretune.models.hf_config import read_config
 from pretune.models.presets import find_preset, is_preset
 from pretune.models.references import find_folder
-from pretune.runtime.atomic_io import check_name
+from pretune.runtime.atomic_io import check_file_name
 from pretune.runtime.devices import choose_device, peak_flops
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
-from pretune.runtime.recipe import merge
+from pretune.runtime.progress import log_info
+from pretune.runtime.recipe import merge_recipes
 from pretune.text.corpus.documents import TextLayout
 from pretune.text.corpus.files import Errors
 from pretune.text.store.store import MANIFEST
 from pretune.training.flops import module_sizes
-from pretune.training.jobs.recipe_scaling import GUESS, UTILIZATION, Course, parse_budget, scale_to
-from pretune.training.parallel.distributed import Parallel, Reduce
-from pretune.training.settings import ON_ROWS, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.jobs.recipe_scaling import GUESSED_PEAK_FLOPS, UTILIZATION, ScalableRecipe, parse_budget, scale_to
+from pretune.training.parallel.distributed import ParallelMode, ReduceDtype
+from pretune.training.settings import (
+    ON_ROWS,
+    Batching,
+    Budget,
+    Monitoring,
+    Optimizer,
+    Schedule,
+    as_recipe,
+    resolve_section,
+)
 
 Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PretrainingJob:
     """A pretraining job with all settings resolved."""
 
     model: str
@@ -45,13 +54,13 @@ class Plan:
     optimizer: Optimizer
     schedule: Schedule
     batch: Batching
-    watching: Watching
+    watching: Monitoring
     seed: int
     deterministic: bool
     device: str | None
     partial: bool = False  # load the model even if tensors are missing or unexpected
-    parallel: Parallel = "replicate"
-    reduce: Reduce | None = None
+    parallel: ParallelMode = "replicate"
+    reduce: ReduceDtype | None = None
     vectors: str | None = None  # a file of word vectors to initialize embeddings from
     layout: TextLayout = "auto"  # how .txt files are split into documents
     column: str | None = None  # the text field of other files
@@ -62,7 +71,7 @@ class Plan:
         return as_recipe(self, leave_out=("out", "device", "parallel"))
 
 
-def make_plan(
+def resolve_pretraining(
     model: str,
     data: Sequence[str | Path],
     out: str | Path,
@@ -70,14 +79,14 @@ def make_plan(
     seed: int,
     device: str | None,
     usual: Fields | None = None,
-) -> Plan:
+) -> PretrainingJob:
     """Resolve all settings, in this order: given options, the verb's `usual` settings, the preset's recipe, the defaults."""
     preset = find_preset(model) if is_preset(model) else {}
     if usual is not None:
-        preset = {**merge(preset, usual), "budget": usual["budget"]}
+        preset = {**merge_recipes(preset, usual), "budget": usual["budget"]}
     if given.get("scale_to"):
-        preset = scaled(preset, model, given, device)
-    return Plan(
+        preset = scale_preset(preset, model, given, device)
+    return PretrainingJob(
         model=model,
         data=[str(path) for path in data],
         out=Path(out),
@@ -87,11 +96,11 @@ def make_plan(
         ),
         language=given.get("language") or "en",
         from_=given.get("from_"),
-        budget=fill(Budget, given.get("budget"), preset.get("budget")),
-        optimizer=fill(Optimizer, given.get("optimizer"), preset.get("optimizer")),
-        schedule=fill(Schedule, given.get("schedule"), preset.get("schedule")),
-        batch=fill(Batching, given.get("batch"), preset.get("batch"), ON_ROWS),
-        watching=fill(Watching, given.get("watching"), preset.get("watching"), ON_ROWS),
+        budget=resolve_section(Budget, given.get("budget"), preset.get("budget")),
+        optimizer=resolve_section(Optimizer, given.get("optimizer"), preset.get("optimizer")),
+        schedule=resolve_section(Schedule, given.get("schedule"), preset.get("schedule")),
+        batch=resolve_section(Batching, given.get("batch"), preset.get("batch"), ON_ROWS),
+        watching=resolve_section(Monitoring, given.get("watching"), preset.get("watching"), ON_ROWS),
         seed=seed,
         deterministic=bool(given.get("deterministic")),
         device=device,
@@ -109,17 +118,17 @@ def choose_tokenizer(given: str | Fields | None, usual: Fields, data: Sequence[s
     """Return the folder of a tokenizer, or the settings to train one (given ones over `usual`); None for stores."""
     if data and all(is_store(split_language(str(path))[1]) for path in data):
         return None
-    return given if isinstance(given, str) else merge(usual, given or {})
+    return given if isinstance(given, str) else merge_recipes(usual, given or {})
 
 
-def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fields:
+def scale_preset(preset: Fields, model: str, given: Fields, device: str | None) -> Fields:
     """Return a preset's recipe scaled to the requested budget, and report how it was scaled."""
     if given.get("budget") is not None and given["budget"].limits:
         raise PretuneError("--scale-to already sets the budget; remove the other limit")
     kinds = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
     if given.get("optimizer") is not None and given["optimizer"].name:  # its learning rates are scaled
-        preset = merge(preset, {"optimizer": {"name": given["optimizer"].name}})
-    course = Course(**{key: fill(kind, None, preset.get(key)) for key, kind in kinds.items()})
+        preset = merge_recipes(preset, {"optimizer": {"name": given["optimizer"].name}})
+    course = ScalableRecipe(**{key: resolve_section(kind, None, preset.get(key)) for key, kind in kinds.items()})
     with torch.device("meta"):
         if preset:
             backbone: Any = make_model(model).backbone
@@ -132,12 +141,12 @@ def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fie
         limit,
         course,
         flops_per_token=6.0 * (sizes.matrices + sizes.recurrence),
-        flops_per_second=UTILIZATION * (peak or GUESS),
+        flops_per_second=UTILIZATION * (peak or GUESSED_PEAK_FLOPS),
         batch=given["batch"].tokens if given.get("batch") is not None else None,
     )
-    say(description)
+    log_info(description)
     if limit.seconds and peak is None:
-        say("(the speed of this device is a guess; measure it with `pretune bench device`)")
+        log_info("(the speed of this device is a guess; measure it with `pretune bench device`)")
     return {**preset, **{key: asdict(getattr(scaled_recipe, key)) for key in kinds}}
 
 
@@ -147,7 +156,7 @@ def split_language(entry: str) -> tuple[str, str]:
     >>> split_language("en=corpus/*.txt"), split_language("corpus.txt")
     (('en', 'corpus/*.txt'), ('', 'corpus.txt'))
     """
-    check_name(Path(entry))
+    check_file_name(Path(entry))
     match = re.fullmatch(r"([a-z]{2,3}(?:_\w+)?)=(.+)", entry)
     return (match[1], match[2]) if match and not Path(entry).exists() else ("", entry)
 

@@ -17,7 +17,7 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule
 
 LEAST_STEPS = 1000  # the batch is halved while there would be fewer steps …
 LEAST_SEQUENCES = 8  # … and the batch would still hold this many sequences
-GUESS = 1e11  # peak FLOPs per second of a device that was not measured
+GUESSED_PEAK_FLOPS = 1e11  # peak FLOPs per second of a device that was not measured
 UTILIZATION = 0.3  # of the peak, to estimate how many tokens a time limit allows
 LINEAR = ("sgd", "asgd")
 
@@ -33,7 +33,7 @@ UNITS: dict[str, tuple[str, float]] = {
 
 
 @dataclass(frozen=True)
-class Course:
+class ScalableRecipe:
     """The parts of a recipe that are scaled to a budget."""
 
     budget: Budget
@@ -67,14 +67,14 @@ def _budget(limits: dict[str, float]) -> Budget:
 
 
 def scale_to(
-    limit: Budget, course: Course, *, flops_per_token: float, flops_per_second: float, batch: int | None = None
-) -> tuple[Course, str]:
+    limit: Budget, course: ScalableRecipe, *, flops_per_token: float, flops_per_second: float, batch: int | None = None
+) -> tuple[ScalableRecipe, str]:
     """Scale a recipe to a limit, but never beyond its own budget, and return it with a description of the changes.
 
     The FLOPs per token and per second determine only how small batches become; the limit is kept in its own unit. A given
     `batch` is not changed.
 
-    >>> bert = Course(Budget(steps=1_000_000), Optimizer("adamw", lr=1e-4), Schedule("linear", 0.01), Batching(131072, 128))
+    >>> bert = ScalableRecipe(Budget(steps=1_000_000), Optimizer("adamw", lr=1e-4), Schedule("linear", 0.01), Batching(131072, 128))
     >>> scale_to(Budget(tokens=1e7), bert, flops_per_token=1.0, flops_per_second=1.0)[0].batch.tokens
     8192
     """

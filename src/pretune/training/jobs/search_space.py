@@ -12,24 +12,24 @@ from pretune.models.presets import find_preset, is_preset
 from pretune.models.references import family_of, find_folder
 from pretune.runtime.errors import PretuneError
 from pretune.training.jobs.finetuning import SETTINGS
-from pretune.training.jobs.hyperparameter_search import Range, Settings, Space
+from pretune.training.jobs.hyperparameter_search import SearchRange, SearchSpace, Settings
 
 # Around the defaults (Devlin et al., 2019): small models need larger learning rates, small data more epochs.
-BOUNDS: dict[str, Range | tuple[Any, ...]] = {
-    "lr": Range(1e-5, 1e-3, log=True),
-    "epochs": Range(1, 10),
+BOUNDS: dict[str, SearchRange | tuple[Any, ...]] = {
+    "lr": SearchRange(1e-5, 1e-3, log=True),
+    "epochs": SearchRange(1, 10),
     "batch": (8, 16, 32, 64),
-    "layer_decay": Range(0.6, 1.0, step=0.05),
+    "layer_decay": SearchRange(0.6, 1.0, step=0.05),
 }
 
 
-def make_space(layers: int, given: Mapping[str, Any]) -> tuple[Space, Settings]:
+def make_space(layers: int, given: Mapping[str, Any]) -> tuple[SearchSpace, Settings]:
     """Return the space to search, and the default settings; settings that are given are not searched.
 
     >>> make_space(2, {"lr": 1e-4, "epochs": 3, "batch": 8, "layer_decay": 1.0})
     ({'layers': Range(low=1, high=2, step=None, log=False)}, {'layers': 2})
     """
-    space = {**BOUNDS, "layers": Range(1, layers)}
+    space = {**BOUNDS, "layers": SearchRange(1, layers)}
     usual: Settings = {
         "lr": SETTINGS["optimizer"]["lr"],
         "epochs": 3,

@@ -17,22 +17,22 @@ from typing import Any
 
 import numpy as np
 
-from pretune.inference.teacher_labels import ask, teachers_task
-from pretune.objectives.distillation.distill_logits import Teaching
+from pretune.inference.teacher_labels import label_with_teachers, teacher_task
+from pretune.objectives.distillation.distill_logits import TeacherTargets
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.output_paths import INTERMEDIATE
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.text.corpus.files import file_format, find_files, read_lines
-from pretune.text.examples.labeled import Labeled
-from pretune.training.jobs.finetuning import Material, Plan, read_material
+from pretune.text.examples.labeled import LabeledRows
+from pretune.training.jobs.finetuning import FinetuningJob, TaskData, read_task_data
 from pretune.training.run_folder import Run, finish_run
 
-Finetune = Callable[[Plan, Material, bool], Run]
+Finetune = Callable[[FinetuningJob, TaskData, bool], Run]
 
 
-def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Run, Material]:
+def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) -> tuple[Run, TaskData]:
     """Label texts with a teacher, train a student on them and on the labeled rows, and return its run and data.
 
     The student is evaluated on the same dev examples as its teacher.
@@ -44,26 +44,28 @@ def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Ru
         raise PretuneError(
             f"--soft {plan.soft:g}: the temperature must be above 0; 1 keeps the probabilities as they are"
         )
-    material = read_material(plan)
+    material = read_task_data(plan)
     rows, labels = material.rows, list(material.task.labels)
     if material.task.name not in ("classify", "prompt") or material.task.multi:
         raise PretuneError(f"{plan.objective}: only tasks with one label per text can label texts: classify, prompt")
     if plan.teacher:
-        teachers_task(plan.teacher, labels)
+        teacher_task(plan.teacher, labels)
     columns = {role: name for role, name in rows.columns.items() if role != "label"}
     texts = read_texts(material.task, plan.unlabeled, columns)
     teacher = None if plan.teacher else train_teacher(plan, material, finetune, resume)
     cache = plan.out / INTERMEDIATE / "teacher-texts.npz"
-    given = ask([str(teacher.folder)] if teacher else plan.teacher or (), texts, labels, cache, partial=plan.partial)
+    given = label_with_teachers(
+        [str(teacher.folder)] if teacher else plan.teacher or (), texts, labels, cache, partial=plan.partial
+    )
     likely = [labels[number] for number in given.argmax(-1)]
-    chosen = list(range(len(texts))) if plan.soft is not None else sure_of(plan, given.max(-1), likely)
+    chosen = list(range(len(texts))) if plan.soft is not None else select_confident(plan, given.max(-1), likely)
     file = plan.out / INTERMEDIATE / "student.jsonl"
-    both = joined(rows, texts.take(chosen), [likely[row] for row in chosen], file)
-    write_bytes(file, ("\n".join(as_lines(both)) + "\n").encode())
+    both = append_rows(rows, texts.take(chosen), [likely[row] for row in chosen], file)
+    write_bytes(file, ("\n".join(to_json_lines(both)) + "\n").encode())
     taught = replace(material, rows=both)
     if plan.soft is not None:
         known = np.eye(len(labels))[[labels.index(label) for label in rows.labels or []]]
-        taught = replace(taught, teaching=Teaching(np.concatenate([known, given]), len(rows), plan.soft))
+        taught = replace(taught, teaching=TeacherTargets(np.concatenate([known, given]), len(rows), plan.soft))
     student = finetune(plan, taught, resume)
     results = {**student.results, "labeled": len(rows), "taken": dict(Counter((both.labels or [])[len(rows) :]))}
     if teacher is not None:
@@ -71,7 +73,7 @@ def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Ru
     return finish_run(student.folder, results), taught
 
 
-def train_teacher(plan: Plan, material: Material, finetune: Finetune, resume: bool) -> Run:
+def train_teacher(plan: FinetuningJob, material: TaskData, finetune: Finetune, resume: bool) -> Run:
     """Train the teacher on the labeled rows; a finished teacher is reused when a student is resumed."""
     folder = plan.out / INTERMEDIATE / "teacher"
     if resume and is_finished(folder):
@@ -79,7 +81,7 @@ def train_teacher(plan: Plan, material: Material, finetune: Finetune, resume: bo
     return finetune(replace(plan, out=folder, unlabeled=None, soft=None), material, resume)
 
 
-def sure_of(plan: Plan, certainty: Array, labels: Sequence[str]) -> list[int]:
+def select_confident(plan: FinetuningJob, certainty: Array, labels: Sequence[str]) -> list[int]:
     """Return the texts that the teacher labels with enough confidence, and report how many there are."""
     sure: list[int] = np.flatnonzero(certainty >= plan.confident).tolist()
     if not sure:
@@ -88,7 +90,7 @@ def sure_of(plan: Plan, certainty: Array, labels: Sequence[str]) -> list[int]:
             f"{if_option('confident', '; lower --confident')}"
         )
     counts = Counter(labels[row] for row in sure)
-    say(
+    log_info(
         f"{plan.unlabeled}: the teacher is confident about {len(sure)} of {len(labels)} texts: "
         + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     )
@@ -103,19 +105,19 @@ def read_texts(task: Any, file: str | Path, columns: Mapping[str, str]) -> Any:
     found = [(line, text) for line, text in read_lines(path) if text.strip()]
     if not found:
         raise PretuneError(f"{path}: there are no texts in this file")
-    return Labeled(path, {}, [text for _, text in found], lines=[line for line, _ in found])
+    return LabeledRows(path, {}, [text for _, text in found], lines=[line for line, _ in found])
 
 
-def joined(rows: Labeled, more: Labeled, labels: list[Any], file: Path) -> Labeled:
+def append_rows(rows: LabeledRows, more: LabeledRows, labels: list[Any], file: Path) -> LabeledRows:
     """Append rows with the given labels to labeled rows, which may be empty, as if they were of one file."""
     if len(rows) and (rows.pairs is None) != (more.pairs is None):
         raise PretuneError(f"{more.file}: labeled and unlabeled rows must both be single texts, or both pairs")
     pairs = None if more.pairs is None else [*(rows.pairs or []), *more.pairs]
     known, texts = rows.labels or [], rows.texts + more.texts
-    return Labeled(file, rows.columns, texts, pairs, known + labels, list(range(1, len(texts) + 1)))
+    return LabeledRows(file, rows.columns, texts, pairs, known + labels, list(range(1, len(texts) + 1)))
 
 
-def as_lines(rows: Labeled) -> list[str]:
+def to_json_lines(rows: LabeledRows) -> list[str]:
     """Return labeled rows as JSON lines."""
     cells = {"text": rows.texts, "pair": rows.pairs, "label": rows.labels}
     named = {name: cells[role] or [] for role, name in rows.columns.items()}

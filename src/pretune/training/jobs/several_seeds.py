@@ -10,19 +10,19 @@ from statistics import mean, stdev
 from typing import Any
 
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.process_pool import share_out
-from pretune.runtime.progress import say
-from pretune.training.jobs.finetuning import Plan, finetune
-from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, new_run, start_run
+from pretune.runtime.process_pool import run_jobs
+from pretune.runtime.progress import log_info
+from pretune.training.jobs.finetuning import FinetuningJob, finetune
+from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, remove_if_refused, start_run
 
 FOLDER = "seeds"
 MANY = 10_000  # examples from which one seed is enough
 USUAL = 5  # default number of seeds for fewer examples
 
-Finetune = Callable[[Plan, Any, bool], Run]
+Finetune = Callable[[FinetuningJob, Any, bool], Run]
 
 
-def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Finetune = finetune) -> Run:
+def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, finetune: Finetune = finetune) -> Run:
     """Run a fine-tuning job with several seeds, and return the best run, with a summary of all."""
     few = material.judged and material.size < MANY
     count = plan.seeds or (USUAL if few else 1)
@@ -38,7 +38,7 @@ def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Fi
         )
     if plan.seeds is None:
         quicker = if_option("seeds", "; --seeds 1 is quicker")
-        say(f"training {count} seeds, because {material.size:,} examples are few, and keeping the best{quicker}")
+        log_info(f"training {count} seeds, because {material.size:,} examples are few, and keeping the best{quicker}")
     new = not (plan.out / RECIPE).is_file()
     start_run(plan.out, "finetune", plan.recipe(), resume)
     jobs = {}
@@ -46,23 +46,23 @@ def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Fi
         seed = plan.seed + number
         own = replace(plan, seed=seed, seeds=1, devices=1, out=plan.out / FOLDER / str(seed))
         jobs[f"seed {seed} ({number + 1} of {count})"] = own, material, finetune
-    with new_run(plan.out, new):
+    with remove_if_refused(plan.out, new):
         runs = {plan.seed + number: run for number, run in enumerate(run_seeds(jobs, plan.devices))}
     return keep_best(plan, material, runs)
 
 
 def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run | None]:
-    """Yield the results of `one_seed` for each of these arguments, in order, in parallel on several devices."""
+    """Yield the results of `run_seed` for each of these arguments, in order, in parallel on several devices."""
     if devices > 1:
-        say(f"{len(jobs)} trainings on {devices} devices")
-        yield from share_out(one_seed, jobs.values(), devices)
+        log_info(f"{len(jobs)} trainings on {devices} devices")
+        yield from run_jobs(run_seed, jobs.values(), devices)
         return
     for name, job in jobs.items():
-        say(name)
-        yield one_seed(*job)
+        log_info(name)
+        yield run_seed(*job)
 
 
-def one_seed(plan: Plan, material: Any, finetune: Finetune = finetune) -> Run | None:
+def run_seed(plan: FinetuningJob, material: Any, finetune: Finetune = finetune) -> Run | None:
     """Run, resume, or load the run of one seed; return None if its training diverged."""
     begun = (plan.out / RECIPE).is_file()
     if (plan.out / RESULTS).is_file():
@@ -72,13 +72,13 @@ def one_seed(plan: Plan, material: Any, finetune: Finetune = finetune) -> Run | 
     except PretuneError as error:
         if "not a number" not in str(error):
             raise
-        say(f"seed {plan.seed} failed: {error}")
+        log_info(f"seed {plan.seed} failed: {error}")
         return None
 
 
-def keep_best(plan: Plan, material: Any, runs: dict[int, Run | None]) -> Run:
+def keep_best(plan: FinetuningJob, material: Any, runs: dict[int, Run | None]) -> Run:
     """Copy the best run to the job's folder, and write a summary of all runs."""
-    name = f"dev/{material.decides}"
+    name = f"dev/{material.primary_metric}"
     scores = {seed: run.results[name] for seed, run in runs.items() if run is not None}
     if not scores:
         raise PretuneError(f"{plan.out}: all {len(runs)} seeds failed; lower the learning rate")
@@ -100,8 +100,8 @@ def keep_best(plan: Plan, material: Any, runs: dict[int, Run | None]) -> Run:
         **summary,
     }
     spread = summary[name]
-    say(
-        f"{material.decides} over {len(runs)} seeds: {spread['mean']:.4g} ± {spread['sd']:.2g}, "
+    log_info(
+        f"{material.primary_metric} over {len(runs)} seeds: {spread['mean']:.4g} ± {spread['sd']:.2g}, "
         f"{failed} failed; kept seed {best} with {scores[best]:.4g}"
     )
     return finish_run(plan.out, {**chosen.results, "seeds": seeds})

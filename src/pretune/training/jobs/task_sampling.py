@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pretune.runtime.errors import PretuneError, nearest
+from pretune.runtime.errors import PretuneError, suggest
 
 _EXPRESSION = re.compile(r"\s*(?P<name>\w+)\s*(?:\(\s*(?P<value>[\d.]+)\s*\))?\s*")
 DEFAULTS = {"proportional": 1.0, "uniform": 0.0, "temperature": 2.0, "annealed": 0.2}
@@ -24,7 +24,7 @@ POINTS = 64  # at which changing shares are integrated
 
 
 @dataclass(frozen=True)
-class Sampling:
+class TaskSampling:
     """How often each task is sampled: by its number of examples to a power, which may change over the training.
 
     >>> parse_sampling("temperature(2)").shares([900, 100], [1, 1]).tolist()
@@ -48,11 +48,11 @@ class Sampling:
         return np.asarray(np.mean([self.shares(sizes, weights, time) for time in times], axis=0))
 
 
-def parse_sampling(text: str) -> Sampling:
+def parse_sampling(text: str) -> TaskSampling:
     """Parse an expression such as "temperature(5)"."""
     found = _EXPRESSION.fullmatch(text)
     if found is None or found["name"] not in DEFAULTS:
-        raise PretuneError(f"there is no sampling {text!r}; {nearest(found['name'] if found else text, DEFAULTS)}")
+        raise PretuneError(f"there is no sampling {text!r}; {suggest(found['name'] if found else text, DEFAULTS)}")
     name, value = found["name"], float(found["value"]) if found["value"] else DEFAULTS[found["name"]]
     if found["value"] and name in ("proportional", "uniform"):
         raise PretuneError(f"sampling {text}: {name} takes no number")
@@ -60,8 +60,8 @@ def parse_sampling(text: str) -> Sampling:
         raise PretuneError(f"sampling {text}: the temperature must be above 0")
     match name:
         case "temperature":
-            return Sampling(1 / value, 1 / value)
+            return TaskSampling(1 / value, 1 / value)
         case "annealed":
-            return Sampling(1.0, value)
+            return TaskSampling(1.0, value)
         case _:
-            return Sampling(value, value)
+            return TaskSampling(value, value)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pretune.inference.ensemble import combine
-from pretune.inference.predict import Answerer, load_trained
+from pretune.inference.ensemble import combine_predictions
+from pretune.inference.predict import Predictor, load_task_model
 from pretune.metrics import score
-from pretune.models.adapt_vocabulary import match_vocabulary
+from pretune.models.adapt_vocabulary import replace_vocabulary
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.references import find_folder
@@ -25,36 +25,36 @@ from pretune.objectives import parse_objective
 from pretune.objectives.tasks.classify import Classify
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.text.corpus.documents import Document, TextLayout, read_documents
 from pretune.text.corpus.files import Errors, find_files
 from pretune.text.examples.validation import check_classes
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.text.tokenizers.training import train as train_tokenizer
-from pretune.text.tokenizers.training import words_tokenizer
+from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
+from pretune.text.tokenizers.training import word_level_tokenizer
 from pretune.training.jobs import finetuning, pretraining, pretraining_settings
 from pretune.training.jobs.search_space import count_layers
 from pretune.training.jobs.several_seeds import finetune_seeds
 from pretune.training.run_folder import Run
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule
 
 SLOWER = 1 / 2.6  # the learning rate of a layer relative to the layer above
 OPTIMIZER = Optimizer(name="adam", betas=(0.7, 0.99), eps=1e-8, decay=0.0, clip=0.25, layer_decay=SLOWER)
 SCHEDULE = Schedule(kind="triangular", warmup=0.1, final=1 / 32)
 LM_OPTIMIZER = replace(OPTIMIZER, lr=4e-3)
 WINDOW = 70  # tokens per stream of text in a step
-LANES = 4, 64, 256  # streams of text in a step: minimum, default, and maximum
+STREAMS = 4, 64, 256  # streams of text in a step: minimum, default, and maximum
 STEPS = 40, 1000  # per epoch: below the first, fewer streams are used; above the second, more
 LEAST = 2  # occurrences that a word needs to enter the vocabulary; words seen once train the unknown token
 FEW, MANY_EPOCHS, FEW_EPOCHS = 1000, 50.0, 10.0  # rows that are few, and the epochs for few and for many rows
 OBJECTIVE = "classify(pooling=concat,hidden=50,dropout=0.4)"
-WAYS = "forward", "backward"
+DIRECTIONS = "forward", "backward"
 
 
 @dataclass(frozen=True)
-class Stages:
+class UlmfitJob:
     """The data and the settings of the second and third stage."""
 
     train: str
@@ -78,7 +78,7 @@ class Stages:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class UlmfitResult:
     """The runs of both stages per reading direction, and the scores of the classifiers, alone and as an ensemble."""
 
     folder: Path
@@ -101,9 +101,9 @@ class Fitted:
         return {"folder": str(self.folder), "classifiers": self.classifiers, **perplexity, "scores": self.scores}
 
 
-def fit(models: Sequence[str], stages: Stages, out: Path) -> Fitted:
+def run_ulmfit(models: Sequence[str], stages: UlmfitJob, out: Path) -> UlmfitResult:
     """Run the second and third stage with one model, or with a forward and a backward one; finished runs are reused."""
-    ways = [way_of(model) for model in models]
+    ways = [reading_direction(model) for model in models]
     if len(set(ways)) < len(ways):
         raise PretuneError(f"{' and '.join(models)} both read {ways[0]}; give one forward and one backward model")
     rows = Classify().read(stages.train, stages.columns)
@@ -117,23 +117,23 @@ def fit(models: Sequence[str], stages: Stages, out: Path) -> Fitted:
     for way, model in zip(ways, models, strict=True):
         adapted = adapt(model, files, out / way, stages)
         runs[way] = {"texts": adapted, "task": classify(adapted, out / way, stages, len(rows))}
-    return Fitted(out, runs, compare([run["task"] for run in runs.values()], list(runs)))
+    return UlmfitResult(out, runs, compare([run["task"] for run in runs.values()], list(runs)))
 
 
-def way_of(model: str) -> str:
+def reading_direction(model: str) -> str:
     """Return whether a language model reads "forward" or "backward"."""
     family, content = read_config(find_folder(model))
     config = family.read_config(content)
     if not hasattr(config, "backward"):
         raise PretuneError(f"{model}: ULMFiT needs a recurrent language model; pretrain one, such as ulmfit-tiny")
-    return WAYS[bool(config.backward)]
+    return DIRECTIONS[bool(config.backward)]
 
 
 def adapt(
     model: str,
     files: Sequence[Path],
     out: Path,
-    stages: Stages,
+    stages: UlmfitJob,
     optimizer: Optimizer = LM_OPTIMIZER,
     schedule: Schedule = SCHEDULE,
 ) -> Run:
@@ -142,39 +142,43 @@ def adapt(
         return Run(out / "texts")
     start, store = out / "start", out / "store"
     if not (start / "config.json").is_file():
-        rematch(model, files, start, stages)
+        match_model_vocabulary(model, files, start, stages)
     tokenizer = Tokenizer.load(start)
-    how = Settings(stages.language, stages.layout, stages.column, stages.errors)
-    made = make_store(files, tokenizer, store, how)
+    how = StoreSettings(stages.language, stages.layout, stages.column, stages.errors)
+    made = build_store(files, tokenizer, store, how)
     given = {
-        "objective": "lm(stateful=true)" if way_of(model) == "forward" else "lm(stateful=true,backward=true)",
+        "objective": "lm(stateful=true)"
+        if reading_direction(model) == "forward"
+        else "lm(stateful=true,backward=true)",
         "tokenizer": str(start),
         "language": stages.language,
         "budget": Budget(tokens=stages.lm_epochs * made.tokens),
         "optimizer": optimizer,
         "schedule": schedule,
         "batch": lm_batch(made),
-        "watching": Watching(save=0, held_out=0.05),
+        "watching": Monitoring(save=0, held_out=0.05),
     }
-    plan = pretraining_settings.make_plan(str(start), [store], out / "texts", given, stages.seed, stages.device)
+    plan = pretraining_settings.resolve_pretraining(
+        str(start), [store], out / "texts", given, stages.seed, stages.device
+    )
     return pretraining.pretrain(plan, made, resume=(out / "texts").exists())
 
 
 def lm_batch(store: Store) -> Batching:
     """Return the batch settings for a store: fewer streams of text for little text, more for much text."""
-    (least, usual, most), (few, many) = LANES, STEPS
+    (least, usual, most), (few, many) = STREAMS, STEPS
     windows = store.tokens // WINDOW
     lanes = max(least, min(usual, windows // few), min(most, windows // many))
     return Batching(tokens=lanes * WINDOW, length=WINDOW)
 
 
-def rematch(model: str, files: Sequence[Path], start: Path, stages: Stages) -> None:
+def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stages: UlmfitJob) -> None:
     """Save the model with a vocabulary of the texts' words, where known words keep their embeddings.
 
     If the size allows, known words that do not occur in the texts are kept for later texts. Subword tokenizers are unchanged.
     """
-    old = load_model(model, parse_objective("lm" if way_of(model) == "forward" else "lm(backward=true)"))
-    tokenizer = old.need_tokenizer()
+    old = load_model(model, parse_objective("lm" if reading_direction(model) == "forward" else "lm(backward=true)"))
+    tokenizer = old.require_tokenizer()
     if tokenizer.kind == "WordLevel":
         size = stages.vocabulary or tokenizer.size
         how: dict[str, Any] = {"layout": stages.layout, "column": stages.column, "errors": stages.errors}
@@ -182,8 +186,8 @@ def rematch(model: str, files: Sequence[Path], start: Path, stages: Stages) -> N
         small = lowercases(tokenizer)
         own = train_tokenizer(texts, "words", size, lowercase=small, least=LEAST)
         words = list(dict.fromkeys([*own.vocabulary, *tokenizer.vocabulary]))[:size]
-        old, report = match_vocabulary(old, words_tokenizer(words, lowercase=small))
-        say(f"vocabulary: {report['tokens']:,} words, of which {model} has embeddings for {report['matched']:,}")
+        old, report = replace_vocabulary(old, word_level_tokenizer(words, lowercase=small))
+        log_info(f"vocabulary: {report['tokens']:,} words, of which {model} has embeddings for {report['matched']:,}")
     elif stages.vocabulary is not None:
         raise PretuneError(
             f"--vocabulary applies only to models with word tokens, but the tokens of {model} are subwords; remove it"
@@ -197,7 +201,7 @@ def lowercases(tokenizer: Tokenizer) -> bool:
     return bool(normalizer.get("lowercase"))
 
 
-def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
+def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
     """Run the third stage: train the classifier."""
     if (out / "task" / "results.json").is_file():
         return Run(out / "task")
@@ -208,7 +212,7 @@ def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
         "out": out / "task",
         "columns": stages.columns,
         "objective": OBJECTIVE,
-        "strategy": unfreezing(adapted.folder, epochs),
+        "strategy": unfreezing_strategy(adapted.folder, epochs),
         "epochs": epochs,
         "budget": None,
         "optimizer": replace(OPTIMIZER, lr=stages.rate),
@@ -223,11 +227,11 @@ def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
         "dropout": stages.dropout,
         "device": stages.device,
     }
-    plan = finetuning.make_plan(str(adapted.folder), given)
-    return finetune_seeds(plan, finetuning.read_material(plan), resume=(out / "task").exists())
+    plan = finetuning.resolve_finetuning(str(adapted.folder), given)
+    return finetune_seeds(plan, finetuning.read_task_data(plan), resume=(out / "task").exists())
 
 
-def unfreezing(model: str | Path, epochs: float) -> str:
+def unfreezing_strategy(model: str | Path, epochs: float) -> str:
     """Return the strategy that unfreezes one layer per epoch, and all after half of the training at the latest."""
     return f"gradual({min(0.5, count_layers(str(model)) / epochs):g})"
 
@@ -238,9 +242,9 @@ def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
     found = {way: float(value) for way, value in results.items() if value is not None}
     if len(found) < 2 or (dev := runs[0].recipe.get("dev")) is None:
         return found
-    members = [load_trained(run.folder) for run in runs]
+    members = [load_task_model(run.folder) for run in runs]
     task = members[0][1]
     rows = task.read(dev, {role: name for role, name in runs[0].recipe.items() if role in ("text", "label")})
-    predictions = [Answerer(model, own, rows)() for model, own in members]
-    together = combine(task, predictions, rows)
+    predictions = [Predictor(model, own, rows)() for model, own in members]
+    together = combine_predictions(task, predictions, rows)
     return {**found, "both": float(score(task, together, rows)["accuracy"])}

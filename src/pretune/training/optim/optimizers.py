@@ -11,8 +11,15 @@ from torch import Tensor, nn
 
 from pretune.nn.linear import Linear, OutputLinear
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.progress import say
-from pretune.training.parallel.fsdp_tensors import add_up, first_row, gathered, is_shard, local, own_rows
+from pretune.runtime.progress import log_info
+from pretune.training.parallel.fsdp_tensors import (
+    all_reduce_sum,
+    first_row,
+    gather_rows,
+    is_sharded,
+    local_rows,
+    take_local_rows,
+)
 from pretune.training.settings import Optimizer
 
 Groups = list[dict[str, Any]]
@@ -27,14 +34,14 @@ def make_optimizers(
     """
     starts = starts or {}
     parameters = [p for p in root.parameters() if p.requires_grad]
-    if settings.name == "adafactor" and any(is_shard(p) for p in parameters):
+    if settings.name == "adafactor" and any(is_sharded(p) for p in parameters):
         raise PretuneError(
             "adafactor needs means over whole rows and columns, which PyTorch cannot compute on sharded parameters; "
             f"choose another optimizer{if_option('parallel', ', or --parallel replicate')}"
         )
     matrices = hidden_matrices(root) if settings.name == "muon" else {}
     plain = [p for p in parameters if p not in matrices]
-    factors = rate_factors(root, settings)
+    factors = lr_factors(root, settings)
     optimizers: list[torch.optim.Optimizer] = []
     if plain:
         groups: dict[tuple[float, bool, float], list[Tensor]] = {}
@@ -63,7 +70,7 @@ def make_optimizers(
     return optimizers
 
 
-def rate_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
+def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
     """Return the learning rates of parameters relative to the base rate, where they differ from it.
 
     With `layer_decay`, each layer group has that factor times the rate of the group above it (Howard and Ruder, 2018).
@@ -137,17 +144,17 @@ def _on_gpu(groups: Groups) -> bool:
     return bool(groups[0]["params"][0].is_cuda)
 
 
-def scale_rates(settings: Optimizer, batch: float) -> Optimizer:
+def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
     """Scale the learning rates in proportion to the batch size (Goyal et al., 2017) if the settings name a reference batch.
 
-    >>> scale_rates(Optimizer(lr=1e-4, meant_for=256), 512).lr
+    >>> scale_lr_to_batch(Optimizer(lr=1e-4, meant_for=256), 512).lr
     0.0002
     """
     if settings.meant_for is None:
         return settings
     factor = batch / settings.meant_for
     lr, matrix_lr = ((rate * factor if rate is not None else None) for rate in (settings.lr, settings.matrix_lr))
-    say(
+    log_info(
         f"lr scaled by {factor:g} to {lr:g}: it is set for batches of {settings.meant_for:,}, and batches have {batch:,.0f}"
     )
     return replace(settings, lr=lr, matrix_lr=matrix_lr)
@@ -204,11 +211,11 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[parameter]
                 if not state:
                     state["momentum"] = torch.zeros_like(parameter)
-                gradient = local(parameter.grad)
-                momentum = local(state["momentum"]).lerp_(gradient, 1 - group["momentum"])
+                gradient = local_rows(parameter.grad)
+                momentum = local_rows(state["momentum"]).lerp_(gradient, 1 - group["momentum"])
                 update = gradient.lerp(momentum, group["momentum"])  # Nesterov momentum
-                if is_shard(parameter):
-                    update = gathered(update.to(torch.bfloat16) if update.is_cuda else update, parameter)
+                if is_sharded(parameter):
+                    update = gather_rows(update.to(torch.bfloat16) if update.is_cuda else update, parameter)
                 rows = parameter.shape[0] // self.stacked[parameter]
                 pieces = update.view(-1, rows, parameter.shape[1])  # (stacked, rows, columns)
                 by_shape.setdefault((rows, parameter.shape[1]), []).append((parameter, pieces))
@@ -217,8 +224,8 @@ class Muon(torch.optim.Optimizer):
                 rate = group["lr"] * max(1.0, rows / columns) ** 0.5
                 parts = torch.split(together, [pieces.shape[0] for _, pieces in members])
                 for (parameter, _), piece in zip(members, parts, strict=True):
-                    move = own_rows(piece.reshape(parameter.shape), parameter).to(parameter.dtype)
-                    local(parameter).mul_(1 - group["lr"] * group["weight_decay"]).add_(move, alpha=-rate)
+                    move = take_local_rows(piece.reshape(parameter.shape), parameter).to(parameter.dtype)
+                    local_rows(parameter).mul_(1 - group["lr"] * group["weight_decay"]).add_(move, alpha=-rate)
 
 
 class Lamb(torch.optim.Optimizer):
@@ -252,10 +259,10 @@ class Lamb(torch.optim.Optimizer):
                     state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
                 state["step"] += 1
             step = float(self.state[moving[0]]["step"])
-            rows = [local(p) for p in moving]
-            first = [local(self.state[p]["first"]) for p in moving]
-            second = [local(self.state[p]["second"]) for p in moving]
-            gradients: Any = [local(p.grad) for p in moving]
+            rows = [local_rows(p) for p in moving]
+            first = [local_rows(self.state[p]["first"]) for p in moving]
+            second = [local_rows(self.state[p]["second"]) for p in moving]
+            gradients: Any = [local_rows(p.grad) for p in moving]
             beta1, beta2 = group["betas"]
             torch._foreach_lerp_(first, gradients, 1 - beta1)
             torch._foreach_mul_(second, beta2)
@@ -268,7 +275,7 @@ class Lamb(torch.optim.Optimizer):
             if group["weight_decay"]:
                 torch._foreach_add_(updates, rows, alpha=group["weight_decay"])
             if group["layer_adaptation"]:
-                if is_shard(moving[0]):
+                if is_sharded(moving[0]):
                     self._trust_rows(moving, updates)
                 else:
                     self._trust(moving, updates)
@@ -294,10 +301,10 @@ class Lamb(torch.optim.Optimizer):
             count = self.stacked.get(parameter, 1)
             numbers = first_row(parameter) + torch.arange(update.shape[0], device=update.device)
             owners.append(numbers // (parameter.shape[0] // count))  # the stacked matrix to which each row belongs
-            for x in (local(parameter), update):
+            for x in (local_rows(parameter), update):
                 sums = torch.zeros(count, device=update.device)
                 squares.append(sums.index_add_(0, owners[-1], x.square().flatten(1).sum(1)))
-        lengths = torch.split(add_up(torch.cat(squares), parameters[0]).sqrt(), [len(sums) for sums in squares])
+        lengths = torch.split(all_reduce_sum(torch.cat(squares), parameters[0]).sqrt(), [len(sums) for sums in squares])
         for update, owner, size, move in zip(updates, owners, lengths[::2], lengths[1::2], strict=True):
             ratio = torch.where((size > 0) & (move > 0), size / move, 1.0)[owner]
             update.mul_(ratio.view(-1, *[1] * (update.dim() - 1)))
@@ -322,7 +329,7 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
     return x.mT if tall else x
 
 
-def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress: float = 1.0) -> None:
+def set_lr(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress: float = 1.0) -> None:
     """Set the learning rate of every group to its peak times a factor, or to 0 before the group's start."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -333,7 +340,7 @@ def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float, progre
                 group["lr"] = rate
 
 
-def make_replayable(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+def make_capturable(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
     """Make optimizers read their rates from the device, so that a CUDA graph can record them; return False if one cannot."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if not all(group.get("fused") for group in groups):

@@ -18,10 +18,10 @@ from pretune.training.settings import Schedule
 START = 1 / 25  # initial rate of one-cycle, relative to the peak
 
 
-def rate_factor(schedule: Schedule, before: float, after: float) -> float:
+def lr_factor(schedule: Schedule, before: float, after: float) -> float:
     """Return the factor on the peak learning rate for a step that moves the budget from share `before` to `after`.
 
-    >>> rate_factor(Schedule("linear", warmup=0.5, final=0.0), 0.0, 0.25)
+    >>> lr_factor(Schedule("linear", warmup=0.5, final=0.0), 0.0, 0.25)
     0.5
     """
     warmup, final = schedule.warmup or 0.0, schedule.final or 0.0

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step
-from pretune.training.parallel.fsdp_tensors import local, put_back
+from pretune.training.parallel.fsdp_tensors import copy_into, local_rows
 from pretune.training.settings import Optimizer
 
 
@@ -69,9 +69,9 @@ class WeightAverage(Callback):
         """Restore the mean from a checkpoint."""
         self.count = int(tensors["count"])
         for name, mean in self.means.items():
-            put_back(mean, tensors[name])
+            copy_into(mean, tensors[name])
 
 
 def _locals(tensors: Mapping[str, Tensor]) -> list[Tensor]:
     """Return the parts of sharded tensors that this process holds."""
-    return [local(tensor) for tensor in tensors.values()]
+    return [local_rows(tensor) for tensor in tensors.values()]

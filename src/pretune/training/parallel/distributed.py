@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pretune.models.model import Root
+from pretune.models.model import Network
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.training.parallel.rendezvous import fresh_store
+from pretune.training.parallel.rendezvous import new_rendezvous_store
 
-Parallel = Literal["replicate", "shard"]
-Reduce = Literal["fp32", "bf16"]
+ParallelMode = Literal["replicate", "shard"]
+ReduceDtype = Literal["fp32", "bf16"]
 Made = TypeVar("Made")
 LOST = ("Connection", "connection", "gloo", "NCCL", "Broken pipe", "Timed out", "timed out")  # in torch's errors then
 
@@ -51,7 +51,7 @@ class World:
                 torch.cuda.set_device(local)
                 # Host values travel over gloo, so that nothing waits for the kernels queued on the GPUs.
                 backend = "cpu:gloo,cuda:nccl"
-            store = fresh_store()
+            store = new_rendezvous_store()
             rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
         return cls(dist.get_rank(), dist.get_world_size(), joined=True)
@@ -85,7 +85,7 @@ class World:
         """Wait until all processes have called this."""
         self.gather(None)
 
-    def first_alone(self, act: Callable[[], Made]) -> Made:
+    def run_on_first(self, act: Callable[[], Made]) -> Made:
         """Run a function in the first process, and return its result in all; if it fails, all processes exit."""
         if self.size == 1:
             return act()
@@ -100,22 +100,22 @@ class World:
             raise SystemExit(1)
         return made
 
-    def first_before_others(self, act: Callable[[], Made]) -> Made:
+    def run_on_first_then_others(self, act: Callable[[], Made]) -> Made:
         """Run a function in all processes, in the first one before the others, which find the files it wrote."""
         if self.size == 1:
             return act()
         made: list[Made] = []
-        self.first_alone(lambda: made.append(act()))
+        self.run_on_first(lambda: made.append(act()))
         return made[0] if self.first else act()
 
 
-def restarted() -> bool:
+def was_restarted() -> bool:
     """Return whether `torchrun` started this process to replace one that was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 @contextmanager
-def losses_told(world: World) -> Iterator[None]:
+def report_lost_process(world: World) -> Iterator[None]:
     """Raise a clear error if another process dies while this one waits for it."""
     try:
         yield
@@ -129,14 +129,14 @@ def losses_told(world: World) -> Iterator[None]:
         ) from error
 
 
-def parallelize(root: Root, world: World, how: Parallel, reduce: Reduce = "fp32") -> nn.Module:
+def parallelize(root: Network, world: World, how: ParallelMode, reduce: ReduceDtype = "fp32") -> nn.Module:
     """Return the module whose forward the steps call: the root itself, a replica of it, or a shard.
 
     Gradients are summed up in `reduce`: bf16 is half the traffic, and rounds each of them.
     """
     if not world.joined:
         return root
-    root.touch_all = True
+    root.keep_all_gradients = True
     if how == "replicate":
         from torch.nn.parallel import DistributedDataParallel
 
@@ -173,7 +173,7 @@ def mean_in_bf16(size: int, bucket: Any) -> torch.futures.Future[torch.Tensor]:
 
 
 @contextmanager
-def synchronized(model: Any, last: bool) -> Iterator[None]:
+def gradient_sync(model: Any, last: bool) -> Iterator[None]:
     """Exchange gradients only in the last backward pass of a step."""
     if hasattr(model, "no_sync") and not last:
         with model.no_sync():

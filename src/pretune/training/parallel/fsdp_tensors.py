@@ -12,35 +12,35 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-def is_shard(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
     """Return whether a tensor is sharded over processes."""
     return hasattr(tensor, "to_local")
 
 
-def local(tensor: Any) -> Tensor:
+def local_rows(tensor: Any) -> Tensor:
     """Return the rows of a tensor that this process holds, without a copy."""
-    return tensor.to_local() if is_shard(tensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def first_row(tensor: Any) -> int:
     """Return the index of the first row that this process holds."""
-    if not is_shard(tensor):
+    if not is_sharded(tensor):
         return 0
     each = -(-tensor.shape[0] // tensor.device_mesh.size())
     return min(tensor.device_mesh.get_local_rank() * each, int(tensor.shape[0]))
 
 
-def own_rows(whole: Tensor, like: Tensor) -> Tensor:
+def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
     """Return the rows of a whole tensor that this process holds of `like`."""
-    if not is_shard(like):
+    if not is_sharded(like):
         return whole
     start = first_row(like)
-    return whole[start : start + local(like).shape[0]]
+    return whole[start : start + local_rows(like).shape[0]]
 
 
-def gathered(rows: Tensor, like: Any) -> Tensor:
+def gather_rows(rows: Tensor, like: Any) -> Tensor:
     """Return the whole of a tensor sharded like `like`, given the local rows; all processes call this together."""
-    if not is_shard(like):
+    if not is_sharded(like):
         return rows
     from torch.distributed.tensor import DTensor
 
@@ -50,18 +50,18 @@ def gathered(rows: Tensor, like: Any) -> Tensor:
     return cut.full_tensor()
 
 
-def add_up(values: Tensor, like: Any) -> Tensor:
+def all_reduce_sum(values: Tensor, like: Any) -> Tensor:
     """Sum values, in place, over the processes among which `like` is sharded, and return them."""
     dist.all_reduce(values, group=like.device_mesh.get_group())
     return values
 
 
-def whole_number(value: Any) -> Tensor:
+def full_scalar(value: Any) -> Tensor:
     """Return a scalar such as a gradient norm, computed by all processes together if it is sharded."""
-    return value.full_tensor() if is_shard(value) else value
+    return value.full_tensor() if is_sharded(value) else value
 
 
-def cut_again(root: nn.Module) -> None:
+def reshard_model(root: nn.Module) -> None:
     """Free parameters gathered by a forward pass without a backward pass, which would not see updates of the shards."""
     from torch.distributed.fsdp import FSDPModule
 
@@ -70,7 +70,7 @@ def cut_again(root: nn.Module) -> None:
             module.reshard()
 
 
-def make_whole(root: nn.Module) -> None:
+def unshard_model(root: nn.Module) -> None:
     """Gather all parameters of a sharded model in every process, after training."""
     from torch.distributed.fsdp import FSDPModule
 
@@ -79,7 +79,7 @@ def make_whole(root: nn.Module) -> None:
             module.unshard()
 
 
-def put_back(place: Tensor, whole: Tensor) -> None:
+def copy_into(place: Tensor, whole: Tensor) -> None:
     """Copy a whole tensor into `place`, or the local rows of it if that is sharded."""
     with torch.no_grad():
-        local(place).copy_(own_rows(whole, place))
+        local_rows(place).copy_(take_local_rows(whole, place))

@@ -13,15 +13,15 @@ from typing import Any
 
 from pretune.runtime.atomic_io import TEMPORARY
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import say
+from pretune.runtime.progress import log_info
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.training.data_streams import Streams
+from pretune.training.data_streams import DataStreams
 from pretune.training.parallel.distributed import World
 
 PATIENCE = 10.0  # seconds until a new file is visible on a network file system
 
 
-def agree(world: World, what: str, facts: Mapping[str, Any]) -> None:
+def check_agreement(world: World, what: str, facts: Mapping[str, Any]) -> None:
     """Raise an error if the facts of a process differ from those of the first; it names the process, its host, and the keys."""
     if world.size == 1:
         return
@@ -37,7 +37,7 @@ def agree(world: World, what: str, facts: Mapping[str, Any]) -> None:
             )
 
 
-def check_shared(world: World, folder: Path) -> None:
+def check_shared_folder(world: World, folder: Path) -> None:
     """Raise an error if the run folder is not the same folder on all machines."""
     if world.size == 1:
         return
@@ -48,7 +48,7 @@ def check_shared(world: World, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         mark.touch()
 
-    world.first_alone(leave)
+    world.run_on_first(leave)
     deadline = time.monotonic() + PATIENCE
     while not (seen := name in _names(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -88,14 +88,14 @@ def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any
     return facts
 
 
-def say_idle(world: World, streams: Streams) -> None:
+def warn_of_idle_processes(world: World, streams: DataStreams) -> None:
     """Warn if the packs of a step cannot be divided evenly among the processes, and suggest a pack size."""
     stage = streams.stages[-1]
     rounds = -(-stage.packs // world.size)
     idle = 1 - stage.packs / (rounds * world.size)
     if idle > 0.05:
         tokens = streams.streams[stage.first].packing.tokens
-        say(
+        log_info(
             f"a step has {stage.packs} pack{'s' if stage.packs > 1 else ''} of {tokens:,} tokens for {world.size} processes, "
             f"which are idle {100 * idle:.0f} % of the time; to use all of them, set batch.pack to "
             f"{tokens * stage.packs // (rounds * world.size):,} or less"

@@ -16,7 +16,7 @@ PATIENCE = 600.0  # seconds
 PAUSE = 0.02
 
 
-def fresh_store() -> Any:
+def new_rendezvous_store() -> Any:
     """Return an empty store through which processes can join one another, or None if torch's default works.
 
     torchrun keeps one store over all restarts. Entries of lost processes, above all their addresses, mislead their successors
