@@ -71,7 +71,7 @@ def _asked(folder: Path) -> dict[str, Any]:
     path = folder / ASKED
     if not path.is_file():
         raise PretuneError(
-            f"{folder}: not an evaluation of a suite ({ASKED} is missing); give the --out of `pretune evaluate`"
+            f"{folder}: not an evaluation of a suite ({ASKED} is missing); give the folder that `pretune evaluate` wrote"
         )
     return read_checksummed_json(path, "the settings of an evaluation")
 

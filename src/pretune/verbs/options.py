@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from pretune.text.store.store import Store as OpenStore
     from pretune.text.tokenizers.tokenizer import Tokenizer as LoadedTokenizer
     from pretune.training.run_folder import Run
+
+    Models: TypeAlias = str | Path | Run | Sequence[str | Path | Run]
 else:  # the classes themselves would load torch, which `--help` does without
     OpenStore = LoadedTokenizer = Run = LoadedObject
+    Models = str | Path | Run  # on the command line, further models come after the first, among the inputs
 
 Paths: TypeAlias = Sequence[str | Path] | str | Path
 
@@ -37,7 +40,6 @@ Model = Annotated[str | Path | Run, "Run folder or model folder."]
 ModelOrPreset = Annotated[
     str | Path | Run, "Run folder, model folder, or preset (randomly initialized; needs --tokenizer)."
 ]
-Models: TypeAlias = str | Path | Run | Sequence[str | Path | Run]
 FineTuned = Annotated[str | Path | Run, "Fine-tuned run folder or model folder."]
 FineTunedModels = Annotated[Models, "Fine-tuned run folder or model folder."]
 PresetTokenizer = Annotated[str | Path | None, "Tokenizer to use with a preset."]
