@@ -53,7 +53,7 @@ def lanes(count: int, length: int, documents: bool) -> Packed:
     columns = {}
     if documents:
         chance = np.random.default_rng(0)
-        columns["fresh"] = chance.random(count * length) < 1 / DOCUMENT
+        columns["document_start"] = chance.random(count * length) < 1 / DOCUMENT
     return pack(np.zeros(count * length, dtype=np.int64), np.full(count, length), columns=columns)
 
 

@@ -28,7 +28,7 @@ def segment(ids: np.ndarray, fresh: tuple[int, ...] = (), capacity: Capacity | N
     begins = np.zeros(ids.shape, dtype=bool)
     begins[:, list(fresh)] = True
     lengths = np.full(len(ids), ids.shape[1])
-    return pack(ids.ravel(), lengths, columns={"fresh": begins.ravel()}, pattern=causal, capacity=capacity)
+    return pack(ids.ravel(), lengths, columns={"document_start": begins.ravel()}, pattern=causal, capacity=capacity)
 
 
 @pytest.fixture

@@ -289,7 +289,7 @@ def test_documents_of_a_lane_do_not_see_each_other() -> None:
     model, (first, second) = make(), texts((13, 20))
     fresh = np.zeros(33, dtype=bool)
     fresh[[0, 13]] = True
-    lane = pack(torch.cat([first, second]).numpy(), np.array([33]), columns={"fresh": fresh}, pattern=causal)
+    lane = pack(torch.cat([first, second]).numpy(), np.array([33]), columns={"document_start": fresh}, pattern=causal)
     x = model.backbone.embed.tokens
     model.backbone(lane).last[13:].sum().backward()
     seen = x.grad.abs().sum(1).nonzero().flatten().tolist()  # type: ignore[union-attr]

@@ -65,7 +65,7 @@ def make(objective: str = "lm", **changes: Any) -> Model:
 
 def segment(ids: np.ndarray, start: int = 0) -> Packed:  # type: ignore[type-arg]
     rows, length = ids.shape
-    columns = {"fresh": np.zeros(ids.size, dtype=bool)}
+    columns = {"document_start": np.zeros(ids.size, dtype=bool)}
     positions = np.tile(np.arange(length) + start, rows)
     return pack(ids.ravel(), np.full(rows, length), positions=positions, columns=columns, pattern=causal)
 

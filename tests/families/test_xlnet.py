@@ -53,7 +53,7 @@ class Segment:
         """As the objective does it: a query follows its token."""
         source = np.repeat(np.arange(ROWS * LENGTH), 1 + self.predicted.ravel())
         query = np.concatenate([[False], source[1:] == source[:-1]])
-        columns = {"segment": self.types, "order": self.order, "fresh": np.zeros_like(self.ids, dtype=bool)}
+        columns = {"segment": self.types, "order": self.order, "document_start": np.zeros_like(self.ids, dtype=bool)}
         return pack(
             np.where(query, 0, self.ids.ravel()[source]), np.full(ROWS, LENGTH + PREDICTED), positions=source % LENGTH,
             columns={name: column.ravel()[source] for name, column in columns.items()} | {"stream": query.astype(int)},

@@ -160,7 +160,7 @@ def test_flattened_weights_keep_values_and_gradients() -> None:
 
 def test_rows_begin_at_documents_and_sequences_continue() -> None:
     fresh = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
-    packed = pack_lists(RAGGED, columns={"fresh": fresh.numpy()})
+    packed = pack_lists(RAGGED, columns={"document_start": fresh.numpy()})
     rows, ours = TimeMajorRows.make(packed), layer("lstm")
     x = vectors(packed)
     carry = tuple(torch.randn(4, 5) for _ in range(2))

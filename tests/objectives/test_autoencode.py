@@ -26,7 +26,7 @@ def test_the_second_half_is_the_first_and_all_of_it_is_predicted(kind: Kind) -> 
         twice = Autoencode().corrupt(plan.pack(index), made.tokenizer, EpochRandom(1))
         assert twice.lengths.max() <= 64 and twice.lengths.sum() <= 256
         at, target = twice.targets["autoencode"]
-        assert len(at) == len(clean.ids) <= Autoencode().room(packing)["autoencode"]
+        assert len(at) == len(clean.ids) <= Autoencode().max_targets(packing)["autoencode"]
         assert target.tolist() == [i for sentence in wanted for i in sentence]
         assert twice.ids[at + 1].tolist() == target.tolist()
         assert (np.bincount(twice.owner[at]) == clean.lengths).all()

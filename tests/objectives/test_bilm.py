@@ -30,7 +30,7 @@ def test_every_token_is_predicted_from_both_sides(kind: Kind, seed: int, epoch: 
     clean, same = plan.pack(index), BiLM().corrupt(plan.pack(index), made.tokenizer, draws)
     assert (same.ids == clean.ids).all()  # nothing is hidden
     (at, way), target = same.targets["bilm"][0].T, same.targets["bilm"][1]
-    assert len(target) <= BiLM().room(packing)["bilm"]
+    assert len(target) <= BiLM().max_targets(packing)["bilm"]
     predicted = at + np.where(way == 0, 1, -1)
     assert (clean.owner[predicted] == clean.owner[at]).all()  # within a sequence
     assert (target == clean.ids[predicted]).all()

@@ -116,7 +116,7 @@ def test_masked_tokens_of_turns_are_targets_and_boundaries_are_kept(kind: Kind, 
     free = np.bincount(clean.owner[~clean.columns["special"]], minlength=len(clean.lengths))
     chosen = np.bincount(clean.owner[at], minlength=len(clean.lengths))
     assert (chosen <= np.maximum(1, np.round(0.15 * free))).all()
-    room = joint.room(Packing(512, 64, sequences=len(clean.lengths)))
+    room = joint.max_targets(Packing(512, 64, sequences=len(clean.lengths)))
     assert len(at) <= room["mlm"] and len(noisy.targets["dlm"][0]) <= room["dlm"]
 
 

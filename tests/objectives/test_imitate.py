@@ -44,7 +44,7 @@ def both(match: str, width: int = 16, family: str = "bert") -> tuple[DistillHidd
 @pytest.mark.parametrize("width", [16, 8])
 def test_everything_becomes_alike(match: str, width: int) -> None:
     imitate, student, head, batch = both(match, width)
-    (term,) = imitate.room(Packing(tokens=64, length=8))
+    (term,) = imitate.max_targets(Packing(tokens=64, length=8))
     parameters = [*student.parameters(), *head.parameters()]
     assert bool(list(head.parameters())) == (width == 8 and "attention" not in match)
     before = [p.clone() for p in imitate.teacher.parameters()]

@@ -108,7 +108,7 @@ def test_targets_are_the_original_items(seed: int, epoch: int, rate: float, last
     assert not clean.columns["special"][at].any()
     assert (noisy.ids[at] == store.tokenizer.role("mask")).all()
     assert set(np.flatnonzero(noisy.ids != clean.ids)) == set(at)
-    assert len(at) <= objective.room(packing)["item"]
+    assert len(at) <= objective.max_targets(packing)["item"]
     if last == 1.0:
         assert (at == clean.offsets[1:] - 2).all()
 

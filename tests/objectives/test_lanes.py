@@ -34,7 +34,7 @@ def streams(epoch: StreamEpoch, backward: bool) -> list[tuple[np.ndarray, np.nda
         pack = epoch.pack(index)
         group = index % epoch.groups
         for lane, (start, end) in enumerate(zip(pack.offsets[:-1], pack.offsets[1:], strict=True)):
-            table = np.stack([pack.ids, pack.columns["next"], pack.columns["fresh"]])[:, start:end]
+            table = np.stack([pack.ids, pack.columns["next"], pack.columns["document_start"]])[:, start:end]
             found.setdefault(group * len(pack.lengths) + lane, []).append(table[:, ::-1] if backward else table)
     return [tuple(np.concatenate(parts, 1)) for _, parts in sorted(found.items())]  # type: ignore[misc]
 
@@ -134,7 +134,7 @@ def test_reading_backward_equals_reading_reversed_text_forward(device: str) -> N
         turned = np.concatenate([np.arange(end - 1, start - 1, -1) for start, end in pairwise(lanes.offsets)])
         states = []
         for number, (way, order) in enumerate(zip(ways, (turned, np.arange(len(turned))), strict=True)):
-            columns = {"fresh": lanes.columns["fresh"][order]}
+            columns = {"document_start": lanes.columns["document_start"][order]}
             packed = pack(lanes.ids[order], np.diff(lanes.offsets), columns=columns).to(torch.device(device))
             found = way(packed, carries[number])
             carries[number] = found.carry

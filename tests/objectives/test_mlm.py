@@ -272,7 +272,7 @@ def test_a_batch_follows_from_seed_epoch_and_index_alone(name: str) -> None:
         for place in [(0, 0), (0, 1), (2, 1)]:
             one, other = (batches[place] for batches in made)
             assert torch.equal(one.packed[0].ids, other.packed[0].ids) and one.counts == other.counts
-            assert set(one.targets) == set(joint.room(stream.packing))
+            assert set(one.targets) == set(joint.max_targets(stream.packing))
             for term, targets in one.targets.items():
                 assert torch.equal(targets.at, other.targets[term].at)
                 assert torch.equal(targets.target, other.targets[term].target)
@@ -361,7 +361,7 @@ def test_targets_fit_the_room() -> None:
         plan = objective.arrange(data(), packing, EpochRandom(1))
         for index in range(len(plan)):
             noisy = objective.corrupt(plan.pack(index), data().tokenizer, EpochRandom(1))
-            assert len(noisy.targets["mlm"][0]) <= objective.room(packing)["mlm"]
+            assert len(noisy.targets["mlm"][0]) <= objective.max_targets(packing)["mlm"]
 
 
 @pytest.mark.parametrize("name", ["mlm+nsp", "mlm|lm", "rtd"])

@@ -62,7 +62,7 @@ def test_the_text_stays_and_queries_ask_for_it(
     order, size = made.columns["order"][~query], np.repeat(clean.lengths, clean.lengths)
     part = sum(clean.place >= size * number // parts for number in range(parts))
     context = order % 2 == 0
-    special, fresh = clean.columns["special"], clean.columns.get("fresh", np.zeros(len(clean.ids), dtype=bool))
+    special, fresh = clean.columns["special"], clean.columns.get("document_start", np.zeros(len(clean.ids), dtype=bool))
     assert context[clean.offsets[:-1][clean.lengths > 0]].all() and context[fresh].all()
     asked = np.zeros(len(clean.ids), dtype=bool)
     asked[np.cumsum(~query)[at] - 1] = True
@@ -79,7 +79,7 @@ def test_the_text_stays_and_queries_ask_for_it(
             if (inside & context).any() and (inside & ~context).any():
                 assert order[inside & context].max() < order[inside & ~context].min()
             highest = order[inside].max()
-    room = objective.room(Packing(512, 64))["plm"]
+    room = objective.max_targets(Packing(512, 64))["plm"]
     assert len(at) <= room and (made.lengths - clean.lengths).sum() == len(at)
 
 
@@ -122,7 +122,7 @@ def test_no_state_sees_itself_or_what_is_later_in_the_order(parts: int, stateful
     special = np.isin(np.arange(20), [11, 12, 19])
     columns = {"special": special, "word": np.ones(20, dtype=bool)}
     if stateful:
-        columns["fresh"] = np.isin(np.arange(20), [0, 5, 13])
+        columns["document_start"] = np.isin(np.arange(20), [0, 5, 13])
     sequences = Sequences(np.arange(20) + 10, np.array([13, 7]), np.arange(2), columns=columns)
     made = objective.corrupt(sequences, data().tokenizer, EpochRandom(3))
     (packed,) = collate(made).packed
@@ -130,7 +130,7 @@ def test_no_state_sees_itself_or_what_is_later_in_the_order(parts: int, stateful
     network.embed.register_forward_hook(lambda *parts: kept.append(parts[-1].detach().requires_grad_()) or kept[-1])
     states = network(packed).last
     order, stream, owner = made.columns["order"], made.columns["stream"], made.owner
-    document = np.cumsum(made.columns.get("fresh", np.zeros(len(order), dtype=int)))
+    document = np.cumsum(made.columns.get("document_start", np.zeros(len(order), dtype=int)))
     for row in range(len(order)):
         (gradient,) = torch.autograd.grad(states[row].square().sum(), kept[0], retain_graph=True)
         seen = gradient.abs().sum(1).numpy() > 0
@@ -144,7 +144,9 @@ def test_what_was_predicted_in_the_segment_before_is_context_in_the_next() -> No
     torch.manual_seed(0)
     network = xl(8).eval().requires_grad_(False)
     objective, source = PLM(stateful=True), data()
-    columns = {name: np.zeros(8, dtype=bool) for name in ("special", "fresh")} | {"word": np.ones(8, dtype=bool)}
+    columns = {name: np.zeros(8, dtype=bool) for name in ("special", "document_start")} | {
+        "word": np.ones(8, dtype=bool)
+    }
     states = []
     for change in (0, 1):
         carry = None

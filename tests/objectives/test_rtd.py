@@ -49,7 +49,7 @@ def test_what_is_hidden_and_what_is_judged(kind: Kind, seed: int, epoch: int, ra
     assert (np.bincount(clean.owner[at], minlength=len(free)) == wanted).all()
     every, originals = noisy.targets["rtd"]
     assert (every == np.arange(len(clean.ids))).all() and (originals == clean.ids).all()
-    room = objective.room(replace(PACKING, sequences=40))
+    room = objective.max_targets(replace(PACKING, sequences=40))
     assert len(at) <= room["generator"] and len(every) <= room["rtd"]
 
 

@@ -215,4 +215,4 @@ def test_shapes_have_room_for_texts_of_any_lengths(
     assert (lengths - hidden + spans + around).sum() <= read.tokens <= packing.tokens
     assert (hidden + spans + 1 + max(0, written_around - 1)).sum() <= written.tokens
     assert (hidden + spans + 1 + max(0, written_around - 1)).max() <= written.length
-    assert objective.room(packing)["spans"] == written.tokens
+    assert objective.max_targets(packing)["spans"] == written.tokens

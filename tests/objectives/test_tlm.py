@@ -70,7 +70,7 @@ def test_both_sides_are_hidden_and_labels_are_the_originals(
     assert not (tokenizer.specials[noisy.ids[changed]] & (noisy.ids[changed] != tokenizer.role("mask"))).any()
     free = np.bincount(clean.owner[~special], minlength=len(clean.lengths))
     assert (np.bincount(clean.owner[at], minlength=len(clean.lengths)) == np.maximum(1, np.round(rate * free))).all()
-    assert len(at) <= objective.room(Packing(512, 96, sequences=len(clean.lengths)))["tlm"]
+    assert len(at) <= objective.max_targets(Packing(512, 96, sequences=len(clean.lengths)))["tlm"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -64,7 +64,7 @@ def test_sequences_are_those_of_tlm_and_targets_those_of_rtd(
     assert (np.bincount(clean.owner[at], minlength=len(free)) == np.maximum(1, np.round(rate * free))).all()
     every, originals = noisy.targets["trtd"]
     assert (every == np.arange(len(clean.ids))).all() and (originals == clean.ids).all()
-    room = objective.room(replace(packing, sequences=len(clean.lengths)))
+    room = objective.max_targets(replace(packing, sequences=len(clean.lengths)))
     assert len(at) <= room["trtd_generator"] and len(every) <= room["trtd"] and set(room) == set(noisy.targets)
     other = TLM().arrange(made, packing, draws).pack(seed % len(plan))
     positions = TLM().corrupt(other, made.tokenizer, draws).positions

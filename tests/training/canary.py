@@ -257,7 +257,7 @@ class Spans(Plain):
         second.targets["spans"] = (np.arange(len(second.ids)), np.concatenate([t[1:] for t in targets]))
         return Sequences(np.concatenate(sources), np.array([len(s) for s in sources]), sequences.index, second=second)
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         return {"spans": packing.tokens}
 
     def head(self, backbone: Any) -> nn.Module:
@@ -413,7 +413,7 @@ def losses(name: str, steps: int, parallel: str = "replicate", changed: Any = No
             append(self, line)
             seen.append(sum(v for k, v in {**self.last, **line}.items() if k in terms))
 
-        terms = {t for s in training.streams.streams for t in s.joint.room(s.packing)}
+        terms = {t for s in training.streams.streams for t in s.joint.max_targets(s.packing)}
         metrics_log.MetricsLog._append = keep  # type: ignore[method-assign]
         try:
             train(training)

@@ -68,7 +68,7 @@ def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
         "sop": (np.arange(rows) * length, np.arange(rows) % 2), "mlm": (at, at),
         "boundary": (np.stack([at[1:] - 1, at[1:], at[1:] * 0], axis=1), at[1:]),
     }  # fmt: skip
-    wanted = mixture.joints[0].room(Packing(length * rows, length))
+    wanted = mixture.joints[0].max_targets(Packing(length * rows, length))
     batch.targets = {term: pack_targets(*targets[term]) for term in wanted}
     batch.counts = {term: float(len(targets[term][0])) for term in wanted} | {"tokens": float(length * rows)}
     with FlopCounterMode(display=False) as counter:
@@ -213,7 +213,7 @@ def test_filler_on_both_sides_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["xlnet", "transformer-xl"])
-@pytest.mark.parametrize("columns", [(), ("segment",), ("fresh",)])
+@pytest.mark.parametrize("columns", [(), ("segment",), ("document_start",)])
 def test_the_formula_with_relative_positions_and_memory(kind: str, columns: tuple[str, ...]) -> None:
     root, mixture = Network(xl(6) if kind == "xlnet" else transformer_xl()), parse_objective("lm")
     root.heads["lm"] = mixture.objectives[0].head(root.backbone)
@@ -224,7 +224,7 @@ def test_the_formula_with_relative_positions_and_memory(kind: str, columns: tupl
     with FlopCounterMode(display=False) as counter:
         loss = root(mixture.joints[0], batch)
     assert counter.get_total_flops() == forward_flops(root, batch)
-    assert (loss.carry is not None) == ("fresh" in columns) == (itemize_flops(root, batch)["memory"] > 0)
+    assert (loss.carry is not None) == ("document_start" in columns) == (itemize_flops(root, batch)["memory"] > 0)
 
 
 @pytest.mark.parametrize("kind", ["deberta", "deberta-v2"])

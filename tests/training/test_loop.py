@@ -105,7 +105,7 @@ def test_padding_does_not_change_the_loss() -> None:
     for fixed in (False, True):
         sequences = joint.corrupt(stream.epoch_plan(0).pack(0), stream.data.tokenizer, EpochRandom(0))
         packing = Packing(400, 32, sequences=60, fixed=fixed)
-        batch = collate(sequences, packing.capacity(joint.room(packing)))
+        batch = collate(sequences, packing.capacity(joint.max_targets(packing)))
         training.root.zero_grad()
         loss = training.root(joint, batch).over(batch.counts)
         loss.backward()

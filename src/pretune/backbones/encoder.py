@@ -105,11 +105,11 @@ class Encoder(TaskHeadParts, nn.Module):
             self_layout(packed) if cache is None else cache.layout(packed), packed.pattern, cache=cache
         )
         recall = None
-        # Stateful batches have the column `fresh`; the first of them comes without a memory.
-        if self.memory and not isinstance(carry, KVCache) and (carry is not None or "fresh" in packed.columns):
+        # Stateful batches have the column `document_start`; the first of them comes without a memory.
+        if self.memory and not isinstance(carry, KVCache) and (carry is not None or "document_start" in packed.columns):
             recall = MemoryContext(packed, flow.layout, carry, self.memory)
             flow = AttentionContext(recall.layout, recall.pattern(packed.pattern))
-        elif cache is None and "fresh" in packed.columns:
+        elif cache is None and "document_start" in packed.columns:
             flow = within_documents(flow.layout, packed.pattern)
         if self.score is not None:
             flow.score_mod = self.score(x, flow.layout)

@@ -19,7 +19,7 @@ from pretune.packed import Packed
 class RecurrentBackbone(TaskHeadParts, nn.Module):
     """An embedding and a unidirectional stack of LSTM or GRU layers.
 
-    In stateful batches, each sequence continues from the state that its predecessor left. The column `fresh` marks the
+    In stateful batches, each sequence continues from the state that its predecessor left. The column `document_start` marks the
     first token of a document, where the state is reset.
     """
 

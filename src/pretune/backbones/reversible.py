@@ -66,7 +66,7 @@ class ReversibleBackbone(TaskHeadParts, nn.Module):
         wanted = selected_layers(keep, len(self.layers))
         x = self.embed(packed)
         flow = AttentionContext(self_layout(packed), packed.pattern)
-        if "fresh" in packed.columns:
+        if "document_start" in packed.columns:
             flow = within_documents(flow.layout, packed.pattern)
         flows = [replace(flow, depth=depth) for depth in range(len(self.layers))]
         layers = [torch.cat([x, x], 1)] if 0 in wanted else []

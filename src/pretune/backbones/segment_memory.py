@@ -21,7 +21,7 @@ def within_documents(layout: AttentionLayout, pattern: Pattern | None) -> Attent
 
 def _with_document_ids(side: TokenLayout) -> TokenLayout:
     """Return the side with a column `document`, which counts the document starts so far."""
-    return replace(side, columns=side.columns | {"document": side.columns["fresh"].long().cumsum(0)})
+    return replace(side, columns=side.columns | {"document": side.columns["document_start"].long().cumsum(0)})
 
 
 @dataclass
@@ -61,7 +61,7 @@ class MemoryContext:
         first = queries.columns["position"][queries.offsets[:-1].long().clamp(max=len(queries) - 1)]
         remembered["position"] = (first[:, None] + torch.arange(-slots, 0, device=first.device)).flatten()
         keys, self.index = with_memory(queries, slots, used, remembered)
-        if "fresh" in keys.columns:
+        if "document_start" in keys.columns:
             keys = _with_document_ids(keys)
             own = torch.arange(len(queries), device=first.device) + (queries.sequence.long() + 1) * slots
             queries = replace(queries, columns=queries.columns | {"document": keys.columns["document"][own]})

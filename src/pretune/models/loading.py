@@ -35,7 +35,6 @@ Result = TypeVar("Result")
 
 FEW_LAYERS = 64  # up to this number, layers may share their weights
 DERIVED_NUMBERS = 1 << 24  # numbers of a network that are not in its weights: tables computed from its configuration
-PARTIAL = "; pass --partial to continue without them"
 
 
 def load(reference: str | Path, *, partial: bool = False) -> Model:
@@ -187,7 +186,7 @@ def _check_keys(path: Path, family: Family, content: Mapping[str, Any], partial:
     if unknown := family.unknown_keys(content):
         listed = f"{path}: unknown keys for {family.name}, which may change its output: {', '.join(unknown)}"
         if not partial:
-            raise PretuneError(f"{listed}{if_option('partial', PARTIAL)}")
+            raise PretuneError(f"{listed}{if_option('partial', '; pass --partial to continue without them')}")
         log_info(f"{listed}; they are ignored")
 
 
@@ -195,7 +194,7 @@ def _check(folder: Path, mismatches: Mapping[str, Sequence[str]], partial: bool)
     """Raise an error for a checkpoint that does not fit the model, or print the differences if `partial`."""
     listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in mismatches.items())
     if listed and not partial:
-        raise PretuneError(f"{folder}: {listed}{if_option('partial', PARTIAL)}")
+        raise PretuneError(f"{folder}: {listed}{if_option('partial', '; pass --partial to continue without them')}")
     if listed:
         log_info(f"{folder}: {listed}; parameters that are missing were initialized randomly")
 

@@ -46,7 +46,7 @@ class TimeMajorRows:
 
     @classmethod
     def make(cls, packed: Packed) -> TimeMajorRows:
-        """Build the rows of a `Packed`; the column `fresh` marks tokens that begin a document."""
+        """Build the rows of a `Packed`; the column `document_start` marks tokens that begin a document."""
         if packed.rows is not None:
             return cls.from_padding_mask(packed.ids, packed.rows)
         # On the host, which needs the lengths anyway: one transfer from the GPU instead of one per operation below.
@@ -54,8 +54,8 @@ class TimeMajorRows:
         starts = np.zeros(len(packed) + 1, dtype=bool)
         starts[offsets] = True
         goes_on = starts[:-1].copy()
-        if "fresh" in packed.columns:
-            fresh = packed.columns["fresh"].cpu().numpy().astype(bool)
+        if "document_start" in packed.columns:
+            fresh = packed.columns["document_start"].cpu().numpy().astype(bool)
             starts[:-1] |= fresh
             goes_on &= ~fresh
         begin = np.flatnonzero(starts[:-1])

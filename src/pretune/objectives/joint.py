@@ -87,13 +87,13 @@ class JointObjective:
             sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.copies))
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets that a pack can have, by loss term."""
-        return {term: count for part in self.objectives for term, count in part.room(packing).items()}
+        return {term: count for part in self.objectives for term, count in part.max_targets(packing).items()}
 
     def capacity(self, packing: Packing) -> Capacity | None:
         """Return the fixed shapes of the batches, or None if every batch has its own."""
-        room = self.room(packing)
+        room = self.max_targets(packing)
         for part in self.objectives:
             if packing.fixed and part.grows:
                 return part.max_packing(packing).capacity(room)

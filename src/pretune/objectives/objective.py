@@ -7,7 +7,7 @@ An objective is a task with its own parameters; self-supervised and supervised o
     head(backbone)                → module       its parameters
     loss(head, backbone, batch)   → Loss         named sums
 
-To add an objective, write a frozen dataclass that derives from `Objective` and implements these methods and `room`. Its
+To add an objective, write a frozen dataclass that derives from `Objective` and implements these methods and `max_targets`. Its
 fields are its options. Register it with `@register_objective`, or from another package with an entry point of the group
 `pretune.objectives` (see pretune.objectives.registry).
 """
@@ -133,7 +133,7 @@ def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> 
 class Objective:
     """Base class of objectives.
 
-    A subclass sets `name` and implements `arrange`, `corrupt`, `room`, `head` and `loss`. All other members have defaults.
+    A subclass sets `name` and implements `arrange`, `corrupt`, `max_targets`, `head` and `loss`. All other members have defaults.
     """
 
     name: ClassVar[str]
@@ -178,7 +178,7 @@ class Objective:
         """Return the sequences of a pack with masks, noise or permutations applied, and with their targets."""
         raise NotImplementedError
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets that a pack can have, by loss term, for fixed shapes."""
         raise NotImplementedError
 

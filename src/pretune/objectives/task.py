@@ -2,7 +2,7 @@
 
     read(file, columns)              → examples      rows of a file, with or without the right answers
     fit(examples)                    → task          with what it learns from the examples before training: its labels
-    lay_out(data, length)            → arrangement   one or more sequences per example
+    tokenize_examples(data, length)  → arrangement   one or more sequences per example
     outputs(head, backbone, batch)   → tensor        one row per sequence, or one row per token
     answers(outputs, laid, examples) → answers       one per example, in order
 
@@ -147,7 +147,7 @@ class Task(Objective):
         """Return the sequences of all examples in random order."""
         return plan_epoch(self.tokenize_examples(data, packing.length), packing, draws)
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets of a pack: one per sequence."""
         return {self.name: min(packing.sequences, packing.tokens)}
 

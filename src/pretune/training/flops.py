@@ -68,7 +68,7 @@ class Flops:
                 "attention": stack.attention(own),
                 "recurrence": 2 * stack.recurrence * own.sum(),
             }
-            slots = getattr(backbone, "memory", 0) if "fresh" in batch.packed[0].columns else 0
+            slots = getattr(backbone, "memory", 0) if "document_start" in batch.packed[0].columns else 0
             items |= {"memory": stack.memory(own, slots), "positions": stack.positions(own, batch.packed[0], slots)}
         else:
             source, target = sides

@@ -89,7 +89,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     gpu = t.device.type == "cuda"
     feed = Prefetcher(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
     log = MetricsLog(t.run, t.world, clock, t.device, interval=t.watching.log or INTERVAL)
-    terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
+    terms = sorted({term for s in t.streams.streams for term in s.joint.max_targets(s.packing)})
     callbacks = make_callbacks(t, clock, log, terms)
     checkpointing = Checkpointing(t, clock, feed, optimizers, callbacks)
     if checkpoint:

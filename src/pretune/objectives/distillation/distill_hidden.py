@@ -134,7 +134,7 @@ class DistillHidden(Objective):
             sequences.targets[match.name] = (places, np.zeros(len(places), dtype=np.int64))
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets of a pack: all tokens, for each term."""
         return {match.name: packing.tokens for match in self.matches}
 

@@ -44,9 +44,9 @@ class DistillTokens(WrappedObjective):
         sequences.targets[TERM] = (at, np.zeros(len(at), dtype=np.int64))
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets that a pack can have, for both terms."""
-        room = self.objective.room(packing)
+        room = self.objective.max_targets(packing)
         return room | {TERM: room[self.objective.name]}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:

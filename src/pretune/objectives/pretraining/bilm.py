@@ -77,7 +77,7 @@ class BiLM(Objective):
             side.pattern = self.pattern
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: every token, in both directions."""
         return {self.name: 2 * packing.tokens}
 

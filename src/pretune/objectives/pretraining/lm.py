@@ -62,7 +62,7 @@ class LM(TokenPrediction):
         sequences.pattern = self.pattern
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: every token."""
         return {self.name: packing.tokens}
 

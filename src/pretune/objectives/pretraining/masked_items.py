@@ -81,7 +81,7 @@ class MaskedItem(TokenPrediction):
         sequences.targets[self.name] = (at, mask_tokens(sequences, at, tokenizer, draws, masked=1.0, swapped=0.0))
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked items."""
         return {self.name: max_masked(packing, self.rate)}
 

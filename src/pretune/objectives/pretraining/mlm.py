@@ -119,7 +119,7 @@ class MLM(Objective):
             case "phrase":
                 return masking.phrase_units(sequences, load_phrases(str(self.phrases), tokenizer))
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked tokens, at the higher rate."""
         most = masking.max_masked(packing, max(self.rate, self.final_rate or 0.0))
         return {self.name: most, "boundary": most} if self.boundary else {self.name: most}

@@ -71,14 +71,14 @@ class PLM(TokenPrediction, AddsTokens):
         units = masking.span_units(sequences, draws, masking.inverse_length_weights(self.longest))
         predicted = np.zeros(len(sequences.ids), dtype=bool)
         predicted[masking.choose_masked(sequences, 1 / self.k, draws, units)] = True
-        first = masking.sequence_starts(sequences) | sequences.columns.get("fresh", False)
+        first = masking.sequence_starts(sequences) | sequences.columns.get("document_start", False)
         order = self.order(sequences, draws, context=first | ~(predicted | sequences.columns["special"]))
         # The original token of each new token, and whether the new one is a query; a query follows its token.
         source = np.repeat(np.arange(len(order)), 1 + (predicted & ~first))
         query = np.concatenate([[False], source[1:] == source[:-1]])[: len(source)]
         columns = {name: column[source] for name, column in sequences.columns.items()}
-        if "fresh" in columns:
-            columns["fresh"] &= ~query
+        if "document_start" in columns:
+            columns["document_start"] &= ~query
         return Sequences(
             ids=np.where(query, tokenizer.role("mask"), sequences.ids[source]),
             lengths=sequences.lengths + segment_sum(predicted & ~first, sequences.lengths),
@@ -98,14 +98,14 @@ class PLM(TokenPrediction, AddsTokens):
         rank[segment_shuffle(sizes, draws, "order", index)] = np.arange(len(context))
         return np.where(context, 2 * np.repeat(segment_starts(sizes), sizes), 2 * rank + 1)
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack; rounding can add half a target per sequence."""
         sequences = min(packing.sequences, packing.tokens)
         return {self.name: min(packing.tokens, int(packing.tokens / self.k) + sequences // 2 + 1)}
 
     def max_packing(self, packing: Packing) -> Packing:
         """Return the packing limits with the inserted queries; padding fills the places of missing ones."""
-        most = self.room(packing)[self.name]
+        most = self.max_targets(packing)[self.name]
         length = packing.length + int(packing.length / self.k) + 1
         sequences = packing.sequences + -(-most // packing.length)
         return replace(packing, tokens=packing.tokens + most, length=length, sequences=sequences)

@@ -55,6 +55,6 @@ class PrefixLM(TokenPrediction):
         sequences.second = None  # a single stack reads both parts
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: every token."""
         return {self.name: packing.tokens}

@@ -135,7 +135,7 @@ class RTD(Objective):
         sequences.ids[at] = mask
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked tokens, and all tokens."""
         return {generator_term(self.name): max_masked(packing, self.rate), self.name: packing.tokens}
 

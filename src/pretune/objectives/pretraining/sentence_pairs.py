@@ -61,7 +61,7 @@ class SequenceClassification(Objective):
         sequences.targets[self.name] = (sequences.offsets[:-1][labeled], labels[labeled])
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: one per sequence."""
         return {self.name: min(packing.sequences, packing.tokens)}
 

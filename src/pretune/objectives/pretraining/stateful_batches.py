@@ -88,7 +88,7 @@ class StreamEpoch:
     def pack(self, index: int) -> Sequences:
         """Return a group of streams at one time, one sequence per stream.
 
-        Column `next` has the token that is read after each token, -1 for none. Column `fresh` marks where the reading of a
+        Column `next` has the token that is read after each token, -1 for none. Column `document_start` marks where the reading of a
         document or of a stream starts.
         """
         time, group = divmod(index, self.groups)
@@ -107,7 +107,7 @@ class StreamEpoch:
             edges = np.cumsum(lengths)
             fresh[(edges - 1 if self.backward else edges - lengths)[lengths > 0]] = True
         columns = LazyColumns(
-            {"special": special, "fresh": fresh, "next": np.where(end, -1, following)},
+            {"special": special, "document_start": fresh, "next": np.where(end, -1, following)},
             word=lambda: self.words(places, document, special),
         )
         if self.store.tokenizer.characters:

@@ -56,7 +56,7 @@ class TLM(ParallelText, TokenPrediction):
         sequences.targets[self.name] = (at, original)
         return restart_positions(sequences)
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked tokens."""
         return {self.name: max_masked(packing, self.rate)}
 

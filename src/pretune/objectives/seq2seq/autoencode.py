@@ -50,6 +50,6 @@ class Autoencode(TokenPrediction, AddsTokens):
         """Return the packing limits unchanged: sequences are arranged so that both copies fit."""
         return packing
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: half of the tokens."""
         return {self.name: packing.tokens // 2 + 1}

@@ -88,7 +88,7 @@ class MASS(Seq2Seq):
         longest = int(self.sizes(np.array([packing.length]))[0])
         return side_packings(packing, whole, (min(packing.tokens, written), longest))
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the tokens of all fragments."""
         written = self.share * packing.tokens + min(packing.sequences, packing.tokens)
         return {self.name: int(min(packing.tokens, written))}

@@ -53,7 +53,7 @@ class Seq2Seq(TokenPrediction, TwoSided):
         whole = (packing.tokens, packing.length)
         return side_packings(packing, whole, whole)
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: every token of the target side."""
         return {self.name: packing.tokens}
 

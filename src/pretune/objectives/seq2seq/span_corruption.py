@@ -121,7 +121,7 @@ class SpanCorruption(Seq2Seq):
         longest = min(packing.length, int(hidden[0] + count[0]) + 1 + MAX_TEMPLATE_TOKENS)
         return side_packings(packing, (read, packing.length), (written, longest))
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: every token of the target side."""
         return {self.name: self.sides(packing)[1].tokens}
 

@@ -155,7 +155,7 @@ class Contrast(Task):
         sequences.targets[self.name] = (at, target)
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets of a pack: one per two sequences."""
         return {self.name: min(packing.sequences, packing.tokens) // 2}
 

@@ -228,7 +228,7 @@ class Generate(TwoSided, Task):
         whole = (packing.tokens, packing.length)
         return side_packings(packing, whole, whole)
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets of a pack: all tokens."""
         return {self.name: packing.tokens}
 

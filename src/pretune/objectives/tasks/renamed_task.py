@@ -35,7 +35,7 @@ class RenamedTask(WrappedTask):
     @property
     def terms(self) -> dict[str, str]:
         """Return the names of the loss terms: those of the task → those under its new name."""
-        own = self.task.room(Packing(tokens=1, length=1))
+        own = self.task.max_targets(Packing(tokens=1, length=1))
         return {term: self.name if term == self.kind else f"{self.name} {term}" for term in own}
 
     @property
@@ -51,9 +51,9 @@ class RenamedTask(WrappedTask):
                 side.targets = rename_keys(side.targets, self.terms)
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets that a pack can have, under the new names."""
-        return rename_keys(self.task.room(packing), self.terms)
+        return rename_keys(self.task.max_targets(packing), self.terms)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the loss of the task, with its terms under the new names."""

@@ -161,7 +161,7 @@ class Tag(Task):
             sequences.targets[self.name] = (at, tags[at])
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
+    def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of targets of a pack: every token may begin a word."""
         return {self.name: packing.tokens}
 

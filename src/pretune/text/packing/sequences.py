@@ -255,7 +255,7 @@ MODEL_COLUMNS = (
     "order",
     "stream",
     "prefix",
-    "fresh",
+    "document_start",
     "span",
     "global",
     "characters",
