@@ -167,14 +167,14 @@ def pretrain(
     return pt.pretrain(
         model, data, out=out, objective=objective, tokenizer=tokenizer, device="cpu", **reading,
         budget=pt.Budget(steps=steps), batch=pt.Batching(tokens=128, length=32),
-        watching=pt.Watching(log=1, held_out=0.1, packs=2, save=0),
+        watching=pt.Monitoring(log=1, held_out=0.1, packs=2, save=0),
     )  # fmt: skip
 
 
 def adapt(model: pt.Run, data: Path, out: Path, steps: int) -> pt.Run:
     return pt.adapt(
         model, [data], out=out, layout="line", device="cpu", budget=pt.Budget(steps=steps),
-        batch=pt.Batching(tokens=128, length=32), watching=pt.Watching(log=1, held_out=0.1, packs=2, save=0),
+        batch=pt.Batching(tokens=128, length=32), watching=pt.Monitoring(log=1, held_out=0.1, packs=2, save=0),
     ).run  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def of_rows(steps: int) -> dict[str, Any]:
         "budget": pt.Budget(steps=steps),
         "optimizer": pt.Optimizer(lr=2e-3),
         "batch": pt.Batching(sequences=8, length=32),
-        "watching": pt.Watching(log=1, save=0),
+        "watching": pt.Monitoring(log=1, save=0),
         "device": "cpu",
     }
 
