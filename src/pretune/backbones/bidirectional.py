@@ -76,7 +76,7 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
             [torch.cat([x, permute_rows(y, turn)], 1) for x, y in zip(ahead.layers, back.layers, strict=True)]
         )
 
-    def apart(
+    def both_directions(
         self, ahead: Packed, back: Packed, carry: BidirectionalState | None = None
     ) -> tuple[Tensor, Tensor, BidirectionalState]:
         """Run each stack on its own text and return both last layers, in text order, and the states to pass on.

@@ -169,6 +169,7 @@ class WrappedBackbone(TaskHeadParts):
     stack = to_backbone()
     widths = to_backbone()
     direction_head = to_backbone()
+    both_directions = to_backbone()
 
     def beside(self, other: Any) -> Any:
         """Return another backbone that reads the same tokens, cached if this one is."""
