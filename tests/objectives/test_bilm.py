@@ -119,5 +119,5 @@ def test_wrong_use_is_refused() -> None:
     for name in ("mlm", "lm"):
         with pytest.raises(PretuneError, match="only be pretrained with the objective bilm"):
             parse_objective(name).objectives[0].head(two_ways(99))
-    with pytest.raises(PretuneError, match="incompatible patterns"):
+    with pytest.raises(PretuneError, match="incompatible attention patterns"):
         parse_objective("bilm+mlm")
