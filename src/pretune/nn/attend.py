@@ -216,7 +216,7 @@ def _dense(
         if blind is not None:
             # Filled here so that the gradient reaches the attention in one layout whatever the mask is: cuDNN's backward takes
             # the strides of the first gradient of a shape for those of all later ones.
-            own = own.masked_fill(blind.transpose(1, 2).reshape(len(own), -1, 1), 0.0)
+            own = own.masked_fill(blind.transpose(1, 2).flatten(0, 1), 0.0)
         rows.append(own)
     if len(groups) == 1 and groups[0].every_query is not None:
         return rows[0]
