@@ -130,7 +130,7 @@ def test_a_pickle_of_anything_else_is_refused(
     with pytest.raises(PretuneError, match=rf"pytorch_model\.bin: .*{words}"):
         pt.load(folder)
     (folder / PICKLE_FILE).write_bytes(pickle.dumps(content) if not isinstance(content, list) else b"\x80\x04nonsense")
-    with pytest.raises(PretuneError, match=r"pytorch_model\.bin: "):
+    with pytest.raises(PretuneError, match=r"pytorch_model\.bin"):
         pt.load(folder)
     assert "never" not in capsys.readouterr().out
 
@@ -150,7 +150,7 @@ def test_damaged_pickles_and_folders_without_weights_are_refused(folder: Path) -
     whole = (folder / PICKLE_FILE).read_bytes()
     for damaged in (b"", whole[:200], whole[:-100], b"version https://git-lfs.github.com/spec/v1\n"):
         (folder / PICKLE_FILE).write_bytes(damaged)
-        with pytest.raises(PretuneError, match=r"pytorch_model\.bin: "):
+        with pytest.raises(PretuneError, match=r"pytorch_model\.bin"):
             pt.load(folder)
 
 

@@ -181,7 +181,7 @@ def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
     model = load(tmp_path / "graph")
     with pytest.raises(PretuneError, match="only the hidden states of its top layer"):
         model.backbone(pack_lists([[5, 6]]), keep=[1])
-    with pytest.raises(PretuneError, match="not trained"):
+    with pytest.raises(PretuneError, match="cannot be trained"):
         pt.finetune(tmp_path / "graph", start() / "train.csv", out=tmp_path / "run", seeds=1)
     for verb, options in ((pt.prune, {"units": 0.5}), (pt.quantize, {})):
         with pytest.raises(PretuneError, match="an ONNX graph cannot be changed"):

@@ -107,7 +107,7 @@ def test_a_search_and_an_evaluation_with_other_settings_are_refused_first(tmp_pa
     with pytest.raises(PretuneError, match="this run was started with other settings"):
         call("tune", tmp_path, model=start() / "start", trials=1)
     write_checksummed_json(tmp_path / "suite.json", {"model": "another"})
-    with pytest.raises(PretuneError, match=r"holds an evaluation with other settings \(model"):
+    with pytest.raises(PretuneError, match=r"contains an evaluation with other settings \(model"):
         pt.evaluate("nowhere", data=start(), suite="glue", out=tmp_path)
 
 

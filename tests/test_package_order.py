@@ -61,9 +61,11 @@ def test_packages_import_one_way() -> None:
 def test_every_package_has_its_place() -> None:
     known = {name for group in stated_order() for name in group}
     packages = {
-        path.stem if path.is_file() else path.name for path in SOURCE.iterdir() if not path.name.startswith("_")
+        path.stem if path.is_file() else path.name
+        for path in SOURCE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
     }
-    assert packages - {"py", "sample_data"} == {name for name in known if "." not in name}
+    assert packages - {"__init__", "__main__", "sample_data"} == {name for name in known if "." not in name}
 
 
 @pytest.mark.parametrize(

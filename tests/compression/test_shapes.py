@@ -151,5 +151,5 @@ def test_invalid_options_are_refused() -> None:
         PruningSpec().check()
     with pytest.raises(PretuneError, match="give some with --train"):
         prune_model(made(), PruningSpec(drop="contributions(1)"), ImportanceData([]))
-    with pytest.raises(PretuneError, match="single stack"):
+    with pytest.raises(PretuneError, match="single Transformer stack"):
         prune_model(small("bart", tokenizer("byte-bpe"), "denoise"), PruningSpec(drop="top(1)"), ImportanceData([]))

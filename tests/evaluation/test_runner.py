@@ -185,7 +185,7 @@ def test_bad_requests(tmp_path: Path) -> None:
     (tmp_path / "other" / "file").write_text("x")
     with pytest.raises(PretuneError, match="exists and is not an evaluation"):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "other", **OPTIONS)
-    with pytest.raises(PretuneError, match="at least one"):
+    with pytest.raises(PretuneError, match="must be at least 1"):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", seeds=0)
 
 

@@ -91,7 +91,7 @@ def test_choose_lets_the_choice_see_all_or_the_first_token_of_a_single_text() ->
 
 def test_windows_that_do_not_fit_are_refused() -> None:
     family = FAMILIES["longformer"]
-    for window, message in (([4, 4], "has 2 sizes, but num_hidden_layers is 3"), (5, "even and more than 0, not 5")):
+    for window, message in (([4, 4], "has 2 sizes, but num_hidden_layers is 3"), (5, "even and positive, not 5")):
         with pytest.raises(PretuneError, match=message):
             family.build(family.read_config(SMALL | {"attention_window": window}))
 

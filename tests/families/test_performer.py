@@ -99,7 +99,7 @@ def test_a_causal_objective_sees_nothing_ahead_and_others_are_refused() -> None:
     assert x.grad is not None
     assert x.grad.abs().sum(1).nonzero().flatten().tolist() == list(range(12))
     packed = packed_of((30,), pattern=prefix, columns={"prefix": np.ones(30, dtype=np.int64)})
-    with pytest.raises(PretuneError, match="cannot honor the pattern 'prefix'"):
+    with pytest.raises(PretuneError, match="supports full and causal patterns, but not 'prefix'"):
         model.backbone(packed)
 
 

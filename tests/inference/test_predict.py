@@ -243,7 +243,7 @@ def test_texts_files_and_runs_are_distinguished(tmp_path: Path, monkeypatch: pyt
         pt.predict(runs()[0], "a.csv", out="a.xlsx")
     with pytest.raises(PretuneError, match="--score applies only to files"):
         pt.predict(runs()[0], "a text", score=True)
-    with pytest.raises(PretuneError, match="--processes 0: at least one"):
+    with pytest.raises(PretuneError, match="--processes 0: the number of processes must be at least 1"):
         pt.predict(runs()[0], "a.csv", processes=0)
 
 

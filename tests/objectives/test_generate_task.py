@@ -253,7 +253,7 @@ def test_room_is_shared_and_none_is_wasted(lengths: list[list[int]], room: int) 
 
 
 def test_texts_that_leave_no_room_are_refused() -> None:
-    with pytest.raises(pt.PretuneError, match="sequences of 3 tokens leave no room for text"):
+    with pytest.raises(pt.PretuneError, match="A maximum length of 3 tokens leaves no room for text"):
         compose_sequences([["a"], (1, 2)], store().tokenizer, ("start", "A", "end"), 3)
 
 
@@ -309,7 +309,7 @@ def test_tables_of_many_kinds_are_read(tmp_path: Path) -> None:
         ("generate(judged=blue)", "judged='blue': input should be .* or 'bleu'"),
         ("generate(tokens=0)", "tokens=0: expected a number that is at least 1"),
         ("generate(languages=en)", "give two languages, as in languages=en-ro"),
-        ("generate(smoothing=2)", "a share lies between 0 and 1"),
+        ("generate(smoothing=2)", "the share must be at least 0 and less than 1"),
         ("generate+lm", "alternate them with"),
         ("generate on mix", "generate reads the last layer"),
         ("generate(prefx=a)", "unknown option 'prefx'; did you mean 'prefix'"),

@@ -285,7 +285,7 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
         "mlm(unit=spam)": "mlm: unit='spam': input should be .*'span'",
         "mlm(unit=phrase)": "unit=phrase and phrases=FILE need each other",
         f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE need each other",
-        f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such file of phrases; write one",
+        f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such phrase file; write one",
         f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: no phrases in it; write one a line",
         "mlm(rate=15)": "mlm: rate=15 is not a share; give a number greater than 0 and at most 1",
         "mlm(final_rate=none)": "final_rate=.*input should be",
@@ -305,7 +305,7 @@ def test_a_tokenizer_without_a_mask_is_refused(name: str) -> None:
     roles = {role: token for role, token in whole.role_tokens.items() if role != "mask"}
     joint = parse_objective(name).joints[0]
     sequences = joint.arrange(data(), Packing(512, 48), EpochRandom(0)).pack(0)
-    with pytest.raises(PretuneError, match="this tokenizer has no 'mask' token"):
+    with pytest.raises(PretuneError, match="tokenizer has no 'mask' token"):
         joint.corrupt(sequences, Tokenizer(whole.backend, roles), EpochRandom(0))
 
 

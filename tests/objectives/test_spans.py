@@ -175,7 +175,7 @@ def test_a_tokenizer_with_too_few_sentinels_is_refused_with_how_many_are_needed(
 def test_options_are_checked() -> None:
     assert parse_objective("spans(rate=0.3,mean=5)").objectives[0] == SpanCorruption(0.3, 5)
     for text, message in {
-        "spans(rate=1.5)": "a share lies between 0 and 1",
+        "spans(rate=1.5)": "the share must be at least 0 and less than 1",
         "spans(mean=0.5)": "at least one token",
         "spans+mlm": "reads a source and generates a target, and cannot share them",
     }.items():

@@ -52,7 +52,7 @@ def test_heads_without_packs_in_a_step_are_not_updated(
     monkeypatch.setattr(loop, "CudaGraphs", Launched)
     found = []
     for graphed in (False, True):
-        parts = {"graphed": graphed}
+        parts = {"cuda_graphs": graphed}
         monkeypatch.setattr(finetuning, "Training", lambda parts=parts, **given: made(**given | parts))
         run = tune(start, files, tmp_path / str(graphed), objective, steps=7, sampling="uniform")
         rest = run.folder / "head.safetensors"

@@ -99,4 +99,4 @@ def test_leaks_are_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     learn = LabeledRows(Path("train.csv"), {}, ["a", "b "], labels=["x", "y"], lines=[2, 3])
     judge = LabeledRows(Path("dev.csv"), {}, ["B", "c"], labels=["x", "y"], lines=[2, 3])
     assert warn_of_duplicates(learn, judge) == 1
-    assert "1 of 2 examples of dev.csv are in train.csv too (dev.csv, line 2" in capsys.readouterr().err
+    assert "1 of 2 examples of dev.csv are also in train.csv (dev.csv, line 2" in capsys.readouterr().err

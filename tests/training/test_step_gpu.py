@@ -70,7 +70,7 @@ def test_replayed_graphs_train_as_launched_kernels_do(
     made = finetuning.Training
     for graphed in (True, False):
         monkeypatch.setattr(
-            finetuning, "Training", lambda graphed=graphed, **parts: made(**{**parts, "graphed": graphed})
+            finetuning, "Training", lambda graphed=graphed, **parts: made(**{**parts, "cuda_graphs": graphed})
         )
         run = pt.finetune(
             str(tmp_path / "start"),

@@ -32,6 +32,8 @@ from pretune.runtime.parsing import read_json, read_mapping, validate_schema
 from pretune.runtime.tensor_files import write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
+# Names of the classes of sentence-transformers, by kind of transform.
+CLASSES = {"dense": "Dense", "layer_norm": "LayerNorm", "dropout": "Dropout", "normalize": "Normalize"}
 MODULES, SETTINGS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 # The names of sentence_bert_config.json in old releases, by the architecture of the Transformer.
 OLD_TRANSFORMERS = [
@@ -320,7 +322,7 @@ def write_layout(
     state
         The parameters of the model by name, including those of the head.
     """
-    kinds = ["Transformer", "Pooling", *(type(part).__name__ for part in embedding.transforms)]
+    kinds = ["Transformer", "Pooling", *(CLASSES[part.kind] for part in embedding.transforms)]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
     write_json(folder / TRANSFORMER, {"max_seq_length": max_length, "do_lower_case": False})
     write_json(folder / paths[1] / CONFIG, pooling_config(embedding, hidden))

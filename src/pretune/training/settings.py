@@ -264,7 +264,7 @@ def convert_values(section: type[RecipeSection], values: Mapping[str, Any]) -> d
 def _applicable(filled: Any_, given: set[str]) -> Any_:
     """Return a section without the keys that do not apply to its kind; raise an error if one of them was given."""
     kind_of, kinds = BY_KIND.get(type(filled), ("", {}))
-    name = type(filled).__name__.lower()
+    name = RECIPE_KEYS[type(filled).__name__]
     unused = {}
     for key, where in kinds.items():
         if (kind := getattr(filled, kind_of)) not in where:
