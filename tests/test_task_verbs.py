@@ -234,7 +234,7 @@ def test_questions_are_answered_from_texts_and_files(answerer: Run, folder: Path
     )
     scores = pt.predict([answerer, answerer], folder / "dev.json", score=True).facts["scores"]
     assert scores[0]["f1"] == scores[2]["f1"] == answerer.results["dev/f1"]
-    with pytest.raises(pt.PretuneError, match=r"no text 'passage' .* give it a file"):
+    with pytest.raises(pt.PretuneError, match=r"no field 'passage'.* give it a file"):
         answerer.predict(["who?"])
 
 

@@ -286,7 +286,7 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
         "mlm(unit=phrase)": "unit=phrase and phrases=FILE need each other",
         f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE need each other",
         f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such phrase file; write one",
-        f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: no phrases in it; write one a line",
+        f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: the phrase file is empty; write one phrase per line",
         "mlm(rate=15)": "mlm: rate=15 is not a share; give a number greater than 0 and at most 1",
         "mlm(final_rate=none)": "final_rate=.*input should be",
         "rtd(rate=0)": "rtd: rate=0 is not a share",
