@@ -374,7 +374,9 @@ def test_vectors_of_a_mix_of_layers_stay_with_us(bert: Path, tmp_path: Path) -> 
     one, other = embed_texts(run, [answer["anchor"], answer["positive"]])
     cosine = float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
     assert answer["similarity"] == pytest.approx(cosine, abs=1e-5)
-    with pytest.raises(PretuneError, match="uses several layers, which sentence-transformers does not support"):
+    with pytest.raises(
+        PretuneError, match="reads several layers, which the sentence-transformers layout cannot express"
+    ):
         pt.export(run, to="sentence-transformers", out=tmp_path / "st")
     with pytest.raises(PretuneError, match="leave out --layer"):
         embed_texts(run, TEXTS, layer=0)

@@ -144,7 +144,7 @@ def test_tags_are_skipped_and_masked_models_refused(tmp_path: Path) -> None:
         (tmp_path / "CoNLL-2003").mkdir(exist_ok=True)
         (tmp_path / "CoNLL-2003" / f"eng.{split}").write_text("red X Y O\n\n" * 2)
     options: dict[str, Any] = {"suite": "text", "data": tmp_path, "subsets": True, "shots": 0}
-    with pytest.raises(PretuneError, match="whose files exist is supported"):
+    with pytest.raises(PretuneError, match="supports none of these"):
         pt.evaluate(models() / "gpt2", out=tmp_path / "out", **options)
     data = cola(tmp_path / "glue")
     with pytest.raises(PretuneError, match="remove --shots to fine-tune it"):

@@ -23,7 +23,7 @@ class BidirectionalState:
     back: Any
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of both states by name, for checkpoints."""
+        """Return the tensors of the forward and the backward state by name, to save in a checkpoint."""
         both = {"ahead": self.ahead, "back": self.back}
         return {f"{side}.{name}": tensor for side, state in both.items() for name, tensor in state.tensors().items()}
 

@@ -150,7 +150,9 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
     for name, why in missing.items():
         log_info(f"{suite.tasks[name].title}: skipped, {why}")
     if not here:
-        raise PretuneError(f"{request.data}: none of the tasks of {suite.title} whose files exist is supported")
+        raise PretuneError(
+            f"{request.data}: files exist for some tasks of {suite.title}, but pretune supports none of these; add the files of other tasks"
+        )
     writer = load_generator(request)
     _begin(request)
     for name, task in here.items():  # find bad files before training starts

@@ -83,7 +83,7 @@ class Scale(nn.Module):
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale a tensor of any shape."""
+        """Return the tensor multiplied by the scale factor."""
         return x * self.factor
 
 

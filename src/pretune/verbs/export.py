@@ -198,7 +198,7 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
         isinstance(h, LayerFeaturesHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()
     ):
         raise PretuneError(
-            f"{reference}: {model.objective} uses several layers, which sentence-transformers does not support"
+            f"{reference}: {model.objective} reads several layers, which the sentence-transformers layout cannot express; export it with --to hf"
         )
     embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).changed(pooling, normalize)
     made = TextEmbeddingHead(embedding, model.backbone.width)

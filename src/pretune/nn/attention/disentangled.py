@@ -131,6 +131,6 @@ class DisentangledAttention(nn.Module):
         sizes.relative.append(self.position_operations)
 
     def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the operations of queries and keys of relative positions, and of their products with keys and queries."""
+        """Return the FLOPs of projecting relative positions to queries and keys, and of multiplying these with keys and queries."""
         distances, inner = 2 * self.score.near(packed.longest), self.heads * self.head_width
         return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

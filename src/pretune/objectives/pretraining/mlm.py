@@ -120,7 +120,7 @@ class MLM(Objective):
                 return masking.phrase_units(sequences, load_phrases(str(self.phrases), tokenizer))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: the masked tokens, at the higher rate."""
+        """Return the largest number of masked tokens of a pack, at the higher of the first and the final rate."""
         most = masking.max_masked(packing, max(self.rate, self.final_rate or 0.0))
         return {self.name: most, "boundary": most} if self.boundary else {self.name: most}
 

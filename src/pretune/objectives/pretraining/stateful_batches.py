@@ -43,7 +43,7 @@ def stream_epoch(
 
 @dataclass
 class StreamEpoch:
-    """An epoch of streams: pack t · g + i holds the i-th of g groups of streams at time t.
+    """An epoch of streams of contiguous text, in g groups that are read in turns: pack t · g + i holds group i at time step t.
 
     All documents, each with its special tokens, are concatenated, and the result is cut into equally long streams.
     """

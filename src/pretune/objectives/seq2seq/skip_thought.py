@@ -94,7 +94,7 @@ class SkipThought(Seq2Seq):
         return SourceTargetEpoch(source, target, plan_lengths(lengths, packing, draws), per=2)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set up teacher forcing for the neighbors; the decoder attends to one vector per source sentence."""
+        """Return the sequences with decoder inputs and targets of the previous and the next sentence of each source sentence."""
         return shift_targets(self.name, sequences)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:

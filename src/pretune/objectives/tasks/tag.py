@@ -109,7 +109,9 @@ class Tag(Task):
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per sentence, or overlapping windows of it; a predicate follows as a second text."""
         if not isinstance(data.rows, TaggedSentences):
-            raise PretuneError("tag needs tagged words; give it a file in CoNLL's columns, .conllu or .jsonl")
+            raise PretuneError(
+                "the task tag needs tagged words; give a file in CoNLL column format, a .conllu file or a .jsonl file"
+            )
         tokens = data.tokens
         roles = tokens.predicates is not None
         rooms = np.full(len(data.rows), length - data.template.num_special_tokens(pair=roles), dtype=np.int64)

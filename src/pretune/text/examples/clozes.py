@@ -51,7 +51,7 @@ class Cloze:
 
     @property
     def space(self) -> str:
-        """Return the whitespace between the text before the gap and the answer."""
+        """Return the whitespace that separates the answer from the text before [MASK]."""
         (gap,) = (piece for piece in self.pieces if piece.endswith(GAP))
         return gap.removesuffix(GAP)
 

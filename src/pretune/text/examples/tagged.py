@@ -122,7 +122,7 @@ class TokenWords:
         return cls(rows, word, units, bounds, marked)
 
     def windows(self, max_lengths: Array, overlap: int) -> tuple[Array, Array, Array, int]:
-        """Return windows of whole words (sentence, first token, length), and how many sentences have cut words.
+        """Return windows (sentence, first token, length) that end between words, and the number of sentences with a word longer than a window.
 
         A window has at most `max_lengths` (sentences,) tokens. Consecutive windows of a sentence share about `overlap`
         tokens; sentences without tokens have no window. A word that is longer than a window is cut.

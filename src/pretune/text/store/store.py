@@ -215,7 +215,7 @@ class Store:
         return self._gather("words", starts, lengths)
 
     def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
-        """Return no out-of-vocabulary words: a store does not keep their spelling."""
+        """Return empty arrays: a store does not keep the spelling of out-of-vocabulary words."""
         return np.empty(0, dtype=np.int64), np.empty((0, self.tokenizer.characters), dtype=np.int16)
 
     def _gather(self, name: str, starts: Array, lengths: Array) -> Array:

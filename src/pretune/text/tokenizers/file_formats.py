@@ -67,7 +67,7 @@ def _find_file(folder: Path, settings: TokenizerSettings) -> Path:
         return folder / "tokenizer.json"
     if (folder / "source.spm").is_file():
         raise PretuneError(
-            f"{folder}: source.spm and target.spm are two different tokenizers, so the folder has no single one to load"
+            f"{folder}: source.spm and target.spm are two different tokenizers; give the path of one of them"
         )
     usual = [folder / name for name in ("vocab.txt", "vocab.json", "encoder.json") if (folder / name).is_file()]
     candidates = [*usual, *sorted(folder.glob("*.model"))]
