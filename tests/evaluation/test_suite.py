@@ -268,3 +268,10 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
         find_suite("gleu")
     with pytest.raises(PretuneError, match="no task 'colla'; did you mean 'cola'"):
         find_suite("glue").chosen(["colla"])
+
+
+def test_a_role_without_a_column_is_refused(tmp_path: Path) -> None:
+    task = "{title: One, kind: classify, metrics: [accuracy], files: {dev: dev.csv}, roles: {text: [], label: label}}"
+    (tmp_path / "own.yaml").write_text(f"title: Own\ntasks: {{one: {task}}}\n")
+    with pytest.raises(PretuneError, match="the role 'text' has no column"):
+        find_suite(tmp_path / "own.yaml")

@@ -241,6 +241,10 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
         _check_keys(content.get(key, {}), known, f"{where}: {key}")
     for split, own in validate_schema(content.get("splits", {}), dict[str, Any], f"{where}: splits").items():
         _check_keys(own, SPLIT, f"{where}: splits.{split}")
+    for roles in (content.get("roles", {}), *(own.get("roles", {}) for own in content.get("splits", {}).values())):
+        for role, column in roles.items():
+            if column == []:
+                raise PretuneError(f"{where}: the role {role!r} has no column; name one or more columns")
     file = content.get("submission", {}).get("file", "")
     if Path(file).name != file:
         raise PretuneError(f"{where}: submission.file: {quote(file)} is not a file name")
