@@ -5,7 +5,6 @@ For a row that cannot be read, a PretuneError is yielded instead; the caller dec
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pretune.runtime.errors import PretuneError
+from pretune.text.corpus.documents import read_csv_rows
 from pretune.text.corpus.files import open_stream, read_lines
 
 Row = dict[str, Any]
@@ -56,27 +56,19 @@ def _tsv(paths: Sequence[Path], header: bool) -> Found:
 
 def _csv(paths: Sequence[Path], header: bool) -> Found:
     (path,) = paths
-    reader = csv.reader(line + "\n" for _, line in read_lines(path))
     names: list[str] = []
-    for cells in _rows_of(reader, path):
+    for number, cells in read_csv_rows(path, tabs=False):
         if not cells:
             continue
         if not names:
             names = cells if header else [str(i + 1) for i in range(len(cells))]
             if header:
                 continue
-        place = f"line {reader.line_num}"
+        place = f"line {number}"
         if len(cells) != len(names):
             yield place, PretuneError(f"{len(cells)} fields instead of {len(names)}")
         else:
             yield place, dict(zip(names, cells, strict=True))
-
-
-def _rows_of(reader: Any, path: Path) -> Iterator[list[str]]:
-    try:
-        yield from reader
-    except csv.Error as error:
-        raise PretuneError(f"{path}, line {reader.line_num}: not readable as a table ({error})") from error
 
 
 def _jsonl(paths: Sequence[Path], header: bool) -> Found:

@@ -53,18 +53,19 @@ def register_task(kind: T) -> T:
 class Registry(Mapping[str, type[Any]]):
     """The registered classes by name: built-in ones, those registered by a decorator, and those of entry points."""
 
-    def _classes(self) -> dict[str, type[Objective]]:
+    def classes(self) -> dict[str, type[Objective]]:
+        """Return all registered classes by name."""
         _import_built_in()
         return _registered | _from_entry_points()
 
     def __getitem__(self, name: str) -> type[Any]:
-        return self._classes()[name]
+        return self.classes()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._classes())
+        return iter(self.classes())
 
     def __len__(self) -> int:
-        return len(self._classes())
+        return len(self.classes())
 
 
 OBJECTIVES = Registry()
@@ -72,7 +73,7 @@ OBJECTIVES = Registry()
 
 def task_names() -> list[str]:
     """Return the names of all objectives that are tasks."""
-    return [name for name, kind in OBJECTIVES.items() if issubclass(kind, Task)]
+    return [name for name, kind in OBJECTIVES.classes().items() if issubclass(kind, Task)]
 
 
 @cache

@@ -62,15 +62,17 @@ def parse_json(text: str, where: str) -> Any:
     if json_depth(text) > DEEPEST:
         raise PretuneError(f"{where} is nested more than {DEEPEST} levels deep; the file is damaged or malicious")
     try:
-        return _encodable(json.loads(text), where) if _SURROGATE.search(text) else json.loads(text)
+        return _encodable(json.loads(text), text, where)
     except json.JSONDecodeError as error:
         raise PretuneError(f"{where}, line {error.lineno}: not valid JSON ({error.msg})") from error
     except ValueError as error:  # an integer of thousands of digits
         raise PretuneError(f"{where}: not valid JSON (a number has too many digits)") from error
 
 
-def _encodable(value: Any, where: str) -> Any:
-    """Return the value; raise an error if a string in it has a lone surrogate, which cannot be encoded as UTF-8."""
+def _encodable(value: Any, text: str, where: str) -> Any:
+    """Return the value of a text; raise an error if a string in it has a lone surrogate, which UTF-8 cannot encode."""
+    if not _SURROGATE.search(text):
+        return value
     try:
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
     except UnicodeEncodeError as error:
@@ -200,7 +202,7 @@ def parse_yaml(text: str, where: str) -> Any:
     loader = yaml_loader_and_dumper()[0]
     try:
         _check_yaml(yaml.compose(_within_depth(text, where), loader), where)
-        return _encodable(yaml.load(text, loader), where) if _SURROGATE.search(text) else yaml.load(text, loader)
+        return _encodable(yaml.load(text, loader), text, where)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

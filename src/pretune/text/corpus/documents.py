@@ -138,17 +138,15 @@ def read_jsonl(
         yield number, row
 
 
-def read_csv_rows(file: Path, errors: Errors = "strict") -> Iterator[list[str]]:
-    """Yield the rows of a .csv or .tsv file, including the header, as lists of cells."""
-    return (row for _, row in _numbered_rows(file, errors))
+def read_csv_rows(
+    file: Path, errors: Errors = "strict", meter: ByteMeter | None = None, *, tabs: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each row of a table, including the header, with the number of the line on which it ends.
 
-
-def _numbered_rows(file: Path, errors: Errors, meter: ByteMeter | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row of a .csv or .tsv file with the number of the line on which it ends."""
+    With `tabs`, cells are separated by tabs and quotation marks are text; otherwise the file is a usual .csv file.
+    """
     lines = (line + "\n" for _, line in read_lines(file, errors, meter))
-    reader = (
-        csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if file_format(file) == ".tsv" else csv.reader(lines)
-    )
+    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines)
     try:
         for row in reader:
             yield reader.line_num, row
@@ -165,8 +163,9 @@ def read_table(
     benchmarks write them: a quotation mark there is part of the text.
     """
     header = names
-    for number, row in _numbered_rows(file, errors, meter):
-        if not row and header is not None and len(header) == 1 and file_format(file) == ".tsv":
+    tabs = file_format(file) == ".tsv"
+    for number, row in read_csv_rows(file, errors, meter, tabs=tabs):
+        if not row and header is not None and len(header) == 1 and tabs:
             row = [""]  # in a one-column table, a blank line is an empty text
         if not row:
             continue

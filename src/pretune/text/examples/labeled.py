@@ -345,9 +345,10 @@ def _flat(row: Row) -> Row:
 
 def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
     """Return 1, 2, 3, … as column names if the first row of a table looks like data; None if it is a header."""
-    if file_format(path) not in (".csv", ".tsv"):
+    if (suffix := file_format(path)) not in (".csv", ".tsv"):
         return None
-    first = [cell.strip() for cell in next(filter(None, read_csv_rows(path, errors)), [])]
+    rows = (row for _, row in read_csv_rows(path, errors, tabs=suffix == ".tsv") if row)
+    first = [cell.strip() for cell in next(rows, [])]
     if any(cell.lower() in known for cell in first) or not any(map(_reads_like_data, first)):
         return None
     return [str(i + 1) for i in range(len(first))]

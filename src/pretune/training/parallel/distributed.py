@@ -136,8 +136,8 @@ def parallelize(root: Network, world: World, how: ParallelMode, reduce: ReduceDt
         from torch.nn.parallel import DistributedDataParallel
 
         # XLNet has parameters that only some batches use: for queries, for segments.
-        idle = any(getattr(module, "has_unused_parameters", False) for module in root.modules())
-        replica = DistributedDataParallel(root, find_unused_parameters=idle, gradient_as_bucket_view=True)
+        unused = any(getattr(module, "has_unused_parameters", False) for module in root.modules())
+        replica = DistributedDataParallel(root, find_unused_parameters=unused, gradient_as_bucket_view=True)
         if reduce == "bf16":
             replica.register_comm_hook(world.size, lambda size, bucket: mean_in_bf16(size, bucket))  # type: ignore[misc]
         return replica
