@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from common import machine
 
-from pretune.nn.attention.functional import attend_self
-from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.attention.patterns import full
+from pretune.nn.attention.query_key_layout import self_layout
+from pretune.nn.attention.scaled_dot_product import attend_self
 from pretune.nn.kernels import short_attention
 from pretune.packed import Packed, pack
 

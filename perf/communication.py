@@ -35,7 +35,7 @@ from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
 from pretune.training.optim.optimizers import hidden_matrices
 from pretune.training.parallel.distributed import World
-from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 STEPS = 2
 LENGTH, PACK = 64, 128

@@ -34,9 +34,8 @@ from common import add_result, machine, read_results, spread
 from tasks_beside_peer import KOREAN, LENGTH, RATE, ROWS, TASKS, read
 
 import pretune as pt
-from pretune.compression import measurement
-from pretune.compression.layer_dropping import METHODS
-from pretune.compression.measurement import (
+from pretune.compression import benchmark
+from pretune.compression.benchmark import (
     BATCH_SIZE,
     WORDS,
     evaluate_quality,
@@ -44,6 +43,7 @@ from pretune.compression.measurement import (
     median_seconds,
     unsorted_batches,
 )
+from pretune.compression.layer_dropping import METHODS
 from pretune.compression.task_model import TrainedModel
 from pretune.families import find_family
 from pretune.models.loading import load
@@ -304,7 +304,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 def train(options: argparse.Namespace) -> None:
     """One part after the other, all cases of each."""
-    measurement.ROUNDS, measurement.NUM_TEXTS = 1, 2  # times are the business of `speed`
+    benchmark.ROUNDS, benchmark.NUM_TEXTS = 1, 2  # times are the business of `speed`
     results = Results(options.out, options.minutes, options.model)
     all_cases = list(cases(options))
     try:
@@ -364,7 +364,7 @@ def patient(folder: Path) -> list[str]:
 def sizes(folder: Path) -> dict[str, float]:
     """Megabytes on disk, millions of parameters."""
     count = sum(parameter.numel() for parameter in load(folder).root.parameters())
-    return {"megabytes": measurement.model_bytes(folder) / 1e6, "parameters": count / 1e6}
+    return {"megabytes": benchmark.model_bytes(folder) / 1e6, "parameters": count / 1e6}
 
 
 # -- integers -------------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def sizes(folder: Path) -> dict[str, float]:
 
 def int8(options: argparse.Namespace) -> None:
     """Quantize the models that `train` left."""
-    measurement.ROUNDS, measurement.NUM_TEXTS = 1, 2
+    benchmark.ROUNDS, benchmark.NUM_TEXTS = 1, 2
     results = Results(options.out, options.minutes, options.model)
     ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "aware")}
     try:
@@ -394,7 +394,7 @@ def int8(options: argparse.Namespace) -> None:
                         case.seed,
                         score(out, case, metric),
                         metric=metric,
-                        megabytes=measurement.model_bytes(out) / 1e6,
+                        megabytes=benchmark.model_bytes(out) / 1e6,
                     )
     except TimeIsOver:
         print(f"{options.minutes:g} minutes are over; the same command goes on", flush=True)
@@ -461,7 +461,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
-    measurement.ROUNDS, measurement.NUM_TEXTS = 1, 2  # of what the verbs measure themselves
+    benchmark.ROUNDS, benchmark.NUM_TEXTS = 1, 2  # of what the verbs measure themselves
     rows: list[dict[str, Any]] = []
     count = options.texts
     texts = some_texts(count) if options.work is None else some_texts(count, words_of(place_of(options)))
@@ -494,7 +494,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
                 folder = ours.get(who, source)
                 rows.append(
                     {
-                        "who": who, "threads": threads, "megabytes": measurement.model_bytes(folder) / 1e6,
+                        "who": who, "threads": threads, "megabytes": benchmark.model_bytes(folder) / 1e6,
                         "ms for one": 1e3 * alone[who] / singles, "texts a second": count / together[who],
                         "times the peer, alone": alone["peer, pipeline"] / alone[who],
                         "in batches": together["peer, pipeline"] / together[who],

@@ -21,7 +21,7 @@ import torch
 from common import machine
 
 from pretune.families import FAMILIES
-from pretune.inference.generation.generate import GenerationConfig, TextGenerator
+from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 

@@ -20,8 +20,8 @@ from common import machine
 from torch import Tensor
 
 from pretune.nn.dropout import dropout_mask_cuda
+from pretune.nn.embedding.positional_encoding import RotaryPositions
 from pretune.nn.kernels import add_norm, gelu
-from pretune.nn.positional_encoding import RotaryPositions
 
 SHARE, EPS, HEADS, HEAD_WIDTH = 0.1, 1e-12, 12, 64
 BYTES_A_SECOND = 4.3e12

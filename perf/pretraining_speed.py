@@ -29,7 +29,7 @@ from pretune.text.tokenizers.training import train_on_documents as train_tokeniz
 from pretune.training import metrics_log
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
-from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 LENGTH, VOCABULARY = 128, 30522
 WARM = 10  # steps before the clock runs

@@ -32,7 +32,7 @@ from pretune.text.tokenizers.training import train_on_documents as train_tokeniz
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
 from pretune.training.metrics_log import METRICS
-from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 WARM = 4  # steps before the clock runs
 AT_ONCE = 5  # points that are compiled side by side

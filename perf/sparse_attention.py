@@ -25,9 +25,9 @@ from common import machine
 
 from pretune.nn.attention.big_bird import block_sparse, random_numbers
 from pretune.nn.attention.flex_block_mask import block_mask
-from pretune.nn.attention.functional import attend
-from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.attention.patterns import Pattern, full, global_tokens, window
+from pretune.nn.attention.query_key_layout import self_layout
+from pretune.nn.attention.scaled_dot_product import attend
 from pretune.packed import pack
 
 LENGTHS = {"cuda": [1024, 2048, 4096, 8192, 16384], "cpu": [64, 256, 1024]}

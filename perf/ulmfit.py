@@ -122,7 +122,7 @@ def adapt(options: argparse.Namespace) -> None:
 
 def steady() -> Any:
     """A rate that does not change."""
-    from pretune.training.settings import Schedule
+    from pretune.training.recipe_sections import Schedule
 
     return Schedule(kind="constant", warmup=0.0)
 

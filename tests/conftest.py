@@ -103,7 +103,7 @@ def mixed_texts(english: list[str]) -> list[str]:
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """What compressed models cost is measured in one short round."""
-    from pretune.compression import measurement
+    from pretune.compression import benchmark
 
-    monkeypatch.setattr(measurement, "ROUNDS", 1)
-    monkeypatch.setattr(measurement, "NUM_TEXTS", 8)
+    monkeypatch.setattr(benchmark, "ROUNDS", 1)
+    monkeypatch.setattr(benchmark, "NUM_TEXTS", 8)

@@ -15,7 +15,7 @@ from pretune.objectives import OBJECTIVES, parse_objective
 from pretune.runtime.errors import command_options, if_option
 from pretune.runtime.recipe import section_keys
 from pretune.text.examples.labeled import read_labeled
-from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule
+from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

@@ -9,7 +9,7 @@ import torch
 
 import pretune as pt
 from pretune.models.bundled import bundled_folder, bundled_names
-from pretune.models.references import find_folder
+from pretune.models.name_resolution import find_folder
 from pretune.sample_data import clozes
 from pretune.text.tokenizers.tokenizer import Tokenizer
 

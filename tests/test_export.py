@@ -12,7 +12,7 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.inference.fill import MaskFiller
-from pretune.inference.generation.generate import GenerationConfig, TextGenerator
+from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
 from pretune.inference.predict import predict_texts
 from pretune.models.bundled import bundled_folder
 from test_refit import small, tokenizer

@@ -19,7 +19,7 @@ import pretune as pt
 from peers import assert_same
 from pretune import PretuneError
 from pretune.models.loading import load_model
-from pretune.models.weights import PICKLE_FILE, WEIGHTS_FILE, parse_size, read_weights, write_weights
+from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE, parse_size, read_weights, write_weights
 from test_export import save
 
 

@@ -22,9 +22,9 @@ from pretune.inference.likelihood import LikelihoodScorer
 from pretune.inference.predict import predict_texts
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load_model
+from pretune.models.name_resolution import find_folder
 from pretune.models.presets import is_preset
-from pretune.models.references import find_folder
-from pretune.models.weights import PICKLE_FILE, WEIGHTS_FILE
+from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents

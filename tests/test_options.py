@@ -19,9 +19,9 @@ from pretune import PretuneError
 from pretune.cli import VERBS, main
 from pretune.compression import distillation, pruning_job, quantization
 from pretune.runtime.recipe import find_section, parameter_types
-from pretune.training import settings
+from pretune.training import recipe_sections
 from pretune.training.jobs import finetuning, pretraining_settings
-from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule, resolve_section
 from pretune.verbs import options
 from pretune.verbs.verb import only, option_spelling, parse_parameters, set_options, split_docstring, verb
 from small_task import start, trained
@@ -90,16 +90,18 @@ def test_every_option_declares_where_it_applies(name: str) -> None:
 
 def test_every_section_key_declares_where_it_applies() -> None:
     for section, always in ALWAYS_KEYS.items():
-        _, kinds = settings.BY_KIND.get(section, ("", {}))
-        needs, text, rows = (keys.get(section, ()) for keys in (settings.NEEDS, settings.ON_TEXT, settings.ON_ROWS))
+        _, kinds = recipe_sections.BY_KIND.get(section, ("", {}))
+        needs, text, rows = (
+            keys.get(section, ()) for keys in (recipe_sections.NEEDS, recipe_sections.ON_TEXT, recipe_sections.ON_ROWS)
+        )
         assert {*always.split(), *kinds, *needs, *text, *rows} == {key.name for key in fields(section)}  # type: ignore[arg-type]
         for name in {name for where in kinds.values() for name in where}:  # of kinds that there are
             assert resolve_section(section, section(name))  # type: ignore[type-var]
 
 
 def test_verbs_accept_the_keys_of_their_kind_of_training() -> None:
-    text = {f"{name}.{key}" for name, section in SECTIONS.items() for key in settings.ON_TEXT[section]}
-    rows = {f"{name}.{key}" for name, section in SECTIONS.items() for key in settings.ON_ROWS[section]}
+    text = {f"{name}.{key}" for name, section in SECTIONS.items() for key in recipe_sections.ON_TEXT[section]}
+    rows = {f"{name}.{key}" for name, section in SECTIONS.items() for key in recipe_sections.ON_ROWS[section]}
     for name, function in VERBS.items():
         if not any(find_section(hint) is Batching for hint in parameter_types(function).values()):
             continue

@@ -10,8 +10,8 @@ from pretune.families import FAMILIES, find_family, known_families
 from pretune.families.family import Family
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
+from pretune.models.name_resolution import family_of
 from pretune.models.presets import find_preset, is_preset, preset_names
-from pretune.models.references import family_of
 from pretune.runtime.errors import PretuneError
 
 FAMILY = """

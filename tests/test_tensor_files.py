@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from pretune.runtime.checksummed_safetensors import CHECKSUM, check_finite, read_tensors, write_tensors
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.tensor_files import CHECKSUM, check_finite, read_tensors, write_tensors
 
 TENSORS = {
     "a": torch.arange(12.0).view(3, 4),

@@ -224,12 +224,12 @@ def test_finetuning_learns(task: Run) -> None:
 
 
 def test_predictions_are_in_order_for_any_batch_size(task: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pretune.models import batching
+    from pretune.models import length_bucketing
 
     texts = [f"the {'value ' * (i % 23)} is {'true' if i % 2 else 'false'}" for i in range(120)]
     together = task.predict(texts)
     assert len(together) == len(texts)
-    monkeypatch.setattr(batching, "TOKENS", 512)
+    monkeypatch.setattr(length_bucketing, "TOKENS", 512)
     again = task.predict(texts)
     alone = [task.predict(text)[0] for text in texts[:5]]
     for a, b in [*zip(together, again, strict=True), *zip(together, alone, strict=False)]:
@@ -427,7 +427,7 @@ def test_a_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None
     import torch
 
     from pretune.inference.neighbors import word_vectors
-    from pretune.models.batching import text_batches
+    from pretune.models.length_bucketing import text_batches
     from pretune.models.loading import load_model
 
     model = load_model(pretrained.folder)

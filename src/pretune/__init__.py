@@ -15,32 +15,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.errors import PretuneError
-from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule
-from pretune.verbs.adapt import adapt
-from pretune.verbs.ask import ask
-from pretune.verbs.bench import bench_device
-from pretune.verbs.compress import compress
-from pretune.verbs.distill import distill
-from pretune.verbs.evaluate import compare, contamination, evaluate
-from pretune.verbs.export import export
-from pretune.verbs.finetune import finetune
-from pretune.verbs.generate import generate
-from pretune.verbs.histories import histories
-from pretune.verbs.import_model import import_model
-from pretune.verbs.neighbors import neighbors
-from pretune.verbs.phrases import phrases
-from pretune.verbs.predict import embed, fill, predict
-from pretune.verbs.prepare import prepare
-from pretune.verbs.pretrain import pretrain
-from pretune.verbs.prune import prune
-from pretune.verbs.quantize import quantize
+from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
+from pretune.verbs.compression.compress import compress
+from pretune.verbs.compression.distill import distill
+from pretune.verbs.compression.prune import prune
+from pretune.verbs.compression.quantize import quantize
+from pretune.verbs.data.histories import histories
+from pretune.verbs.data.phrases import phrases
+from pretune.verbs.data.prepare import prepare
+from pretune.verbs.data.tokenizer import inspect_tokenizer, train_tokenizer
+from pretune.verbs.data.word_vectors import train_vectors
+from pretune.verbs.evaluation.bench_device import bench_device
+from pretune.verbs.evaluation.compare import compare
+from pretune.verbs.evaluation.contamination import contamination
+from pretune.verbs.evaluation.evaluate import evaluate
+from pretune.verbs.inference.ask import ask
+from pretune.verbs.inference.embed import embed
+from pretune.verbs.inference.fill import fill
+from pretune.verbs.inference.generate import generate
+from pretune.verbs.inference.neighbors import neighbors
+from pretune.verbs.inference.predict import predict
+from pretune.verbs.inference.translate import translate
+from pretune.verbs.models.export import export
+from pretune.verbs.models.import_model import import_model
 from pretune.verbs.quickstart import quickstart
 from pretune.verbs.show import show
-from pretune.verbs.tokenizer import inspect_tokenizer, train_tokenizer
-from pretune.verbs.translate import translate
-from pretune.verbs.tune import tune
-from pretune.verbs.ulmfit import ulmfit
-from pretune.verbs.vectors import train_vectors
+from pretune.verbs.training.adapt import adapt
+from pretune.verbs.training.finetune import finetune
+from pretune.verbs.training.pretrain import pretrain
+from pretune.verbs.training.tune import tune
+from pretune.verbs.training.ulmfit import ulmfit
 
 if TYPE_CHECKING:
     from pretune.families.family import Family

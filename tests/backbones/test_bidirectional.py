@@ -15,8 +15,8 @@ from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.families import FAMILIES
 from pretune.models.create_model import make_model
 from pretune.models.model import Model, Network
-from pretune.nn.attention.packed_layout import reverse_index
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.attention.query_key_layout import reverse_index
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.initialization import initialize
 from pretune.nn.output_heads import TiedVocabularyHead
 from pretune.nn.recurrent import RecurrentCells, RecurrentLayer

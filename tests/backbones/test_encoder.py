@@ -3,15 +3,15 @@ from __future__ import annotations
 import torch
 
 from canary import WIDTH, embeddings, head, layer
-from pretune.backbones.encoder import Encoder
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
 from pretune.packed import pack_lists
 
 
-def make(order: list[int] | None = None) -> Encoder:
+def make(order: list[int] | None = None) -> TransformerStack:
     torch.manual_seed(0)
-    stack = Encoder(
+    stack = TransformerStack(
         embeddings(),
         [layer() for _ in range(2)],
         vocabulary_head=head,

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from canary import VOCABULARY, xl
-from pretune.backbones.encoder import Encoder
 from pretune.backbones.segment_memory import SegmentMemory
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.patterns import causal
 from pretune.packed import Capacity, Packed, pack
 
 LENGTH = 6
 
 
-def network(memory: int) -> Encoder:
+def network(memory: int) -> TransformerStack:
     torch.manual_seed(0)
     return xl(memory).eval().requires_grad_(False)
 

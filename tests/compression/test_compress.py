@@ -9,7 +9,7 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.compression import pruning_job, quantization
-from pretune.compression.search import default_pipelines, parse_pipeline
+from pretune.compression.pipeline_search import default_pipelines, parse_pipeline
 from pretune.compression.targets import Candidate, Target, choose_candidate, parse_target
 from small_task import start, trained
 

@@ -12,7 +12,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.cli import main
 from pretune.models.loading import load
-from pretune.models.weights import read_weights
+from pretune.models.weight_files import read_weights
 from small_task import start, trained
 
 pytestmark = pytest.mark.usefixtures("briefly")

@@ -17,11 +17,11 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.backbones.onnx_runtime import OnnxBackbone, open_session, padded_inputs
 from pretune.compression import onnx_int8, quantization
-from pretune.compression.measurement import Costs, model_bytes, summarize_gains, synthetic_texts
+from pretune.compression.benchmark import Costs, model_bytes, summarize_gains, synthetic_texts
 from pretune.compression.onnx_int8 import quantize_graph_dynamic, quantize_graph_learned, quantize_graph_static
 from pretune.compression.quantization import QuantizationJob, check_options, choose_engine, write_aware_graph
 from pretune.compression.task_model import TrainedModel
-from pretune.models.batching import text_batches
+from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load
 from pretune.models.onnx_export import INPUTS, PaddedModel, write_graph
 from pretune.nn.linear import Linear
@@ -38,7 +38,7 @@ from pretune.nn.quantized.quantization_aware import (
 from pretune.objectives import parse_objective
 from pretune.objectives.tasks.classify import Pooling
 from pretune.objectives.tasks.layer_features import OnLayerFeatures
-from pretune.runtime.tensor_encoding import decode_tensors, encode_int8, quantize_rows
+from pretune.runtime.compressed_tensors import decode_tensors, encode_int8, quantize_rows
 from pretune.training.jobs.finetuning import RANGES
 from small_task import start, trained
 from test_refit import small, tokenizer

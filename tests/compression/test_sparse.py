@@ -19,7 +19,7 @@ from pretune.nn.magnitude_pruning import (
     prune_by_magnitude,
     sparsity,
 )
-from pretune.runtime.tensor_encoding import decode_tensors, encode_sparse
+from pretune.runtime.compressed_tensors import decode_tensors, encode_sparse
 from pretune.training.jobs.finetuning_strategies import parse_strategy
 from small_task import start, tune
 

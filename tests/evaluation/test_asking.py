@@ -13,14 +13,14 @@ import pytest
 from test_kinds import SUPERGLUE, lines
 
 import pretune as pt
-from pretune.evaluation import paired_bootstrap, suite_runner
+from pretune.evaluation import paired_bootstrap
 from pretune.evaluation.in_context import KINDS, InContextLearning, kind_of
-from pretune.evaluation.suite import SuiteRows, SuiteTask, find_suite
-from pretune.evaluation.suites import suite_names
+from pretune.evaluation.suites import suite_names, suite_runner
+from pretune.evaluation.suites.declaration import SuiteRows, SuiteTask, find_suite
 from pretune.inference.ask import load_text_generator
 from pretune.objectives import parse_objective
 from pretune.runtime.errors import PretuneError
-from pretune.text.examples.clozes import GAP, Cloze
+from pretune.text.examples.cloze_templates import GAP, Cloze
 from tiny import read, tiny, tune
 
 TEXT = "red blue green yellow stone water good bad sentence : is this grammatical ? no yes review sentiment negative positive"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pretune as pt
 from pretune.evaluation.contamination import NgramHasher, find_words, ngram_overlap
-from pretune.evaluation.suite import SuiteRows, find_suite
+from pretune.evaluation.suites.declaration import SuiteRows, find_suite
 from pretune.text.store.store import Store
 
 SEEN = "Heavy rain has flooded more than a thousand homes in the north of the country this week."

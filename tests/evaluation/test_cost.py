@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pretune.evaluation.cost import STATUS, measure_cost
+from pretune.evaluation.inference_cost import STATUS, measure_cost
 
 
 def test_memory_that_is_taken_is_seen() -> None:

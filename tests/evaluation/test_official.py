@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pretune.evaluation.suite import find_suite
-from pretune.evaluation.suite_averages import average, averages, group_averages
-from pretune.evaluation.suite_metrics import METRICS, phenomena, suite_metrics
 from pretune.evaluation.suites import suite_names
+from pretune.evaluation.suites.averages import average, averages, group_averages
+from pretune.evaluation.suites.declaration import find_suite
+from pretune.evaluation.suites.official_metrics import METRICS, phenomena, suite_metrics
 from pretune.runtime.errors import PretuneError
 
 

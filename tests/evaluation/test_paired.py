@@ -10,7 +10,7 @@ import pytest
 
 from pretune.evaluation import paired_bootstrap
 from pretune.evaluation.paired_bootstrap import compare, compare_additive
-from pretune.evaluation.suite_metrics import METRICS, PARTS
+from pretune.evaluation.suites.official_metrics import METRICS, PARTS
 
 
 def answers(right: list[bool]) -> list[dict[str, str]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pretune.evaluation.published_results import legend, published_results, results_table, sources
-from pretune.evaluation.suite import find_suite
-from pretune.evaluation.suite_averages import averages
+from pretune.evaluation.suites.averages import averages
+from pretune.evaluation.suites.declaration import find_suite
+from pretune.evaluation.suites.published_results import legend, published_results, results_table, sources
 
 WITH_ROWS = ["glue", "superglue", "russian-superglue", "squad"]
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import pretune as pt
-from pretune.evaluation import paired_bootstrap, suite_runner
-from pretune.evaluation.submission import check_submission
-from pretune.evaluation.suite import find_suite
+from pretune.evaluation import paired_bootstrap
+from pretune.evaluation.suites import suite_runner
+from pretune.evaluation.suites.declaration import find_suite
+from pretune.evaluation.suites.submission import check_submission
 from pretune.runtime.errors import PretuneError
 from small_task import start
 

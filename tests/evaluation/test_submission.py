@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pretune.evaluation.submission import check_submission, write_submission
-from pretune.evaluation.suite import Suite, find_suite
+from pretune.evaluation.suites.declaration import Suite, find_suite
+from pretune.evaluation.suites.submission import check_submission, write_submission
 from pretune.runtime.errors import PretuneError
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pretune.evaluation.file_formats import LAYOUTS
-from pretune.evaluation.suite import SuiteRows, find_suite
 from pretune.evaluation.suites import suite_names
+from pretune.evaluation.suites.declaration import SuiteRows, find_suite
+from pretune.evaluation.suites.file_formats import LAYOUTS
 from pretune.objectives import OBJECTIVES
 from pretune.runtime.errors import PretuneError
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretune.evaluation.bootstrap import bootstrap_intervals
-from pretune.evaluation.calibration import calibration
+from pretune.evaluation.calibration_error import calibration
+from pretune.evaluation.confidence_intervals import bootstrap_intervals
 from pretune.evaluation.task_report import TaskReport, write_report
 from pretune.objectives import parse_objective
 from pretune.objectives.tasks.classify import Classify

@@ -11,7 +11,7 @@ import pytest
 
 import pretune as pt
 from pretune.evaluation import paired_bootstrap
-from pretune.evaluation.suite_runner import read_lines
+from pretune.evaluation.suites.suite_runner import read_lines
 from pretune.metrics.generated_text import bleu, chrf, rouge
 from tiny import read, tiny
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretune.families.family import Family
-from pretune.models.batching import text_batches
+from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import Mixture, parse_objective

@@ -22,7 +22,7 @@ from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.nn.attention.big_bird import BlockSparseAttention, random_blocks
 from pretune.nn.attention.multi_head import AttentionContext
-from pretune.nn.attention.packed_layout import TokenColumns, self_layout
+from pretune.nn.attention.query_key_layout import TokenColumns, self_layout
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
 
@@ -208,7 +208,7 @@ def test_a_layer_is_compiled_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> 
             packed.longest = 60
             expected = layer(x, packed)
             with monkeypatch.context() as patch:
-                patch.setattr("pretune.nn.attention.functional.choose_backend", lambda *_: "flex")
+                patch.setattr("pretune.nn.attention.scaled_dot_product.choose_backend", lambda *_: "flex")
                 torch.testing.assert_close(compiled(x, replace(packed, host_offsets=None)), expected)
     assert counter.frame_count == 1
     torch._dynamo.reset()

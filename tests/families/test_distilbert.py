@@ -9,7 +9,7 @@ import torch
 from peers import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
-from pretune.nn.positional_encoding import SinusoidalPositions
+from pretune.nn.embedding.positional_encoding import SinusoidalPositions
 
 FAMILY = FAMILIES["distilbert"]
 SMALL = {

@@ -92,7 +92,7 @@ def test_the_layers_are_what_the_authors_program_computes(tmp_path: Path) -> Non
     assert facts["family"] == "elmo" and facts["width"] == 8
     model = load(tmp_path / "model")
     tokenizer = model.require_tokenizer()
-    from pretune.models.batching import text_batches
+    from pretune.models.length_bucketing import text_batches
 
     (batch,) = text_batches(model, ["play it, Sam"])
     with torch.no_grad():

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES
+from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES
 from pretune.models.create_model import make_model
 from pretune.models.presets import find_preset, preset_names
 

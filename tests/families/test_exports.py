@@ -32,7 +32,7 @@ from pretune.inference.predict import Predictor, predict_texts
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.questions import Questions
+from pretune.text.examples.question_answering import Questions
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind, train_on_documents
 

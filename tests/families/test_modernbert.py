@@ -273,7 +273,7 @@ def test_weights_in_half_precision_are_computed_with_in_full(tmp_path: Path) -> 
 
 def test_a_model_in_the_box_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pretune.models import bundled
-    from pretune.models.references import find_folder
+    from pretune.models.name_resolution import find_folder
 
     make_peer(tmp_path / "peer")
     monkeypatch.setattr(bundled, "HERE", tmp_path)

@@ -10,7 +10,7 @@ import pretune as pt
 from pretune.models.create_model import make_model
 from pretune.models.presets import find_preset
 from pretune.runtime.errors import PretuneError
-from pretune.training.settings import Budget
+from pretune.training.recipe_sections import Budget
 
 
 def write(folder: Path, text: str) -> str:

@@ -21,7 +21,12 @@ from torch import Tensor, nn
 from peers import assert_same, close, compare_gradients, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.generation.generate import DecodingSession, GenerationConfig, beam_search_texts, sample_texts
+from pretune.inference.generation.causal_generation import (
+    DecodingSession,
+    GenerationConfig,
+    beam_search_texts,
+    sample_texts,
+)
 from pretune.models.adapt_vocabulary import extend_positions, replace_vocabulary
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model

@@ -20,8 +20,8 @@ from peers import (
     save_peer,
 )
 from pretune.families import FAMILIES
-from pretune.models.batching import text_batches
 from pretune.models.create_model import make_model
+from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective

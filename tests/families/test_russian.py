@@ -183,7 +183,7 @@ def test_fills_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Pa
 def test_ids_of_texts_and_pairs_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from pretune.models.batching import text_batches
+    from pretune.models.length_bucketing import text_batches
 
     folder, out = tmp_path / "published", tmp_path / "ours"
     folder.mkdir()

@@ -12,7 +12,7 @@ from conftest import RUSSIAN, T5_IDS, russian_pieces
 from peers import close
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.batching import text_batches
+from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Network
 from pretune.nn.dropout import share_dropout_seed

@@ -19,8 +19,8 @@ import pretune as pt
 from conftest import RUSSIAN, T5_IDS, russian_pieces
 from peers import Ragged, close, compare_gradients, compare_states, compare_texts
 from pretune import PretuneError
-from pretune.backbones.encoder import Encoder
 from pretune.backbones.onnx_runtime import GRAPH, OnnxBackbone
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families import FAMILIES, find_family
 from pretune.inference.embed import embed_texts
 from pretune.models.create_model import make_model
@@ -62,7 +62,7 @@ def with_tokenizer(folder: Path) -> tuple[Any, Any]:
 def test_states_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
     peer = make_peer(tmp_path, variant)
     model = pt.load(tmp_path)
-    assert isinstance(model.backbone, Encoder) and not model.untrained and not model.skipped_head_tensors
+    assert isinstance(model.backbone, TransformerStack) and not model.untrained and not model.skipped_head_tensors
     model.root.eval()
     batch = Ragged.make(60, columns={})
     theirs = peer(**batch.inputs, output_hidden_states=True)
@@ -144,7 +144,7 @@ def test_files_that_call_it_an_encoder_decoder_are_read(said: bool | None, tmp_p
     with torch.no_grad():
         close(pt.load(tmp_path).root.eval().backbone(batch.packed).last, batch.flat(peer(**batch.inputs)[0]))
     change(tmp_path, model_type=None)  # which the class tells, too
-    assert isinstance(load_model(tmp_path).backbone, Encoder)
+    assert isinstance(load_model(tmp_path).backbone, TransformerStack)
 
 
 def test_checkpoints_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pretune.training import checkpoints
 from pretune.training.budget import Clock
 from pretune.training.parallel.distributed import World
 from pretune.training.prefetch import Prefetcher
-from pretune.training.settings import Budget
+from pretune.training.recipe_sections import Budget
 from small_task import start, trained, tune
 
 FEW: dict[str, Any] = {"budget": pt.Budget(steps=2), "watching": pt.Monitoring(save=1, held_out=0.0)}

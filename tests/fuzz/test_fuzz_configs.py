@@ -22,7 +22,7 @@ from pretune.models.loading import load
 from pretune.models.model import Model, Network
 from pretune.nn.initialization import SkipInitialization
 from pretune.nn.quantized.int8 import replace_linears
-from pretune.nn.text_embedding import DenseSpec, DropoutSpec, LayerNormSpec, NormalizeSpec, TextEmbedding
+from pretune.nn.sentence_embedding import DenseSpec, DropoutSpec, LayerNormSpec, NormalizeSpec, TextEmbedding
 from pretune.objectives import parse_objective
 from pretune.runtime.parsing import read_mapping
 

@@ -18,7 +18,7 @@ from pretune.models.loading import load, load_model
 from pretune.models.model import Model, Network
 from pretune.models.onnx_export import export_graph
 from pretune.models.sentence_transformers import read_layout, transformer_folder
-from pretune.nn.text_embedding import DenseSpec, DropoutSpec, LayerNormSpec, NormalizeSpec, TextEmbedding
+from pretune.nn.sentence_embedding import DenseSpec, DropoutSpec, LayerNormSpec, NormalizeSpec, TextEmbedding
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 from pretune.text.tokenizers.tokenizer import Tokenizer

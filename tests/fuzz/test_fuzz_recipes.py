@@ -17,8 +17,8 @@ from fuzz.harness import FEW, MANY, ODD_SCALARS, Kind, attack
 from pretune import PretuneError
 from pretune.evaluation import paired_bootstrap
 from pretune.evaluation.comparison import compare_evaluations
-from pretune.evaluation.suite import find_suite
-from pretune.evaluation.suite_runner import rows_path, write_lines
+from pretune.evaluation.suites.declaration import find_suite
+from pretune.evaluation.suites.suite_runner import rows_path, write_lines
 from pretune.objectives import OBJECTIVES, parse_objective
 from pretune.runtime.parsing import write_checksummed_json
 from pretune.runtime.recipe import merge_recipes, parse_settings, read_recipe, validate_arguments, write_recipe
@@ -26,8 +26,8 @@ from pretune.training.jobs import finetuning, pretraining
 from pretune.training.jobs.finetuning_strategies import parse_strategy
 from pretune.training.jobs.hyperparameter_search import read_trials
 from pretune.training.jobs.recipe_scaling import parse_budget
-from pretune.verbs.finetune import finetune
-from pretune.verbs.pretrain import pretrain
+from pretune.verbs.training.finetune import finetune
+from pretune.verbs.training.pretrain import pretrain
 
 ROWS = "text,label\n" + "".join(f"text {i},{'yes' if i % 2 else 'no'}\n" for i in range(8))
 PRETRAIN = """

@@ -17,7 +17,7 @@ import pytest
 
 from fuzz.harness import FEW, MANY, Kind, attack
 from pretune import PretuneError
-from pretune.evaluation.file_formats import LAYOUTS, read_layout
+from pretune.evaluation.suites.file_formats import LAYOUTS, read_layout
 from pretune.text.corpus.dialogues import read_dialogues
 from pretune.text.corpus.documents import read_documents
 from pretune.text.corpus.table_writer import format_csv_line
@@ -26,11 +26,11 @@ from pretune.text.examples.cloze_entities import read_entity_clozes
 from pretune.text.examples.labeled import read_labeled
 from pretune.text.examples.multiple_choice import read_choices
 from pretune.text.examples.parallel import read_parallel
-from pretune.text.examples.questions import read_questions
+from pretune.text.examples.question_answering import read_questions
 from pretune.text.examples.span_pairs import read_span_pairs
 from pretune.text.examples.tagged import read_tagged
 from pretune.text.examples.text_to_text import read_text_to_text
-from pretune.text.tokenizers.phrases import check_phrase_file
+from pretune.text.tokenizers.phrase_matching import check_phrase_file
 
 Rows = list[dict[str, Any]]
 LABELED: Rows = [{"text": f"a good text {i}, naïve “quoted”", "label": "yes" if i % 2 else "no"} for i in range(6)]

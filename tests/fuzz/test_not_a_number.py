@@ -14,10 +14,10 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.models.loading import load
 from pretune.models.model import Model, Network
-from pretune.models.weights import PICKLE_FILE, WEIGHTS_FILE, read_weights, write_weights
-from pretune.nn.text_embedding import DenseSpec, TextEmbedding
+from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE, read_weights, write_weights
+from pretune.nn.sentence_embedding import DenseSpec, TextEmbedding
 from pretune.objectives import parse_objective
-from pretune.runtime.tensor_files import read_tensors, write_tensors
+from pretune.runtime.checksummed_safetensors import read_tensors, write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from test_refit import small, tokenizer
 

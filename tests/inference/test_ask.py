@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.inference.ask import CONTENT_FREE_TEXTS, ClozePredictor, ClozeQuestion, calibrate_answers
-from pretune.inference.generation.generate import TextGenerator
+from pretune.inference.ask import ClozePredictor, ClozeQuestion
+from pretune.inference.contextual_calibration import CONTENT_FREE_TEXTS, calibrate_answers
+from pretune.inference.generation.causal_generation import TextGenerator
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.nn.attention.patterns import causal
 from pretune.packed import pack_lists
@@ -69,7 +70,7 @@ def test_answers_are_generated(writer: Path, tmp_path: Path) -> None:
 def test_probabilities_equal_those_of_full_forward_passes(
     writer: Path, shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pretune.inference.generation import generate_answers
+    from pretune.inference.generation import text_to_text_answers
 
     loaded = TextGenerator.load(writer / "start")
     examples = LabeledRows(Path("x"), {}, ["red 1", "tree 2"], labels=["very warm", "cold"], lines=[1, 2])
@@ -91,7 +92,7 @@ def test_probabilities_equal_those_of_full_forward_passes(
             scores.append(float(chances.gather(1, torch.tensor(ids)[:, None]).sum()))
         expected = torch.tensor(scores).softmax(-1).tolist()
         assert list(answer["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
-    monkeypatch.setattr(generate_answers, "TOKENS", 1)
+    monkeypatch.setattr(text_to_text_answers, "TOKENS", 1)
     for one, other in zip(found, ClozePredictor(loaded, question)(rows(*texts)), strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-6)
 

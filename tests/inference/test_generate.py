@@ -16,8 +16,8 @@ import canary
 import pretune as pt
 from conftest import RUSSIAN
 from pretune.families import FAMILIES
-from pretune.inference.generation import generate as module
-from pretune.inference.generation.generate import (
+from pretune.inference.generation import causal_generation as module
+from pretune.inference.generation.causal_generation import (
     DecodingSession,
     GenerationConfig,
     TextGenerator,

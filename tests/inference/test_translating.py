@@ -16,7 +16,7 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.inference.generation.generate import GenerationConfig
+from pretune.inference.generation.causal_generation import GenerationConfig
 from pretune.inference.generation.translate import Translator
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective

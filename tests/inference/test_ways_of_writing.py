@@ -11,7 +11,7 @@ import torch
 
 import pretune as pt
 from pretune.cli import main
-from pretune.inference.generation.generate import (
+from pretune.inference.generation.causal_generation import (
     DecodingSession,
     GenerationConfig,
     TextGenerator,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pretune.metrics import score
 from pretune.metrics.question_answering import answer_metrics, choose_threshold, exact_match_and_f1
 from pretune.objectives.tasks.answer import AnswerTask
-from pretune.text.examples.questions import AnswerSpan, Questions
+from pretune.text.examples.question_answering import AnswerSpan, Questions
 
 
 def questions(golds: list[list[str]]) -> Questions:

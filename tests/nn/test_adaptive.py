@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pretune.nn.adaptive_softmax import AdaptiveEmbeddings, AdaptiveHead
+from pretune.nn.embedding.adaptive_softmax import AdaptiveEmbeddings, AdaptiveHead
 from pretune.packed import pack
 
 VOCABULARY, WIDTH = 50, 16

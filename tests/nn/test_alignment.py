@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from pretune import PretuneError
-from pretune.nn.attention.packed_layout import cross_layout
+from pretune.nn.attention.query_key_layout import cross_layout
 from pretune.nn.attention.recurrent_attention import Compatibility, RecurrentAttention
 from pretune.nn.dropout import share_dropout_seed
 from pretune.packed import Packed, pack_lists

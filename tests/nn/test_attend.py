@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pretune.nn.attention.big_bird import block_sparse, random_numbers
-from pretune.nn.attention.functional import attend
-from pretune.nn.attention.packed_layout import AttentionLayout, TokenLayout, cross_layout, padded_groups, self_layout
 from pretune.nn.attention.patterns import (
     Pattern,
     block_pattern,
@@ -24,7 +22,9 @@ from pretune.nn.attention.patterns import (
     prefix,
     window,
 )
-from pretune.nn.attention.score_mods import T5RelativeBias
+from pretune.nn.attention.query_key_layout import AttentionLayout, TokenLayout, cross_layout, padded_groups, self_layout
+from pretune.nn.attention.relative_position_bias import T5RelativeBias
+from pretune.nn.attention.scaled_dot_product import attend
 from pretune.packed import Packed, pack
 
 WIDTH, HEADS = 8, 2
@@ -202,7 +202,7 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
     """Check the mask and score of the flex path with torch's uncompiled reference implementation."""
     from torch.nn.attention import flex_attention as library
 
-    from pretune.nn.attention import functional as module
+    from pretune.nn.attention import scaled_dot_product as module
 
     monkeypatch.setattr(module, "_compiled_flex", lambda: library.flex_attention)
     layout = self_layout(random_packed([40, 90, 7, 60]))

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from pretune.nn.attention.big_bird import block_sparse, random_numbers
-from pretune.nn.attention.functional import attend, attend_self
-from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.attention.patterns import (
     Pattern,
     causal,
@@ -23,7 +21,10 @@ from pretune.nn.attention.patterns import (
     prefix,
     window,
 )
-from pretune.nn.attention.score_mods import ScoreModBuilder, T5RelativeBias
+from pretune.nn.attention.query_key_layout import self_layout
+from pretune.nn.attention.relative_position_bias import T5RelativeBias
+from pretune.nn.attention.scaled_dot_product import attend, attend_self
+from pretune.nn.attention.score_mods import ScoreModBuilder
 from pretune.packed import Capacity, Packed, pack
 
 pytestmark = pytest.mark.gpu

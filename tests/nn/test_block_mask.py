@@ -11,8 +11,6 @@ from torch import Tensor
 
 from pretune.nn.attention.big_bird import block_sparse, random_numbers
 from pretune.nn.attention.flex_block_mask import BLOCK, block_mask, visible_blocks
-from pretune.nn.attention.functional import attend
-from pretune.nn.attention.packed_layout import AttentionLayout, cross_layout, self_layout
 from pretune.nn.attention.patterns import (
     Pattern,
     block_pattern,
@@ -27,6 +25,8 @@ from pretune.nn.attention.patterns import (
     prefix,
     window,
 )
+from pretune.nn.attention.query_key_layout import AttentionLayout, cross_layout, self_layout
+from pretune.nn.attention.scaled_dot_product import attend
 from pretune.packed import Packed, pack
 
 

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 import canary
 from pretune import PretuneError
-from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.nn.attention.functional import attend
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import CrossAttention, RelativeAttention
-from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.attention.patterns import Pattern, causal, prefix, window
-from pretune.nn.attention.score_mods import T5RelativeBias, TransformerXLScore
+from pretune.nn.attention.query_key_layout import self_layout
+from pretune.nn.attention.relative_position_bias import T5RelativeBias, TransformerXLScore
+from pretune.nn.attention.scaled_dot_product import attend
 from pretune.nn.blocks import PreNorm, TransformerLayer
 from pretune.nn.feed_forward import FeedForward
 from pretune.nn.linear import LayerNorm
@@ -83,7 +83,7 @@ def test_cached_attention_matches_attention_to_the_sequence(name: str, cuts: lis
     torch.testing.assert_close(joined(parts, cuts), attend(q, k, v, self_layout(packed), PATTERNS[name]))
 
 
-def relative(score: nn.Module) -> Encoder:
+def relative(score: nn.Module) -> TransformerStack:
     def layer() -> TransformerLayer:
         attention = RelativeAttention(canary.WIDTH, 2, score, pattern=causal)
         return TransformerLayer(
@@ -91,12 +91,12 @@ def relative(score: nn.Module) -> Encoder:
             feed_forward=PreNorm(FeedForward(canary.WIDTH, 64), LayerNorm(canary.WIDTH)),
         )
 
-    return Encoder(
+    return TransformerStack(
         canary.embeddings(positions=False), [layer() for _ in range(2)], vocabulary_head=canary.head, pooler=nn.Identity
     )
 
 
-def shared() -> Encoder:
+def shared() -> TransformerStack:
     stack = canary.encoder(pattern=causal)
     stack.layers = nn.ModuleList([stack.layers[0]] * 3)
     return stack

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from pretune import PretuneError
-from pretune.nn.character_cnn import CharacterEmbeddings, distinct_rows
+from pretune.nn.embedding.character_cnn import CharacterEmbeddings, distinct_rows
 from pretune.packed import pack_lists
 from pretune.text.tokenizers.character_ids import encode_characters
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from pretune import PretuneError
 from pretune.nn.attention.chunked import attend_chunks, split_into_chunks
-from pretune.nn.attention.functional import attend
 from pretune.nn.attention.lsh import LSHAttention, sort_by_bucket
 from pretune.nn.attention.multi_head import AttentionContext
-from pretune.nn.attention.packed_layout import cross_layout, self_layout
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.nn.attention.score_mods import T5RelativeBias
+from pretune.nn.attention.query_key_layout import cross_layout, self_layout
+from pretune.nn.attention.relative_position_bias import T5RelativeBias
+from pretune.nn.attention.scaled_dot_product import attend
 from pretune.nn.dropout import Noise, share_dropout_seed
 from pretune.packed import Capacity, Packed, pack
 

@@ -12,10 +12,10 @@ from pretune.nn.attention.disentangled import (
     SeparateProjections,
     SharedProjections,
 )
-from pretune.nn.attention.functional import attend
 from pretune.nn.attention.multi_head import AttentionContext
-from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.attention.patterns import full
+from pretune.nn.attention.query_key_layout import self_layout
+from pretune.nn.attention.scaled_dot_product import attend
 from pretune.nn.attention.score_mods import DisentangledScore
 from pretune.nn.convolution import Convolution
 from pretune.nn.initialization import initialize
@@ -49,7 +49,7 @@ def test_embeddings_of_absent_distances_do_not_matter() -> None:
 
 @pytest.mark.parametrize("buckets", [0, 8])
 def test_both_paths_agree(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pretune.nn.attention.functional._compiled_flex", lambda: flex_attention)
+    monkeypatch.setattr("pretune.nn.attention.scaled_dot_product._compiled_flex", lambda: flex_attention)
     torch.manual_seed(0)
     score, layout = DisentangledScore(12, buckets), self_layout(pack_lists([[1] * 20, [1] * 3, [1] * 9]))
     q, k, v = torch.randn(3, 32, 2, 8).unbind()

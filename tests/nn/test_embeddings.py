@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from pretune import PretuneError
-from pretune.nn.embeddings import ColumnEmbedding, Embeddings
+from pretune.nn.embedding.positional_encoding import LearnedPositions, SinusoidalPositions
+from pretune.nn.embedding.token_embedding import ColumnEmbedding, Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.output_heads import DenseTransform, TiedVocabularyHead
-from pretune.nn.positional_encoding import LearnedPositions, SinusoidalPositions
 from pretune.packed import Capacity, pack, pack_lists
 
 

@@ -14,10 +14,10 @@ from test_attend import WIDTH, qkv, random_packed
 from torch import Tensor
 
 from pretune import PretuneError
-from pretune.nn.attention.functional import attend
-from pretune.nn.attention.packed_layout import AttentionLayout, cross_layout, self_layout
 from pretune.nn.attention.patterns import Pattern, causal, full, window
 from pretune.nn.attention.performer import RandomFeatureAttention, orthogonal_features
+from pretune.nn.attention.query_key_layout import AttentionLayout, cross_layout, self_layout
+from pretune.nn.attention.scaled_dot_product import attend
 from pretune.packed import Capacity, pack
 
 lengths_strategy = st.lists(st.integers(1, 21), min_size=1, max_size=5)

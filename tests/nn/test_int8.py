@@ -14,7 +14,7 @@ from pretune import PretuneError
 from pretune.nn.linear import Linear
 from pretune.nn.quantized import int8
 from pretune.nn.quantized.int8 import LARGEST_7_BIT, Int8Linear, choose_engine, multiplies_exactly, pack_weight
-from pretune.runtime.tensor_encoding import quantize_rows
+from pretune.runtime.compressed_tensors import quantize_rows
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretune.nn.attention.multi_head import AttentionContext, SelfAttention
-from pretune.nn.attention.packed_layout import self_layout
+from pretune.nn.attention.query_key_layout import self_layout
 from pretune.nn.blocks import PostNorm
 from pretune.nn.dropout import dropout_mask
+from pretune.nn.embedding.positional_encoding import RotaryPositions
 from pretune.nn.feed_forward import FeedForward, GatedFeedForward
 from pretune.nn.linear import LayerNorm
-from pretune.nn.positional_encoding import RotaryPositions
 from pretune.packed import Packed, pack_lists
 
 pytestmark = pytest.mark.gpu

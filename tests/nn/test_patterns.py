@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.attention.patterns import (
     Pattern,
     alternating,
@@ -16,6 +15,7 @@ from pretune.nn.attention.patterns import (
     global_tokens,
     window,
 )
+from pretune.nn.attention.query_key_layout import self_layout
 from pretune.packed import pack_lists
 
 # (blocks, blocks) of two tokens: the blocks beside, and the first one looks at the last.

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from pretune.nn.attention.multi_head import AttentionContext, RelativeAttention
-from pretune.nn.attention.packed_layout import self_layout
-from pretune.nn.attention.score_mods import T5RelativeBias
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.attention.query_key_layout import self_layout
+from pretune.nn.attention.relative_position_bias import T5RelativeBias
+from pretune.nn.embedding.positional_encoding import LearnedPositions, SinusoidalPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.initialization import initialize, initialize_by_fan_in
 from pretune.nn.output_heads import FixedBias, Scale, TiedVocabularyHead, UntiedVocabularyHead
-from pretune.nn.positional_encoding import LearnedPositions, SinusoidalPositions
 from pretune.packed import pack_lists
 
 

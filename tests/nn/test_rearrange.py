@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.nn.attention.packed_layout import permute_rows
+from pretune.nn.attention.query_key_layout import permute_rows
 
 
 @given(st.permutations(range(7)))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pretune.families import FAMILIES
 from pretune.nn.attention.multi_head import AttentionContext
-from pretune.nn.attention.packed_layout import self_layout
+from pretune.nn.attention.query_key_layout import self_layout
 from pretune.nn.dropout import share_dropout_seed
 from pretune.nn.reversible import run_reversible
 from pretune.packed import Packed, pack_lists

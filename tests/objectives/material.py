@@ -16,17 +16,17 @@ from torch import nn
 import pretune as pt
 from conftest import KOREAN, RUSSIAN, english_documents
 from pretune.backbones.bidirectional import BidirectionalBackbone
-from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.multi_head import CrossAttention, SelfAttention
 from pretune.nn.attention.patterns import Pattern, causal, full
 from pretune.nn.blocks import PreNorm, TransformerLayer
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import SinusoidalPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.output_heads import TiedVocabularyHead
-from pretune.nn.positional_encoding import SinusoidalPositions
 from pretune.objectives import Data
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.documents import Document
@@ -94,10 +94,10 @@ def data(kind: Kind = "wordpiece", sentinels: int = 0, template: str = "bert") -
     return Data(made.tokenizer, TEMPLATES[template], store=made, documents=np.arange(made.documents), rows=rows())
 
 
-def stack(vocabulary: int, width: int = 32, layers: int = 2) -> Encoder:
+def stack(vocabulary: int, width: int = 32, layers: int = 2) -> TransformerStack:
     """A small pre-norm encoder."""
     torch.manual_seed(0)
-    made = Encoder(
+    made = TransformerStack(
         Embeddings(vocabulary, width, positions=SinusoidalPositions(width)),
         [_layer(width) for _ in range(layers)],
         norm=LayerNorm(width),
@@ -125,7 +125,7 @@ def two_ways(vocabulary: int, width: int = 32, layers: int = 2) -> Bidirectional
     torch.manual_seed(0)
     embed = Embeddings(vocabulary, width, positions=SinusoidalPositions(width))
     ahead, back = (
-        Encoder(
+        TransformerStack(
             embed,
             [_layer(width, causal) for _ in range(layers)],
             norm=LayerNorm(width),

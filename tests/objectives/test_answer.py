@@ -16,7 +16,7 @@ from pretune.objectives import Data
 from pretune.objectives.tasks.answer import AnswerTask, best_spans, passage_and_no_answer_positions, segment_logsumexp
 from pretune.packed import pack_lists
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.examples.questions import AnswerSpan, Questions
+from pretune.text.examples.question_answering import AnswerSpan, Questions
 from pretune.text.packing.sequences import Arrangement, Packing, collate
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind

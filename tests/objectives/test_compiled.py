@@ -14,11 +14,11 @@ from material import dialogues, two_ways
 from pretune.models.model import Network
 from pretune.nn.attention import multi_head
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.distillation.distill_hidden import DistillHidden, parse_matches
-from pretune.objectives.distillation.distill_tokens import DistillTokens
+from pretune.objectives.distillation.distill_hidden_states import DistillHidden, parse_matches
+from pretune.objectives.distillation.distill_token_logits import DistillTokens
 from pretune.objectives.distillation.teachers import frozen_copy
 from pretune.text.examples.labeled import LabeledRows
-from pretune.text.examples.questions import AnswerSpan, Questions
+from pretune.text.examples.question_answering import AnswerSpan, Questions
 from pretune.text.examples.tagged import TaggedSentences
 from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import DataStream

@@ -29,7 +29,7 @@ from pretune.text.store.store import Store
 from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
-from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 SENTENCES, WORDS = 4, 6
 

@@ -12,7 +12,7 @@ from material import KINDS, TEMPLATES, data, store
 from pretune import PretuneError
 from pretune.objectives import parse_objective
 from pretune.objectives.seq2seq.denoise import Denoise
-from pretune.objectives.seq2seq.noise import infill
+from pretune.objectives.seq2seq.noise_functions import infill
 from pretune.objectives.seq2seq.source_target import FlatTexts, strip_template
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences

@@ -10,7 +10,7 @@ import pytest
 
 from material import data, dialogues, parallel
 from pretune.objectives import parse_objective
-from pretune.text.examples.questions import AnswerSpan, Questions
+from pretune.text.examples.question_answering import AnswerSpan, Questions
 from pretune.text.examples.tagged import TaggedSentences
 from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import DataStream

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from material import TEMPLATES, store
-from pretune.inference.generation.generate import DecodingSession
-from pretune.inference.generation.generate_answers import generate_answers
+from pretune.inference.generation.causal_generation import DecodingSession
 from pretune.inference.generation.sampling import mask_disallowed
+from pretune.inference.generation.text_to_text_answers import generate_answers
 from pretune.inference.predict import Predictor, load_task_model
 from pretune.models.loading import load_model
 from pretune.objectives import Data, parse_objective, single_objective
@@ -75,11 +75,11 @@ def test_closed_answers_are_those_that_are_known(learned: pt.Run) -> None:
 
 
 def test_answers_do_not_depend_on_their_batch(learned: pt.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pretune.inference.generation import generate_answers
+    from pretune.inference.generation import text_to_text_answers
 
     texts = [f"french: {' '.join(list(WORDS)[: 1 + i % 4])}" for i in range(9)]
     together = learned.predict(texts)
-    monkeypatch.setattr(generate_answers, "TOKENS", 1)
+    monkeypatch.setattr(text_to_text_answers, "TOKENS", 1)
     assert learned.predict(texts) == together
 
 

@@ -10,10 +10,10 @@ import torch
 
 from pretune import PretuneError
 from pretune.nn.attention.attention_weights import attention_weights
-from pretune.nn.attention.packed_layout import self_layout
+from pretune.nn.attention.query_key_layout import self_layout
 from pretune.objectives import JointObjective, parse_objective
-from pretune.objectives.distillation.distill_hidden import DistillHidden, map_layers, parse_matches
-from pretune.objectives.distillation.distill_logits import DistillLogits, TeacherTargets
+from pretune.objectives.distillation.distill_hidden_states import DistillHidden, map_layers, parse_matches
+from pretune.objectives.distillation.distill_task_logits import DistillLogits, TeacherTargets
 from pretune.packed import Batch, pack_lists, pack_targets
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences, collate

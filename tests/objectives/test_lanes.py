@@ -12,7 +12,7 @@ import torch
 from material import data
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.initialization import initialize
 from pretune.nn.output_heads import TiedVocabularyHead
 from pretune.nn.recurrent import RecurrentCells, RecurrentLayer

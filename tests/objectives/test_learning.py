@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from material import TEMPLATES, encoder_decoder, stack, two_ways
-from pretune.backbones.encoder import Encoder
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.encoders.xlm import XlmConfig, build
 from pretune.models.model import Network
 from pretune.objectives import Data, parse_objective
@@ -24,7 +24,7 @@ from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, evaluate_loss, train
-from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 NAMES = ["ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal"]
 VERBS = ["sees", "hears", "feeds", "finds", "likes", "paints"]
@@ -55,7 +55,7 @@ def little_world() -> Data:
     return Data(tokenizer, TEMPLATES["t5"], store=store, documents=documents, rows=rows, languages=languages)
 
 
-def xlm(vocabulary: int, width: int) -> Encoder:
+def xlm(vocabulary: int, width: int) -> TransformerStack:
     """Without vectors of languages nothing would tell which side a hidden word is on: both have the same words."""
     torch.manual_seed(0)
     return build(

@@ -22,7 +22,7 @@ from pretune.text.tokenizers.training import Kind
 from pretune.training.data_streams import DataStream
 from pretune.training.jobs.pretraining_data import held_out_batches
 from pretune.training.loop import evaluate_loss
-from pretune.training.settings import Monitoring
+from pretune.training.recipe_sections import Monitoring
 
 
 def corrupted(kind: Kind, objective: PLM, seed: int, epoch: int, template: str) -> tuple[Sequences, Sequences]:

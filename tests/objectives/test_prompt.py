@@ -18,7 +18,7 @@ from pretune.models.loading import load_model
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.tasks.prompt import Prompt
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.examples.clozes import Cloze, single_token, verbalizer_words
+from pretune.text.examples.cloze_templates import Cloze, single_token, verbalizer_words
 from pretune.text.examples.few_shot import sample_per_class
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, collate

@@ -16,7 +16,7 @@ from pretune.objectives.segment_ops import (
     segment_starts,
     segment_sum,
 )
-from pretune.objectives.seq2seq.noise import poisson, span_lengths
+from pretune.objectives.seq2seq.noise_functions import poisson, span_lengths
 from pretune.runtime.randomness import EpochRandom
 
 lengths_strategy = st.lists(st.integers(0, 30), min_size=1, max_size=12).map(np.array)

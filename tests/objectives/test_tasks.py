@@ -23,7 +23,7 @@ from torch._dynamo.testing import CompileCounter
 from material import BEASTS, COLORS, TEMPLATE, few_words, stack, write
 from pretune.inference.predict import Predictor
 from pretune.metrics import score
-from pretune.models import batching
+from pretune.models import length_bucketing
 from pretune.models.create_model import make_model
 from pretune.models.model import Network
 from pretune.nn.attention import multi_head
@@ -135,7 +135,7 @@ def test_answers_do_not_depend_on_the_batches_and_have_scores(
     answer = Predictor(model, task, examples, 40)
     together = answer(torch.device("cpu"))
     assert len(together) == len(examples)
-    monkeypatch.setattr(batching, "TOKENS", 64)
+    monkeypatch.setattr(length_bucketing, "TOKENS", 64)
     for one, other in zip(together, answer(torch.device("cpu")), strict=True):
         assert one.keys() == other.keys()
         for key in ("value", "score", "similarity", "probability"):

@@ -15,7 +15,7 @@ from pretune.text.store import phrase_mining
 from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.phrase_mining import NgramCounts, find_collocations
 from pretune.text.store.store import Store
-from pretune.text.tokenizers.phrases import PhraseMatcher, load_phrases
+from pretune.text.tokenizers.phrase_matching import PhraseMatcher, load_phrases
 from pretune.text.tokenizers.training import Kind, train_on_documents
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pretune import PretuneError
 from pretune.runtime.randomness import EpochRandom, integers, permutation, random_bits, uniform
-from pretune.text.packing.plan import build_streams, plan_packs
+from pretune.text.packing.batch_planning import build_streams, plan_packs
 from pretune.text.spans import span_indices
 
 lengths_strategy = st.lists(st.integers(0, 20), max_size=200).map(lambda x: np.array(x, dtype=np.int64))

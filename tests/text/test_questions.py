@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from material import KINDS, store
 from pretune import PretuneError
-from pretune.text.examples.questions import AnswerSpan, Questions, TokenPassages, read_questions
+from pretune.text.examples.question_answering import AnswerSpan, Questions, TokenPassages, read_questions
 from pretune.text.tokenizers.training import Kind
 
 PASSAGE = "Paris is the capital of France. Paris is old."

@@ -23,13 +23,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from pretune.backbones.bidirectional import BidirectionalBackbone
-from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.recurrent_state import RecurrentState
 from pretune.backbones.reversible import ReversibleBackbone
 from pretune.backbones.segment_memory import SegmentMemory
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.decoders.reformer import ReformerConfig
 from pretune.families.decoders.reformer import build as build_reformer
 from pretune.families.decoders.transfo_xl import TransfoXLConfig
@@ -51,12 +51,12 @@ from pretune.models.model import Network
 from pretune.nn.attention.multi_head import CrossAttention, SelfAttention
 from pretune.nn.attention.patterns import Pattern, causal, full
 from pretune.nn.blocks import PostNorm, PreNorm, TransformerLayer
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import RotaryPositions, SinusoidalPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import FeedForward, relu_squared
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, RMSNorm
 from pretune.nn.output_heads import TiedVocabularyHead
-from pretune.nn.positional_encoding import RotaryPositions, SinusoidalPositions
 from pretune.nn.recurrent import RecurrentCells, RecurrentLayer
 from pretune.objectives import Data, Mixture, parse_objective, single_objective
 from pretune.objectives.objective import Loss, Objective, classification_loss
@@ -75,7 +75,7 @@ from pretune.text.tokenizers.training import train_on_documents as train_tokeniz
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
 from pretune.training.parallel.distributed import World
-from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 WIDTH, VOCABULARY, LENGTH = 32, 300, 32
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
@@ -107,8 +107,8 @@ def embeddings(positions: bool = True) -> Embeddings:
     return Embeddings(VOCABULARY, WIDTH, positions=SinusoidalPositions(WIDTH) if positions else None)
 
 
-def encoder(layers: int = 2, pattern: Pattern = full) -> Encoder:
-    made = Encoder(
+def encoder(layers: int = 2, pattern: Pattern = full) -> TransformerStack:
+    made = TransformerStack(
         embeddings(),
         [layer(pattern) for _ in range(layers)],
         vocabulary_head=head,
@@ -117,7 +117,7 @@ def encoder(layers: int = 2, pattern: Pattern = full) -> Encoder:
     return initialize(made, 0.05)
 
 
-def bert() -> Encoder:
+def bert() -> TransformerStack:
     return build(
         BertConfig(
             vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
@@ -126,7 +126,7 @@ def bert() -> Encoder:
     )  # fmt: skip
 
 
-def shared() -> Encoder:
+def shared() -> TransformerStack:
     """One layer that runs at three depths, narrow token vectors."""
     return build_albert(
         AlbertConfig(
@@ -136,7 +136,7 @@ def shared() -> Encoder:
     )  # fmt: skip
 
 
-def disentangled() -> Encoder:
+def disentangled() -> TransformerStack:
     """Vectors of distances that all layers read, and a convolution."""
     return build_deberta(
         DebertaV2Config(
@@ -148,7 +148,7 @@ def disentangled() -> Encoder:
     )  # fmt: skip
 
 
-def modern() -> Encoder:
+def modern() -> TransformerStack:
     """Pre-norm, rotary positions, QK-norm, ReLU², outputs that start at zero."""
 
     def made() -> TransformerLayer:
@@ -158,7 +158,7 @@ def modern() -> Encoder:
             feed_forward=PreNorm(FeedForward(WIDTH, 64, relu_squared, bias=False), RMSNorm(WIDTH)),
         )
 
-    stack = Encoder(
+    stack = TransformerStack(
         embeddings(positions=False), [made() for _ in range(2)], norm=RMSNorm(WIDTH), vocabulary_head=head,
         pooler=partial(Linear, WIDTH, WIDTH),
     )  # fmt: skip
@@ -178,7 +178,7 @@ class Plain(Objective):
 # -- plm: permutations, two streams in one packed sequence, relative positions, memory ------------------------------
 
 
-def xl(memory: int) -> Encoder:
+def xl(memory: int) -> TransformerStack:
     """XLNet. Lanes have no segments, so that its parameters for them are idle."""
     config = XLNetConfig(
         vocab_size=VOCABULARY, d_model=WIDTH, n_layer=2, n_head=2, d_inner=64, mem_len=memory, dropout=0.0,
@@ -187,7 +187,7 @@ def xl(memory: int) -> Encoder:
     return build_xlnet(config)
 
 
-def transformer_xl() -> Encoder:
+def transformer_xl() -> TransformerStack:
     """Memory, and a vocabulary in clusters, whose vectors the embedding and the softmax share."""
     config = TransfoXLConfig(
         vocab_size=VOCABULARY, cutoffs=(100, 200), d_model=WIDTH, d_embed=WIDTH, n_head=2, d_head=16, d_inner=64,
@@ -210,7 +210,7 @@ def reformer() -> ReversibleBackbone:
     return build_reformer(config)
 
 
-def performer() -> Encoder:
+def performer() -> TransformerStack:
     """Random features, which are no parameters but belong to the model."""
     config = PerformerConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,

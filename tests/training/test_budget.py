@@ -14,7 +14,7 @@ from pretune.training.loop import Training, train
 from pretune.training.metrics_log import METRICS, MetricsLog
 from pretune.training.optim.schedules import lr_factor
 from pretune.training.parallel.distributed import World
-from pretune.training.settings import Budget, Monitoring, Schedule, resolve_section
+from pretune.training.recipe_sections import Budget, Monitoring, Schedule, resolve_section
 
 
 class FakeTime:

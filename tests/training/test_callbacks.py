@@ -12,7 +12,7 @@ import torch
 from canary import make
 from pretune.training import loop
 from pretune.training.callbacks import Callback, Step
-from pretune.training.settings import Monitoring, resolve_section
+from pretune.training.recipe_sections import Monitoring, resolve_section
 
 
 class Recorder(Callback):

@@ -18,7 +18,7 @@ from pretune.training.budget import Clock
 from pretune.training.callbacks import Step
 from pretune.training.early_stopping import EarlyStopping
 from pretune.training.loop import Training, train
-from pretune.training.settings import Budget, Monitoring, Optimizer, resolve_section
+from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, resolve_section
 from small_task import start, tune
 
 

@@ -22,7 +22,7 @@ from pretune.training.data_streams import DataStreams, make_streams
 from pretune.training.jobs.pretraining_model import check_stages
 from pretune.training.loop import Training, train
 from pretune.training.optim.weight_averaging import WeightAverage
-from pretune.training.settings import Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import Monitoring, Optimizer, Schedule, resolve_section
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
@@ -218,10 +218,10 @@ def test_a_spike_stops_training_or_is_skipped(value: float, capsys: Any, monkeyp
 
 def test_bench_device_measures_and_training_shows_its_share(tmp_path: Path, monkeypatch: Any) -> None:
     from pretune.runtime.devices import choose_device, peak_flops
-    from pretune.verbs import bench
+    from pretune.verbs.evaluation import bench_device
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(bench, "SECONDS", 0.02)
+    monkeypatch.setattr(bench_device, "SECONDS", 0.02)
     assert peak_flops(choose_device("cpu")) is None
     result = pt.bench_device("cpu")
     assert peak_flops(choose_device("cpu")) == pytest.approx(result.peak)

@@ -20,7 +20,7 @@ from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import DataStream, DataStreams, make_streams
 from pretune.training.interrupts import Stopped
 from pretune.training.loop import Training, train
-from pretune.training.settings import Budget
+from pretune.training.recipe_sections import Budget
 
 STEPS = 8
 

@@ -13,7 +13,7 @@ from canary import bert, encoder_decoder, modern, transformer_xl, xl
 from pretune.families import FAMILIES
 from pretune.models.model import Network
 from pretune.nn.attention.patterns import window
-from pretune.nn.operations import attention_pairs
+from pretune.nn.operation_counts import attention_pairs
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, pack, pack_targets
 from pretune.text.packing.sequences import Packing

@@ -30,7 +30,7 @@ from pretune.training.loop import train
 from pretune.training.optim.schedules import lr_factor
 from pretune.training.parallel.distributed import World
 from pretune.training.prefetch import deal
-from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 
 def weights(training: Any) -> dict[str, torch.Tensor]:

@@ -23,7 +23,7 @@ from pretune.training.optim.optimizers import (
     orthogonalize,
     scale_lr_to_batch,
 )
-from pretune.training.settings import Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import Monitoring, Optimizer, Schedule, resolve_section
 
 
 def test_norms_and_biases_are_not_decayed() -> None:

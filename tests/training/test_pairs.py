@@ -11,14 +11,14 @@ import pytest
 from material import TEMPLATES, encoder_decoder
 from pretune import PretuneError, pretrain
 from pretune.families import FAMILIES
-from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
+from pretune.families.parameter_names import NameTable
 from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.training.held_out import split_rows
 from pretune.training.jobs import pretraining, pretraining_data, pretraining_model, pretraining_settings
-from pretune.training.settings import Batching, Budget, Monitoring
+from pretune.training.recipe_sections import Batching, Budget, Monitoring
 
 WORDS = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]
 

@@ -15,7 +15,7 @@ from pretune.models.presets import preset_names
 from pretune.runtime.errors import PretuneError
 from pretune.training.jobs.pretraining_settings import resolve_pretraining
 from pretune.training.jobs.recipe_scaling import LEAST_SEQUENCES, LEAST_STEPS, ScalableRecipe, parse_budget, scale_to
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule
+from pretune.training.recipe_sections import Batching, Budget, Optimizer, Schedule
 
 BERT = ScalableRecipe(
     Budget(steps=1_000_000),

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pretune as pt
-from pretune.objectives.distillation.distill_logits import DistillLogits, TeacherTargets
+from pretune.objectives.distillation.distill_task_logits import DistillLogits, TeacherTargets
 from pretune.objectives.objective import classification_loss
 from pretune.packed import Targets
 from small_task import share_here

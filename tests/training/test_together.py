@@ -20,7 +20,7 @@ from canary import make
 from pretune.training import checkpoints
 from pretune.training.checkpoints import list_checkpoints
 from pretune.training.loop import train
-from pretune.training.settings import Batching, Budget, Monitoring
+from pretune.training.recipe_sections import Batching, Budget, Monitoring
 
 SCRIPT = Path(__file__).with_name("together.py")
 

@@ -22,7 +22,7 @@ from canary import make
 from pretune.training.checkpoints import list_checkpoints
 from pretune.training.loop import train
 from pretune.training.parallel.distributed import World
-from pretune.training.settings import Optimizer, resolve_section
+from pretune.training.recipe_sections import Optimizer, resolve_section
 
 STEPS = 6
 WAYS = [

@@ -33,7 +33,7 @@ from pretune.training import loop
 from pretune.training.loop import train
 from pretune.training.parallel import rank_consistency
 from pretune.training.parallel.distributed import parallelize
-from pretune.training.settings import Budget, Optimizer, resolve_section
+from pretune.training.recipe_sections import Budget, Optimizer, resolve_section
 
 STEPS = 3
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.linear import OutputLinear
 from pretune.packed import Packed
 

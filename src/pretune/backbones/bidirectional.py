@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import Backbone, BackboneOutput, LayerSelection, TaskHeadParts
-from pretune.nn.attention.packed_layout import permute_rows, reverse_index
+from pretune.nn.attention.query_key_layout import permute_rows, reverse_index
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
-from pretune.backbones.encoder import Encoder
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
-from pretune.nn.attention.packed_layout import cross_layout, self_layout
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.attention.query_key_layout import cross_layout, self_layout
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.packed import Packed
 
 
@@ -21,7 +21,7 @@ class EncoderDecoder(TaskHeadParts, nn.Module):
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: TransformerStack,
         embed: Embeddings,
         layers: Iterable[nn.Module],
         *,

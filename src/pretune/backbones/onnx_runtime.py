@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts
-from pretune.nn.attention.packed_layout import length_groups
+from pretune.nn.attention.query_key_layout import length_groups
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from pretune.backbones.encoder import Encoder
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.quantized.int8 import replace_linears
 from pretune.nn.structured_pruning import Prunable, PrunableHeads, PrunableUnits
 from pretune.runtime.errors import PretuneError, quote
@@ -92,7 +92,7 @@ class PrunedShape:
 
 def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
     """Remove all layers of a stack but those at the depths `kept`; shared layers only run at fewer depths."""
-    if not isinstance(backbone, Encoder):
+    if not isinstance(backbone, TransformerStack):
         raise PretuneError(
             "Layers can be removed only from a single Transformer stack (an encoder or a decoder), and this model is "
             "something else; choose another model."
@@ -106,14 +106,14 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
     backbone.order = range(len(kept))
 
 
-def shares_layers(backbone: Encoder) -> bool:
+def shares_layers(backbone: TransformerStack) -> bool:
     """Return whether one layer runs at several depths."""
     return len(set(backbone.order)) < len(backbone.order)
 
 
 def prune_layers(backbone: Any, shape: PrunedShape, kept: Sequence[int]) -> PrunedShape:
     """Remove all layers of a stack but those at the depths `kept`, and return its new shape."""
-    depth, shared = backbone.depth, isinstance(backbone, Encoder) and shares_layers(backbone)
+    depth, shared = backbone.depth, isinstance(backbone, TransformerStack) and shares_layers(backbone)
     keep_layers(backbone, kept)
     return shape.without_layers(kept, depth, shared)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
 from pretune.backbones.bidirectional import reversed_packed
 from pretune.backbones.recurrent_state import RecurrentCache, RecurrentState
-from pretune.nn.attention.packed_layout import permute_rows, reverse_index
+from pretune.nn.attention.query_key_layout import permute_rows, reverse_index
 from pretune.nn.compiler_exclusions import exclude_from_compile
 from pretune.nn.recurrent import CellState, RecurrentLayer, TimeMajorRows, VariationalDropout
 from pretune.packed import Packed

@@ -14,7 +14,7 @@ from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadP
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_state import RecurrentCache, RecurrentState
-from pretune.nn.attention.packed_layout import cross_layout, token_layout
+from pretune.nn.attention.query_key_layout import cross_layout, token_layout
 from pretune.nn.attention.recurrent_attention import RecurrentAttention
 from pretune.nn.compiler_exclusions import exclude_from_compile
 from pretune.nn.linear import Linear

@@ -13,8 +13,8 @@ from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadP
 from pretune.backbones.segment_memory import within_documents
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
-from pretune.nn.attention.packed_layout import self_layout, token_layout
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.attention.query_key_layout import self_layout, token_layout
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.reversible import ReversibleLayer, run_reversible
 from pretune.packed import Packed, pack
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pretune.nn.attention.multi_head import AttentionContext
-from pretune.nn.attention.packed_layout import AttentionLayout, TokenLayout, with_memory
 from pretune.nn.attention.patterns import Pattern, document, effective_pattern
+from pretune.nn.attention.query_key_layout import AttentionLayout, TokenLayout, with_memory
 from pretune.packed import Packed
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
 

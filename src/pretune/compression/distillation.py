@@ -9,20 +9,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pretune.compression.job import SECTIONS, CompressionJob
+from pretune.compression.compression_job import SECTIONS, CompressionJob
 from pretune.compression.student_initialization import InitialStudent, initialize_student, parse_student, student_depth
 from pretune.compression.task_model import TrainedModel, compare_models
-from pretune.inference.generation.generate import GenerationConfig, TextGenerator
+from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
 from pretune.inference.teacher_labels import label_with_teachers, teacher_task
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load
 from pretune.models.model import Model
+from pretune.models.name_resolution import family_of, find_folder
 from pretune.models.presets import is_preset
-from pretune.models.references import family_of, find_folder
 from pretune.objectives import Mixture, Task, parse_objective
-from pretune.objectives.distillation.distill_hidden import DistillHidden, LayerMatch, parse_matches
-from pretune.objectives.distillation.distill_logits import TeacherTargets
-from pretune.objectives.distillation.distill_tokens import DistillTokens
+from pretune.objectives.distillation.distill_hidden_states import DistillHidden, LayerMatch, parse_matches
+from pretune.objectives.distillation.distill_task_logits import TeacherTargets
+from pretune.objectives.distillation.distill_token_logits import DistillTokens
 from pretune.objectives.distillation.teachers import frozen_copy
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes

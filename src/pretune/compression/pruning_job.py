@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pretune.compression.job import CompressionJob
+from pretune.compression.compression_job import CompressionJob
 from pretune.compression.pruning import PruningSpec, prune_model
 from pretune.compression.task_model import TrainedModel, compare_models
-from pretune.models.weights import stored_dtype
+from pretune.models.weight_files import stored_dtype
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import intermediate_folder

@@ -12,12 +12,12 @@ import torch
 from annotated_types import Ge, Le
 
 from pretune.backbones.onnx_runtime import GRAPH
-from pretune.compression.job import CompressionJob
-from pretune.compression.measurement import synthetic_texts
+from pretune.compression.benchmark import synthetic_texts
+from pretune.compression.compression_job import CompressionJob
 from pretune.compression.onnx_int8 import quantize_graph_dynamic, quantize_graph_learned, quantize_graph_static
 from pretune.compression.pruning import editable_copy
 from pretune.compression.task_model import TrainedModel, compare_models
-from pretune.models.batching import text_batches
+from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model
 from pretune.models.onnx_export import (
     GraphScorer,

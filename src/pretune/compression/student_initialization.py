@@ -18,8 +18,8 @@ from pretune.compression.pruning import editable_copy, update_config
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import find_folder
 from pretune.models.presets import is_preset
-from pretune.models.references import find_folder
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import intermediate_folder
 from pretune.training.run_folder import finish_run, start_run

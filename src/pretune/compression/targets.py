@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pretune.models.weights import parse_size
+from pretune.models.weight_files import parse_size
 from pretune.runtime.errors import PretuneError
 
 _FORM = re.compile(r"\s*(latency|size|quality)\s*(<=|>=|=)\s*(.+?)\s*")

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from pretune.compression.measurement import evaluate_quality, measure_costs, summarize_gains
+from pretune.compression.benchmark import evaluate_quality, measure_costs, summarize_gains
 from pretune.compression.pruning import ImportanceData
-from pretune.models.batching import batches_by_length
 from pretune.models.checkpoint_heads import stored_objectives
+from pretune.models.length_bucketing import batches_by_length
 from pretune.models.loading import load
 from pretune.models.model import Model
-from pretune.models.references import find_folder
+from pretune.models.name_resolution import find_folder
 from pretune.objectives import Data, Task
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError

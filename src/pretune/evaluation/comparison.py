@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pretune.evaluation.paired_bootstrap import compare, compare_additive
-from pretune.evaluation.suite import SuiteTask, find_suite
-from pretune.evaluation.suite_metrics import METRICS, PARTS
-from pretune.evaluation.suite_runner import ASKED, RESULT, read_answers, read_lines, rows_path
+from pretune.evaluation.suites.declaration import SuiteTask, find_suite
+from pretune.evaluation.suites.official_metrics import METRICS, PARTS
+from pretune.evaluation.suites.suite_runner import ASKED, RESULT, read_answers, read_lines, rows_path
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import read_checksummed_json
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.evaluation.suite import SuiteRows
+from pretune.evaluation.suites.declaration import SuiteRows
 from pretune.runtime.progress import progress
 from pretune.text.store.store import Store
 

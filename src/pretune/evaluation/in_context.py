@@ -15,17 +15,16 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from pretune.evaluation.suite import ANSWERS, EXTRA, Row, SuiteRows, SuiteTask
-from pretune.evaluation.suite_metrics import choice_number
+from pretune.evaluation.suites.declaration import ANSWERS, EXTRA, Row, SuiteRows, SuiteTask
+from pretune.evaluation.suites.official_metrics import choice_number
 from pretune.inference.ask import (
     ClozePredictor,
     ClozeQuestion,
     is_masked_language_model,
-    label_answer,
     load_text_generator,
-    to_probabilities,
 )
-from pretune.inference.generation.generate import TextGenerator
+from pretune.inference.contextual_calibration import label_answer, to_probabilities
+from pretune.inference.generation.causal_generation import TextGenerator
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.metrics.question_answering import normalize
 from pretune.objectives import parse_objective

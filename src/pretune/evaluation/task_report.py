@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pretune.evaluation.baselines import trivial_baselines
-from pretune.evaluation.bootstrap import COVERAGE, bootstrap_intervals
-from pretune.evaluation.calibration import calibration
+from pretune.evaluation.calibration_error import calibration
+from pretune.evaluation.confidence_intervals import COVERAGE, bootstrap_intervals
 from pretune.evaluation.learning_curve import FILE as CURVE
 from pretune.metrics import positive_class, score
 from pretune.metrics.per_example import JudgedAnswer

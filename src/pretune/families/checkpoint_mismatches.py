@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
+from pretune.families.parameter_names import NameTable
 
 CONFIG = "config.json"
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_origin, get_type_hints
 
 from pretune.backbones.backbone import Backbone
-from pretune.families.checkpoint_names import NameTable
 from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import DESCRIPTIVE_KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS
+from pretune.families.parameter_names import NameTable
 from pretune.runtime.errors import LONGEST_QUOTE, PretuneError, shorten
 from pretune.runtime.parsing import as_tuples, validate_schema
 from pretune.text.tokenizers.template import Template

@@ -16,21 +16,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.inference.generation.generate import DecodingSession, GenerationConfig, TextGenerator
-from pretune.inference.generation.generate_answers import (
+from pretune.inference.contextual_calibration import (
+    calibrate_answers,
+    content_free_rows,
+    label_answer,
+    to_probabilities,
+)
+from pretune.inference.generation.causal_generation import DecodingSession, GenerationConfig, TextGenerator
+from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
+from pretune.inference.generation.stop_strings import stop_condition
+from pretune.inference.generation.text_to_text_answers import (
     generate_for_sequences,
     generation_batches,
     sequence_ids,
     target_frame,
 )
-from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
-from pretune.inference.generation.stop_strings import stop_condition
 from pretune.inference.predict import Predictor
 from pretune.metrics.classification import classification_metrics
 from pretune.metrics.generated_text import exact_match
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
-from pretune.models.references import find_folder
+from pretune.models.name_resolution import find_folder
 from pretune.objectives import parse_objective, single_objective
 from pretune.objectives.task import Answer
 from pretune.objectives.tasks.prompt import Prompt
@@ -39,12 +45,11 @@ from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import permutation
-from pretune.text.examples.clozes import Cloze, verbalizer_words
+from pretune.text.examples.cloze_templates import Cloze, verbalizer_words
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequence_parts import Part, compose_sequences
 from pretune.text.packing.sequences import Arrangement, Sequences, collate
 
-CONTENT_FREE_TEXTS = ("N/A", "[MASK]", "")  # texts without content, as in the paper
 LENGTH = 1024  # tokens of input, for models without a maximal length
 EXAMPLE_SEPARATOR = "\n\n"  # between examples
 
@@ -118,36 +123,6 @@ def is_masked_language_model(reference: str | Path) -> bool:
     if trained & {"lm", "generate"}:
         return False
     return bool(trained & {"mlm", "prompt"}) or frozenset({"mlm"}) in family.classes
-
-
-def content_free_rows(rows: LabeledRows) -> LabeledRows:
-    """Return rows of texts without content, with the columns of the given rows."""
-    texts = list(CONTENT_FREE_TEXTS)
-    more = dict.fromkeys(rows.more, texts)
-    return LabeledRows(Path("nothing"), {}, texts, None if rows.pairs is None else texts, more=more)
-
-
-def calibrate_answers(answers: Sequence[Answer], empty: Sequence[Answer]) -> list[Answer]:
-    """Divide the probabilities of answers by the mean ones for texts without content, and normalize.
-
-    >>> half = {"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}
-    >>> calibrate_answers([half], [half])[0]["probabilities"]
-    {'a': 0.5, 'b': 0.5}
-    """
-    labels = list(empty[0]["probabilities"])
-    shares = np.array([[answer["probabilities"][label] for label in labels] for answer in answers])
-    usual = np.array([[answer["probabilities"][label] for label in labels] for answer in empty])
-    shares = shares / (usual / usual.sum(-1, keepdims=True)).mean(0)
-    return [label_answer(labels, row) for row in shares / shares.sum(-1, keepdims=True)]
-
-
-def label_answer(labels: Sequence[str], shares: Array) -> Answer:
-    """Return the most likely label with its probability, and the probabilities of all labels."""
-    return {
-        "label": labels[int(shares.argmax())],
-        "probability": float(shares.max()),
-        "probabilities": dict(zip(labels, shares.tolist(), strict=True)),
-    }
 
 
 class ClozePredictor:
@@ -304,16 +279,6 @@ class ClozePredictor:
                 self.model, self.task, laid, decoding, ended=stop_condition(["\n"], tokenizer)
             )
         return [tokenizer.decode(text.ids).strip().partition("\n")[0].strip() for text in texts]
-
-
-def to_probabilities(scores: Array) -> Array:
-    """Return the probabilities (answers,) for log-likelihoods: their softmax.
-
-    >>> to_probabilities(np.log([0.1, 0.3])).round(3).tolist()
-    [0.25, 0.75]
-    """
-    shares = np.exp(scores - scores.max())
-    return np.asarray(shares / shares.sum())
 
 
 def shuffle_examples(shown: LabeledRows, seed: int) -> LabeledRows:

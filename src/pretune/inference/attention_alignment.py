@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretune.nn.attention.multi_head import CrossAttention
-from pretune.nn.attention.packed_layout import AttentionLayout, padded_groups
+from pretune.nn.attention.query_key_layout import AttentionLayout, padded_groups
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes

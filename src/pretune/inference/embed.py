@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.inference.finite_check import check_not_nan
-from pretune.models.batching import text_batches
+from pretune.inference.nan_check import check_not_nan
 from pretune.models.checkpoint_heads import stored_objectives, text_embedding_of
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
+from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
-from pretune.nn.text_embedding import TextEmbedding
+from pretune.nn.sentence_embedding import TextEmbedding
 from pretune.objectives import RenamedTask, single_objective
 from pretune.objectives.tasks.contrast import Contrast, mark_prompts, prompt_tokens
 from pretune.objectives.tasks.layer_features import OnLayerFeatures

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.inference.finite_check import check_not_nan
+from pretune.inference.nan_check import check_not_nan
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.objectives import parse_objective

@@ -23,10 +23,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.inference.finite_check import check_not_nan
-from pretune.models.batching import TOKENS
+from pretune.inference.nan_check import check_not_nan
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
+from pretune.models.length_bucketing import TOKENS
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.nn.attention.patterns import Pattern, causal, permutation

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.models.batching import text_batches
+from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.packed import Packed

@@ -9,11 +9,11 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from pretune.inference.finite_check import check_not_nan
-from pretune.inference.generation.generate_answers import generate_answers
-from pretune.models.batching import batches_by_length
+from pretune.inference.generation.text_to_text_answers import generate_answers
+from pretune.inference.nan_check import check_not_nan
 from pretune.models.checkpoint_heads import stored_objectives, unsupported_head
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
+from pretune.models.length_bucketing import batches_by_length
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.objectives import Data, Mixture, Task

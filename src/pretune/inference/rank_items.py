@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pretune.inference.finite_check import check_not_nan
+from pretune.inference.nan_check import check_not_nan
 from pretune.models.model import Model
 from pretune.objectives.pretraining.masked_items import MaskedItem, history_bounds
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.packing.plan import plan_packs
+from pretune.text.packing.batch_planning import plan_packs
 from pretune.text.packing.sequences import Arrangement, collate
 from pretune.text.store.store import Store
 

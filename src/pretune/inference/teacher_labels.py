@@ -13,7 +13,7 @@ import numpy as np
 
 from pretune.inference.ensemble import predict_excerpts, shared_task
 from pretune.inference.predict import texts_as_excerpt
-from pretune.models.references import find_folder
+from pretune.models.name_resolution import find_folder
 from pretune.objectives import Task
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes

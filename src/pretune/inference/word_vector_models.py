@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pretune.families.recurrent.word_vectors import WORD_VECTORS, WordVectorsConfig, build
 from pretune.models.model import Model, Network
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.objectives.tasks.layer_features import LayerFeaturesHead
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info

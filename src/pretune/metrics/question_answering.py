@@ -92,3 +92,8 @@ def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any
 
 def _texts(examples: Any) -> list[list[str]]:
     return [[span.text for span in spans] for spans in examples.answers]
+
+
+def entity_cloze_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
+    """Return the metrics of the task `entity`: for each query the best over its correct answers, as ReCoRD computes them."""
+    return answer_metrics([group.golds for group in examples.groups], [answer["answer"] for answer in answers])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 from operator import eq
 from typing import Any
 
 import numpy as np
 
 from pretune.metrics.additive import AdditiveMetrics
+from pretune.metrics.classification import most_frequent
 from pretune.runtime.arrays import Array
 from pretune.text.examples.tag_schemes import convert_tags, parse_tags
 
@@ -53,3 +55,15 @@ def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> 
     )
     without = ("V",) if task.predicate else ()
     return entity_metrics(expected, predicted, plain=task.written == "plain", without=without)
+
+
+def usual_tags(task: Any, learned: Any, judged: Any) -> list[dict[str, Any]]:
+    """Return for each word its most frequent tag in the training data, and for new words the most frequent tag of all."""
+    seen: dict[str, list[str]] = {}
+    for words, tags in zip(learned.words, learned.tags, strict=True):
+        for word, tag in zip(words, convert_tags(tags, task.written), strict=True):
+            seen.setdefault(word, []).append(tag)
+    usual = most_frequent(chain.from_iterable(seen.values()))
+    known = {word: most_frequent(tags) for word, tags in seen.items()}
+    found = ([known.get(word, usual) for word in words] for words in judged.words)
+    return [{"tags": convert_tags(tags, task.written)} for tags in found]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from pretune.models.model import Model, Network
 from pretune.models.saving import ROLE_KEYS
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import LearnedPositions, RotaryPositions, SinusoidalPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.output_heads import FixedBias, TiedVocabularyHead, UntiedVocabularyHead
-from pretune.nn.positional_encoding import LearnedPositions, RotaryPositions, SinusoidalPositions
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.shared_vocabulary import match_tokens

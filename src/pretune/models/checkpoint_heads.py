@@ -8,9 +8,9 @@ from typing import Any
 
 from pretune.families.family import Family
 from pretune.models.hf_config import CONFIG_FILE, problem_objective, published_class, read_config, stored_labels
-from pretune.models.references import find_folder
+from pretune.models.name_resolution import find_folder
 from pretune.models.sentence_transformers import read_layout
-from pretune.nn.text_embedding import TextEmbedding
+from pretune.nn.sentence_embedding import TextEmbedding
 from pretune.objectives import Mixture, parse_objective
 from pretune.objectives.tasks.contrast import Contrast
 

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from pretune.families import find_family
 from pretune.families.detection import detect_family
 from pretune.families.family import Family
-from pretune.models.weights import read_shapes
+from pretune.models.weight_files import read_shapes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import read_mapping, validate_schema
 from pretune.runtime.progress import log_info

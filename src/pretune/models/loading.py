@@ -18,17 +18,17 @@ from pretune.families.family import Family
 from pretune.models.checkpoint_heads import read_embedding, stored_heads, stored_objectives
 from pretune.models.hf_config import CONFIG_FILE, read_config, stored_labels
 from pretune.models.model import Model, Network
-from pretune.models.references import find_folder
+from pretune.models.name_resolution import find_folder
 from pretune.models.saving import check_encoder
 from pretune.models.sentence_transformers import read_layout
-from pretune.models.weights import HEAD_FILE, read_weights
+from pretune.models.weight_files import HEAD_FILE, read_weights
 from pretune.nn.dropout import disable_attention_dropout
 from pretune.nn.initialization import SkipInitialization
 from pretune.objectives import Mixture, RenamedTask
+from pretune.runtime.checksummed_safetensors import check_finite, file_digest, read_tensors
+from pretune.runtime.compressed_tensors import decode_tensors, is_sparse_entry
 from pretune.runtime.errors import PretuneError, if_option, suggest
 from pretune.runtime.progress import log_info
-from pretune.runtime.tensor_encoding import decode_tensors, is_sparse_entry
-from pretune.runtime.tensor_files import check_finite, file_digest, read_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Result = TypeVar("Result")

@@ -14,10 +14,10 @@ from pretune.backbones.backbone import Backbone
 from pretune.backbones.pruned_shape import PrunedShape
 from pretune.families.family import Family
 from pretune.models.saving import describe_model, export_model, save_model
-from pretune.nn.adaptive_softmax import AdaptiveEmbeddings
-from pretune.nn.character_cnn import CharacterEmbeddings
-from pretune.nn.embeddings import Embeddings
-from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
+from pretune.nn.embedding.adaptive_softmax import AdaptiveEmbeddings
+from pretune.nn.embedding.character_cnn import CharacterEmbeddings
+from pretune.nn.embedding.token_embedding import Embeddings
+from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
 from pretune.objectives import JointObjective, Loss, Objective, RenamedTask
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError

@@ -20,13 +20,13 @@ from safetensors import safe_open
 from pretune.families import find_family
 from pretune.models.hf_config import check_section, config_labels, published_class
 from pretune.models.sentence_transformers import MODULES, TRANSFORMER
-from pretune.nn.text_embedding import TextEmbedding
+from pretune.nn.sentence_embedding import TextEmbedding
 from pretune.objectives import parse_objective, task_names
 from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.checksummed_safetensors import reading_tensors
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import RECIPE
 from pretune.runtime.parsing import parse_yaml, read_mapping, validate_schema
-from pretune.runtime.tensor_files import reading_tensors
 
 LARGEST_CARD = 1 << 20  # bytes to read at most
 CARD, CONFIG, TOKENIZER_CONFIG = "README.md", "config.json", "tokenizer_config.json"

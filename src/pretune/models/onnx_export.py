@@ -29,17 +29,17 @@ from pretune.backbones.onnx_runtime import (
     open_session,
     padded_inputs,
 )
-from pretune.models.batching import text_batches
 from pretune.models.hf_config import CONFIG_FILE
+from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model
-from pretune.models.weights import HEAD_FILE
+from pretune.models.weight_files import HEAD_FILE
 from pretune.nn.attention.patterns import Pattern
 from pretune.objectives import OBJECTIVES, Task
 from pretune.objectives.wrappers import CachedBackbone
 from pretune.packed import Batch, Packed
 from pretune.runtime.atomic_io import write_bytes, write_json
+from pretune.runtime.checksummed_safetensors import file_digest, write_tensors
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.tensor_files import file_digest, write_tensors
 
 EXPORTER: Any = torch.onnx  # parts of its public API have no types
 SYMBOLIC_HELPER: Any = symbolic_helper

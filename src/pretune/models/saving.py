@@ -13,13 +13,13 @@ from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.models.hf_config import CONFIG_FILE, DEFAULT_MAX_LENGTH
 from pretune.models.sentence_transformers import write_layout
-from pretune.models.weights import HEAD_FILE, write_weights
+from pretune.models.weight_files import HEAD_FILE, write_weights
 from pretune.objectives import task_names
 from pretune.objectives.tasks.layer_features import LayerFeaturesHead
 from pretune.runtime.atomic_io import write_json
+from pretune.runtime.checksummed_safetensors import write_tensors
+from pretune.runtime.compressed_tensors import encode_int8, encode_sparse
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.tensor_encoding import encode_int8, encode_sparse
-from pretune.runtime.tensor_files import write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

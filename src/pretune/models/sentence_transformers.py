@@ -24,12 +24,19 @@ from tokenizers import normalizers
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from pretune.models.weights import WEIGHTS_FILE, read_weights
-from pretune.nn.text_embedding import DenseSpec, DropoutSpec, LayerNormSpec, NormalizeSpec, TextEmbedding, TransformSpec
+from pretune.models.weight_files import WEIGHTS_FILE, read_weights
+from pretune.nn.sentence_embedding import (
+    DenseSpec,
+    DropoutSpec,
+    LayerNormSpec,
+    NormalizeSpec,
+    TextEmbedding,
+    TransformSpec,
+)
 from pretune.runtime.atomic_io import check_file_name, write_json
+from pretune.runtime.checksummed_safetensors import write_tensors
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import read_json, read_mapping, validate_schema
-from pretune.runtime.tensor_files import write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 # Names of the classes of sentence-transformers, by kind of transform.

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.attention.multi_head import AttentionContext
-from pretune.nn.attention.packed_layout import AttentionLayout
+from pretune.nn.attention.query_key_layout import AttentionLayout
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
-from pretune.nn.operations import OperationSizes
+from pretune.nn.operation_counts import OperationSizes
 
 
 class Convolution(nn.Module):

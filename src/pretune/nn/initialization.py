@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pretune.nn.attention.multi_head import CrossAttention, RelativeAttention
-from pretune.nn.attention.score_mods import T5RelativeBias
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.attention.relative_position_bias import T5RelativeBias
+from pretune.nn.embedding.token_embedding import Embeddings
 
 Module = TypeVar("Module", bound=nn.Module)
 

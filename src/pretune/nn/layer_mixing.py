@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.functional import attend
-from pretune.nn.attention.packed_layout import permute_rows, reverse_index, self_layout
 from pretune.nn.attention.patterns import full
+from pretune.nn.attention.query_key_layout import permute_rows, reverse_index, self_layout
+from pretune.nn.attention.scaled_dot_product import attend
 from pretune.nn.compiler_exclusions import exclude_from_compile
 from pretune.nn.linear import Linear
 from pretune.nn.recurrent import RecurrentCells, TimeMajorRows

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.operations import OperationSizes
+from pretune.nn.operation_counts import OperationSizes
 
 
 class Linear(nn.Linear):

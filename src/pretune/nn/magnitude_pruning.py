@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.linear import Linear
 from pretune.nn.recurrent import RecurrentCells
 

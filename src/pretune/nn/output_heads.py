@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
 from pretune.nn.linear import Linear, OutputLinear
-from pretune.nn.operations import weights_per_target
+from pretune.nn.operation_counts import weights_per_target
 
 
 class TiedVocabularyHead(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import token_layout
+from pretune.nn.attention.query_key_layout import token_layout
 from pretune.nn.linear import Linear
 from pretune.packed import Packed
 

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import permute_rows
+from pretune.nn.attention.query_key_layout import permute_rows
 from pretune.nn.dropout import Dropout
-from pretune.nn.operations import OperationSizes
+from pretune.nn.operation_counts import OperationSizes
 from pretune.packed import Packed, copy_async
 
 CellKind = Literal["lstm", "gru"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pretune.training.settings import Budget
+from pretune.training.recipe_sections import Budget
 
 
 @dataclass

@@ -6,7 +6,7 @@ with values, 2 · 2 · width operations per pair of tokens (for causal attention
 inside it). Remembered tokens are additional keys and values. Relative positions multiply each query with every possible
 distance. Heads compute only on targets; an encoder inside a head computes on all tokens.
 
-Layers report the sizes that determine their operations (`pretune.nn.operations`). Recomputation in a backward pass is not
+Layers report the sizes that determine their operations (`pretune.nn.operation_counts`). Recomputation in a backward pass is not
 counted.
 """
 
@@ -21,9 +21,9 @@ import numpy as np
 from torch import nn
 
 from pretune.backbones.bidirectional import BidirectionalBackbone
-from pretune.backbones.encoder import Encoder
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
-from pretune.nn.operations import CountsTargetWeights, OperationSizes
+from pretune.backbones.transformer_stack import TransformerStack
+from pretune.nn.operation_counts import CountsTargetWeights, OperationSizes
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 
@@ -142,7 +142,7 @@ def head_sizes(part: nn.Module, tied: int, without: Sequence[str] = ()) -> HeadS
 
     `tied` is the number of weights of the token embedding, which a vocabulary head multiplies with.
     """
-    if isinstance(part, Encoder):
+    if isinstance(part, TransformerStack):
         return HeadSizes(0, [module_sizes(part)])
     if isinstance(part, CountsTargetWeights):
         return HeadSizes(part.weights_per_target(tied), [])
@@ -157,7 +157,7 @@ def repeated_modules(module: nn.Module) -> Iterator[nn.Module]:
     """Yield all modules of a module; layers that run at several depths are repeated."""
     for child in module.modules():
         yield child
-        if isinstance(child, Encoder):
+        if isinstance(child, TransformerStack):
             for layer, times in Counter(child.stack).items():
                 for _ in range(times - 1):
                     yield from layer.modules()

@@ -37,8 +37,8 @@ from pretune.training.optim.weight_averaging import WeightAverage
 from pretune.training.parallel.distributed import ParallelMode, ReduceDtype, World, gradient_sync, parallelize
 from pretune.training.parallel.fsdp_tensors import full_scalar, is_sharded, reshard_model, unshard_model
 from pretune.training.prefetch import Prefetcher, StepBatches
+from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule
 from pretune.training.resume import Checkpointing
-from pretune.training.settings import Budget, Monitoring, Optimizer, Schedule
 from pretune.training.spike_guard import SpikeGuard
 
 INTERVAL = 10  # steps whose mean loss is reported at the end if there are no log lines

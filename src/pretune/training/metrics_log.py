@@ -25,7 +25,7 @@ from pretune.training.callbacks import Callback, Step
 from pretune.training.data_streams import Pack, describe_packs
 from pretune.training.parallel.distributed import World
 from pretune.training.parallel.fsdp_tensors import full_scalar
-from pretune.training.settings import Monitoring
+from pretune.training.recipe_sections import Monitoring
 
 METRICS = "metrics.jsonl"
 

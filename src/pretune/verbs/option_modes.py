@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pretune.training import settings
-from pretune.training.settings import Batching, Monitoring
+from pretune.training import recipe_sections
+from pretune.training.recipe_sections import Batching, Monitoring
 from pretune.verbs.verb import OptionRule, Options, never, only
 
 TRAINING = ("optimizer", "schedule", "batch", "watching")  # sections of a recipe with training settings
@@ -18,7 +18,7 @@ BY_BUDGET = ("epochs", "budget", *TRAINING)
 SECTIONS = {"batch": Batching, "watching": Monitoring}
 TEXT_KEYS, ROW_KEYS = (
     tuple(f"{name}.{key}" for name, section in SECTIONS.items() for key in keys[section])
-    for keys in (settings.ON_TEXT, settings.ON_ROWS)
+    for keys in (recipe_sections.ON_TEXT, recipe_sections.ON_ROWS)
 )
 NO_TEXT_KEYS = never(*TEXT_KEYS, where="to training on running text")
 NO_ROW_KEYS = never(*ROW_KEYS, where="to training on labeled examples")

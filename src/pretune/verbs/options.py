@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pretune.runtime.recipe import LoadedObject, RecipeSection
-from pretune.training import settings
-from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule
+from pretune.training import recipe_sections
+from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 
 if TYPE_CHECKING:
     from pretune.text.store.store import Store as OpenStore
@@ -116,14 +116,14 @@ TextLimits = Annotated[Budget | None, "Training budget; training ends when the f
 OptimizerSettings = Annotated[Optimizer | None, f"Optimizer settings: {_keys(Optimizer)}."]
 ScheduleSettings = Annotated[Schedule | None, f"Learning rate schedule settings: {_keys(Schedule)}."]
 Batch = Annotated[Batching | None, f"Batch settings: {_keys(Batching)}."]
-RowBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, settings.ON_TEXT)}."]
-TextBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, settings.ON_ROWS)}."]
+RowBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, recipe_sections.ON_TEXT)}."]
+TextBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, recipe_sections.ON_ROWS)}."]
 AnyWatching = Annotated[Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring)}."]
 RowWatching = Annotated[
-    Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, settings.ON_TEXT)}."
+    Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, recipe_sections.ON_TEXT)}."
 ]
 TextWatching = Annotated[
-    Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, settings.ON_ROWS)}."
+    Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, recipe_sections.ON_ROWS)}."
 ]
 Seed = Annotated[int, "Random seed."]
 Scratch = Annotated[bool, "Train from random weights instead of the model's, to measure what pretraining contributes."]

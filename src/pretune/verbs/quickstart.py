@@ -187,8 +187,8 @@ def quickstart(
     from pretune.runtime.atomic_io import write_bytes, write_json
     from pretune.sample_data import example
     from pretune.text.examples.labeled import read_labeled
-    from pretune.training.settings import Batching, Budget, Monitoring
-    from pretune.verbs.adapt import adapt
+    from pretune.training.recipe_sections import Batching, Budget, Monitoring
+    from pretune.verbs.training.adapt import adapt
 
     began = time.monotonic()
     folder = Path(out)
@@ -230,8 +230,8 @@ def learn(
     from pretune.sample_data import example
     from pretune.text.examples.few_shot import sample_rows_per_class
     from pretune.training.jobs.bag_of_words import bag_of_words
-    from pretune.training.settings import Batching, Monitoring, Optimizer
-    from pretune.verbs.finetune import finetune
+    from pretune.training.recipe_sections import Batching, Monitoring, Optimizer
+    from pretune.verbs.training.finetune import finetune
 
     assert pool.labels is not None and test.labels is not None
     rows = sample_rows_per_class(pool.labels, labels, seed)

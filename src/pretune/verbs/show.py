@@ -163,7 +163,7 @@ def _vectors(folder: Path) -> dict[str, Any]:
 
     from pretune.models.checkpoint_heads import text_embedding_of
     from pretune.models.hf_config import CONFIG_FILE, read_config
-    from pretune.models.references import find_folder
+    from pretune.models.name_resolution import find_folder
     from pretune.models.sentence_transformers import read_layout
 
     if not (find_folder(folder) / CONFIG_FILE).is_file() or (embedding := text_embedding_of(folder)) is None:

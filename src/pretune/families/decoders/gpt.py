@@ -13,19 +13,19 @@ from typing import Any
 
 from torch import nn
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import NameTable, Row, output_rows
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import DECODER_VALUES
 from pretune.families.family import Family
+from pretune.families.parameter_names import NameTable, Row, output_rows
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.blocks import PostNorm, TransformerLayer
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import LearnedPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.nn.output_heads import vocabulary_head
-from pretune.nn.positional_encoding import LearnedPositions
 from pretune.text.tokenizers.template import Template
 
 
@@ -50,7 +50,7 @@ class GPTConfig:
     eos_token_id: int | None = None
 
 
-def build(config: GPTConfig) -> Encoder:
+def build(config: GPTConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, dropout = config.n_embd, config.resid_pdrop
     activation = ACTIVATIONS["gelu_new" if config.afn == "gelu" else config.afn]
@@ -63,7 +63,7 @@ def build(config: GPTConfig) -> Encoder:
             attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
         )
 
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=Embeddings(
             config.vocab_size, width, positions=LearnedPositions(config.n_positions, width), dropout=config.embd_pdrop
         ),

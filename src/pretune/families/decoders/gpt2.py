@@ -10,8 +10,7 @@ from functools import partial
 
 from torch import nn
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import DECODER_VALUES
 from pretune.families.decoders.gpt import (
     ALIASES,
@@ -26,14 +25,15 @@ from pretune.families.decoders.gpt import (
     head_of,
 )
 from pretune.families.family import Family, token_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.blocks import PreNorm, TransformerLayer
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import LearnedPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize, scale_outputs
 from pretune.nn.linear import LayerNorm, OutputLinear
-from pretune.nn.positional_encoding import LearnedPositions
 from pretune.text.tokenizers.template import Template
 
 
@@ -62,7 +62,7 @@ class GPT2Config:
     eos_token_id: int | None = None
 
 
-def build(config: GPT2Config) -> Encoder:
+def build(config: GPT2Config) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, dropout = config.n_embd, config.resid_pdrop
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
@@ -74,7 +74,7 @@ def build(config: GPT2Config) -> Encoder:
             attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout)
         )
 
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=Embeddings(
             config.vocab_size, width, positions=LearnedPositions(config.n_positions, width), dropout=config.embd_pdrop
         ),

@@ -16,19 +16,19 @@ from functools import partial
 from torch import nn
 
 from pretune.backbones.reversible import ReversibleBackbone
-from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
+from pretune.families.parameter_names import NameTable
 from pretune.nn.attention.chunked import ChunkedAttention
 from pretune.nn.attention.lsh import LSHAttention
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.dropout import Dropout, Noise
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import AxialPositions, LearnedPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import UntiedVocabularyHead
-from pretune.nn.positional_encoding import AxialPositions, LearnedPositions
 from pretune.nn.reversible import ReversibleBranch, ReversibleLayer
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.template import Template

@@ -16,14 +16,14 @@ from typing import Any
 
 from torch import nn
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import NameTable
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.family import Family
-from pretune.nn.adaptive_softmax import AdaptiveEmbeddings, AdaptiveHead
+from pretune.families.parameter_names import NameTable
 from pretune.nn.attention.multi_head import RelativeAttention
 from pretune.nn.attention.patterns import causal, window
 from pretune.nn.attention.score_mods import TransformerXLScore
 from pretune.nn.blocks import PostNorm, TransformerLayer
+from pretune.nn.embedding.adaptive_softmax import AdaptiveEmbeddings, AdaptiveHead
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
@@ -60,7 +60,7 @@ class TransfoXLConfig:
     eos_token_id: int | None = None
 
 
-def build(config: TransfoXLConfig) -> Encoder:
+def build(config: TransfoXLConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     if config.div_val < 2:
         raise PretuneError(f"transfo-xl: div_val {config.div_val} is not supported; it must be at least 2")
@@ -97,7 +97,7 @@ def build(config: TransfoXLConfig) -> Encoder:
     embed: Any = AdaptiveEmbeddings(
         config.vocab_size, width, config.d_embed, config.cutoffs, config.div_val, dropout=dropout
     )
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=embed,
         layers=[layer() for _ in range(config.n_layer)],
         vocabulary_head=lambda: AdaptiveHead(embed, config.init_std),

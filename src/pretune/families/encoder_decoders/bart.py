@@ -10,19 +10,19 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.family import Family
+from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
 from pretune.nn.attention.multi_head import CrossAttention, SelfAttention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.blocks import PostNorm, PreNorm, TransformerLayer
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import LearnedPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import DenseTransform, FixedBias, vocabulary_head
-from pretune.nn.positional_encoding import LearnedPositions
 from pretune.text.tokenizers.template import Template
 
 
@@ -77,7 +77,7 @@ def wire(
 
     encoder_layer = config.encoder_attention_heads, config.encoder_ffn_dim, False
     decoder_layer = config.decoder_attention_heads, config.decoder_ffn_dim, True
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=embed(),
         layers=[layer(*encoder_layer) for _ in range(config.encoder_layers)],
         norm=norm(),

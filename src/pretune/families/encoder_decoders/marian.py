@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable
 from pretune.families.encoder_decoders.bart import (
     ALIASES,
     COMMON,
@@ -27,8 +26,9 @@ from pretune.families.encoder_decoders.bart import (
     wire,
 )
 from pretune.families.family import Family
-from pretune.nn.embeddings import Embeddings
-from pretune.nn.positional_encoding import SinusoidalPositions
+from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable
+from pretune.nn.embedding.positional_encoding import SinusoidalPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.text.tokenizers.template import Template
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.checkpoint_names import NameTable
 from pretune.families.encoder_decoders.bart import (
     ALIASES,
     COMMON,
@@ -30,6 +29,7 @@ from pretune.families.encoder_decoders.bart import (
     wire,
 )
 from pretune.families.family import Family
+from pretune.families.parameter_names import NameTable
 from pretune.nn.blocks import PreNorm
 from pretune.nn.linear import LayerNorm
 from pretune.text.tokenizers.template import Template

@@ -18,10 +18,10 @@ from torch import nn
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
-from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
 from pretune.families.family import Family
+from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
 from pretune.nn.attention.recurrent_attention import AttentionRange, Compatibility, RecurrentAttention
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.initialization import initialize_uniform
 from pretune.nn.output_heads import TiedVocabularyHead, UntiedVocabularyHead
 from pretune.nn.recurrent import CellKind, RecurrentCells, RecurrentLayer

@@ -17,16 +17,16 @@ from typing import Any
 
 from torch import nn
 
-from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.family import Family
+from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
 from pretune.nn.attention.multi_head import CrossAttention, RelativeAttention
 from pretune.nn.attention.patterns import causal, full
-from pretune.nn.attention.score_mods import T5RelativeBias
+from pretune.nn.attention.relative_position_bias import T5RelativeBias
 from pretune.nn.blocks import PreNorm, TransformerLayer
 from pretune.nn.dropout import Dropout
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward
 from pretune.nn.initialization import initialize_by_fan_in
 from pretune.nn.linear import RMSNorm
@@ -102,12 +102,12 @@ def build(config: T5Config) -> EncoderDecoder:
     return initialize_by_fan_in(model, config.initializer_factor)
 
 
-def build_encoder(config: T5Config) -> Encoder:
+def build_encoder(config: T5Config) -> TransformerStack:
     """Build the encoder alone."""
     return initialize_by_fan_in(_encoder(config), config.initializer_factor)
 
 
-def _encoder(config: T5Config) -> Encoder:
+def _encoder(config: T5Config) -> TransformerStack:
     width, factor = config.d_model, config.initializer_factor
 
     def head() -> nn.Module:
@@ -115,7 +115,7 @@ def _encoder(config: T5Config) -> Encoder:
         made = vocabulary_head(config.vocab_size, width, tied=tied, transform=scale, bias=False)
         return made if tied else initialize_by_fan_in(made, factor)
 
-    return Encoder(
+    return TransformerStack(
         embed=_embeddings(config),
         score=_relative_bias(config, both_ways=True),
         layers=[_layer(config, decoder=False) for _ in range(config.num_layers)],

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import BertConfig, embeddings_of, layer_of, unused, vocabulary_head_of
 from pretune.families.family import Family, token_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.nn.blocks import LayerSequence
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
@@ -43,11 +43,11 @@ class AlbertConfig(BertConfig):
         return [int(depth / (depths / groups)) for depth in range(depths)]
 
 
-def build(config: AlbertConfig) -> Encoder:
+def build(config: AlbertConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, vectors = config.hidden_size, config.embedding_size
     activation = ACTIVATIONS[config.hidden_act]
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=embeddings_of(config, vectors, Linear(vectors, width)),
         layers=[
             LayerSequence(*(layer_of(config) for _ in range(config.inner_group_num)))

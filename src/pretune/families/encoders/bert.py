@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row, output_rows
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.family import Family, SupportedValues, token_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row, output_rows
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.blocks import PostNorm, TransformerLayer
-from pretune.nn.embeddings import ColumnEmbedding, Embeddings
+from pretune.nn.embedding.positional_encoding import LearnedPositions
+from pretune.nn.embedding.token_embedding import ColumnEmbedding, Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.output_heads import DenseTransform, vocabulary_head
-from pretune.nn.positional_encoding import LearnedPositions
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.template import Template
 
@@ -108,10 +108,10 @@ def vocabulary_head_of(config: BertConfig, activation: Activation, vectors: int)
     return initialize(head, config.initializer_range)
 
 
-def build(config: BertConfig, columns: Iterable[ColumnEmbedding] = ()) -> Encoder:
+def build(config: BertConfig, columns: Iterable[ColumnEmbedding] = ()) -> TransformerStack:
     """Build the backbone from its configuration; `columns` are additional embeddings (ERNIE)."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=embeddings_of(config, width, columns=columns),
         layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, activation, width),

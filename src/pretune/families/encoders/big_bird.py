@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import NameTable
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.encoders.bert import (
     BERT,
     MLM_COPIED,
@@ -32,6 +31,7 @@ from pretune.families.encoders.bert import (
     vocabulary_head_of,
 )
 from pretune.families.family import Family, token_classes
+from pretune.families.parameter_names import NameTable
 from pretune.nn.attention.big_bird import BlockSparseAttention
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
@@ -74,10 +74,10 @@ class BigBirdConfig(BertConfig):
         )
 
 
-def build(config: BigBirdConfig) -> Encoder:
+def build(config: BigBirdConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
         layers=[layer_of(config, config.attention(number)) for number in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, activation, width),

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import (
     MLM_COPIED,
@@ -28,6 +27,7 @@ from pretune.families.encoders.bert import (
     vocabulary_head_of,
 )
 from pretune.families.family import Family, SupportedValues, token_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row
 from pretune.nn.attention.disentangled import (
     DisentangledAttention,
     RelativeEmbeddings,
@@ -85,14 +85,14 @@ class DebertaV2Config(DebertaConfig):
     conv_act: str = "tanh"
 
 
-def build(config: DebertaConfig) -> Encoder:
+def build(config: DebertaConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     check("deberta", config)
     encoder = _encoder(config, DisentangledScore(config.max_relative_positions), SeparateProjections)
     return initialize(encoder, config.initializer_range)
 
 
-def build_v2(config: DebertaV2Config) -> Encoder:
+def build_v2(config: DebertaV2Config) -> TransformerStack:
     """Build the backbone of version 2 or 3 from its configuration."""
     check("deberta-v2", config)
     score = DisentangledScore(config.max_relative_positions, max(config.position_buckets, 0))
@@ -111,7 +111,7 @@ def _encoder(
     score: DisentangledScore,
     project: type[SeparateProjections | SharedProjections],
     norm_of_distances: LayerNorm | None = None,
-) -> Encoder:
+) -> TransformerStack:
     """Assemble the encoder from layers with the given attention."""
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob
 
@@ -126,7 +126,7 @@ def _encoder(
         )
         return layer_of(config, attention)
 
-    return Encoder(
+    return TransformerStack(
         embed=embeddings_of(config, width, first=0 if config.position_biased_input else None),
         distances=RelativeEmbeddings(2 * score.side, width, norm_of_distances),
         layers=[layer() for _ in range(config.num_hidden_layers)],

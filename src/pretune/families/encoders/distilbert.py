@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import post_norm_layer, unused
 from pretune.families.family import Family, token_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.blocks import TransformerLayer
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import LearnedPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import DenseTransform, vocabulary_head
-from pretune.nn.positional_encoding import LearnedPositions
 from pretune.text.tokenizers.template import Template
 
 EPS = 1e-12  # of all norms; not in config.json
@@ -43,7 +43,7 @@ class DistilBertConfig:
     tie_word_embeddings: bool = True
 
 
-def build(config: DistilBertConfig) -> Encoder:
+def build(config: DistilBertConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, activation = config.dim, ACTIVATIONS[config.activation]
 
@@ -52,7 +52,7 @@ def build(config: DistilBertConfig) -> Encoder:
         return post_norm_layer(attention, width, config.hidden_dim, activation, EPS, config.dropout)
 
     positions = LearnedPositions(config.max_position_embeddings, width)
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=Embeddings(
             config.vocab_size, width, positions=positions, norm=LayerNorm(width, EPS), dropout=config.dropout
         ),

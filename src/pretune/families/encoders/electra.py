@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import BertConfig, embeddings_of, encoder_rows, layer_of, unused, vocabulary_head_of
 from pretune.families.family import Family, token_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
@@ -30,11 +30,11 @@ class ElectraConfig(BertConfig):
     initializer_range: float = 0.02
 
 
-def build(config: ElectraConfig) -> Encoder:
+def build(config: ElectraConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, vectors = config.hidden_size, config.embedding_size
     gelu = ACTIVATIONS["gelu"]  # the activation of all heads, whatever that of the layers
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=embeddings_of(config, vectors, Linear(vectors, width) if vectors != width else None),
         layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, gelu, vectors),

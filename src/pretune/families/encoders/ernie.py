@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pretune.backbones.encoder import Encoder
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.encoders import bert
 from pretune.families.family import Family
-from pretune.nn.embeddings import ColumnEmbedding
+from pretune.nn.embedding.token_embedding import ColumnEmbedding
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ErnieConfig(bert.BertConfig):
     use_task_id: bool = False
 
 
-def build(config: ErnieConfig) -> Encoder:
+def build(config: ErnieConfig) -> TransformerStack:
     """Build BERT, with task embeddings if the model has them (column `task`; task 0 where it is absent)."""
     tasks = [ColumnEmbedding("task", config.task_type_vocab_size, config.hidden_size)] if config.use_task_id else []
     return bert.build(config, tasks)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pretune.backbones.encoder import Encoder
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.encoders import bert, roberta
 from pretune.families.family import Family
 from pretune.nn.attention.multi_head import GlobalAttention
@@ -48,7 +48,7 @@ def layer_of(config: LongformerConfig, size: int) -> TransformerLayer:
     return bert.layer_of(config, attention)
 
 
-def build(config: LongformerConfig) -> Encoder:
+def build(config: LongformerConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     return roberta.build(config, [layer_of(config, size) for size in config.windows()])
 

@@ -13,20 +13,20 @@ from typing import Any
 
 from torch import nn
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import NameTable, Row, output_rows
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.family import Family, token_classes
+from pretune.families.parameter_names import NameTable, Row, output_rows
 from pretune.nn.attention.multi_head import SelfAttention, head_width_of
 from pretune.nn.attention.patterns import full, window
 from pretune.nn.blocks import PreNorm, TransformerLayer
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import RotaryPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, GatedFeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import DenseTransform, vocabulary_head
-from pretune.nn.positional_encoding import RotaryPositions
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import validate_schema
 from pretune.text.tokenizers.template import Template
@@ -98,7 +98,7 @@ class ModernBertConfig:
         return float(theta)
 
 
-def build(config: ModernBertConfig) -> Encoder:
+def build(config: ModernBertConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, heads = config.hidden_size, config.num_attention_heads
     norm = partial(LayerNorm, width, config.norm_eps, config.norm_bias)
@@ -135,7 +135,7 @@ def build(config: ModernBertConfig) -> Encoder:
         made = vocabulary_head(config.vocab_size, width, tied=tied, transform=transform(), bias=bias)
         return made if tied else initialize(made, config.initializer_range)
 
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=Embeddings(config.vocab_size, width, norm=norm(), dropout=config.embedding_dropout),
         layers=[layer(number, kind) for number, kind in enumerate(config.kinds())],
         norm=norm(),

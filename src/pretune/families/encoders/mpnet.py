@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import Row
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders import roberta
 from pretune.families.encoders.bert import BertConfig, layer_of, vocabulary_head_of
 from pretune.families.family import Family
+from pretune.families.parameter_names import Row
 from pretune.nn.attention.multi_head import RelativeAttention
-from pretune.nn.attention.score_mods import T5RelativeBias
+from pretune.nn.attention.relative_position_bias import T5RelativeBias
 from pretune.nn.blocks import TransformerLayer
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import LearnedPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import DenseTransform
-from pretune.nn.positional_encoding import LearnedPositions
 
 # Constants that config.json does not have.
 PADDING = 1
@@ -40,7 +40,7 @@ class MPNetConfig(BertConfig):
     relative_attention_num_buckets: int = 32
 
 
-def build(config: MPNetConfig) -> Encoder:
+def build(config: MPNetConfig) -> TransformerStack:
     """Build the encoder."""
     width, heads = config.hidden_size, config.num_attention_heads
 
@@ -49,7 +49,7 @@ def build(config: MPNetConfig) -> Encoder:
         attention = RelativeAttention(width, heads, dropout=config.attention_probs_dropout_prob, stages=1)
         return layer_of(config, attention)
 
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=Embeddings(
             config.vocab_size,
             width,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pretune.backbones.encoder import Encoder
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.encoders import bert
 from pretune.families.family import Family
 from pretune.nn.attention.multi_head import SelfAttention, head_width_of
@@ -26,7 +26,7 @@ class PerformerConfig(bert.BertConfig):
     num_random_features: int = 256
 
 
-def build(config: PerformerConfig) -> Encoder:
+def build(config: PerformerConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
 
@@ -39,7 +39,7 @@ def build(config: PerformerConfig) -> Encoder:
             ),
         )
 
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=bert.embeddings_of(config, width),
         layers=[layer() for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: bert.vocabulary_head_of(config, activation, width),

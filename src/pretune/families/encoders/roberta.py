@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row, output_rows
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.encoders.bert import (
     SUPPORTED,
     BertConfig,
@@ -22,6 +21,7 @@ from pretune.families.encoders.bert import (
     vocabulary_head_of,
 )
 from pretune.families.family import Family, token_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row, output_rows
 from pretune.nn.blocks import TransformerLayer
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
@@ -37,10 +37,10 @@ class RobertaConfig(BertConfig):
     pad_token_id: int = 1  # positions start at the next index
 
 
-def build(config: RobertaConfig, layers: Iterable[TransformerLayer] | None = None) -> Encoder:
+def build(config: RobertaConfig, layers: Iterable[TransformerLayer] | None = None) -> TransformerStack:
     """Build the backbone from its configuration, optionally with other layers than BERT's (Longformer)."""
     width = config.hidden_size
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=embeddings_of(config, width, first=config.pad_token_id + 1),
         layers=[layer_of(config) for _ in range(config.num_hidden_layers)] if layers is None else layers,
         vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS["gelu"], width),

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import post_norm_layer
 from pretune.families.family import Family, token_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.blocks import TransformerLayer
-from pretune.nn.embeddings import ColumnEmbedding, Embeddings
+from pretune.nn.embedding.positional_encoding import LearnedPositions
+from pretune.nn.embedding.token_embedding import ColumnEmbedding, Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import vocabulary_head
-from pretune.nn.positional_encoding import LearnedPositions
 from pretune.text.tokenizers.template import Template
 
 # Width between the pooled state and the score of a choice: the number of classes in `transformers`, by default two.
@@ -55,7 +55,7 @@ class XlmConfig:
     tie_word_embeddings: bool = True
 
 
-def build(config: XlmConfig) -> Encoder:
+def build(config: XlmConfig) -> TransformerStack:
     """Build the backbone; without a column `language`, no language embedding is added."""
     width, eps = config.emb_dim, config.layer_norm_eps
     activation = ACTIVATIONS["gelu" if config.gelu_activation else "relu"]
@@ -67,7 +67,7 @@ def build(config: XlmConfig) -> Encoder:
 
     positions = LearnedPositions(config.max_position_embeddings, width)
     languages = config.n_langs if config.use_lang_emb and config.n_langs > 1 else 0
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=Embeddings(
             config.vocab_size,
             width,

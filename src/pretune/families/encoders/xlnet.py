@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.family import Family, token_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.nn.attention.multi_head import RelativeAttention, head_width_of
 from pretune.nn.attention.score_mods import TransformerXLScore
 from pretune.nn.blocks import PostNorm, TransformerLayer
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
@@ -54,7 +54,7 @@ class XLNetConfig:
     eos_token_id: int | None = None
 
 
-def build(config: XLNetConfig) -> Encoder:
+def build(config: XLNetConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, heads, dropout = config.d_model, config.n_head, config.dropout
     head_width = config.d_head or head_width_of(width, heads)
@@ -70,7 +70,7 @@ def build(config: XLNetConfig) -> Encoder:
             attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
         )
 
-    encoder = Encoder(
+    encoder = TransformerStack(
         embed=Embeddings(config.vocab_size, width, dropout=dropout, query=True),
         layers=[layer() for _ in range(config.n_layer)],
         vocabulary_head=lambda: initialize(

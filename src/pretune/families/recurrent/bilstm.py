@@ -10,9 +10,9 @@ from functools import partial
 
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
-from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
-from pretune.nn.embeddings import Embeddings
+from pretune.families.parameter_names import NameTable
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.initialization import initialize_uniform
 from pretune.nn.output_heads import UntiedVocabularyHead
 from pretune.nn.recurrent import CellKind, RecurrentCells, RecurrentLayer

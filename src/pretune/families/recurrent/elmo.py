@@ -12,9 +12,9 @@ from functools import partial
 
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
-from pretune.families.checkpoint_names import NameTable, Row
 from pretune.families.family import Family
-from pretune.nn.character_cnn import CharacterEmbeddings
+from pretune.families.parameter_names import NameTable, Row
+from pretune.nn.embedding.character_cnn import CharacterEmbeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.output_heads import UntiedVocabularyHead
 from pretune.nn.recurrent import RecurrentCells, RecurrentLayer

@@ -18,9 +18,9 @@ from torch import Tensor
 from pretune.families.recurrent.elmo import ElmoConfig, build
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.runtime.arrays import Array
+from pretune.runtime.checksummed_safetensors import check_finite
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import as_tuples, read_mapping, validate_schema
-from pretune.runtime.tensor_files import check_finite
 from pretune.runtime.value_ranges import Interval, check_number
 
 GATES = (0, 2, 1, 3)  # torch's order, as indices into TensorFlow's

@@ -13,18 +13,18 @@ from functools import partial
 from torch import nn
 
 from pretune.backbones.bidirectional import BidirectionalBackbone
-from pretune.backbones.encoder import Encoder
-from pretune.families.checkpoint_names import NameTable, Row
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.family import Family
+from pretune.families.parameter_names import NameTable, Row
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.blocks import PreNorm, TransformerLayer
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.positional_encoding import SinusoidalPositions
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import TiedVocabularyHead
-from pretune.nn.positional_encoding import SinusoidalPositions
 from pretune.text.tokenizers.template import Template
 
 
@@ -59,7 +59,7 @@ def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
         config.vocab_size, width, positions=SinusoidalPositions(width), scale=width**0.5, dropout=dropout
     )
     ahead, back = (
-        Encoder(
+        TransformerStack(
             embed,
             [layer() for _ in range(config.num_hidden_layers)],
             norm=norm(),

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.word_vectors import WordVectorBackbone
-from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
-from pretune.nn.embeddings import Embeddings
+from pretune.families.parameter_names import NameTable
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.initialization import initialize_uniform
 from pretune.text.tokenizers.template import Template
 

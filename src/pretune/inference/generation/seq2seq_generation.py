@@ -11,13 +11,18 @@ import numpy as np
 import torch
 
 from pretune.inference.generation.beam_search import Hypothesis
-from pretune.inference.generation.generate import DecodingSession, GenerationConfig, check_streamable, sample_steps
-from pretune.inference.generation.generate_answers import generate_for_sequences, target_frame
+from pretune.inference.generation.causal_generation import (
+    DecodingSession,
+    GenerationConfig,
+    check_streamable,
+    sample_steps,
+)
 from pretune.inference.generation.stop_strings import TextStream, stop_condition, truncate_at_stop
+from pretune.inference.generation.text_to_text_answers import generate_for_sequences, target_frame
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.model import Model
-from pretune.models.references import find_folder
+from pretune.models.name_resolution import find_folder
 from pretune.objectives import Data, single_objective
 from pretune.objectives.tasks.generate import Generate
 from pretune.runtime.devices import choose_device

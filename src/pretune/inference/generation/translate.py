@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pretune.inference.attention_alignment import WordAlignment, align_words, cross_attention_weights
 from pretune.inference.generation.beam_search import Hypothesis
-from pretune.inference.generation.generate import (
+from pretune.inference.generation.causal_generation import (
     DecodingSession,
     GenerationConfig,
     batch_rows,

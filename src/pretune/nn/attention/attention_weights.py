@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.functional import attention_mask
 from pretune.nn.attention.multi_head import SelfAttention
-from pretune.nn.attention.packed_layout import AttentionLayout, padded_groups
 from pretune.nn.attention.patterns import Pattern, effective_pattern
+from pretune.nn.attention.query_key_layout import AttentionLayout, padded_groups
+from pretune.nn.attention.scaled_dot_product import attention_mask
 from pretune.nn.blocks import PreNorm
 from pretune.runtime.errors import PretuneError
 

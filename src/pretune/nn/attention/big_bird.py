@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from pretune.nn.attention.flex_block_mask import BLOCK
-from pretune.nn.attention.functional import attend_self
 from pretune.nn.attention.interval_arithmetic import IntervalMask, ValueInterval
 from pretune.nn.attention.multi_head import AttentionContext, head_width_of
 from pretune.nn.attention.patterns import Pattern, PatternColumns, effective_pattern
+from pretune.nn.attention.scaled_dot_product import attend_self
 from pretune.nn.linear import Linear
-from pretune.nn.operations import OperationSizes
+from pretune.nn.operation_counts import OperationSizes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import random_bits
 

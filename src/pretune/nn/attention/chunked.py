@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretune.nn.attention.functional import ScoreMod
-from pretune.nn.attention.packed_layout import AttentionLayout, TokenLayout, starts_and_lengths
 from pretune.nn.attention.patterns import Pattern
+from pretune.nn.attention.query_key_layout import AttentionLayout, TokenLayout, starts_and_lengths
+from pretune.nn.attention.scaled_dot_product import ScoreMod
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
@@ -109,7 +109,7 @@ def attend_chunks(
     round before; that of the first round follows the last of all. With `self_last`, a token attends to itself only where it
     sees no other token.
 
-    >>> from pretune.nn.attention.packed_layout import self_layout
+    >>> from pretune.nn.attention.query_key_layout import self_layout
     >>> from pretune.nn.attention.patterns import causal
     >>> from pretune.packed import pack_lists
     >>> x = torch.randn(5, 2, 8)

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.functional import attend
 from pretune.nn.attention.multi_head import AttentionContext, head_width_of
 from pretune.nn.attention.patterns import effective_pattern, full
+from pretune.nn.attention.scaled_dot_product import attend
 from pretune.nn.attention.score_mods import DisentangledScore, disentangled_scale
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
-from pretune.nn.operations import OperationSizes
+from pretune.nn.operation_counts import OperationSizes
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pretune.nn.attention.interval_arithmetic import ValueInterval
-from pretune.nn.attention.packed_layout import AttentionLayout, TokenColumns, TokenLayout, as_int32
 from pretune.nn.attention.patterns import Pattern
+from pretune.nn.attention.query_key_layout import AttentionLayout, TokenColumns, TokenLayout, as_int32
 
 BLOCK = 128  # tokens
 

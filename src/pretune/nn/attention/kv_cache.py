@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretune.nn.attention.packed_layout import AttentionLayout, TokenLayout, starts_and_lengths, token_layout
+from pretune.nn.attention.query_key_layout import AttentionLayout, TokenLayout, starts_and_lengths, token_layout
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError

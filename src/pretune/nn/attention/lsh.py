@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from pretune.nn.attention.chunked import attend_chunks, pairs_in_chunks
 from pretune.nn.attention.multi_head import AttentionContext
-from pretune.nn.attention.packed_layout import TokenLayout
 from pretune.nn.attention.patterns import Pattern, effective_pattern, full
+from pretune.nn.attention.query_key_layout import TokenLayout
 from pretune.nn.dropout import Noise
 from pretune.nn.linear import Linear
-from pretune.nn.operations import OperationSizes
+from pretune.nn.operation_counts import OperationSizes
 from pretune.runtime.arrays import Array
 
 

@@ -9,15 +9,15 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.functional import KERNEL_HEAD_WIDTHS, ScoreMod, attend, attend_self
 from pretune.nn.attention.kv_cache import KVCache
-from pretune.nn.attention.packed_layout import AttentionLayout
 from pretune.nn.attention.patterns import Pattern, effective_pattern, full, global_keys, global_queries
+from pretune.nn.attention.query_key_layout import AttentionLayout
+from pretune.nn.attention.scaled_dot_product import KERNEL_HEAD_WIDTHS, ScoreMod, attend, attend_self
 from pretune.nn.attention.score_mods import ScoreModBuilder
+from pretune.nn.embedding.positional_encoding import RotaryPositions
 from pretune.nn.kernels import supports_custom_kernels
 from pretune.nn.linear import Linear
-from pretune.nn.operations import OperationSizes
-from pretune.nn.positional_encoding import RotaryPositions
+from pretune.nn.operation_counts import OperationSizes
 from pretune.nn.structured_pruning import PrunableHeads
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from pretune.nn.attention.chunked import Chunks, split_into_chunks
-from pretune.nn.attention.packed_layout import AttentionLayout, TokenLayout
 from pretune.nn.attention.patterns import Pattern, causal, full
+from pretune.nn.attention.query_key_layout import AttentionLayout, TokenLayout
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 

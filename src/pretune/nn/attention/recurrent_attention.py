@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import AttentionLayout, padded_groups
+from pretune.nn.attention.query_key_layout import AttentionLayout, padded_groups
 from pretune.nn.dropout import Noise
 from pretune.nn.linear import Linear
 from pretune.runtime.errors import PretuneError

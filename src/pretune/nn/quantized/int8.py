@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from pretune.nn.linear import Linear
 from pretune.nn.quantized.int4 import Int4Linear, check_int4, fits_int4
+from pretune.runtime.compressed_tensors import quantize_rows
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.tensor_encoding import quantize_rows
 
 QUANTIZATION_KINDS = ("dynamic", "weights", "int4")
 LARGEST_7_BIT = 64  # largest weight multiplied by 8-bit activations; the sum of two products then fits into 16 bits

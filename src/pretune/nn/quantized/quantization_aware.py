@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from pretune.nn.embeddings import Embeddings
+from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.linear import Linear
 from pretune.nn.quantized.int8 import LARGEST_7_BIT
 from pretune.nn.recurrent import RecurrentCells

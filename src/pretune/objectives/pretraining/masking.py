@@ -16,7 +16,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom, extend_random_bits
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.spans import span_indices
-from pretune.text.tokenizers.phrases import PhraseMatcher
+from pretune.text.tokenizers.phrase_matching import PhraseMatcher
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 _PLACE = np.uint64((1 << 20) - 1)  # the bits of a sorting key that hold the position in a sequence

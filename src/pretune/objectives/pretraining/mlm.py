@@ -22,7 +22,7 @@ from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.tokenizers.phrases import check_phrase_file, load_phrases
+from pretune.text.tokenizers.phrase_matching import check_phrase_file, load_phrases
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.backbones.encoder import Encoder
+from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import Pattern, full
 from pretune.nn.blocks import PostNorm, TransformerLayer
-from pretune.nn.embeddings import ProjectedEmbeddings
+from pretune.nn.embedding.positional_encoding import RotaryPositions
+from pretune.nn.embedding.token_embedding import ProjectedEmbeddings
 from pretune.nn.feed_forward import FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import DenseTransform, TiedVocabularyHead
-from pretune.nn.positional_encoding import RotaryPositions
 from pretune.objectives.objective import Data, Export, Loss, Objective, classification_loss, map_logits_in_chunks
 from pretune.objectives.pretraining.arrangements import document_span_epoch
 from pretune.objectives.pretraining.masking import check_positive_fractions, choose_masked, max_masked
@@ -61,7 +61,9 @@ class Generator(nn.Module):
             return TiedVocabularyHead(vocabulary, transform)
 
         embed: Any = ProjectedEmbeddings(vectors, width)
-        self.backbone = Encoder(embed, [layer() for _ in range(layers)], vocabulary_head=head, pooler=nn.Identity)
+        self.backbone = TransformerStack(
+            embed, [layer() for _ in range(layers)], vocabulary_head=head, pooler=nn.Identity
+        )
         self.heads = nn.ModuleDict({"mlm": head()})
 
 

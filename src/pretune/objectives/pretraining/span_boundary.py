@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.nn.embedding.positional_encoding import LearnedPositions
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import DenseTransform, TiedVocabularyHead
-from pretune.nn.positional_encoding import LearnedPositions
 from pretune.runtime.arrays import Array
 from pretune.text.packing.sequences import Sequences
 

@@ -10,7 +10,7 @@ from pretune.objectives.objective import Data
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.packing.plan import TextStreams, build_streams
+from pretune.text.packing.batch_planning import TextStreams, build_streams
 from pretune.text.packing.sequences import LazyColumns, Packing, Sequences
 from pretune.text.spans import span_indices
 from pretune.text.store.store import Store

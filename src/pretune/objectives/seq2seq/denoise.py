@@ -14,7 +14,7 @@ import numpy as np
 
 from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_objective
-from pretune.objectives.seq2seq.noise import delete, infill, mask, reorder, rotate
+from pretune.objectives.seq2seq.noise_functions import delete, infill, mask, reorder, rotate
 from pretune.objectives.seq2seq.source_target import (
     Seq2Seq,
     check_fraction,

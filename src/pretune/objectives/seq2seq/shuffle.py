@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_objective
-from pretune.objectives.seq2seq.noise import reorder
+from pretune.objectives.seq2seq.noise_functions import reorder
 from pretune.objectives.seq2seq.source_target import Seq2Seq, make_source_and_target, strip_template, text_epoch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom

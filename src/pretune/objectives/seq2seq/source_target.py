@@ -21,7 +21,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows
-from pretune.text.packing.plan import PackPlan
+from pretune.text.packing.batch_planning import PackPlan
 from pretune.text.packing.sequences import Arrangement, Packing, Sequences, plan_lengths
 from pretune.text.spans import span_indices
 from pretune.text.tokenizers.template import Template

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import BackboneOutput
-from pretune.nn.attention.packed_layout import token_layout
+from pretune.nn.attention.query_key_layout import token_layout
 from pretune.objectives.objective import Loss
 from pretune.objectives.task import Task
 from pretune.objectives.wrappers import WrappedBackbone, WrappedTask

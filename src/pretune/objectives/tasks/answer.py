@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.per_example import JudgedAnswer, judge_answers
 from pretune.metrics.question_answering import choose_threshold, question_metrics
-from pretune.nn.attention.packed_layout import token_layout
+from pretune.nn.attention.query_key_layout import token_layout
 from pretune.nn.output_heads import TokenHead
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
@@ -25,7 +25,7 @@ from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import Row, TableChunk
-from pretune.text.examples.questions import NO_TOKENS, AnswerSpan, Questions, question_rows, read_questions
+from pretune.text.examples.question_answering import NO_TOKENS, AnswerSpan, Questions, question_rows, read_questions
 from pretune.text.packing.sequences import Arrangement, Sequences
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer

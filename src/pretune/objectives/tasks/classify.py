@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pretune.metrics.classification import class_metrics, most_frequent
 from pretune.metrics.per_example import JudgedAnswer, judge_classes
-from pretune.nn.attention.packed_layout import permute_rows, reverse_index
+from pretune.nn.attention.query_key_layout import permute_rows, reverse_index
 from pretune.nn.batch_norm import BatchNorm
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear, OutputLinear

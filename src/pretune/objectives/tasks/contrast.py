@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pretune.metrics.per_example import JudgedAnswer, judge_similarities
 from pretune.metrics.regression import similarity_metrics
-from pretune.nn.text_embedding import PROMPT_COLUMN, TextEmbedding, TextEmbeddingHead
+from pretune.nn.sentence_embedding import PROMPT_COLUMN, TextEmbedding, TextEmbeddingHead
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted

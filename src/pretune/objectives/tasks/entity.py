@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.per_example import JudgedAnswer, judge_gaps
-from pretune.metrics.record import entity_cloze_metrics
+from pretune.metrics.question_answering import entity_cloze_metrics
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import token_layout
+from pretune.nn.attention.query_key_layout import token_layout
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import OutputLinear
 from pretune.nn.pooling import pool

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.packed_layout import token_layout
+from pretune.nn.attention.query_key_layout import token_layout
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import fitted
@@ -21,7 +21,7 @@ from pretune.objectives.tasks.classify import LabelTask, require_labeled, sorted
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.examples.clozes import Cloze, single_token, verbalizer_words
+from pretune.text.examples.cloze_templates import Cloze, single_token, verbalizer_words
 from pretune.text.examples.labeled import LabeledRows, TableChunk, read_labeled
 from pretune.text.packing.sequence_parts import compose_sequences
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
-from pretune.metrics.majority_baseline import usual_tags
 from pretune.metrics.per_example import JudgedAnswer, judge_tags
-from pretune.metrics.sequence_labeling import tag_metrics
+from pretune.metrics.sequence_labeling import tag_metrics, usual_tags
 from pretune.nn.output_heads import TokenHead
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task

@@ -15,7 +15,7 @@ import numpy as np
 
 from pretune.packed import Batch, Capacity, pack, pack_targets
 from pretune.runtime.arrays import Array
-from pretune.text.packing.plan import PackPlan, plan_packs
+from pretune.text.packing.batch_planning import PackPlan, plan_packs
 from pretune.text.spans import span_indices
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.store.store import Store
-from pretune.text.tokenizers.phrases import phrase_fingerprints, word_fingerprints
+from pretune.text.tokenizers.phrase_matching import phrase_fingerprints, word_fingerprints
 
 LONGEST = 3  # words of a phrase
 CHUNK = 1 << 20  # tokens counted at once

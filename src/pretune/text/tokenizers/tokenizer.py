@@ -24,10 +24,10 @@ from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.backend import library_errors
 from pretune.text.tokenizers.character_ids import encode_vocabulary_characters
-from pretune.text.tokenizers.file_formats import load_backend, special_token_frames, with_template
 from pretune.text.tokenizers.settings import CHARACTERS, SOURCE_LANGUAGE
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.token_cache import cached_tokens
+from pretune.text.tokenizers.vocabulary_files import load_backend, special_token_frames, with_template
 from pretune.text.tokenizers.word_starts import WordStarts
 
 # role → its names in Hugging Face's tokenizer_config.json, in order of preference

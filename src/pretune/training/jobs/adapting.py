@@ -18,8 +18,8 @@ from pretune.training.held_out import hold_out_documents
 from pretune.training.jobs.pretraining import pretrain
 from pretune.training.jobs.pretraining_data import get_store
 from pretune.training.jobs.pretraining_settings import PretrainingJob
+from pretune.training.recipe_sections import Budget, Monitoring, resolve_section
 from pretune.training.run_folder import Run
-from pretune.training.settings import Budget, Monitoring, resolve_section
 
 # A lower learning rate than from scratch, and batches small enough for many steps in minutes on a CPU.
 SETTINGS: dict[str, dict[str, Any]] = {

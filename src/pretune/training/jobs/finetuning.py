@@ -21,12 +21,12 @@ from pretune.models.checkpoint_heads import text_embedding_of
 from pretune.models.create_model import make_model, random_copy
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import family_of
 from pretune.models.presets import is_preset
-from pretune.models.references import family_of
 from pretune.nn.recurrent import has_recurrent_layers
-from pretune.nn.text_embedding import TextEmbedding
+from pretune.nn.sentence_embedding import TextEmbedding
 from pretune.objectives import Data, Mixture, RenamedTask, Task, parse_objective, task_names
-from pretune.objectives.distillation.distill_logits import DistillLogits, TeacherTargets
+from pretune.objectives.distillation.distill_task_logits import DistillLogits, TeacherTargets
 from pretune.objectives.task import Answer
 from pretune.objectives.tasks.classify import Pooling
 from pretune.objectives.tasks.layer_features import OnLayerFeatures
@@ -48,8 +48,7 @@ from pretune.training.jobs.finetuning_strategies import Strategy, choose_strateg
 from pretune.training.jobs.pretraining_model import ROUND_VOCABULARY, check_length
 from pretune.training.loop import Training, train
 from pretune.training.optim.optimizers import scale_lr_to_batch
-from pretune.training.run_folder import Run, finish_run, start_run
-from pretune.training.settings import (
+from pretune.training.recipe_sections import (
     ON_TEXT,
     Batching,
     Budget,
@@ -59,6 +58,7 @@ from pretune.training.settings import (
     as_recipe,
     resolve_section,
 )
+from pretune.training.run_folder import Run, finish_run, start_run
 
 DEV_PREDICTIONS = "dev_answers.jsonl"  # predictions for the dev examples, in their order
 SPLIT = "split.json"  # which rows of the training file are the dev examples

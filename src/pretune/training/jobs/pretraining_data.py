@@ -26,7 +26,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.held_out import hold_out_documents, split_rows
 from pretune.training.jobs.pretraining_settings import PretrainingJob, is_store, split_language
-from pretune.training.settings import Monitoring
+from pretune.training.recipe_sections import Monitoring
 
 EVALUATION_RATE = 0.15  # masking rate in evaluations, whatever training uses, so that losses are comparable
 

@@ -8,8 +8,8 @@ from pretune.inference.word_vector_models import copy_word_vectors
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import find_folder
 from pretune.models.presets import is_preset
-from pretune.models.references import find_folder
 from pretune.objectives import Mixture
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info

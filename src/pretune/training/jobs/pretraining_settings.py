@@ -12,8 +12,8 @@ import torch
 
 from pretune.models.create_model import make_model
 from pretune.models.hf_config import read_config
+from pretune.models.name_resolution import find_folder
 from pretune.models.presets import find_preset, is_preset
-from pretune.models.references import find_folder
 from pretune.runtime.atomic_io import check_file_name
 from pretune.runtime.devices import choose_device, peak_flops
 from pretune.runtime.errors import PretuneError
@@ -25,7 +25,7 @@ from pretune.text.store.store import MANIFEST
 from pretune.training.flops import module_sizes
 from pretune.training.jobs.recipe_scaling import GUESSED_PEAK_FLOPS, UTILIZATION, ScalableRecipe, parse_budget, scale_to
 from pretune.training.parallel.distributed import ParallelMode, ReduceDtype
-from pretune.training.settings import (
+from pretune.training.recipe_sections import (
     ON_ROWS,
     Batching,
     Budget,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pretune.runtime.errors import PretuneError, quote
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule
+from pretune.training.recipe_sections import Batching, Budget, Optimizer, Schedule
 
 LEAST_STEPS = 1000  # the batch is halved while there would be fewer steps …
 LEAST_SEQUENCES = 8  # … and the batch would still hold this many sequences

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from pretune.models.hf_config import read_config
+from pretune.models.name_resolution import family_of, find_folder
 from pretune.models.presets import find_preset, is_preset
-from pretune.models.references import family_of, find_folder
 from pretune.runtime.errors import PretuneError
 from pretune.training.jobs.finetuning import SETTINGS
 from pretune.training.jobs.hyperparameter_search import SearchRange, SearchSpace, Settings

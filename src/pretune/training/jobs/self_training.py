@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pretune.inference.teacher_labels import label_with_teachers, teacher_task
-from pretune.objectives.distillation.distill_logits import TeacherTargets
+from pretune.objectives.distillation.distill_task_logits import TeacherTargets
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError, if_option

@@ -20,7 +20,7 @@ from pretune.metrics import score
 from pretune.models.adapt_vocabulary import replace_vocabulary
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
-from pretune.models.references import find_folder
+from pretune.models.name_resolution import find_folder
 from pretune.objectives import parse_objective
 from pretune.objectives.tasks.classify import Classify
 from pretune.runtime.atomic_io import write_bytes
@@ -37,8 +37,8 @@ from pretune.text.tokenizers.training import word_level_tokenizer
 from pretune.training.jobs import finetuning, pretraining, pretraining_settings
 from pretune.training.jobs.search_space import count_layers
 from pretune.training.jobs.several_seeds import finetune_seeds
+from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 from pretune.training.run_folder import Run
-from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule
 
 SLOWER = 1 / 2.6  # the learning rate of a layer relative to the layer above
 OPTIMIZER = Optimizer(name="adam", betas=(0.7, 0.99), eps=1e-8, decay=0.0, clip=0.25, layer_decay=SLOWER)

@@ -20,7 +20,7 @@ from pretune.training.parallel.fsdp_tensors import (
     local_rows,
     take_local_rows,
 )
-from pretune.training.settings import Optimizer
+from pretune.training.recipe_sections import Optimizer
 
 Groups = list[dict[str, Any]]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from pretune.training.settings import Schedule
+from pretune.training.recipe_sections import Schedule
 
 START = 1 / 25  # initial rate of one-cycle, relative to the peak
 

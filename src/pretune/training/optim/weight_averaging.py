@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step
 from pretune.training.parallel.fsdp_tensors import copy_into, local_rows
-from pretune.training.settings import Optimizer
+from pretune.training.recipe_sections import Optimizer
 
 
 class WeightAverage(Callback):

@@ -1,0 +1,67 @@
+"""Averages over a suite as its authors or published papers define them; missing tasks are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from pretune.evaluation.suites.declaration import Suite
+
+Scores = Mapping[str, Mapping[str, float]]  # task → metric → score
+
+
+@dataclass(frozen=True)
+class SuiteAverage:
+    """A mean over columns of the results table."""
+
+    value: float
+    of: int  # all columns, the missing ones included
+    missing: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """Return the suffix to print if columns are missing, such as " (3 of 4)"."""
+        return f" ({self.of - len(self.missing)} of {self.of})" if self.missing else ""
+
+
+def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverage | None:
+    """Return the mean over columns: a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column.
+
+    A multilingual task is the mean over its languages. None is returned if all columns are missing.
+    """
+    found = {str(column): _column(suite, column, scores) for column in columns}
+    there = [value for value in found.values() if value is not None]
+    missing = tuple(name for name, value in found.items() if value is None)
+    return SuiteAverage(mean(there), len(found), missing) if there else None
+
+
+def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
+    if isinstance(column, list):
+        parts = [_column(suite, part, scores) for part in column]
+        there = [part for part in parts if part is not None]
+        return mean(there) if there and len(there) == len(parts) else None
+    name, _, metric = column.partition(".")
+    tongues = [task.name for task in suite.tasks.values() if task.language and task.like == name]
+    if tongues:
+        return _column(suite, [f"{tongue}.{metric}" if metric else tongue for tongue in tongues], scores)
+    if name not in scores:
+        return None
+    return scores[name][metric] if metric else mean(scores[name].values())
+
+
+def averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
+    """Return the averages of a suite that have at least one column."""
+    found = {name: average(suite, columns, scores) for name, columns in suite.averages.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def group_averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
+    """Return the means over the tasks of each group: entailment, common sense, knowledge, reading, logic …"""
+    groups: dict[str, list[str]] = {}
+    for task in suite.tasks.values():
+        if task.group and not task.categories:
+            groups.setdefault(task.group, []).append(task.name)
+    found = {group: average(suite, names, scores) for group, names in groups.items()}
+    return {group: value for group, value in found.items() if value is not None}

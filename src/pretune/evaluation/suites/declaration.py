@@ -1,0 +1,383 @@
+"""Suites of tasks: reading their declarations, and reading the rows of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pretune.evaluation.suites import suite_names
+from pretune.evaluation.suites.file_formats import LAYOUTS, layout_of, read_layout
+from pretune.runtime.atomic_io import check_file_name
+from pretune.runtime.errors import PretuneError, if_option, quote, suggest
+from pretune.runtime.parsing import validate_schema
+from pretune.runtime.progress import log_info
+from pretune.runtime.recipe import merge_recipes, read_recipe
+
+MALFORMED = 0.01  # share of unreadable training rows above which a file is refused
+NAMED = 3  # unreadable rows that are reported one by one
+EXTRA = ("id", "group", "categories")  # roles that only metrics and submissions use
+ANSWERS = ("label", "answers")  # roles that test rows may lack
+Row = dict[str, Any]
+Column = str | int | Sequence[str | int]  # name or number; several columns are joined
+Roles = Mapping[str, Column]
+
+
+@dataclass(frozen=True)
+class SuiteTask:
+    """A task of a suite; pretune.evaluation.suites documents the fields."""
+
+    name: str
+    title: str
+    kind: str
+    metrics: Sequence[str]
+    files: Mapping[str, str | Sequence[str]]
+    roles: Roles
+    splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    format: str | None = None
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    leave_out: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
+    categories: Sequence[str] = ()
+    group: str = ""
+    length: int | None = None
+    scored: str = "dev"  # the split that is reported
+    submission: Mapping[str, Any] = field(default_factory=dict)
+    prompt: Mapping[str, Any] = field(default_factory=dict)  # for in-context learning, see evaluation/in_context.py
+    version: Any = 1
+    source: str = ""
+    like: str = ""
+    language: str = ""
+    taught_by: str = ""  # the task whose model is used, if this one has no training file
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Return the columns of the rows, by role: each column is named after its role."""
+        return {role: role for role in self.roles if role not in EXTRA}
+
+    def where(self, split: str, data: Path) -> list[list[Path]]:
+        """Return the files of a split as groups of parallel files; [] if any of them is missing."""
+        given = self.files.get(split)
+        names = [] if given is None else [given] if isinstance(given, str) else list(given)
+        found = [_first(name, data) for name in names]
+        return found if all(found) else []
+
+    def read(self, split: str, data: Path, *, subsets: bool = False) -> SuiteRows:
+        """Read the rows of a split. With `subsets`, incomplete files are accepted."""
+        paths = self.where(split, data)
+        if not paths:
+            raise PretuneError(f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist")
+        made = SuiteRows(self, split, paths[0][0])
+        bad: list[str] = []
+        for together in paths:
+            for place, row in self._rows(split, together):
+                where = f"{together[0]}, {place}"
+                if isinstance(row, PretuneError):
+                    bad.append(f"{where}: {row}")
+                elif row:
+                    made.rows.append(row)
+                    made.places.append(where)
+        if bad and (split != "train" or len(bad) > max(NAMED, MALFORMED * len(made.rows))):
+            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+            raise PretuneError(f"{bad[0]}{more}; correct the file or download it again")
+        for message in bad[:NAMED]:
+            log_info(f"{message}; the row is skipped")
+        if len(bad) > NAMED:
+            log_info(f"{paths[0][0]}: {len(bad) - NAMED} more rows could not be read and are skipped")
+        made.check_length(subsets)
+        return made
+
+    def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
+        own = self.splits.get(split, {})
+        roles = own.get("roles", self.roles)
+        layout = own.get("format") or self.format or layout_of(paths[0])
+        if layout not in LAYOUTS:
+            raise PretuneError(f"{paths[0]}: unknown file format {layout!r}; {suggest(layout, LAYOUTS)}")
+        numbered = any(isinstance(column, int) for role in roles.values() for column in _several(role))
+        for place, row in read_layout(paths, layout, header=not numbered):
+            yield place, row if isinstance(row, PretuneError) else self._in_roles(row, roles, split)
+
+    def _in_roles(self, row: Row, roles: Roles, split: str) -> Row | PretuneError:
+        """Convert a row of the file to the roles of the task; {} if the row is to be skipped."""
+        made: Row = {}
+        for role, column in roles.items():
+            cells = [_cell(row, name) for name in _several(column)]
+            if None in cells:
+                if role in EXTRA or (role in ANSWERS and split == "test"):
+                    continue
+                name = _several(column)[cells.index(None)]
+                return PretuneError(f"no column {name!r}; columns are {', '.join(map(repr, row)) or 'none'}")
+            value = cells if role == "choices" and len(cells) > 1 else cells[0]
+            if len(cells) > 1 and role != "choices":
+                value = " ".join(map(str, cells))
+            if isinstance(value, bool):
+                value = str(value).lower()
+            if role in self.leave_out and value == self.leave_out[role]:
+                return {}
+            made[role] = self.values.get(role, {}).get(str(value), value)
+        if self.categories:
+            made["categories"] = {name: _phenomena(row.get(name)) for name in self.categories if row.get(name)}
+        return made
+
+
+@dataclass
+class SuiteRows:
+    """The rows of a split, each a dictionary by role, and the place of each in its file."""
+
+    task: SuiteTask
+    split: str
+    file: Path
+    rows: list[Row] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def expected(self) -> list[int]:
+        """Return the possible numbers of rows of the official file; [] if unknown."""
+        count = self.task.counts.get(self.split, [])
+        return [count] if isinstance(count, int) else list(count)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether there are as many rows as in the official file."""
+        return not self.expected or len(self) in self.expected
+
+    @property
+    def answered(self) -> bool:
+        """Return whether all rows have gold answers."""
+        return all(any(role in row for role in ANSWERS) for row in self.rows)
+
+    def check_length(self, subsets: bool) -> None:
+        """Raise an error if a file to evaluate on is incomplete; warn about an incomplete training file."""
+        if not self.rows:
+            raise PretuneError(f"{self.file}: the file has no rows; download it again")
+        if self.complete:
+            return
+        what = f"{self.file}: {len(self):,} rows instead of the {self.expected[0]:,} of {self.task.title}'s {self.split} split"
+        if self.split == "train" or subsets:
+            log_info(f"{what}; scores are not comparable with those on the whole split")
+        else:
+            raise PretuneError(f"{what}; download it again{if_option('subsets', ', or accept it with --subsets')}")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite of tasks, in the order of the columns of its table."""
+
+    name: str
+    title: str
+    source: str
+    tasks: Mapping[str, SuiteTask]
+    averages: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    scale: int = 100  # the printed value of a perfect score
+
+    def chosen(self, names: Sequence[str]) -> Suite:
+        """Return the suite with the named tasks only; the name of a multilingual task selects all of its languages."""
+        known = {*self.tasks, *(task.like for task in self.tasks.values() if task.language)}
+        for name in names:
+            if name not in known:
+                raise PretuneError(f"{self.title} has no task {name!r}; {suggest(name, known)}")
+        wanted = {
+            name: task
+            for name, task in self.tasks.items()
+            if not names or name in names or (task.language and task.like in names)
+        }
+        return replace(self, tasks=wanted)
+
+    def there(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
+        """Return the tasks whose files exist, and the reason for each of the others. Unless `learned`, no training files are needed."""
+        here: dict[str, SuiteTask] = {}
+        missing: dict[str, str] = {}
+        for name, task in self.tasks.items():
+            # A task that uses another task's model is useful for the submission alone.
+            judged = (
+                task.scored if not task.taught_by or task.where(task.scored, data) or not task.submission else "test"
+            )
+            needed = [judged] if task.taught_by or not learned else ["train", judged]
+            lacking = [split for split in needed if not task.where(split, data)]
+            if lacking:
+                missing[name] = "no " + ", no ".join(
+                    str(task.files.get(task.scored if split == judged else split, f"file for {split}"))
+                    for split in lacking
+                )
+            else:
+                here[name] = task
+        for name, task in list(here.items()):
+            if task.taught_by and task.taught_by not in here:
+                missing[name] = f"it uses the model of {task.taught_by}, which is missing"
+                del here[name]
+        if not here:
+            raise PretuneError(
+                f"{data}: no files of {self.title}'s tasks were found; expected, for example, {_example(self)}"
+            )
+        return here, missing
+
+
+# Keys of a suite and of a task, and their types.
+KEYS: dict[str, Any] = {
+    "title": str,
+    "source": str,
+    "tasks": dict[str, dict[str, Any]],
+    "averages": dict[str, list[Any]],
+    "scale": int | float,
+}
+SUBMISSION, PROMPT = {"file": str, "labels": list[Any]}, {"cloze": str, "words": dict[str, str] | None}
+SPLIT = {"roles": Roles, "format": str}
+
+
+def _check_task(content: Mapping[str, Any], where: str) -> None:
+    """Raise an error if a key of a task is unknown or its value has the wrong type."""
+    types = {**get_type_hints(SuiteTask), "languages": list[str]}
+    for key, value in content.items():
+        if key not in types or key in ("name", "taught_by"):
+            raise PretuneError(f"{where}: a task has no key {quote(key)}; {suggest(str(key), types)}")
+        if key not in ("splits", "submission", "prompt"):
+            validate_schema(value, types[key], f"{where}: {key}")
+    for key, known in (("submission", SUBMISSION), ("prompt", PROMPT)):
+        _check_keys(content.get(key, {}), known, f"{where}: {key}")
+    for split, own in validate_schema(content.get("splits", {}), dict[str, Any], f"{where}: splits").items():
+        _check_keys(own, SPLIT, f"{where}: splits.{split}")
+    for roles in (content.get("roles", {}), *(own.get("roles", {}) for own in content.get("splits", {}).values())):
+        for role, column in roles.items():
+            if column == []:
+                raise PretuneError(f"{where}: the role {role!r} has no column; name one or more columns")
+    file = content.get("submission", {}).get("file", "")
+    if Path(file).name != file:
+        raise PretuneError(f"{where}: submission.file: {quote(file)} is not a file name")
+
+
+def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
+    for key, value in validate_schema(values, dict[str, Any], where).items():
+        if key in types:
+            validate_schema(value, types[key], f"{where}.{key}")
+
+
+def find_suite(name: str | Path, language: str = "") -> Suite:
+    """Return a suite by name, or read a custom one from a YAML file. `language` is the training language of multilingual tasks.
+
+    >>> list(find_suite("superglue").tasks)[:3]
+    ['boolq', 'cb', 'copa']
+    """
+    if str(name) in suite_names():
+        content = read_recipe(Path(str(files("pretune.evaluation.suites") / f"{name}.yaml")))
+    elif Path(name).suffix in (".yaml", ".yml"):
+        content = read_recipe(name)
+    else:
+        raise PretuneError(f"unknown suite {str(name)!r}; {suggest(str(name), suite_names())}")
+    for key in content.keys() - KEYS.keys():
+        raise PretuneError(f"{name}: a suite has no key {quote(key)}; {suggest(str(key), KEYS)}")
+    for key, value in content.items():
+        validate_schema(value, KEYS[key], f"{name}: {key}")
+    declared = content.get("tasks", {})
+    if not declared:
+        raise PretuneError(f"{name}: the suite has no tasks; list them under `tasks`")
+    tasks: dict[str, SuiteTask] = {}
+    for own in declared:
+        for task in _declare(own, declared, language, str(name)):
+            tasks[task.name] = task
+    return Suite(
+        Path(name).stem, content.get("title", str(name)), content.get("source", ""), tasks,
+        content.get("averages", {}), content.get("scale", 100),
+    )  # fmt: skip
+
+
+def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
+    """Return the task, or one task per language."""
+    if not name or name.startswith(".") or Path(name).name != name:
+        raise PretuneError(f"{suite}: {quote(name)} is not a valid task name, because a folder is named after it")
+    content, taught = _inherited(name, class_declared, suite), ""
+    _check_task(content, f"{suite}, {name}")
+    at = name
+    while not _inherited(at, class_declared, suite).get("files", {}).get("train") and class_declared[at].get("like"):
+        at = taught = class_declared[at]["like"]
+    languages = content.pop("languages", None)
+    try:
+        if not languages:
+            return [SuiteTask(name=name, **{**content, "taught_by": taught})]
+        first = language or languages[0]
+        made = []
+        for tongue in dict.fromkeys([first, *languages]):
+            own = {split: _in_language(file, tongue) for split, file in content["files"].items()}
+            if tongue != first:
+                own.pop("train", None)
+            told = {"title": f"{content['title']} {tongue}", "like": name, "language": tongue}
+            taught = "" if tongue == first else f"{name}-{first}"
+            made.append(SuiteTask(name=f"{name}-{tongue}", **{**content, **told, "files": own, "taught_by": taught}))
+        return made
+    except TypeError as error:
+        raise PretuneError(f"{suite}, {name}: {str(error).split('__init__() ')[-1]}") from error
+
+
+def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the keys of a task with those inherited by `like`, except for files, splits and counts."""
+    if not isinstance(name, str) or name not in class_declared:
+        raise PretuneError(
+            f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), class_declared)}"
+        )
+    if name in via:
+        raise PretuneError(f"{suite}: {' is like '.join([*via, name])}: a task cannot inherit from itself")
+    content = dict(class_declared[name])
+    if not content.get("like"):
+        return content
+    other = _inherited(content["like"], class_declared, suite, (*via, name))
+    own = {key: content.get(key, {}) for key in ("files", "counts", "splits")}
+    return {
+        **merge_recipes(other, content),
+        **own,
+        "roles": content.get("roles", other.get("roles")),
+        "like": content["like"],
+    }
+
+
+def _in_language(name: Any, language: str) -> Any:
+    if isinstance(name, list):
+        return [_in_language(one, language) for one in name]
+    return name.replace("{language}", language)
+
+
+def _first(name: str, data: Path) -> list[Path]:
+    """Return the files of the first alternative that exists; `a.{b,c}` stands for two parallel files."""
+    for choice in name.split("|"):
+        names = _expand(choice.strip())
+        for one in names:
+            check_file_name(Path(one))
+        paths = [data / one for one in names]
+        if all(path.exists() for path in paths):
+            return paths
+    return []
+
+
+def _expand(name: str) -> list[str]:
+    """Expand the braces of a file name.
+
+    >>> _expand("train.{en,de}")
+    ['train.en', 'train.de']
+    """
+    before, brace, rest = name.partition("{")
+    inside, _, after = rest.partition("}")
+    return [before + part + after for part in inside.split(",")] if brace else [name]
+
+
+def _several(column: Any) -> list[Any]:
+    return column if isinstance(column, list) else [column]
+
+
+def _cell(row: Row, name: Any) -> Any:
+    """Return a field of a row; OUTER.INNER is a nested field."""
+    if str(name) in row:
+        return row[str(name)]
+    outer, dot, inner = str(name).partition(".")
+    return _cell(row[outer], inner) if dot and isinstance(row.get(outer), dict) else None
+
+
+def _phenomena(cell: Any) -> list[str]:
+    return [name.strip() for name in str(cell).split(";") if name.strip()]
+
+
+def _example(suite: Suite) -> str:
+    task = next(iter(suite.tasks.values()))
+    return str(next(iter(task.files.values()), "a file"))

@@ -1,0 +1,120 @@
+"""Tables of results beside published ones, with their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from pretune.evaluation.suites.averages import averages
+from pretune.evaluation.suites.declaration import Suite, SuiteTask
+
+SHORT = {
+    "accuracy": "acc", "matthews": "mcc", "spearman": "ρ", "pearson": "r", "macro_f1": "f1", "exact_questions": "em",
+    "gap_f1": "f1", "gap_exact": "em", "answer_f1": "f1", "answer_exact": "em", "entity_f1": "f1", "word_accuracy": "acc",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PublishedResult:
+    """A published row of results: scores as printed, a single number if the source does not name the metric."""
+
+    name: str
+    split: str
+    source: str
+    scores: Mapping[str, float | Mapping[str, float]]
+    averages: Mapping[str, float] = field(default_factory=dict)
+
+
+def published_results(suite: Suite) -> list[PublishedResult]:
+    """Return the published results of a suite; [] if there are none.
+
+    >>> from pretune.evaluation.suites.declaration import find_suite
+    >>> published_results(find_suite("glue"))[3].name
+    'BERT-base'
+    """
+    import yaml
+
+    path = files("pretune.evaluation.suites") / "references" / f"{suite.name}.yaml"
+    if not path.is_file():
+        return []
+    return [PublishedResult(**row) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
+
+
+def results_table(
+    suite: Suite, rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, SuiteTask]
+) -> list[dict[str, str]]:
+    """Return the rows of the results table: the given systems, then the published ones.
+
+    A system has `system`, `split` and `scores`: task → metric → mean or (mean, standard deviation). A cell lists the metrics of a
+    task in order, with a dash for an unknown one.
+    """
+    made = []
+    for row in rows:
+        cells = {task.title: cell(suite, task, row["scores"].get(name)) for name, task in tasks.items()}
+        plain = {name: {m: _mean(v) for m, v in found.items()} for name, found in row["scores"].items()}
+        found = averages(suite, plain)
+        means = {name: found[name] for name in suite.averages if name in found}
+        told = {name: f"{_number(suite, value.value)}{value.label}" for name, value in means.items()}
+        made.append({"system": row["system"], "split": row["split"], **cells, **told})
+    for reference in published_results(suite):
+        cells = {
+            task.title: cell(suite, task, reference.scores.get(name), printed=True) for name, task in tasks.items()
+        }
+        if any(value != "-" for value in cells.values()):
+            told = {name: _print(suite, value) for name, value in reference.averages.items()}
+            made.append({"system": reference.name, "split": reference.split, **cells, **told})
+    names = list(dict.fromkeys(name for row in made for name in row))
+    return [{name.replace("_", " "): row.get(name, "-") for name in names} for row in made]
+
+
+def legend(tasks: Mapping[str, SuiteTask]) -> str:
+    """Return a legend of the metrics in the cells, for tasks with other metrics than accuracy.
+
+    >>> from pretune.evaluation.suites.declaration import find_suite
+    >>> legend({"mrpc": find_suite("glue").tasks["mrpc"]})
+    'MRPC f1/acc'
+    """
+    return ", ".join(
+        f"{task.title} {'/'.join(SHORT.get(metric, metric) for metric in task.metrics)}"
+        for task in tasks.values()
+        if list(task.metrics) != ["accuracy"]
+    )
+
+
+def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]]:
+    """Return the names of the published rows that have any of these tasks, by source."""
+    found: dict[str, list[str]] = {}
+    for reference in published_results(suite):
+        if set(tasks) & set(reference.scores):
+            found.setdefault(reference.source, []).append(reference.name)
+    return found
+
+
+def cell(suite: Suite, task: SuiteTask, scores: Any, *, printed: bool = False) -> str:
+    """Return the cell of a task: its metrics, each with its standard deviation if there are several seeds."""
+    if scores is None:
+        return "-"
+    show = _print if printed else _number
+    if isinstance(scores, int | float):
+        return show(suite, scores)
+    if not any(metric in scores for metric in task.metrics):
+        return "-"
+    return "/".join(show(suite, scores[metric]) if metric in scores else "-" for metric in task.metrics)
+
+
+def _mean(value: Any) -> float:
+    return float(value[0] if isinstance(value, tuple | list) else value)
+
+
+def _number(suite: Suite, value: Any) -> str:
+    """Format a score between 0 and 1 in the scale of the suite."""
+    if isinstance(value, tuple | list):
+        return f"{_number(suite, value[0])}±{_number(suite, value[1])}"
+    return f"{100 * value:.1f}" if suite.scale == 100 else f"{value:.3f}"
+
+
+def _print(suite: Suite, value: float) -> str:
+    """Format a published number, which is in the scale of the suite already."""
+    return f"{value:.1f}" if suite.scale == 100 else f"{value:.3f}"

@@ -1,0 +1,174 @@
+"""Submissions to the servers of suites: a zip archive with one file per task, validated after it is written.
+
+GLUE takes tables of index and prediction; SuperGLUE and Russian SuperGLUE take one JSON object per line, nested by question for
+MultiRC and MuSeRC.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pretune.evaluation.suites.declaration import Suite, SuiteTask
+from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.errors import PretuneError
+
+Rows = Sequence[Mapping[str, Any]]
+Answers = Sequence[Mapping[str, Any]]
+DATE = (1980, 1, 1, 0, 0, 0)  # the same answers make the same zip
+HEADER = "index\tprediction"
+
+
+def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows, Answers]]) -> list[str]:
+    """Write a zip archive of the answers to the test rows and return the tasks of the suite that it lacks.
+
+    `answered` maps each task to its test rows and the answer to each.
+    """
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, (rows, answers) in answered.items():
+            task = suite.tasks[name]
+            if not task.submission:
+                raise PretuneError(f"{suite.title} does not accept submissions")
+            archive.writestr(zipfile.ZipInfo(task.submission["file"], DATE), submission_file(task, rows, answers))
+    write_bytes(path, written.getvalue())
+    missing = check_submission(path, suite, {name: len(rows) for name, (rows, _) in answered.items()})
+    return missing
+
+
+def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
+    """Return the contents of the file of a task."""
+    if task.submission["file"].endswith(".tsv"):
+        lines = [f"{number}\t{_cell(answer)}" for number, answer in enumerate(answers)]
+        return "\n".join([HEADER, *lines]) + "\n"
+    if task.format == "multirc":
+        made = _nested(rows, answers)
+    else:
+        pairs = zip(rows, answers, strict=True)
+        made = [{"idx": row.get("id", i), "label": _value(task, answer)} for i, (row, answer) in enumerate(pairs)]
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made)
+
+
+def _cell(answer: Mapping[str, Any]) -> str:
+    """Format an answer as a cell: a similarity from 0 to 5 with three decimals, or a label."""
+    return f"{min(5.0, max(0.0, answer['value'])):.3f}" if "value" in answer else str(answer["label"])
+
+
+def _value(task: SuiteTask, answer: Mapping[str, Any]) -> Any:
+    """Return the label as the suite spells it, for example True for "true"."""
+    given = next(answer[key] for key in ("label", "choice", "answer") if key in answer)
+    spelled = {str(label).lower(): label for label in task.submission.get("labels", ())}
+    return spelled.get(str(given).lower(), given)
+
+
+def _nested(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
+    passages: dict[Any, dict[Any, list[dict[str, Any]]]] = {}
+    for row, answer in zip(rows, answers, strict=True):
+        passage, question, number = row["id"]
+        found = {"idx": number, "label": int(answer["label"])}
+        passages.setdefault(passage, {}).setdefault(question, []).append(found)
+    return [
+        {"idx": p, "passage": {"questions": [{"idx": q, "answers": told} for q, told in questions.items()]}}
+        for p, questions in passages.items()
+    ]
+
+
+# -- checking -------------------------------------------------------------------------------------------------------
+
+
+def check_submission(path: str | Path, suite: Suite, counts: Mapping[str, int] | None = None) -> list[str]:
+    """Raise an error if the suite's server would refuse the archive; return the tasks that it lacks.
+
+    `counts` gives the number of answers of a task if it differs from the number of rows of its official test file.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inside = {name: archive.read(name) for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile) as error:
+        raise PretuneError(f"{path}: not a valid zip archive ({error})") from error
+    expected = {task.submission["file"]: task for task in suite.tasks.values() if task.submission}
+    for name in inside:
+        if name not in expected:
+            raise PretuneError(
+                f"{path}: {suite.title} does not accept the file {name}; it accepts {', '.join(expected)}"
+            )
+    for name, content in inside.items():
+        _check_file(f"{path}, {name}", expected[name], content, (counts or {}).get(expected[name].name))
+    return [task.name for name, task in expected.items() if name not in inside]
+
+
+def _check_file(where: str, task: SuiteTask, content: bytes, count: int | None) -> None:
+    try:
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise PretuneError(f"{where}: not UTF-8 ({error})") from error
+    check = _check_table if task.submission["file"].endswith(".tsv") else _check_objects
+    found = check(where, task, lines)
+    known = task.counts.get("test")
+    wanted = [count] if count is not None else [known] if isinstance(known, int) else list(known or [])
+    if wanted and found not in wanted:
+        raise PretuneError(f"{where}: {found:,} answers instead of the {wanted[0]:,} of {task.title}'s test split")
+
+
+def _check_table(where: str, task: SuiteTask, lines: list[str]) -> int:
+    if not lines or lines[0] != HEADER:
+        raise PretuneError(f"{where}, line 1: the header must be {HEADER!r}")
+    for number, line in enumerate(lines[1:]):
+        index, _, label = line.partition("\t")
+        if index != str(number):
+            raise PretuneError(f"{where}, line {number + 2}: index {index!r} instead of {number}")
+        _check_label(f"{where}, line {number + 2}", task, label)
+    return len(lines) - 1
+
+
+def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
+    found = 0
+    seen = set()
+    for number, line in enumerate(lines, 1):
+        place = f"{where}, line {number}"
+        try:
+            row = json.loads(line)
+            if row["idx"] in seen:
+                raise PretuneError(f"{place}: duplicate idx {row['idx']}")
+            seen.add(row["idx"])
+            if task.format == "multirc":
+                labels = [a["label"] for question in row["passage"]["questions"] for a in question["answers"]]
+            else:
+                labels = [row["label"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise PretuneError(f"{place}: not an answer with idx and label ({error!r})") from error
+        for label in labels:
+            _check_label(place, task, label)
+        found += len(labels)
+    return found
+
+
+def _check_label(where: str, task: SuiteTask, label: Any) -> None:
+    allowed = LABELS.get(task.kind, _any_label)(task)
+    if not allowed(label):
+        raise PretuneError(f"{where}: {label!r} is not a valid label of {task.title}")
+
+
+def _any_label(task: SuiteTask) -> Callable[[Any], bool]:
+    """Return a check that a label is one of those in the suite's declaration, or not empty if none are declared."""
+    labels = task.submission.get("labels")
+    return lambda label: label in labels if labels else isinstance(label, str) and bool(label.strip())
+
+
+def _in_range(task: SuiteTask) -> Callable[[Any], bool]:
+    low, high = task.submission["labels"]
+
+    def inside(label: Any) -> bool:
+        try:
+            return bool(low <= float(label) <= high)
+        except ValueError:
+            return False
+
+    return inside
+
+
+LABELS: dict[str, Callable[[SuiteTask], Callable[[Any], bool]]] = {"regress": _in_range}

@@ -1,0 +1,462 @@
+"""Evaluation on a suite: fine-tune (or prompt) a model on each task with several seeds, predict, and score; resumable.
+
+OUT/
+  suite.json            the settings; an evaluation with other settings needs another folder
+  TASK/rows/            the rows of its files by role, one per line
+  TASK/seeds/N/         a fine-tuning run, without its weights after prediction, and answers/TASK.SPLIT.jsonl; with in-context
+                        learning, the first prompt
+  TASK/result.json      the scores of each seed and the cost of inference; marks the task as finished
+  tokens/               cached token ids, which every seed uses
+  results.json, report.html, submission.zip
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Protocol
+
+import torch
+
+from pretune.evaluation.in_context import KINDS, InContextLearning, kind_of, load_generative_model
+from pretune.evaluation.inference_cost import measure_cost
+from pretune.evaluation.suites.averages import averages, group_averages
+from pretune.evaluation.suites.declaration import ANSWERS, Suite, SuiteRows, SuiteTask
+from pretune.evaluation.suites.official_metrics import phenomena, suite_metrics
+from pretune.evaluation.suites.submission import write_submission
+from pretune.inference.generation.causal_generation import TextGenerator
+from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
+from pretune.inference.predict import Predictor, load_task_model
+from pretune.models.model import Model
+from pretune.objectives import Task, task_names
+from pretune.objectives.task import Answer
+from pretune.runtime.atomic_io import write_bytes, write_json
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.parsing import read_checksummed_json, read_json_lines, write_checksummed_json
+from pretune.runtime.process_pool import run_jobs
+from pretune.runtime.progress import log_info
+from pretune.text.tokenizers.token_cache import use_token_cache
+from pretune.training.jobs.finetuning import FinetuningJob, TaskData, read_task_data, resolve_finetuning
+from pretune.training.jobs.pretraining_model import count_parameters
+from pretune.training.jobs.several_seeds import run_seed
+from pretune.training.recipe_sections import Batching
+from pretune.training.run_folder import environment
+
+ASKED, RESULT, RESULTS, SUBMISSION = "suite.json", "result.json", "results.json", "submission.zip"
+COST = "cost.json"
+TOKENS = "tokens"  # cached token ids, which every seed uses
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+Answers = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class EvaluationJob:
+    """An evaluation with all of its settings; `settings` are options of `finetune`, by name."""
+
+    model: str
+    suite: Suite
+    data: Path
+    out: Path
+    seeds: int = 3
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    subsets: bool = False
+    keep: bool = False  # whether to keep the weights of every seed
+    device: str | None = None
+    shots: int | None = None  # the number of examples for in-context learning; None: fine-tuning
+    devices: int = 1  # over which the seeds of all tasks are distributed
+
+    def told(self) -> dict[str, Any]:
+        """Return everything that determines the results."""
+        sections = {
+            name: {k: v for k, v in asdict(value).items() if v is not None} if hasattr(value, "flat") else value
+            for name, value in self.settings.items()
+        }
+        asked = self.shots is not None
+        versions = {n: [t.version, dict(t.prompt)] if asked else t.version for n, t in self.suite.tasks.items()}
+        told = {"model": self.model, "suite": self.suite.name, "versions": versions, "seed": self.seed}
+        told["shots"] = self.shots
+        return {**told, "settings": {name: value for name, value in sections.items() if value is not None}}
+
+
+@dataclass
+class Evaluation:
+    """The results of an evaluation: the metrics of each task by seed, and the tasks that were skipped."""
+
+    suite: Suite
+    model: str
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # the contents of result.json, by task
+    missing: dict[str, str] = field(default_factory=dict)
+    shots: int | None = None
+
+    @property
+    def system(self) -> str:
+        """Return the name of the model in the results table."""
+        if self.shots is None:
+            return self.model
+        return f"{self.model}, {({0: 'zero', 1: 'one'}).get(self.shots, self.shots)}-shot"
+
+    @property
+    def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
+        """Return mean and standard deviation over seeds, by task and metric."""
+        scored = {name: told for name, told in self.tasks.items() if told["scores"]}
+        return {name: {m: mean_and_sd(x) for m, x in told["scores"].items()} for name, told in scored.items()}
+
+    @property
+    def means(self) -> dict[str, dict[str, float]]:
+        """Return the mean over seeds, by task and metric."""
+        return {name: {m: value for m, (value, _) in found.items()} for name, found in self.scores.items()}
+
+    def describe(self) -> dict[str, Any]:
+        """Return all results as a JSON object."""
+        found = {
+            name: {"value": a.value, "of": a.of, "missing": list(a.missing)}
+            for name, a in averages(self.suite, self.means).items()
+        }
+        groups = {name: a.value for name, a in group_averages(self.suite, self.means).items()}
+        told: dict[str, Any] = {"suite": self.suite.name, "model": self.model, "averages": found, "groups": groups}
+        if self.shots is not None:
+            told["shots"] = self.shots
+        return {**told, "tasks": self.tasks, "missing": self.missing}
+
+
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the standard deviation.
+
+    >>> mean_and_sd([0.5])
+    (0.5, 0.0)
+    """
+    return mean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+def evaluate_suite(request: EvaluationJob) -> Evaluation:
+    """Evaluate on all tasks whose files exist and whose kind is supported; the others are reported as skipped."""
+    _check_same(request)
+    suite, asked = request.suite, request.shots is not None
+    here, missing = suite.there(request.data, learned=request.shots != 0)
+    for name, task in list(here.items()):
+        kind = kind_of(task)
+        if kind not in task_names():
+            missing[name] = f"the task {kind!r} does not exist"
+            del here[name]
+        elif asked and kind not in KINDS:
+            missing[name] = f"in-context learning does not support {kind}; fine-tune the model instead"
+            del here[name]
+    here = {name: task for name, task in here.items() if not task.taught_by or task.taught_by in here}
+    for name, why in missing.items():
+        log_info(f"{suite.tasks[name].title}: skipped, {why}")
+    if not here:
+        raise PretuneError(
+            f"{request.data}: files exist for some tasks of {suite.title}, but pretune supports none of these; add the files of other tasks"
+        )
+    writer = load_generator(request)
+    _begin(request)
+    for name, task in here.items():  # find bad files before training starts
+        if not _finished(request, name):
+            for split in (split for split in task.files if task.where(split, request.data)):
+                rows = task.read(split, request.data, subsets=request.subsets)
+                write_lines(rows_path(request.out, name, split), rows.rows)
+    teaching = {name: task for name, task in here.items() if not task.taught_by}
+    taught_by = {
+        name: {name: task} | {other: t for other, t in here.items() if t.taught_by == name}
+        for name, task in teaching.items()
+    }
+    if request.devices > 1:
+        jobs = [
+            (request, task, taught_by[name], seed) for name, task in teaching.items() for seed in _left(request, task)
+        ]
+        log_info(f"{len(jobs)} seeds of all tasks on {request.devices} devices")
+        run_jobs(train_in_worker, jobs, request.devices)
+    with use_token_cache(request.out / TOKENS):
+        for number, (name, task) in enumerate(teaching.items(), 1):
+            taught = taught_by[name]
+            log_info(f"{task.title} ({number} of {len(teaching)})")
+            evaluate_task(request, task, taught, writer)
+    found = {name: read_checksummed_json(request.out / name / RESULT, "the result of a task") for name in here}
+    evaluation = Evaluation(suite, request.model, found, missing, request.shots)
+    submit(request, here)
+    write_json(request.out / RESULTS, evaluation.describe())
+    return evaluation
+
+
+def _check_same(request: EvaluationJob) -> dict[str, Any]:
+    """Raise an error if the folder has an evaluation with other settings; return the settings to write."""
+    path = request.out / ASKED
+    told: dict[str, Any] = json.loads(json.dumps(request.told()))
+    if not path.is_file():
+        return told
+    before = read_checksummed_json(path, "the settings of an evaluation")
+    different = [key for key in told if before.get(key) != told[key] and key != "versions"]
+    old = before.get("versions", {})
+    different += [name for name, version in told["versions"].items() if old.get(name, version) != version]
+    if different:
+        raise PretuneError(
+            f"{request.out}: contains an evaluation with other settings ({', '.join(different)}); choose another --out"
+        )
+    return {**told, "versions": {**old, **told["versions"]}}
+
+
+def _begin(request: EvaluationJob) -> None:
+    """Write the settings, so that the same command resumes and another one is refused."""
+    write_checksummed_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
+
+
+# -- a task ---------------------------------------------------------------------------------------------------------
+
+
+class AnsweringMethod(Protocol):
+    """A way for a model to answer a task: fine-tuning or in-context learning."""
+
+    @property
+    def model(self) -> Model: ...
+
+    device: torch.device
+
+    def learn(self, seed: int, folder: Path) -> bool:
+        """Train with a seed and write the model to a folder named after it; return False if training failed."""
+
+    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+        """Return a function that predicts the answers to some rows with the model, or the examples, of a seed."""
+
+
+class FineTuning:
+    """Fine-tuning on a task, and prediction with the fine-tuned model."""
+
+    def __init__(self, plan: FinetuningJob) -> None:
+        self.plan, self.device = plan, choose_device(plan.device)
+        self.material: TaskData | None = None
+        self.loaded: tuple[Path, Model, Task] | None = None
+
+    @property
+    def model(self) -> Model:
+        """Return the model that was used last."""
+        assert self.loaded is not None
+        return self.loaded[1]
+
+    def learn(self, seed: int, folder: Path) -> bool:
+        """Fine-tune with a seed."""
+        self.material = self.material or read_task_data(self.plan)
+        return run_seed(replace(self.plan, seed=seed, out=folder), self.material) is not None
+
+    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+        """Load the fine-tuned model of a seed and return a function that predicts the answers to some rows."""
+        if self.loaded is None or self.loaded[0] != folder:
+            self.loaded = folder, *load_task_model(folder)
+        _, model, objective = self.loaded
+        length = min(self.plan.batch.length or 128, model.longest or 1 << 30)
+        columns = {role: name for role, name in task.columns.items() if role not in ANSWERS}
+        answerer = Predictor(model, objective, objective.read(rows.file, columns, answered=False), length)
+        return lambda: answerer(self.device)
+
+
+def evaluate_task(
+    request: EvaluationJob,
+    task: SuiteTask,
+    taught: Mapping[str, SuiteTask],
+    writer: TextGenerator | Seq2SeqGenerator | None = None,
+) -> None:
+    """Fine-tune on a task (or prompt for it) with each seed, and answer it and the tasks that use its model."""
+    if all(_finished(request, name) for name in taught):
+        log_info(f"{task.title}: already finished")
+        return
+    rows = {name: _rows(request.out, own) for name, own in taught.items()}
+    way = answering_method(request, task, rows[task.name], writer)
+    for seed in _left(request, task):
+        log_info(f"seed {seed} ({seed - request.seed + 1} of {request.seeds})")
+        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+    folders = [_seed_folder(request, task, request.seed + number) for number in range(request.seeds)]
+    learned = [folder for folder in folders if read_checksummed_json(folder / COST, "the cost of a seed")]
+    if not learned:
+        raise PretuneError(f"{request.out / task.name}: all {request.seeds} seeds failed; lower the learning rate")
+    best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
+    tests = {n: (t, {"test": rows[n]["test"]}) for n, t in taught.items() if "test" in rows[n] and t.submission}
+    if tests and not all((best / "answers" / f"{name}.test.jsonl").is_file() for name in tests):
+        answer_with(way, best, tests)
+    for name, other in taught.items():
+        there = other.scored in rows[name]
+        told = _result(other, rows[name], learned, request.seeds) if there else {"scores": {}, "seeds": request.seeds}
+        write_checksummed_json(request.out / name / RESULT, {**told, "best": int(best.name)})
+    if not request.keep:
+        for folder in folders:
+            for weights in (path for pattern in WEIGHTS for path in folder.glob(pattern)):
+                weights.unlink()
+
+
+def answering_method(
+    request: EvaluationJob,
+    task: SuiteTask,
+    rows: Mapping[str, SuiteRows],
+    writer: TextGenerator | Seq2SeqGenerator | None = None,
+) -> AnsweringMethod:
+    """Return the way in which a task is answered: in-context learning if there is a generator, else fine-tuning."""
+    if writer is None:
+        return FineTuning(finetuning_job(request, task, rows))
+    return InContextLearning(writer, task, rows, request.shots or 0)
+
+
+def learn_seed(
+    way: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
+) -> None:
+    """Train with the seed of a folder and predict the scored splits; `cost.json` marks it as done."""
+    scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
+    write_checksummed_json(
+        folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {}
+    )
+
+
+def train_in_worker(request: EvaluationJob, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
+    """Train and predict for one seed in another process."""
+    with use_token_cache(request.out / TOKENS):
+        rows = {name: _rows(request.out, own) for name, own in taught.items()}
+        way = answering_method(request, task, rows[task.name], load_generator(request))
+        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+
+
+def load_generator(request: EvaluationJob) -> TextGenerator | Seq2SeqGenerator | None:
+    """Return the generative model for in-context learning; None for fine-tuning."""
+    if request.shots is None:
+        return None
+    return load_generative_model(request.model, request.device, bool(request.settings.get("partial")))
+
+
+def _left(request: EvaluationJob, task: SuiteTask) -> list[int]:
+    """Return the seeds of a task that are not finished."""
+    seeds = range(request.seed, request.seed + request.seeds)
+    return [seed for seed in seeds if not (_seed_folder(request, task, seed) / COST).is_file()]
+
+
+def _seed_folder(request: EvaluationJob, task: SuiteTask, seed: int) -> Path:
+    return request.out / task.name / "seeds" / str(seed)
+
+
+def _finished(request: EvaluationJob, name: str) -> bool:
+    path = request.out / name / RESULT
+    return path.is_file() and read_checksummed_json(path, "the result of a task")["seeds"] >= request.seeds
+
+
+def rows_path(out: Path, task: str, split: str) -> Path:
+    """Return the path of the rows of a split."""
+    return out / task / "rows" / f"{split}.jsonl"
+
+
+def _rows(out: Path, task: SuiteTask) -> dict[str, SuiteRows]:
+    """Read the rows of all splits of a task."""
+    paths = {split: rows_path(out, task.name, split) for split in task.files}
+    return {s: SuiteRows(task, s, path, read_lines(path)) for s, path in paths.items() if path.is_file()}
+
+
+def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, SuiteRows]) -> FinetuningJob:
+    """Return the fine-tuning job of a task, with the task's maximum length unless another one is given."""
+    settings = dict(request.settings)
+    batch = settings.pop("batch", None)
+    given: dict[str, Any] = {
+        "train": str(rows_path(request.out, task.name, "train")),
+        "dev": str(rows_path(request.out, task.name, "dev")) if "dev" in rows else None,
+        "out": request.out / task.name / "seeds" / str(request.seed),
+        "columns": task.columns,
+        "objective": task.kind,
+        "strategy": "full",
+        "epochs": 3.0,
+        "budget": None,
+        "optimizer": None,
+        "schedule": None,
+        "watching": None,
+        "deterministic": False,
+        "partial": False,
+        "seed": request.seed,
+        "seeds": 1,
+        "tokenizer": None,
+        "scratch": False,
+        "device": request.device,
+        **settings,
+    }
+    if task.length is not None and (batch is None or batch.length is None):
+        batch = replace(batch or Batching(), length=task.length)
+    return resolve_finetuning(request.model, {**given, "batch": batch})
+
+
+def answer_with(
+    way: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
+) -> dict[str, dict[str, Any]]:
+    """Write the answers of a seed to some splits and return their cost by task."""
+    costs: dict[str, dict[str, Any]] = {}
+    for name, (own, splits) in wanted.items():
+        for split, rows in splits.items():
+            ready = way.ready(folder, own, rows)
+            with measure_cost(way.device) as cost:
+                answers = ready()
+            if len(answers) != len(rows):
+                raise PretuneError(f"{rows.file}: the model gave {len(answers)} answers to {len(rows)} examples")
+            write_lines(folder / "answers" / f"{name}.{split}.jsonl", answers)
+            if isinstance(way, InContextLearning):
+                write_bytes(folder / "answers" / f"{name}.{split}.prompt.txt", way.prompt.encode("utf-8", "replace"))
+            costs[name] = {
+                "parameters": count_parameters(way.model),
+                "examples_per_second": len(rows) / max(cost.seconds, 1e-9),
+                "peak_memory": float(cost.memory or 0),
+            }
+    return costs
+
+
+def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], seeds: int) -> dict[str, Any]:
+    scored = rows[task.scored]
+    each = [
+        suite_metrics(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders
+    ]
+    costs = [read_checksummed_json(folder / COST, "the cost of a seed")[task.name] for folder in folders]
+    told: dict[str, Any] = {
+        "split": task.scored,
+        "examples": len(scored),
+        "seeds": seeds,
+        "failed": seeds - len(folders),
+        "scores": {metric: [found[metric] for found in each] for metric in task.metrics},
+        "cost": {key: mean(cost[key] for cost in costs) for key in costs[0]},
+        "incomplete": {split: [len(found), found.expected[0]] for split, found in rows.items() if not found.complete},
+    }
+    if (prompt := folders[0] / "answers" / f"{task.name}.{task.scored}.prompt.txt").is_file():
+        told["prompt"] = prompt.read_text(encoding="utf-8")
+    if task.categories:
+        told["phenomena"] = phenomena(scored.rows, read_answers(folders[0], task.name, task.scored))
+    return told
+
+
+def _decides(task: SuiteTask, rows: SuiteRows, folder: Path) -> float:
+    return mean(suite_metrics(task.metrics, rows.rows, read_answers(folder, task.name, task.scored)).values())
+
+
+def read_answers(folder: Path, task: str, split: str) -> Answers:
+    """Read the answers of a seed to a split."""
+    return read_lines(folder / "answers" / f"{task}.{split}.jsonl")
+
+
+def read_lines(path: Path) -> Answers:
+    """Return the rows or answers in a file, one per line."""
+    return list(read_json_lines(path))
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one row per line."""
+    write_bytes(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace"))
+
+
+# -- the suite ------------------------------------------------------------------------------------------------------
+
+
+def submit(request: EvaluationJob, tasks: Mapping[str, SuiteTask]) -> list[str]:
+    """Write the submission if there are answers to official test sets; return the tasks that it lacks."""
+    answered = {}
+    for name, task in tasks.items():
+        best = read_checksummed_json(request.out / name / RESULT, "the result of a task")["best"]
+        path = request.out / (task.taught_by or name) / "seeds" / str(best) / "answers" / f"{name}.test.jsonl"
+        if path.is_file() and task.submission:
+            answered[name] = (read_lines(rows_path(request.out, name, "test")), read_lines(path))
+    if not answered:
+        return []
+    missing = write_submission(request.out / SUBMISSION, request.suite, answered)
+    lacks = f"; the server also requires {', '.join(request.suite.tasks[n].title for n in missing)}" if missing else ""
+    log_info(f"submission: {request.out / SUBMISSION}{lacks}")
+    return missing

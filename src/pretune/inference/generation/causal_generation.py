@@ -1,0 +1,354 @@
+"""Text generation with causal language models: greedy decoding, sampling, and beam search, with a key-value cache."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretune.inference.generation.beam_search import BeamSearch, Hypothesis, candidate_count
+from pretune.inference.generation.sampling import AllowedTokens, mask_disallowed, penalize_repetition, sample
+from pretune.inference.generation.stop_strings import StopCondition, TextStream, stop_condition, truncate_at_stop
+from pretune.inference.nan_check import check_not_nan
+from pretune.models.hf_config import read_config
+from pretune.models.loading import load_model
+from pretune.models.model import Model
+from pretune.models.name_resolution import find_folder
+from pretune.nn.attention.kv_cache import KVCache
+from pretune.nn.attention.patterns import causal
+from pretune.objectives import parse_objective
+from pretune.packed import Packed, pack
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import uniform
+from pretune.text.tokenizers.token_trie import TokenTrie
+
+ROWS = 32, 512  # the most sequences of a batch, on a CPU and on a GPU
+SLOTS = 1 << 15  # cached tokens of all sequences of a batch on a GPU
+FEW = 3  # up to this many rows, a CPU multiplies faster with row-major weight matrices
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """The decoding settings: greedy by default, sampling if temperature, top_k, or top_p is given, or beam search."""
+
+    tokens: int = 50  # the most new tokens
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    beams: int = 1
+    length_penalty: float = 1.0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram: int = 0
+    seed: int = 0
+    stop: tuple[str, ...] = ()  # stop strings; a text ends before the first of them
+    choices: tuple[str, ...] = ()  # the continuations that are allowed; (): any
+
+    def __post_init__(self) -> None:
+        lowest = {"tokens": 1, "top_k": 1, "beams": 1, "no_repeat_ngram": 0}
+        for name, least in lowest.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise PretuneError(f"{name} {value} is too small; give {least} or more")
+        for name in ("temperature", "top_p", "repetition_penalty"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise PretuneError(f"{name} {value:g} is not positive; give a number above 0")
+        if self.top_p is not None and self.top_p > 1:
+            raise PretuneError(f"top_p {self.top_p:g} is not a probability; give at most 1")
+        for name in ("stop", "choices"):
+            if any(not text.strip(" ") for text in getattr(self, name)):
+                raise PretuneError(
+                    f"{name}: there is an empty text among {', '.join(map(repr, getattr(self, name)))}; leave it out"
+                )
+        if self.beams > 1 and self.is_sampling:
+            raise PretuneError(
+                "beam search and sampling cannot be combined; leave out temperature, top_k, and top_p, or the beams"
+            )
+
+    @property
+    def is_sampling(self) -> bool:
+        """Return whether tokens are sampled."""
+        return (self.temperature, self.top_k, self.top_p) != (None, None, None)
+
+
+class DecodingSession:
+    """A decoding session: a model with a key-value cache that reads sequences step by step and returns next-token logits."""
+
+    def __init__(
+        self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
+    ) -> None:
+        """Set up a cache for sequences of up to `slots` tokens; `source` is the input of the encoder, if there is one."""
+        self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
+        self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
+        self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
+
+    def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """Read the next tokens of every sequence, and return the logits after the last of them, (sequences, vocabulary)."""
+        tokens = self.backbone.embed.tokens
+        lengths = np.array([len(chunk) for chunk in ids])
+        first = np.cumsum(lengths) - lengths
+        positions = np.arange(lengths.sum()) + np.repeat(self.cache.used - first, lengths)
+        packed = pack(
+            np.concatenate([np.asarray(chunk) for chunk in ids]), lengths, positions=positions, pattern=causal
+        )
+        states = self.backbone(*self.source, packed.to(tokens.device), carry=self.cache).last
+        last = states[torch.from_numpy(first + lengths - 1).to(states.device)]
+        return check_not_nan(self.head(last, tokens)[:, : self.vocabulary].float())
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Reorder the cache so that sequence i continues from sequence rows[i]."""
+        if list(rows) != list(range(len(self.cache.used))):
+            self.cache.select(np.array(rows, dtype=np.int64))
+
+
+def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterator[list[int]]:
+    """Yield the rows of each batch, longest first; rows need `slots` cached tokens and `beams` sequences each."""
+    order = sorted(range(len(slots)), key=lambda row: -slots[row])
+    few, many = ROWS
+    while order:
+        most = few if device.type == "cpu" else max(few, min(many, SLOTS // slots[order[0]]))
+        count = max(1, most // beams)
+        yield order[:count]
+        order = order[count:]
+
+
+def sample_texts(
+    reader: DecodingSession,
+    prompts: Sequence[list[int]],
+    rows: Sequence[int],
+    limits: Sequence[int],
+    decoding: GenerationConfig,
+    end: set[int],
+    allowed: AllowedTokens | None = None,
+    ended: StopCondition | None = None,
+) -> list[Hypothesis]:
+    """Continue prompts by greedy decoding or sampling, and return the generated texts.
+
+    `rows` number the prompts, so that the random draws of a prompt do not depend on the batch. `limits` are the most new
+    tokens of each prompt, and `end` are the tokens that end a text. `allowed` returns the tokens that may follow the
+    generated ones, and `ended` whether these are a finished text.
+    """
+    *_, texts = sample_steps(reader, prompts, rows, limits, decoding, end, allowed, ended)
+    return texts
+
+
+def sample_steps(
+    reader: DecodingSession,
+    prompts: Sequence[list[int]],
+    rows: Sequence[int],
+    limits: Sequence[int],
+    decoding: GenerationConfig,
+    end: set[int],
+    allowed: AllowedTokens | None = None,
+    ended: StopCondition | None = None,
+) -> Iterator[list[Hypothesis]]:
+    """Yield the generated texts after each token; the parameters are those of `sample_texts`."""
+    texts = [Hypothesis([], 0.0) for _ in prompts]
+    going = list(range(len(prompts)))  # the prompts of the reader's sequences
+    logits = reader.read(prompts)
+    while True:
+        histories = ([*prompts[i], *texts[i].ids] for i in going)
+        logits = penalize_repetition(logits, histories, decoding.repetition_penalty, decoding.no_repeat_ngram)
+        logits = mask_disallowed(logits, (texts[i].ids for i in going), allowed)
+        if decoding.is_sampling:
+            places = [len(texts[i].ids) for i in going]
+            chance = uniform(decoding.seed, "generate", np.array([rows[i] for i in going]), np.array(places))
+            chosen = sample(logits, chance, decoding.temperature or 1.0, decoding.top_k, decoding.top_p)
+        else:
+            chosen = logits.argmax(-1).tolist()
+        for i, token in zip(going, chosen, strict=True):
+            last = token in end
+            texts[i].ids += [] if last else [token]
+            texts[i].ended = last or (ended is not None and ended(texts[i].ids))
+        stay = [k for k, i in enumerate(going) if not texts[i].ended and len(texts[i].ids) < limits[i]]
+        going = [going[k] for k in stay]
+        yield texts
+        if not going:
+            return
+        reader.select(stay)
+        logits = reader.read([texts[i].ids[-1:] for i in going])
+
+
+def beam_search_texts(
+    reader: DecodingSession,
+    prompts: Sequence[list[int]],
+    limits: Sequence[int],
+    decoding: GenerationConfig,
+    end: set[int],
+    allowed: AllowedTokens | None = None,
+    ended: StopCondition | None = None,
+) -> list[Hypothesis]:
+    """Continue prompts by beam search, and return the best text of each; the parameters are those of `sample_texts`."""
+    searches = [BeamSearch(decoding.beams, limit, decoding.length_penalty, end, ended=ended) for limit in limits]
+    logits = reader.read(prompts)
+    while True:
+        histories = ([*p, *beam.ids] for p, s in zip(prompts, searches, strict=True) for beam in s.beams)
+        scores = penalize_repetition(
+            logits.log_softmax(-1), histories, decoding.repetition_penalty, decoding.no_repeat_ngram
+        )
+        scores = mask_disallowed(scores, (beam.ids for search in searches for beam in search.beams), allowed)
+        # Candidates are selected on the model's device, because copying the whole vocabulary to the host is slow.
+        best, tokens = (part.cpu() for part in scores.topk(min(candidate_count(decoding.beams, end), scores.shape[1])))
+        rows: list[int] = []
+        first = 0
+        for search in searches:
+            if count := len(search.beams):
+                rows += [
+                    first + origin for origin in search.step(best[first : first + count], tokens[first : first + count])
+                ]
+                first += count
+        if not rows:
+            return [search.whole[0] for search in searches]
+        reader.select(rows)
+        logits = reader.read([beam.ids[-1:] for search in searches for beam in search.beams])
+
+
+@dataclass
+class TextGenerator:
+    """A causal language model and its tokenizer, ready to generate text."""
+
+    model: Model
+    device: torch.device
+
+    @classmethod
+    def load(cls, reference: str | Path, device: str | None = None, partial: bool = False) -> TextGenerator:
+        """Load a model from a run folder or a model folder."""
+        family, content = read_config(find_folder(reference))
+        objective = content.get("pretune", {}).get("objective")
+        if family.template.target:
+            raise PretuneError(
+                f"{reference}: this {family.name} is an encoder-decoder, which cannot continue a text; use `pretune generate`"
+            )
+        trained = [part.name for part in parse_objective(objective).objectives] if objective else []
+        if "lm" not in trained and frozenset({"lm"}) not in family.classes:
+            raise PretuneError(
+                f"{reference}: this {family.name} was not trained to generate text; pretrain one with lm"
+            )
+        model = load_model(reference, parse_objective("lm"), partial=partial)
+        model.require_trained("lm", reference, "pretrain it with lm first")
+        chosen = choose_device(device)
+        model.root.to(chosen).eval()
+        return cls(model, chosen)
+
+    def encode(self, prompt: str) -> list[int]:
+        """Return the ids of a prompt, with the special tokens that precede it; an empty prompt starts as documents do."""
+        tokenizer, template = self.model.require_tokenizer(), self.model.family.template
+        ids = [tokenizer.role(role) for role in template.single[: template.single.index("A")]]
+        ids += tokenizer.encode(prompt)
+        between = [role for role in template.document_template.single if role != "A"]
+        if not ids and not between:
+            raise PretuneError(
+                f"the prompt is empty, and {self.model.family.name} has no start token to begin with; give a few words"
+            )
+        ids = ids or [tokenizer.role(between[-1])]
+        longest = self.model.backbone.longest
+        if longest is not None and len(ids) >= longest:
+            raise PretuneError(
+                f"a prompt of {len(ids)} tokens leaves no room for new tokens: the model has {longest} positions; shorten it"
+            )
+        return ids
+
+    def write(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
+        """Generate a continuation of each prompt, and describe the results in order."""
+        prompts = [prompt.rstrip(" ") for prompt in prompts] if decoding.choices else prompts
+        ids = [self.encode(prompt) for prompt in prompts]
+        texts = self.write_ids(ids, decoding, self.ends)
+        return [self.describe(*row, decoding) for row in zip(prompts, ids, texts, strict=True)]
+
+    @torch.inference_mode()
+    def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
+        """Yield the continuation of a prompt piece by piece; return what `write` returns for prompt number `row`."""
+        check_streamable(decoding)
+        tokenizer = self.model.require_tokenizer()
+        prompt = prompt.rstrip(" ") if decoding.choices else prompt
+        ids = self.encode(prompt)
+        before, pieces = tokenizer.decode(ids), TextStream(decoding.stop)
+        decoding, allowed, (limit,) = self.plan([ids], decoding)
+        reader = DecodingSession(self.model, 1, len(ids) + limit)
+        steps = sample_steps(
+            reader, [ids], [row], [limit], decoding, self.ends, allowed, stop_condition(decoding.stop, tokenizer)
+        )
+        for (text,) in steps:
+            whole = text.ended or len(text.ids) == limit
+            yield pieces.grow(tokenizer.decode([*ids, *text.ids]).removeprefix(before), whole)
+        return self.describe(prompt, ids, text, decoding)
+
+    @property
+    def ends(self) -> set[int]:
+        """Return the tokens that end a text."""
+        tokenizer = self.model.require_tokenizer()
+        return {tokenizer.role("end")} if tokenizer.has("end") else set()
+
+    def plan(
+        self, prompts: Sequence[list[int]], decoding: GenerationConfig
+    ) -> tuple[GenerationConfig, AllowedTokens | None, list[int]]:
+        """Return the settings for some prompts, which tokens may follow, and the most new tokens of each prompt."""
+        longest = self.model.backbone.longest or 1 << 30
+        if not decoding.choices:
+            return decoding, None, [min(decoding.tokens, longest - len(prompt)) for prompt in prompts]
+        tokenizer = self.model.require_tokenizer()
+        spelled = {choice: tokenizer.encode(f" {choice}") for choice in decoding.choices}
+        if not self.ends:
+            raise PretuneError(
+                "choices need a tokenizer with a token that ends a text, and this one has none; leave out the choices"
+            )
+        for choice, ids in spelled.items():
+            if not ids or set(ids) & {*self.ends, tokenizer.roles.get("unknown", -1)}:
+                raise PretuneError(f"choice {choice!r}: this tokenizer cannot spell it; choose another word")
+        trie = TokenTrie([*ids, *self.ends] for ids in spelled.values())
+        if max(map(len, prompts)) + trie.longest > longest:
+            raise PretuneError(
+                f"a prompt of {max(map(len, prompts))} tokens leaves no room for all choices: the model has {longest} "
+                "positions; shorten it"
+            )
+        return replace(decoding, tokens=trie.longest), trie.after, [trie.longest] * len(prompts)
+
+    def write_ids(self, prompts: Sequence[list[int]], decoding: GenerationConfig, end: set[int]) -> list[Hypothesis]:
+        """Generate a continuation of each prompt, up to one of the `end` tokens."""
+        decoding, allowed, limits = self.plan(prompts, decoding)
+        ended = stop_condition(decoding.stop, self.model.require_tokenizer())
+        if self.device.type == "cpu" and min(ROWS[0], len(prompts) * decoding.beams) > FEW:
+            make_column_major(self.model.root)
+        texts: dict[int, Hypothesis] = {}
+        slots = [len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)]
+        for rows in batch_rows(slots, decoding.beams, self.device):
+            batch, batch_limits = [prompts[row] for row in rows], [limits[row] for row in rows]
+            with torch.inference_mode():
+                reader = DecodingSession(self.model, len(rows), slots[rows[0]])
+                if decoding.beams > 1:
+                    found = beam_search_texts(reader, batch, batch_limits, decoding, end, allowed, ended)
+                else:
+                    found = sample_texts(reader, batch, rows, batch_limits, decoding, end, allowed, ended)
+            texts |= dict(zip(rows, found, strict=True))
+        return [texts[row] for row in range(len(prompts))]
+
+    def describe(self, prompt: str, ids: list[int], text: Hypothesis, decoding: GenerationConfig) -> dict[str, Any]:
+        """Return the prompt, the text, the continuation, its number of tokens, and whether it ended by itself."""
+        tokenizer = self.model.require_tokenizer()
+        whole = tokenizer.decode([*ids, *text.ids])
+        added = whole.removeprefix(tokenizer.decode(ids))
+        kept = truncate_at_stop(added, decoding.stop)
+        return {
+            "prompt": prompt,
+            "text": whole[: len(whole) - len(added) + len(kept)],
+            "continuation": kept,
+            "tokens": len(text.ids),
+            "ended": text.ended,
+        }
+
+
+def check_streamable(decoding: GenerationConfig) -> None:
+    """Refuse to stream the result of beam search, which is known only at the end."""
+    if decoding.beams > 1:
+        raise PretuneError("beam search knows its text only at the end and cannot be streamed; leave out the beams")
+
+
+def make_column_major(root: nn.Module) -> None:
+    """Store weight matrices in column-major order, with which a CPU multiplies several rows faster; values stay the same."""
+    for parameter in root.parameters():
+        if parameter.dim() == 2 and parameter.is_contiguous():
+            parameter.data = parameter.data.t().contiguous().t()

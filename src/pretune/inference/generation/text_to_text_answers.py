@@ -1,0 +1,87 @@
+"""Generate the answers of text-to-text tasks, by greedy decoding or beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from pretune.inference.generation.beam_search import Hypothesis
+from pretune.inference.generation.causal_generation import (
+    DecodingSession,
+    GenerationConfig,
+    beam_search_texts,
+    sample_texts,
+)
+from pretune.inference.generation.sampling import AllowedTokens
+from pretune.inference.generation.stop_strings import StopCondition
+from pretune.models.model import Model
+from pretune.runtime.arrays import Array
+from pretune.text.packing.sequences import Arrangement, Sequences, collate
+
+TOKENS = 8192  # read and generated per batch, beams included
+
+
+def generate_answers(model: Model, task: Any, laid: Arrangement) -> list[Array]:
+    """Generate an answer to each input sequence, and return its tokens without the end token."""
+    own = task.unwrapped
+    decoding, allowed = GenerationConfig(own.tokens, beams=own.beams), None
+    if task.closed:
+        trie = own.closed_trie(model.require_tokenizer(), model.family.template)
+        decoding, allowed = GenerationConfig(trie.longest, beams=own.beams), trie.after
+    return [np.array(text.ids, dtype=np.int64) for text in generate_for_sequences(model, task, laid, decoding, allowed)]
+
+
+def generate_for_sequences(
+    model: Model,
+    task: Any,
+    laid: Arrangement,
+    decoding: GenerationConfig,
+    allowed: AllowedTokens | None = None,
+    ended: StopCondition | None = None,
+) -> list[Hypothesis]:
+    """Generate a text for each input sequence of a task, in batches of similar length; return the texts in order."""
+    begin, end = target_frame(model, task)
+    longest = model.backbone.longest or 1 << 30
+    found: dict[int, Hypothesis] = {}
+    for read in generation_batches(laid, decoding.tokens, decoding.beams):
+        rows, prompts, source = read.index, sequence_ids(read), []
+        if model.family.template.target:
+            (packed,) = collate(read).packed
+            prompts, source = [begin] * len(rows), [packed.to(model.backbone.embed.tokens.device)]
+        limits = [min(decoding.tokens, longest - len(prompt)) for prompt in prompts]
+        slots = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
+        reader = DecodingSession(model, len(rows), slots, source, head=task.name)
+        if decoding.beams > 1:
+            written = beam_search_texts(reader, prompts, limits, decoding, end, allowed, ended)
+        else:
+            written = sample_texts(reader, prompts, rows.tolist(), limits, decoding, end, allowed, ended)
+        found |= dict(zip(rows.tolist(), written, strict=True))
+    return [found[row] for row in range(len(laid))]
+
+
+def target_frame(model: Model, task: Any) -> tuple[list[int], set[int]]:
+    """Return the tokens that a generated text starts with, and those that end it."""
+    _, frame = task.unwrapped.frames(model.family.template)
+    place, tokenizer = frame.index("A"), model.require_tokenizer()
+    return [tokenizer.role(item) for item in frame[:place]], {tokenizer.role(item) for item in frame[place + 1 :]}
+
+
+def generation_batches(laid: Arrangement, tokens: int, times: int) -> Iterator[Sequences]:
+    """Yield batches of sequences of similar length, limited by their tokens.
+
+    Each sequence gets `tokens` more and is counted `times` times (the number of beams).
+    """
+    order = np.argsort(laid.lengths, kind="stable")
+    while len(order):
+        # costs[i]: tokens of the first i + 1 sequences, padded to the longest of them
+        costs = (laid.lengths[order] + tokens) * np.arange(1, len(order) + 1) * times
+        size = 1 + np.flatnonzero(costs <= TOKENS).max(initial=0)
+        yield laid.take(order[:size])
+        order = order[size:]
+
+
+def sequence_ids(sequences: Sequences) -> list[list[int]]:
+    """Return the ids of each sequence."""
+    return [ids.tolist() for ids in np.split(sequences.ids, sequences.offsets[1:-1])]

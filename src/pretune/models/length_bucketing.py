@@ -1,0 +1,53 @@
+"""Batches for inference, grouped by length; batches keep the indices of their rows so that results can be put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pretune.models.hf_config import DEFAULT_MAX_LENGTH
+from pretune.models.model import Model
+from pretune.packed import Batch
+from pretune.runtime.progress import log_info
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.packing.batch_planning import plan_packs
+from pretune.text.packing.sequences import Arrangement, Sequences, collate
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
+
+TOKENS = 8192  # per batch
+
+
+def text_batches(
+    model: Model,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    length: int | None = None,
+    change: Callable[[Sequences], Sequences] = lambda sequences: sequences,
+) -> Iterator[Batch]:
+    """Yield batches of texts of similar length; `batch.rows` gives the indices of the texts that its sequences are.
+
+    Texts that are too long for the model are truncated, and their number is reported. `change` is applied to the sequences
+    of each batch.
+    """
+    tokenizer = model.require_tokenizer()
+    rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
+    tokens = TokenRows.make(rows, tokenizer)
+    longest = length or model.longest or DEFAULT_MAX_LENGTH
+    arrangement = arrange_rows(tokens, tokenizer, model.family.template, longest, {})
+    if arrangement.truncated:
+        log_info(f"{arrangement.truncated} of {len(texts)} texts are longer than {longest} tokens and were truncated")
+    yield from batches_by_length(arrangement, change)
+
+
+def batches_by_length(
+    arrangement: Arrangement, change: Callable[[Sequences], Sequences] = lambda sequences: sequences
+) -> Iterator[Batch]:
+    """Yield batches of all sequences, sorted by length so that there is little padding; `batch.rows` has their indices."""
+    order = np.argsort(arrangement.lengths, kind="stable")
+    lengths = arrangement.lengths[order]
+    plan = plan_packs(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)
+    for index in range(len(plan)):
+        sequences = arrangement.take(order[plan.pack(index)])
+        yield collate(change(sequences), filler=arrangement.tokenizer.roles.get("padding", 0))

@@ -1,0 +1,58 @@
+"""T5's relative position bias: a learned scalar per head and bucket of distances, added to the attention logits."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pretune.nn.attention.patterns import PatternColumns
+from pretune.nn.attention.query_key_layout import AttentionLayout
+from pretune.nn.attention.scaled_dot_product import ScoreMod
+from pretune.packed import Packed
+from pretune.runtime.arrays import Array
+
+
+class T5RelativeBias(nn.Module):
+    """T5's relative position bias (Raffel et al., 2020): a learned scalar per head and bucket of distances.
+
+    Half of the buckets are single small distances; the others grow logarithmically up to `max_distance`.
+    """
+
+    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, both_ways: bool = True) -> None:
+        super().__init__()
+        self.buckets, self.max_distance, self.both_ways = buckets, max_distance, both_ways
+        self.weight = nn.Parameter(torch.zeros(buckets, heads))
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Return the bucket of a distance, key position − query position."""
+        buckets = self.buckets
+        offset = torch.zeros_like(distance)
+        if self.both_ways:
+            buckets //= 2
+            offset = (distance > 0).to(distance.dtype) * buckets
+            distance = distance.abs()
+        else:
+            distance = (-distance).clamp(min=0)
+        exact = buckets // 2
+        ratio = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact)
+        far = (exact + (ratio * (buckets - exact)).to(distance.dtype)).clamp(max=buckets - 1)
+        return offset + torch.where(distance < exact, distance, far)
+
+    def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
+        """Return the modification that adds weight[bucket, head] to a logit."""
+        # All distances beyond `max_distance` are alike, so a small table per distance is enough, instead of one entry per pair.
+        furthest = self.max_distance
+        distances = torch.arange(-furthest, furthest + 1, device=q.device)
+        by_distance = self.weight[self.bucket(distances)]  # (distances, heads)
+
+        def modify(logit: Tensor, head: Tensor, query: PatternColumns, key: PatternColumns) -> Tensor:
+            distance = (key["position"] - query["position"]).clamp(-furthest, furthest)
+            return logit + by_distance[distance + furthest, head].to(logit.dtype)
+
+        return modify
+
+    def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return 0: the bias is only looked up."""
+        return 0.0

@@ -1,0 +1,344 @@
+"""The attention function.
+
+    attend(q, k, v, layout, pattern, score=None, scale=None)
+
+q is (n, heads, d), k and v are (m, heads, d). The layout says which tokens belong to one sequence, the pattern which keys a query
+may attend to, and the score modifies the logits. Four implementations compute the same:
+
+- dense: padded scaled-dot-product attention; used on the CPU, and the reference for the others.
+- flash: PyTorch's variable-length kernel, for plain patterns without a score, in half precision on CUDA.
+- tiles: a Triton kernel for self-attention in short sequences, with the same limits as flash.
+- flex: compiled flex_attention with a block mask built from offsets and columns, for everything else on CUDA.
+
+A query that sees no key gets 0 and no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pretune.nn.attention.flex_block_mask import block_mask
+from pretune.nn.attention.patterns import Pattern, PatternColumns
+from pretune.nn.attention.query_key_layout import (
+    AttentionLayout,
+    PaddedGroup,
+    PaddedRows,
+    TokenColumns,
+    as_int32,
+    padded_groups,
+)
+from pretune.nn.kernels import supports_custom_kernels
+
+Backend = Literal["dense", "flash", "flex", "tiles"]
+# A score modification: (logit, head, query columns, key columns) → logit, where everything broadcasts
+ScoreMod = Callable[[Tensor, Tensor, PatternColumns, PatternColumns], Tensor]
+SHORT_KERNEL_MAX_LENGTH = 512  # longest sequences for the Triton kernel
+DENSE_MAX_LENGTH = 1024  # longest sequences for the dense path where shapes vary
+KERNEL_HEAD_WIDTHS = (16, 32, 64, 128)  # head widths that tensor cores support
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: AttentionLayout,
+    pattern: Pattern,
+    score: ScoreMod | None = None,
+    scale: float | None = None,
+    *,
+    dropout: float = 0.0,
+    path: Backend | None = None,
+    stages: int | None = None,
+) -> Tensor:
+    """Return each query's weighted mean of the values it may attend to, (n, heads, d).
+
+    `stages` is the number of key blocks that the flex kernel prefetches; fewer take less shared memory.
+
+    >>> from pretune.nn.attention.query_key_layout import self_layout
+    >>> from pretune.nn.attention.patterns import causal
+    >>> from pretune.packed import pack_lists
+    >>> x = torch.randn(5, 2, 8)
+    >>> attend(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal).shape
+    torch.Size([5, 2, 8])
+    """
+    match path or choose_backend(q, layout, pattern, score, dropout):
+        case "dense":
+            return _dense(q, k, v, layout, pattern, score, scale, dropout)
+        case "flash":
+            return _flash(q, k, v, layout, pattern, scale)
+        case "flex":
+            return _flex(q, k, v, layout, pattern, score, scale, stages)
+        case "tiles":
+            return _tiles(torch.stack([q, k, v], 1), layout, pattern, scale)
+
+
+def attend_self(
+    qkv: Tensor, layout: AttentionLayout, pattern: Pattern, *, dropout: float = 0.0, path: Backend | None = None
+) -> Tensor:
+    """Compute `attend` for stacked queries, keys and values of the same tokens: (n, 3, heads, d) → (n, heads, d)."""
+    q, k, v = qkv.unbind(1)
+    if path is None:
+        path = choose_backend(q, layout, pattern, None, dropout)
+        if (
+            path == "flash"
+            and layout.queries.longest <= SHORT_KERNEL_MAX_LENGTH
+            and q.shape[-1] in KERNEL_HEAD_WIDTHS
+            and supports_custom_kernels(q)
+        ):
+            path = "tiles"
+    if path == "tiles":
+        return _tiles(qkv, layout, pattern, None)
+    return attend(q, k, v, layout, pattern, dropout=dropout, path=path)
+
+
+def choose_backend(
+    q: Tensor, layout: AttentionLayout, pattern: Pattern, score: ScoreMod | None, dropout: float
+) -> Backend:
+    """Return the fastest implementation that supports the call.
+
+    Only the dense one supports dropout and key-value caches; flash supports neither scores nor fp32. Flex is compiled for each
+    shape, which pays off in training and for long sequences.
+    """
+    if not q.is_cuda or dropout > 0 or layout.keys.used is not None:
+        return "dense"
+    if score is not None and torch.are_deterministic_algorithms_enabled():
+        return "dense"  # flex sums the gradients of learned tables in a nondeterministic order
+    if pattern.reach is not None and score is None and q.dtype in (torch.bfloat16, torch.float16):
+        return "flash"
+    sizes_vary = not torch.compiler.is_compiling() and not torch.is_grad_enabled()
+    return "dense" if sizes_vary and layout.keys.longest <= DENSE_MAX_LENGTH else "flex"
+
+
+# -- flash ----------------------------------------------------------------------------------------------------------
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    assert pattern.reach is not None
+    mixed = varlen_attn(
+        q,
+        k,
+        v,
+        layout.queries.offsets,
+        layout.keys.offsets,
+        layout.queries.longest,
+        layout.keys.longest,
+        scale=scale,
+        window_size=pattern.reach,
+    )
+    assert isinstance(mixed, Tensor)
+    return mixed
+
+
+# -- tiles ----------------------------------------------------------------------------------------------------------
+
+
+def _tiles(qkv: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
+    from pretune.nn.kernels.short_attention import UNLIMITED, short_attention
+
+    assert pattern.reach is not None
+    left, right = (UNLIMITED if reach < 0 else reach for reach in pattern.reach)
+    scale = qkv.shape[-1] ** -0.5 if scale is None else scale
+    mixed: Tensor = short_attention(qkv, *layout.queries.bounds, scale, left, right)[0]
+    return mixed
+
+
+# -- flex -----------------------------------------------------------------------------------------------------------
+
+
+def _flex(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: AttentionLayout,
+    pattern: Pattern,
+    score: ScoreMod | None,
+    scale: float | None,
+    stages: int | None,
+) -> Tensor:
+    queries, keys = as_int32(layout.queries), as_int32(layout.keys)
+    score_mod = None
+    if score is not None:
+
+        def score_mod(logit: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score(logit, h, TokenColumns(queries, i), TokenColumns(keys, j))
+
+    out = _compiled_flex()(
+        q.transpose(0, 1).unsqueeze(0),  # (1, heads, n, d)
+        k.transpose(0, 1).unsqueeze(0),
+        v.transpose(0, 1).unsqueeze(0),
+        score_mod=score_mod,
+        block_mask=block_mask(layout, pattern),
+        scale=scale,
+        kernel_options=None if stages is None else {"num_stages": stages},
+    )
+    return out.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
+
+
+_COMPILED: list[Any] = []
+
+
+def _compiled_flex() -> Any:
+    """Return flex_attention compiled by itself; inside a compiled model it becomes part of that."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if torch.compiler.is_compiling():
+        return flex_attention
+    if not _COMPILED:
+        _COMPILED.append(torch.compile(flex_attention, dynamic=False))
+    return _COMPILED[0]
+
+
+# -- dense ----------------------------------------------------------------------------------------------------------
+
+
+def _padded_columns(layout: AttentionLayout, group: PaddedGroup, heads: int = 1) -> tuple[TokenColumns, TokenColumns]:
+    """Return the columns of all tokens of a group, shaped to broadcast against (b, heads, Lq, Lk)."""
+    query, key = group.queries[:, None, :, None], group.keys[:, None, None, :]
+    head = torch.arange(heads, device=query.device)[:, None, None]
+    return TokenColumns(layout.queries, query, head), TokenColumns(layout.keys, key)
+
+
+def _dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: AttentionLayout,
+    pattern: Pattern,
+    score: ScoreMod | None,
+    scale: float | None,
+    dropout: float,
+) -> Tensor:
+    padded = padded_groups(layout)
+    groups = padded.groups
+    own_rows = _pad(q, [(group.queries, group.query_stride) for group in groups], padded.queries)
+    key_rows, value_rows = (_pad(x, [(group.keys, group.key_stride) for group in groups], padded.keys) for x in (k, v))
+    rows = []
+    for number, (group, own, keys, values) in enumerate(zip(groups, own_rows, key_rows, value_rows, strict=True)):
+        seen, sees_none = _seen(layout, group, pattern, number)
+        if score is None:
+            if seen is not None and padded.traced:
+                seen = _additive_mask(layout, seen, pattern, number)
+            out = F.scaled_dot_product_attention(own, keys, values, seen, dropout_p=dropout, scale=scale)
+        else:
+            out = _with_score(own, keys, values, layout, group, seen, score, scale, dropout)
+        own = out.transpose(1, 2).reshape(-1, *q.shape[1:-1], v.shape[-1])  # (b · Lq, heads, d)
+        if sees_none is not None:
+            # Filled here so that the gradient reaches the attention in one memory layout whatever the mask is: cuDNN's backward
+            # assumes the strides of the first gradient of a shape for all later ones.
+            own = own.masked_fill(sees_none.transpose(1, 2).flatten(0, 1), 0.0)
+        rows.append(own)
+    if len(groups) == 1 and groups[0].query_stride is not None:
+        return rows[0]
+    mapping = padded.queries
+    return _FromRows.apply(torch.cat(rows), mapping.token, mapping.back, mapping.padding)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], rows: PaddedRows) -> list[Tensor]:
+    """Pad (n, heads, d) to (b, heads, L, d) for each group; a view where sequences lie in order."""
+    if len(groups) == 1 and (stride := groups[0][1]) is not None:
+        b, longest = groups[0][0].shape
+        return [x.view(b, stride, *x.shape[1:])[:, :longest].transpose(1, 2)]
+    parts = _ToRows.apply(x, rows.token, rows.back, rows.unmapped).split([at.numel() for at, _ in groups])  # type: ignore[no-untyped-call]
+    return [part.view(*at.shape, *x.shape[1:]).transpose(1, 2) for part, (at, _) in zip(parts, groups, strict=True)]
+
+
+class _ToRows(torch.autograd.Function):
+    """The padding of tokens into rows. As padding has no gradient, the backward is a lookup too: adding gradients up by index
+    takes a CPU longer than the attention itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, token: Tensor, inverse: Tensor, unmapped: Tensor | None) -> Tensor:
+        ctx.save_for_backward(inverse, unmapped)
+        return x.index_select(0, token)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        inverse, unmapped = ctx.saved_tensors
+        grad = gradients[0].index_select(0, inverse)
+        return grad if unmapped is None else grad.masked_fill(unmapped[:, None, None], 0.0), None, None, None
+
+
+class _FromRows(torch.autograd.Function):
+    """The inverse of `_ToRows`: padded rows become tokens, and padding gets no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, token: Tensor, inverse: Tensor, padding: Tensor) -> Tensor:
+        ctx.save_for_backward(token, padding)
+        return rows.index_select(0, inverse)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        token, padding = ctx.saved_tensors
+        return gradients[0].index_select(0, token).masked_fill(padding[:, None, None], 0.0), None, None, None
+
+
+def _seen(
+    layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, number: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the mask (b, 1, Lq, Lk) of keys that queries see, and the mask (b, 1, Lq, 1) of queries that see none.
+
+    The first is None where all see all, the second where every query sees a key. Patterns that differ between heads have one
+    mask per head. In the first mask, queries that see no key see all instead: a softmax over nothing would be NaN, also in
+    the gradient.
+    """
+    name = ("seen", pattern.name, number)
+    if name in layout.cache:
+        return layout.cache[name]  # type: ignore[no-any-return]
+    seen = sees_none = None
+    if not (pattern.name == "full" and group.unpadded):
+        query, key = _padded_columns(layout, group, pattern.heads)
+        seen = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1 or heads, Lq or 1, Lk)
+        empty = ~seen.any(-1, keepdim=True)
+        seen = seen | empty
+        if layout.keys.used is not None and bool(seen.all()):  # a decoding step of sequences of one length
+            seen = None
+        if bool((empty & group.real_queries[:, None, :, None]).any()):
+            sees_none = empty.expand(-1, -1, group.queries.shape[1], -1)
+    if pattern.heads == 1:  # masks per head are large and belong to one layer
+        layout.cache[name] = seen, sees_none
+    return seen, sees_none
+
+
+def attention_mask(layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, number: int) -> Tensor | None:
+    """Return the mask (b, 1, Lq, Lk) of keys that queries see in group `number`; None where all see all."""
+    return _seen(layout, group, pattern, number)[0]
+
+
+def _additive_mask(layout: AttentionLayout, seen: Tensor, pattern: Pattern, number: int) -> Tensor:
+    """Return the mask as numbers to add to the logits, computed once for all layers.
+
+    Given a boolean mask, a traced graph would compute this in every layer, and search for queries that see nothing."""
+    name = ("additive mask", pattern.name, number)
+    if name in layout.cache:
+        return layout.cache[name]  # type: ignore[no-any-return]
+    additive = torch.zeros(()).masked_fill(~seen, torch.finfo(torch.float32).min)
+    if pattern.heads == 1:
+        layout.cache[name] = additive
+    return additive
+
+
+def _with_score(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: AttentionLayout,
+    group: PaddedGroup,
+    seen: Tensor | None,
+    score: ScoreMod,
+    scale: float | None,
+    dropout: float,
+) -> Tensor:
+    """Compute attention step by step: logits, score, softmax, weighted mean."""
+    logits = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    heads = torch.arange(q.shape[1], device=q.device)[None, :, None, None]
+    logits = score(logits, heads, *_padded_columns(layout, group))
+    if seen is not None:
+        logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
+    return F.dropout(logits.softmax(-1), dropout) @ v

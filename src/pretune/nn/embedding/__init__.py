@@ -1,0 +1,1 @@
+"""Input embeddings: token embeddings, positional encodings, character CNNs, and adaptive embeddings."""

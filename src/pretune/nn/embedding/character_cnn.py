@@ -1,0 +1,123 @@
+"""Word vectors from characters by a CNN and highway layers (Kim et al., 2016; Peters et al., 2018, ELMo)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.nn.dropout import Dropout
+from pretune.nn.linear import Linear
+from pretune.nn.operation_counts import OperationSizes
+from pretune.packed import Packed
+from pretune.runtime.errors import PretuneError
+
+
+class Highway(nn.Module):
+    """A highway layer, g · relu(x W) + (1 - g) · x with a gate g = σ(x V) (Srivastava et al., 2015)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.transform, self.gate = Linear(width, width), Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer: (m, width) → (m, width)."""
+        gate = torch.sigmoid(self.gate(x))
+        return gate * torch.relu(self.transform(x)) + (1 - gate) * x
+
+
+class CharacterConvolution(nn.Module):
+    """A convolution of `count` filters over windows of `width` characters, followed by max pooling over the word."""
+
+    def __init__(self, vectors: int, width: int, count: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, vectors, width).uniform_(-0.05, 0.05))
+        self.bias = nn.Parameter(torch.zeros(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the filters: (words, vectors, characters) → (words, count)."""
+        return F.conv1d(x, self.weight.to(x.dtype), self.bias.to(x.dtype)).amax(-1)
+
+
+class CharacterEmbeddings(nn.Module):
+    """Token vectors from characters, column `characters`, for an open vocabulary. Equal words are computed once."""
+
+    positions: None = None
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        filters: Sequence[tuple[int, int]],
+        *,
+        symbols: int = 262,
+        vectors: int = 16,
+        letters: int = 50,
+        highways: int = 2,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+        dropout: float = 0.0,
+    ) -> None:
+        """Build the layer.
+
+        `filters` are pairs of window size and number of filters; `vectors` is the width of a character vector; words have
+        `letters` characters; `vocabulary` is only the number of words that have distinct ids.
+        """
+        super().__init__()
+        self.vocabulary, self.width, self.letters, self.activation = vocabulary, width, letters, activation
+        self.symbols = nn.Parameter(torch.empty(symbols - 1, vectors).normal_())  # symbol 0, padding, has a zero vector
+        self.filters = nn.ModuleList(
+            CharacterConvolution(vectors, letters_seen, count) for letters_seen, count in filters
+        )
+        total = sum(count for _, count in filters)
+        self.highways = nn.ModuleList(Highway(total) for _ in range(highways))
+        self.project = Linear(total, width)
+        self.dropout = Dropout(dropout)
+        self.compute = torch.float32  # the dtype of all computations that follow
+        self.filter_weights = sum(seen * count * vectors * (letters - seen + 1) for seen, count in filters)  # per word
+
+    @property
+    def tokens(self) -> Tensor:
+        """Return the character vectors: there are no token vectors, and heads have output matrices of their own."""
+        return self.symbols
+
+    def forward(self, packed: Packed) -> Tensor:
+        """Embed tokens by their characters: (n, letters) → (n, width)."""
+        if "characters" not in packed.columns:
+            raise PretuneError(
+                "this model reads the characters of words; use it with a tokenizer of the kind `characters`"
+            )
+        spelled = packed.columns["characters"].long()
+        first, place = distinct_rows(spelled)
+        x = self.dropout(self.words(spelled[first]))
+        return x[place]
+
+    def words(self, spelled: Tensor) -> Tensor:
+        """Embed distinct words: (m, letters) → (m, width)."""
+        table = torch.cat([self.symbols.new_zeros(1, self.symbols.shape[1]), self.symbols])
+        letters = F.embedding(spelled, table).to(self.compute).transpose(1, 2)
+        x = self.activation(torch.cat([filters(letters) for filters in self.filters], 1))
+        for highway in self.highways:
+            x = highway(x)
+        out: Tensor = self.project(x)
+        return out
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the weights of the filters, as if no word occurred twice."""
+        sizes.matrices += self.filter_weights
+
+
+def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the index of one occurrence of each distinct row, (m,), and for each row which of these it is, (n,).
+
+    >>> first, place = distinct_rows(torch.tensor([[1, 2], [3, 4], [1, 2]]))
+    >>> torch.tensor([[1, 2], [3, 4], [1, 2]])[first][place].tolist()
+    [[1, 2], [3, 4], [1, 2]]
+    """
+    # Rows are compared by a 64-bit hash; collisions are rarer than hardware errors.
+    powers = torch.arange(1, rows.shape[1] + 1, device=rows.device) * 0x9E3779B97F4A7C1 | 1
+    keys = ((rows + 1) * powers * ((rows << 20) + powers)).sum(1)
+    found, place = torch.unique(keys, return_inverse=True)
+    first = torch.zeros_like(found).scatter_(0, place, torch.arange(len(rows), device=rows.device))
+    return first, place

@@ -1,0 +1,211 @@
+"""Distillation of hidden states: a student's states, attention and embeddings are matched to a teacher's.
+
+hidden(skip)      the normalized state of the first token in mapped layers (Sun et al., 2019, *Patient KD*); squares are
+                  averaged over the width, as in its authors' code, so that their weights, 10 to 1,000, fit
+states(skip)      all states (Jiao et al., 2020, TinyBERT)
+attention(skip)   the attention weights of each token, averaged over heads
+embedding         the input of the first layer
+cosine            the direction of the last states (Sanh et al., 2019, DistilBERT)
+
+Layer maps: `last` pairs the student's layers with the top layers of the teacher, `skip` with every k-th one, both without
+the last layer; 1:2/2:4 lists pairs student:teacher. If the widths differ, a learned projection leads from one to the other;
+it is dropped after training. Student and teacher read the same tokens and therefore share one tokenizer. The teacher is
+frozen, and is part of neither the optimizer nor the head file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.nn.attention.attention_weights import attention_weights
+from pretune.nn.attention.query_key_layout import self_layout
+from pretune.nn.linear import OutputLinear
+from pretune.objectives.distillation.teachers import Teacher, cached_teacher
+from pretune.objectives.objective import Data, Loss, Objective
+from pretune.objectives.pretraining.arrangements import document_span_epoch
+from pretune.packed import Batch
+from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pretune.backbones.backbone import Backbone
+
+MATCH_KINDS = ("hidden", "states", "attention", "embedding", "cosine")
+KINDS_WITH_LAYERS = ("hidden", "states", "attention")
+SMALLEST = 1e-9
+_TERM = re.compile(r"\s*(?:(?P<weight>[\d.]+)\s*\*)?\s*(?P<kind>\w+)\s*(?:\((?P<map>[^()]*)\))?\s*")
+
+
+@dataclass(frozen=True)
+class LayerMatch:
+    """A term of the loss: which states are matched, and in which layers."""
+
+    kind: str
+    weight: float = 1.0
+    pairs: tuple[tuple[int, int], ...] = ()  # numbers of the student's and teacher's layers, from 1
+
+    @property
+    def name(self) -> str:
+        """Return the name of the loss term."""
+        return f"match_{self.kind}"
+
+
+def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ...]:
+    """Parse an expression such as `100*hidden(skip)+embedding`, given the depths of student and teacher.
+
+    >>> parse_matches("100*hidden(skip)", 6, 12)[0].pairs
+    ((1, 2), (2, 4), (3, 6), (4, 8), (5, 10))
+    """
+    found: list[LayerMatch] = []
+    for term in text.split("+"):
+        match = _TERM.fullmatch(term)
+        if match is None or match["kind"] not in MATCH_KINDS:
+            kind = match["kind"] if match else term.strip()
+            raise PretuneError(f"--match {text}: unknown term {kind!r}; {suggest(kind, MATCH_KINDS)}")
+        mapped = match["kind"] in KINDS_WITH_LAYERS
+        if match["map"] and not mapped:
+            raise PretuneError(f"--match {text}: {match['kind']} maps no layers; leave out ({match['map']})")
+        pairs = map_layers(match["map"] or "skip", student, teacher) if mapped else ()
+        found.append(LayerMatch(match["kind"], float(match["weight"] or 1.0), pairs))
+    return tuple(found)
+
+
+def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of layers (student, teacher) of a layer map.
+
+    >>> map_layers("last", 3, 12)
+    ((1, 10), (2, 11))
+    """
+    if text in ("last", "skip"):
+        if student > teacher:
+            raise PretuneError(
+                f"layer map {text!r}: the student has {student} layers, but the teacher has only {teacher}; name the pairs, as in 1:2/2:4"
+            )
+        count = max(1, student - 1)  # the last layer learns from the task
+        if text == "last":
+            return tuple((layer, teacher - 1 - count + layer) for layer in range(1, count + 1))
+        return tuple((layer, layer * teacher // student) for layer in range(1, count + 1))
+    pairs = []
+    for pair in text.split("/"):
+        numbers = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", pair)
+        if numbers is None:
+            raise PretuneError(f"layer map {text!r}: choose last, skip, or pairs STUDENT:TEACHER such as 1:2/2:4")
+        own, theirs = int(numbers[1]), int(numbers[2])
+        if not (1 <= own <= student and 1 <= theirs <= teacher):
+            raise PretuneError(
+                f"layer map {text!r}: no pair {own}:{theirs}; the student has layers 1 to {student}, the teacher 1 to {teacher}"
+            )
+        pairs.append((own, theirs))
+    return tuple(pairs)
+
+
+@dataclass(frozen=True)
+class DistillHidden(Objective):
+    """The distances between a student's and a teacher's states, learned beside other objectives in the same forward pass."""
+
+    teacher: Teacher = field(repr=False, compare=False)
+    matches: tuple[LayerMatch, ...]
+
+    name: ClassVar[str] = "imitate"
+    reads_all_layers: ClassVar[bool] = True
+
+    @property
+    def needs_host_sync(self) -> bool:
+        """Return whether attention is matched, which needs the lengths of the sequences on the host."""
+        return any(match.kind == "attention" for match in self.matches)
+
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
+        """Return plain spans of text, used only if no other objective arranges the text."""
+        return document_span_epoch(data, packing, draws)
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
+        """Set the tokens to compare as targets: the first of each sequence, or all."""
+        for match in self.matches:
+            places = sequences.offsets[:-1] if match.kind == "hidden" else np.arange(len(sequences.ids))
+            sequences.targets[match.name] = (places, np.zeros(len(places), dtype=np.int64))
+        return sequences
+
+    def max_targets(self, packing: Packing) -> dict[str, int]:
+        """Return the largest number of targets of a pack: all tokens, for each term."""
+        return {match.name: packing.tokens for match in self.matches}
+
+    def head(self, backbone: Backbone) -> nn.Module:
+        """Return projections to the teacher's width, if the widths differ."""
+        widths = backbone.width, self.teacher.backbone.width
+        kinds = [match.kind for match in self.matches if match.kind != "attention" and widths[0] != widths[1]]
+        return nn.ModuleDict({kind: OutputLinear(*widths, bias=False) for kind in kinds})
+
+    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+        """Return the distances between student and teacher, one term per kind."""
+        with torch.no_grad():
+            theirs = cached_teacher(backbone, self.teacher.backbone)(*batch.packed, keep="all").layers
+        ours = backbone(*batch.packed, keep="all").layers
+        loss = Loss()
+        for match in self.matches:
+            targets = batch.targets[match.name]
+            each = self.distance(match, head, backbone, batch, ours, theirs, targets.at)
+            loss.sums[match.name] = (each.float() * targets.weight).sum()
+            loss.weights[match.name] = match.weight
+        return loss
+
+    def distance(
+        self,
+        match: LayerMatch,
+        head: Any,
+        backbone: Any,
+        batch: Batch,
+        ours: list[Tensor],
+        theirs: list[Tensor],
+        at: Tensor,
+    ) -> Tensor:
+        """Return the distance at some tokens, (m,), averaged over the pairs of layers."""
+
+        def projected(x: Tensor) -> Tensor:
+            return head[match.kind](x) if match.kind in head else x
+
+        match match.kind:
+            case "hidden":
+                parts = [
+                    F.normalize(projected(ours[own][at]).float(), dim=-1)
+                    - F.normalize(theirs[layer][at].float(), dim=-1)
+                    for own, layer in match.pairs
+                ]
+                return torch.stack([part.square().mean(-1) for part in parts]).mean(0)
+            case "states":
+                found = [projected(ours[own][at]).float() - theirs[layer][at].float() for own, layer in match.pairs]
+                return torch.stack([part.square().mean(-1) for part in found]).mean(0)
+            case "attention":
+                return self.attention_distance(match, backbone, batch, ours, theirs)[at]
+            case "embedding":
+                return (projected(ours[0][at]).float() - theirs[0][at].float()).square().mean(-1)
+            case _:
+                return 1 - F.cosine_similarity(projected(ours[-1][at]).float(), theirs[-1][at].float(), dim=-1)
+
+    def attention_distance(
+        self, match: LayerMatch, backbone: Any, batch: Batch, ours: list[Tensor], theirs: list[Tensor]
+    ) -> Tensor:
+        """Return the KL divergence of the student's attention weights from the teacher's, (n,)."""
+        (packed,) = batch.packed
+        layout, found = self_layout(packed), []
+        if not (hasattr(backbone, "stack") and hasattr(self.teacher.backbone, "stack")):
+            raise PretuneError(
+                "attention can be matched only between single stacks of layers, not encoder-decoders; leave `attention` out"
+            )
+        for own, layer in match.pairs:
+            with torch.no_grad():
+                wanted = attention_weights(
+                    self.teacher.backbone.stack[layer - 1], theirs[layer - 1], layout, packed.pattern
+                )
+            said = attention_weights(backbone.stack[own - 1], ours[own - 1], layout, packed.pattern)
+            logs = [x.float().clamp(min=SMALLEST).log() for x in (said, wanted)]
+            found.append((wanted * (logs[1] - logs[0])).sum(-1))
+        return torch.stack(found).mean(0)

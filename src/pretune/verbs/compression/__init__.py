@@ -1,0 +1,1 @@
+"""Verbs that make models smaller and faster: distill, prune, quantize, and compress."""

@@ -1,0 +1,81 @@
+"""The `compress` verb: search for the best compressed model that meets a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretune.runtime.output_paths import check_new_folder
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS
+from pretune.verbs.verb import only, verb
+
+if TYPE_CHECKING:
+    from pretune.training.run_folder import Run
+
+
+@verb(
+    only(
+        *BY_BUDGET,
+        "seed",
+        "device",
+        where="to sequences that train, not to int8 alone",
+        when=lambda o: not o.sequences or any(text.strip() != "int8" for text in o.sequences),
+    ),
+    EPOCHS_RULE,
+    NO_TEXT_KEYS,
+    out=check_new_folder,
+)
+def compress(
+    model: opt.FineTuned,
+    *,
+    target: Sequence[str] | str,
+    train: opt.TrainFile,
+    dev: str | Path,
+    out: opt.RunFolder,
+    sequences: Sequence[str] = (),
+    text: opt.Text = None,
+    pair: opt.Pair = None,
+    label: opt.Label = None,
+    columns: opt.Columns = None,
+    epochs: opt.Epochs = 3.0,
+    budget: opt.Limits = None,
+    optimizer: opt.OptimizerSettings = None,
+    schedule: opt.ScheduleSettings = None,
+    batch: opt.RowBatch = None,
+    watching: opt.RowWatching = None,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
+) -> Run:
+    """Compress a fine-tuned model to a target: try sequences of distillation, pruning, and quantization, and keep the best.
+
+    pareto.png plots quality against size and against latency.
+
+    Parameters
+    ----------
+    target
+        Targets that the model must meet together: latency=5ms (for one text), size=20MB, quality>=0.97 (relative to the uncompressed
+        model). With a limit of latency or size, the best model within it is kept; if only quality is limited, the fastest.
+    dev
+        Labeled examples to compare the candidates on.
+    out
+        Folder for the new run, with the candidates in it.
+    sequences
+        Sequences of steps to try instead of the default ones, such as "layers=6 > units=0.5 > int8".
+    epochs
+        Passes over the training data in each step.
+    budget
+        Training budget of each step, instead of --epochs.
+
+    Examples
+    --------
+    >>> compress("runs/task", target="quality>=0.97", train="train.csv", dev="dev.csv", out="runs/fast")  # doctest: +SKIP
+    """
+    from pretune.compression.pipeline_search import CompressionSearch, run_search
+    from pretune.compression.targets import parse_target
+    from pretune.verbs.shared_inputs import compression_options
+
+    given = compression_options(CompressionSearch, locals())
+    targets = [parse_target(one) for one in ([target] if isinstance(target, str) else target)]
+    return run_search(CompressionSearch(**given, targets=targets))

@@ -1,0 +1,47 @@
+"""The `contamination` verb: measure how much of a suite occurs in a pretraining corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pretune.verbs import options as opt
+from pretune.verbs.results import ResultTable
+from pretune.verbs.verb import verb
+
+
+@verb()
+def contamination(
+    store: opt.Store, *, suite: str, data: str | Path, tasks: opt.Tasks = (), words: int = 13
+) -> ResultTable:
+    """Measure how much of a suite's dev and test files occurs in a pretraining store, by shared n-grams of words.
+
+    Parameters
+    ----------
+    store
+        Token store that a model was pretrained on.
+    suite
+        Suite to look for: glue, superglue, russian-superglue, …, or a .yaml file.
+    data
+        Folder with the suite's official files.
+    words
+        Length of an n-gram in words. Shorter texts, of at least 5 words, must occur as a whole.
+
+    Examples
+    --------
+    >>> contamination("store/", suite="glue", data="glue/")[0]["share"]  # doctest: +SKIP
+    0.003
+    """
+    from pretune.evaluation.contamination import FEWEST, ngram_overlap, read_splits
+    from pretune.evaluation.suites.declaration import find_suite
+    from pretune.runtime.errors import PretuneError
+    from pretune.text.store.store import Store
+
+    if words < FEWEST:
+        raise PretuneError(
+            f"--words {words}: n-grams must have at least {FEWEST} words, as shorter ones occur in any store"
+        )
+    splits = read_splits(find_suite(suite).chosen(list(tasks)), Path(data), subsets=True)
+    if not splits:
+        raise PretuneError(f"{data}: this folder has no dev or test file of {suite}")
+    opened = store if isinstance(store, Store) else Store(store)
+    return ResultTable("overlap", ngram_overlap(opened, splits, words), hidden=("first",))

@@ -1,0 +1,200 @@
+"""The `evaluate` verb: evaluate a model on a benchmark suite, or its perplexity on texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretune.runtime.output_paths import check_resumable_folder
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS, reading_rules
+from pretune.verbs.results import ResultSummary
+from pretune.verbs.verb import Options, only, verb
+
+if TYPE_CHECKING:
+    from pretune.evaluation.suites.suite_runner import Evaluation
+FINETUNING = ("strategy", *BY_BUDGET, "scratch", "deterministic")  # options of the fine-tuning on each task
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """The result of evaluating a model on a suite, and its folder."""
+
+    evaluation: Evaluation
+    out: Path
+
+    def describe(self) -> dict[str, Any]:
+        """Return the whole evaluation, for --json."""
+        return {**self.evaluation.describe(), "out": str(self.out)}
+
+    def table(self) -> dict[str, Any]:
+        """Return the leaderboard row of the suite with reference rows, costs, notes, and sources."""
+        from pretune.evaluation.suites.published_results import sources
+        from pretune.evaluation.suites.suite_report import costs, notes, rows, scored
+
+        suite, tasks = self.evaluation.suite, scored(self.evaluation)
+        return {
+            suite.title: rows(self.evaluation),
+            "cost": costs(self.evaluation),
+            "notes": notes(self.evaluation),
+            "sources": [f"{source}: {', '.join(names)}" for source, names in sources(suite, tasks).items()],
+        }
+
+
+def in_several_languages(o: Options) -> bool:
+    """Return whether a suite has tasks with files in several languages."""
+    from pretune.evaluation.suites.declaration import find_suite
+
+    return o.suite is not None and any(task.language for task in find_suite(o.suite).tasks.values())
+
+
+@verb(
+    only(
+        "tasks", "language", "seeds", "seed", "shots", "out", "subsets", "keep", *FINETUNING, "devices",
+        where="with --suite", when=lambda o: o.suite is not None,
+    ),
+    only("text", "pair", "length", "stride", "limit", "layout", "errors", where="without --suite, to texts", when=lambda o: o.suite is None),
+    *reading_rules("layout", files=lambda o: o.data if o.suite is None else ()),
+    only(
+        "keep", *FINETUNING,
+        where="to fine-tuning; with --shots nothing is trained", when=lambda o: o.shots is None,
+    ),
+    only("seeds", "seed", where="where examples are sampled, not with --shots 0", when=lambda o: o.shots != 0),
+    only("language", where="to suites whose tasks have files in several languages", when=in_several_languages),
+    EPOCHS_RULE,
+    NO_TEXT_KEYS,
+    out=check_resumable_folder("suite.json", "an evaluation"),
+)  # fmt: skip
+def evaluate(
+    model: opt.Model,
+    *,
+    data: opt.Paths,
+    suite: str | None = None,
+    tasks: opt.Tasks = (),
+    language: str = "",
+    seeds: int = 3,
+    shots: int | None = None,
+    out: str | Path | None = None,
+    subsets: bool = False,
+    keep: bool = False,
+    strategy: opt.Strategy = "full",
+    epochs: opt.Epochs = 3.0,
+    budget: opt.Limits = None,
+    optimizer: opt.OptimizerSettings = None,
+    schedule: opt.ScheduleSettings = None,
+    batch: opt.RowBatch = None,
+    watching: opt.RowWatching = None,
+    scratch: opt.Scratch = False,
+    deterministic: opt.Deterministic = False,
+    seed: opt.Seed = 0,
+    text: str | None = None,
+    pair: str | None = None,
+    length: int | None = None,
+    stride: int | None = None,
+    limit: int | None = None,
+    layout: opt.Layout = "auto",
+    errors: opt.Errors = "strict",
+    device: opt.Device = None,
+    devices: opt.Devices = 1,
+    partial: opt.Partial = False,
+) -> SuiteResult | ResultSummary:
+    """Evaluate a model on a benchmark suite, or its perplexity on texts.
+
+    With --suite, fine-tune the model with several seeds on each task whose official files are in --data, and score it with the
+    official metrics. The result is a leaderboard row next to published ones; OUT holds a report, the predictions, and, if there are
+    test files, a submission. Finished tasks are not repeated. With --shots, a generative model is evaluated by in-context learning,
+    without training.
+
+    Without --suite, compute perplexity and bits per byte of the texts in --data (pseudo-perplexity for masked language models). For
+    minimal pairs in BLiMP's format, compute how often the acceptable sentence is more likely; for CrowS-Pairs, the stereotypical one.
+
+    Parameters
+    ----------
+    model
+        Run folder, model folder, or bundled model.
+    data
+        Folder with the suite's official files; or texts: .txt, .jsonl, .csv, .tsv, or .parquet.
+    suite
+        Suite to evaluate on: glue, superglue, russian-superglue, xglue, squad, text, summarization, korean, translation, or a .yaml
+        file.
+    language
+        Training language of tasks that have files in several languages.
+    seeds
+        Number of fine-tuning runs per task, or of samples of in-context examples; mean and standard deviation are reported.
+    shots
+        Number of in-context examples (per class, if the task has classes) to prompt with, without fine-tuning; 0 for zero-shot.
+    out
+        Folder for the evaluation.
+    subsets
+        Accept incomplete files of the suite, and report that the scores are not comparable.
+    keep
+        Keep the weights of all fine-tuned models.
+    seed
+        First of the random seeds.
+    text
+        Column with the text; with --pair, the source text of an encoder-decoder.
+    pair
+        Column with the target text of an encoder-decoder.
+    length
+        Number of tokens per window, for texts that exceed it.
+    stride
+        Number of tokens between the starts of consecutive windows.
+    limit
+        Maximum number of texts, or of pairs per file, to read.
+
+    Examples
+    --------
+    >>> evaluate("runs/mine", suite="glue", data="glue/", out="runs/mine-glue").evaluation.means  # doctest: +SKIP
+    >>> evaluate("runs/mine", data="held_out.txt").describe()["bits_per_byte"]  # doctest: +SKIP
+    """
+    import os
+
+    from pretune.runtime.errors import PretuneError
+    from pretune.runtime.progress import log_info
+
+    if suite is None:
+        from pretune.evaluation.language_modeling import ReadingOptions, evaluate_language
+        from pretune.inference.likelihood import LikelihoodScorer
+
+        scorer = LikelihoodScorer.load(os.fspath(model), device, partial)
+        columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
+        return ResultSummary(
+            evaluate_language(scorer, data, ReadingOptions(length, stride, limit, layout, errors), columns)
+        )
+    from pretune.evaluation.suites.declaration import find_suite
+    from pretune.evaluation.suites.suite_report import write_report
+    from pretune.evaluation.suites.suite_runner import EvaluationJob, evaluate_suite
+
+    if out is None:
+        raise PretuneError("--suite needs a folder for the evaluation; name one with --out")
+    folders = [data] if isinstance(data, str | os.PathLike) else list(data)
+    if len(folders) != 1 or not Path(folders[0]).is_dir():
+        given = ", ".join(map(str, folders))
+        raise PretuneError(f"{given}: not a folder; --data must name the folder with the files of {suite}")
+    if seeds < 1:
+        raise PretuneError(f"--seeds {seeds}: the number of seeds must be at least 1")
+    if shots is not None and shots < 0:
+        raise PretuneError(f"--shots {shots}: the number of examples must be 0 or more")
+    if shots == 0:
+        seeds = 1  # without examples nothing is sampled
+    arguments = dict(locals())
+    settings = {name: arguments[name] for name in (*FINETUNING, "partial")}
+    chosen = find_suite(suite, language).chosen(list(tasks))
+    request = EvaluationJob(
+        os.fspath(model),
+        chosen,
+        Path(folders[0]),
+        Path(out),
+        seeds,
+        seed,
+        settings,
+        subsets,
+        keep,
+        device,
+        shots,
+        devices,
+    )
+    evaluation = evaluate_suite(request)
+    log_info(f"report: {write_report(evaluation, Path(out))}")
+    return SuiteResult(evaluation, Path(out))

@@ -1,0 +1,73 @@
+"""The `embed` verb: compute text embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pretune.runtime.output_paths import check_new_file
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import reads_files
+from pretune.verbs.results import ResultTable
+from pretune.verbs.verb import only, verb
+
+
+@verb(only("text", where="to files, not to texts", when=reads_files), out=check_new_file)
+def embed(
+    model: opt.Model,
+    inputs: Sequence[str | Path] | str | Path = (),
+    *,
+    text: opt.Text = None,
+    pooling: opt.Pooling = None,
+    layer: int = -1,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    out: str | Path | None = None,
+    partial: opt.Partial = False,
+) -> ResultTable:
+    """Compute an embedding for each text, in order.
+
+    A model that was trained with `contrast`, or comes from sentence-transformers, uses its own pooling, normalization, prompts, and
+    maximum length.
+
+    Parameters
+    ----------
+    inputs
+        Texts to embed, or files of them: .csv, .tsv, .jsonl, or .parquet.
+    layer
+        Layer to pool: 0 for the token embeddings, -1 for the top layer.
+    prompt
+        Prompt to prepend to each text, instead of the model's default prompt.
+    prompt_name
+        Name of the model's prompt to prepend to each text, such as query.
+    out
+        Write the embeddings to this .npy file instead of printing them.
+
+    Examples
+    --------
+    >>> len(embed("runs/mine", ["one", "two"]))  # doctest: +SKIP
+    2
+    """
+    import io
+    import os
+
+    import numpy as np
+
+    from pretune.inference.embed import embed_texts
+    from pretune.runtime.atomic_io import write_bytes
+    from pretune.runtime.errors import PretuneError
+    from pretune.text.examples.labeled import read_labeled
+    from pretune.verbs.shared_inputs import split_files
+
+    files, texts = split_files(inputs)
+    for file in files:
+        texts += read_labeled(file, {"text": text} if text else {}, labels=False).texts
+    if not texts:
+        raise PretuneError("there is nothing to embed; give texts or files")
+    vectors = embed_texts(os.fspath(model), texts, pooling, layer, partial, prompt, prompt_name)
+    if out is not None:
+        buffer = io.BytesIO()
+        np.save(buffer, vectors)
+        write_bytes(Path(out), buffer.getvalue())
+        return ResultTable("written", [{"file": str(out), "vectors": len(vectors), "width": vectors.shape[1]}])
+    return ResultTable("vectors", [{"text": t, "vector": v.tolist()} for t, v in zip(texts, vectors, strict=True)])

@@ -1,0 +1,122 @@
+"""The `generate` verb: text generation by greedy decoding, sampling, or beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pretune.verbs import options as opt
+from pretune.verbs.results import ResultTable
+from pretune.verbs.verb import Options, only, verb
+
+
+def samples(o: Options) -> bool:
+    """Return whether tokens are sampled."""
+    return (o.temperature, o.top_k, o.top_p) != (None, None, None)
+
+
+def takes_languages(o: Options) -> bool:
+    """Return whether a model takes tokens for its source and target language."""
+    import os
+
+    from pretune.models.hf_config import read_config
+    from pretune.models.name_resolution import find_folder
+
+    family, _ = read_config(find_folder(os.fspath(o.model)))
+    return "language" in (*family.template.single, *(family.template.target or ()))
+
+
+@verb(
+    only("seed", where="to sampling (--temperature, --top-k or --top-p)", when=samples),
+    only("length_penalty", where="to beam search (--beams 2 or more)", when=lambda o: o.beams > 1),
+    only("tokens", where="without --choices, which have their own length", when=lambda o: not o.choices),
+    only("languages", where="to models that take language tokens, such as mBART", when=takes_languages),
+)
+def generate(
+    model: opt.Model,
+    prompts: Sequence[str] = (),
+    *,
+    tokens: int = 50,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    beams: opt.Beams = 1,
+    length_penalty: opt.LengthPenalty = 1.0,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram: int = 0,
+    stop: Sequence[str] = (),
+    choices: Sequence[str] = (),
+    languages: str = "",
+    stream: bool = False,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
+    partial: opt.Partial = False,
+) -> ResultTable:
+    """Generate text from prompts with greedy decoding, sampling, or beam search.
+
+    A causal language model continues the prompts; an encoder-decoder (T5, BART) reads them as its source texts. Any of
+    --temperature, --top-k, and --top-p turns sampling on.
+
+    Parameters
+    ----------
+    model
+        Run folder or model folder of a causal language model (GPT, GPT-2, or any run with the objective lm) or an encoder-decoder.
+    prompts
+        Texts to continue; the empty prompt "" generates from the beginning.
+    tokens
+        Maximum number of new tokens; generation also stops at the end-of-text token.
+    temperature
+        Sampling temperature; values below 1 favor likely tokens.
+    top_k
+        Sample from this many most likely tokens.
+    top_p
+        Sample from the smallest set of most likely tokens with at least this total probability (nucleus sampling).
+    repetition_penalty
+        Penalty for tokens that occurred before; 1 is none, larger values penalize more.
+    no_repeat_ngram
+        Length of n-grams that must not occur twice; 0 allows all.
+    stop
+        Stop sequences; the text ends before the first of them.
+    choices
+        Constrain the output to one of these texts, such as labels.
+    languages
+        Source and target language, as in en-ro, for models with language tokens (mBART).
+    stream
+        Print each text to stderr while it is generated, one prompt at a time.
+
+    Examples
+    --------
+    >>> generate("runs/mine", ["Once upon a time"], temperature=0.8, top_p=0.9, seed=1)[0]["text"]  # doctest: +SKIP
+    """
+    import os
+
+    from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
+    from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
+    from pretune.runtime.errors import PretuneError
+    from pretune.runtime.progress import stream_text
+
+    if not prompts:
+        raise PretuneError('there is no prompt; give one, or "" to generate from the beginning')
+    how = GenerationConfig(
+        tokens,
+        temperature,
+        top_k,
+        top_p,
+        beams,
+        length_penalty,
+        repetition_penalty,
+        no_repeat_ngram,
+        seed,
+        tuple(stop),
+        tuple(choices),
+    )
+    reference = os.fspath(model)
+    writer: TextGenerator | Seq2SeqGenerator
+    if is_encoder_decoder(reference):
+        writer = Seq2SeqGenerator.load(reference, device, partial, languages)
+    else:
+        writer = TextGenerator.load(reference, device, partial)
+    if stream:
+        rows = [stream_text(writer.stream(prompt, how, row)) for row, prompt in enumerate(prompts)]
+    else:
+        rows = writer.write(prompts, how)
+    return ResultTable("texts", rows, hidden=("prompt", "continuation"))

@@ -1,0 +1,145 @@
+"""The `predict` verb: predict with fine-tuned models, on texts or files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pretune.runtime.output_paths import check_new_file
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import COLUMNS_RULE, reads_files, writes_cells
+from pretune.verbs.results import ResultTable
+from pretune.verbs.verb import Options, only, verb
+
+SHOWN = 20  # rows of a file that are printed in the terminal
+
+
+def has_classes(o: Options) -> bool:
+    """Return whether the task of a model has classes, and so probabilities."""
+    from pretune.inference.predict import find_task
+    from pretune.verbs.shared_inputs import split_models
+
+    _, task = find_task(split_models(o.model, o.inputs)[0][0], o.task)
+    return bool(task.labels) and task.kind != "generate"
+
+
+@verb(
+    COLUMNS_RULE,
+    only("score", where="to files with labels", when=reads_files),
+    only("label", where="with --score", when=lambda o: o.score),
+    only("probabilities", where="to tasks with classes", when=has_classes),
+    only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
+    out=check_new_file,
+)
+def predict(
+    model: opt.FineTunedModels,
+    inputs: Sequence[str | Path] | str | Path = (),
+    *,
+    text: opt.Text = None,
+    pair: opt.Pair = None,
+    task: str | None = None,
+    label: str | None = None,
+    columns: opt.Columns = None,
+    probabilities: bool = False,
+    score: bool = False,
+    out: str | Path | None = None,
+    safe_csv: opt.SafeCsv = False,
+    processes: opt.Processes = 1,
+    engine: opt.Engine = "local",
+    partial: opt.Partial = False,
+) -> ResultTable:
+    """Predict with a fine-tuned model, or with the averaged predictions of several, one prediction per text or row, in order.
+
+    Predictions for a file are added to its rows as new columns, which are named predicted_… if the file has such a column already.
+    A row with an empty text gets empty cells, and the number of such rows is reported.
+
+    Parameters
+    ----------
+    inputs
+        More runs for the same task, followed by texts or by files in the format that the model was fine-tuned on: .csv, .tsv, .jsonl,
+        or .parquet; for tagging also CoNLL columns or .conllu; for question answering also SQuAD's .json.
+    task
+        Task to predict, if the model was trained for several.
+    label
+        Column with the label, for --score.
+    probabilities
+        Add one column per class with its probability.
+    score
+        Compare the predictions with the labels in the files, and report the metrics of each run and of their ensemble.
+    out
+        Write rows and predictions to this .csv, .tsv, .jsonl, or .parquet file; for tagging also .conll.
+
+    Examples
+    --------
+    >>> predict("runs/task", ["a delightful film"])[0]["label"]  # doctest: +SKIP
+    'positive'
+    >>> predict(["runs/a", "runs/b"], "reviews.csv", out="answers.csv")  # doctest: +SKIP
+    """
+    from contextlib import ExitStack
+
+    from pretune.inference.ensemble import predict_excerpts, shared_task
+    from pretune.inference.predict import blank_predictions, report_blank, texts_as_excerpt
+    from pretune.inference.prediction_table import PredictionColumns, ScoreTable, read_file_excerpts
+    from pretune.metrics import positive_class
+    from pretune.runtime.errors import PretuneError
+    from pretune.runtime.progress import log_info, progress
+    from pretune.text.corpus.table_writer import check_table_suffix, table_writer
+    from pretune.verbs.shared_inputs import columns_by_role, split_files, split_models
+
+    runs, rest = split_models(model, inputs)
+    files, texts = split_files(rest)
+    if not rest:
+        raise PretuneError("there is nothing to predict; give texts or files")
+    if out is not None:
+        check_table_suffix(out)
+        if Path(out).resolve() in {file.resolve() for file in files}:
+            raise PretuneError(f"{out}: --out is also an input file; choose another --out")
+    if processes < 1:
+        raise PretuneError(f"--processes {processes}: the number of processes must be at least 1")
+    named = columns_by_role(columns, text=text, pair=pair, label=label)
+    parts = read_file_excerpts(files, shared_task(runs, task)) if files else [texts_as_excerpt(texts)]
+    answered = predict_excerpts(
+        runs,
+        parts,
+        named if files else {"text": "text"},
+        answered=score,
+        processes=processes,
+        partial=partial,
+        name=task,
+        engine=engine,
+    )
+    beside, scores = PredictionColumns(probabilities, nested=out is None), ScoreTable(runs, task)
+    kept: list[dict[str, Any]] = []
+    rows = truncated = blank = 0
+    with ExitStack() as stack:
+        write: Any = kept.extend if out is None else stack.enter_context(table_writer(out, safe=safe_csv))
+        bar = stack.enter_context(progress("predicting"))
+        for part, answers in answered:
+            write(beside(part, blank_predictions(answers.together, answers.blank), answers.lines))
+            if score:
+                scores.add(part.file, answers)
+            rows, truncated = rows + len(part.rows), truncated + answers.truncated
+            blank += len(answers.blank)
+            bar.update(rows, f"{rows:,} rows")
+        if blank == rows and not files:
+            raise PretuneError(
+                "there is nothing to predict: the text is empty"
+                if rows == 1
+                else "there is nothing to predict: all texts are empty"
+            )
+    report_blank(blank, rows)
+    if truncated:
+        log_info(f"{truncated} of {rows} texts were truncated to the model's maximum length")
+    facts: dict[str, Any] = {"scores": scores.table()} if score else {}
+    if score and (positive := positive_class(shared_task(runs, task))) is not None:
+        facts["f1_is_of"] = positive
+    if out is not None:
+        return ResultTable("written", [{"file": str(out), "rows": rows}], facts=facts)
+    return ResultTable(
+        "predictions",
+        kept,
+        hidden=("probabilities", "entities", "candidates"),
+        shown=SHOWN if files else None,
+        facts=facts,
+    )

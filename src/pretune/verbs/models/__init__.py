@@ -1,0 +1,1 @@
+"""Verbs that convert models: import from and export to the formats of other libraries."""

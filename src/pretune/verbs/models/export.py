@@ -1,0 +1,245 @@
+"""The `export` verb: write a model for transformers, sentence-transformers, or ONNX Runtime."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pretune.runtime.output_paths import check_new_folder
+from pretune.verbs import options as opt
+from pretune.verbs.results import ResultSummary
+from pretune.verbs.verb import only, verb
+
+
+@verb(
+    only(
+        "dtype",
+        "shard_size",
+        where="with --to hf or sentence-transformers (for smaller ONNX graphs use `pretune quantize`)",
+        when=lambda o: o.to != "onnx",
+    ),
+    only(
+        "pooling",
+        "normalize",
+        "max_length",
+        where="with --to sentence-transformers",
+        when=lambda o: o.to in (None, "sentence-transformers"),
+    ),
+    only("new_positions", where="with --longer", when=lambda o: o.longer is not None),
+    out=check_new_folder,
+)
+def export(
+    model: opt.Model,
+    *,
+    out: str | Path,
+    to: Literal["hf", "sentence-transformers", "onnx"] | None = None,
+    head: str | None = None,
+    pooling: opt.Pooling = None,
+    normalize: bool = False,
+    max_length: int | None = None,
+    license: str | None = None,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    shard_size: str | None = None,
+    match_vocabulary: str | Path | None = None,
+    longer: int | None = None,
+    new_positions: Literal["copy", "interpolate"] = "copy",
+    partial: opt.Partial = False,
+) -> ResultSummary:
+    """Export a model to a folder for transformers, sentence-transformers, or ONNX Runtime, with a model card.
+
+    The vocabulary can be replaced and the maximum length extended on the way; continue from the new folder with adapt, pretrain, or
+    finetune.
+
+    Parameters
+    ----------
+    out
+        Folder to write.
+    to
+        Format: hf, config.json and model.safetensors as on the Hugging Face Hub; sentence-transformers, the same with pooling modules;
+        onnx, a graph with the outputs last_hidden_state and, for a task or language model, logits, which pretune predicts and embeds
+        with, too. By default sentence-transformers for models that were trained with contrast, and hf for all others.
+    head
+        Head to keep: mlm, lm, classify, …, or none for the bare model; all by default.
+    normalize
+        For sentence-transformers: normalize embeddings to unit length.
+    max_length
+        For sentence-transformers: truncate texts to this many tokens.
+    license
+        License for the model card, such as apache-2.0; by default that of the source's card, if it has one.
+    dtype
+        Data type of the weights.
+    shard_size
+        Maximum size of a weight file, e.g. 2GB; larger models are split.
+    match_vocabulary
+        Tokenizer that replaces the model's: shared tokens keep their embeddings, new ones start from the mean.
+    longer
+        New number of position embeddings, for a model with learned positions.
+    new_positions
+        How new position embeddings are initialized: by repeating the old ones (copy), or by stretching them (interpolate).
+
+    Examples
+    --------
+    >>> export("runs/mine", head="mlm", out="for-others").facts["class"]  # doctest: +SKIP
+    'BertForMaskedLM'
+    """
+    import os
+
+    import torch
+
+    from pretune.models.adapt_vocabulary import extend_positions
+    from pretune.models.adapt_vocabulary import replace_vocabulary as match
+    from pretune.models.hf_config import DEFAULT_MAX_LENGTH
+    from pretune.models.loading import load
+    from pretune.models.model_card import write_card
+    from pretune.models.name_resolution import find_folder
+    from pretune.models.weight_files import parse_size
+    from pretune.objectives import Task
+    from pretune.runtime.errors import PretuneError
+    from pretune.text.tokenizers.tokenizer import Tokenizer
+
+    out, reference = Path(out), os.fspath(model)
+    source = Path(reference) if Path(reference).is_dir() else find_folder(reference)
+    size = parse_size(shard_size) if shard_size is not None else None
+    tokenizer = Tokenizer.load(match_vocabulary) if match_vocabulary is not None else None
+    loaded = load(reference, partial=partial)
+    if to is None:
+        to = "sentence-transformers" if gives_vectors(loaded, head) else "hf"
+    if to != "sentence-transformers" and (pooling is not None or normalize or max_length is not None):
+        raise PretuneError(
+            "--pooling, --normalize and --max-length apply only with --to sentence-transformers; leave them out"
+        )
+    if to != "onnx" and not loaded.family.elsewhere:
+        raise PretuneError(
+            f"{reference}: `transformers` has no model class for {loaded.family.name}; use the model with pretune"
+        )
+    heads = loaded.root.heads
+    known = {name for names in loaded.family.classes for name in names}
+    own = {loaded.embedding_head[0]} if loaded.embedding_head is not None else set()
+    if to == "sentence-transformers":
+        keep_vectors(loaded, reference, head, pooling, normalize)
+    elif head is not None or to == "hf":
+        keep_heads(loaded, head or "+".join(sharing(heads, known)) or "none", reference)
+    report: dict[str, Any] = {}
+    facts: dict[str, Any]
+    if tokenizer is not None:
+        loaded, report["vocabulary"] = match(loaded, tokenizer)
+    if longer is not None:
+        loaded, report["positions"] = extend_positions(loaded, longer, new_positions)
+    if max_length is not None:
+        least, most = loaded.family.template.num_special_tokens(pair=False) + 1, loaded.backbone.longest or max_length
+        if not least <= max_length <= most:
+            raise PretuneError(
+                f"--max-length {max_length}: choose a length from {least} to {most} tokens for {reference}"
+            )
+        loaded.max_length = max_length
+    if to == "onnx":
+        from pretune.models.checkpoint_heads import stored_objectives
+        from pretune.models.onnx_export import export_graph
+
+        trained = stored_objectives(reference)
+        parts = trained.objectives if trained is not None else []
+        tasks = [part for part in parts if isinstance(part, Task) and part.name in loaded.root.heads]
+        facts = export_graph(loaded, out, tasks)
+        write_card(
+            out, history(source, whole=not report and head is None), exported=True, source=source, license=license
+        )
+        return ResultSummary({**facts, "files": sorted(file.name for file in out.iterdir()), **report})
+    kind = getattr(torch, dtype)
+    name = loaded.export(out, kind, compute=kind, shard=size, companions=not loaded.untrained)
+    its = {head for names, kind in loaded.family.classes.items() if kind == name for head in names}
+    its |= own if to == "sentence-transformers" else set()
+    left = [name for name in heads if name not in sharing(heads, its)] if head is None else []
+    same = not (left or report or (head is not None and set(head.split("+")) != set(heads)))
+    write_card(out, history(source, same), exported=True, source=source, license=license)
+    facts = {"folder": str(out), "layout": to, "class": name}
+    if loaded.embedding_head is not None:
+        facts |= loaded.embedding_head[1].embedding.describe(loaded.backbone.width)
+        facts["max_length"] = loaded.longest or DEFAULT_MAX_LENGTH
+    facts |= {
+        "parameters": sum(p.numel() for p in loaded.root.parameters()),
+        "dtype": dtype,
+        "files": sorted(file.name for file in out.iterdir()),
+    }
+    facts |= {"no_place_for": left} if left else {}
+    return ResultSummary({**facts, **({"left_random": loaded.untrained} if loaded.untrained else {}), **report})
+
+
+def history(source: Path, whole: bool) -> Any:
+    """Return the training history of a run for its model card, or None; dev scores are left out unless the model is `whole`."""
+    from pretune.training.run_folder import RECIPE, Run
+
+    if not (source / RECIPE).is_file():
+        return None
+    made = Run(source).history
+    return made if whole else replace(made, results={k: x for k, x in made.results.items() if not k.startswith("dev/")})
+
+
+def gives_vectors(model: Any, head: str | None) -> bool:
+    """Return whether the only head of a model, and the requested one, computes text embeddings."""
+    vectors = model.embedding_head
+    return vectors is not None and len(model.root.heads) == 1 and head in (None, vectors[0])
+
+
+def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | None, normalize: bool) -> None:
+    """Replace the heads of a model by one that computes text embeddings: its own, or a pooling of the top layer."""
+    from torch import nn
+
+    from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
+    from pretune.objectives.tasks.contrast import Contrast
+    from pretune.objectives.tasks.layer_features import LayerFeaturesHead
+    from pretune.runtime.errors import PretuneError
+
+    name, own = model.embedding_head or ("", None)
+    if head is not None and head != name:
+        raise PretuneError(f"--head {head}: sentence-transformers folders have no such head; use --to hf")
+    if any(
+        isinstance(h, LayerFeaturesHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()
+    ):
+        raise PretuneError(
+            f"{reference}: {model.objective} reads several layers, which the sentence-transformers layout cannot express; export it with --to hf"
+        )
+    embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).changed(pooling, normalize)
+    made = TextEmbeddingHead(embedding, model.backbone.width)
+    if own is not None:  # pooling and normalization have no parameters
+        made.load_state_dict(own.state_dict())
+    model.root.heads = nn.ModuleDict({Contrast.name: made})
+    model.objective, model.labels, model.options, model.tasks = Contrast.name, [], {}, {}
+    model.untrained = [name for name in model.untrained if not name.startswith("heads.")]
+
+
+def sharing(heads: Any, names: set[str]) -> list[str]:
+    """Return the heads with one of the names, and those that share a module with one (tlm shares the head of mlm)."""
+    return [name for name in heads if any(heads[name] is heads[other] for other in names & heads.keys())]
+
+
+def keep_heads(model: Any, names: str, reference: str) -> None:
+    """Remove all heads of a model but the named ones, joined with `+`; `none` removes all."""
+    from torch import nn
+
+    from pretune.objectives import task_names
+    from pretune.runtime.errors import PretuneError
+
+    wanted = [] if names == "none" else names.split("+")
+    heads = model.root.heads
+    for name in wanted:
+        if name not in heads:
+            raise PretuneError(
+                f"{reference}: the model has no head {name!r}; its heads are: {', '.join(heads) or 'none'}"
+            )
+    if sorted(wanted) != sorted(heads):
+        options = dict(re.findall(r"([a-z_]+)(\([^)]*\))?", model.objective))
+        # A head that two objectives share is named after the one that was trained.
+        own = [
+            name
+            for name in wanted
+            if name in options or not any(heads[name] is heads[x] for x in options if x in heads)
+        ]
+        model.objective = "+".join(f"{name}{options.get(name, '')}" for name in own)
+    if not set(wanted) & set(task_names()):  # only tasks have labels
+        model.labels, model.options = [], {}
+    model.root.heads = nn.ModuleDict({name: head for name, head in heads.items() if name in wanted})
+    model.untrained = [
+        name for name in model.untrained if name.split(".")[0] != "heads" or name.split(".")[1] in wanted
+    ]

@@ -1,0 +1,1 @@
+"""Verbs that train models: pretrain, adapt, fine-tune, tune, and ULMFiT."""
