@@ -11,7 +11,8 @@ from pathlib import Path
 from pretune.families import FAMILIES
 from pretune.verbs.show import show
 
-PAGE = Path(__file__).parent.parent / "docs" / "models.md"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "models.md"
 
 # Of each family: who published it, and the tests that hold it against `transformers`.
 ABOUT = {
@@ -52,13 +53,13 @@ NOT_LIKE_THE_PEER = {
     "big_bird": "yes, of each text by itself, with the same random blocks (below)",
     "reformer": "yes, of each text by itself, with the same hashing (below)",
     "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
-    "word-vectors": "no: there is nothing to compute; files in tests/text/test_word_vector_files.py",
-    "lstm": "no: no peer has it; its layers are torch's in tests/nn/test_recurrent.py, properties in tests/families/test_recurrent_families.py",
-    "bilstm": "no: no peer has it; its layers are those of lstm, properties in tests/families/test_recurrent_families.py",
-    "elmo": "no: no peer has it; the released layout in tests/families/test_elmo_published.py",
+    "word-vectors": "no: there is nothing to compute; files in tests/text/corpus/test_word_vector_files.py",
+    "lstm": "no: no peer has it; its layers are torch's in tests/nn/test_recurrent.py, properties in tests/families/recurrent/test_recurrent_families.py",
+    "bilstm": "no: no peer has it; its layers are those of lstm, properties in tests/families/recurrent/test_recurrent_families.py",
+    "elmo": "no: no peer has it; the released layout in tests/families/recurrent/test_elmo_checkpoint.py",
     "seq2seq": "no: no peer has it; properties in tests/backbones/test_recurrent_encoder_decoder.py",
-    "elmo-transformer": "no: no peer has it; properties in tests/objectives/test_bilm.py",
-    "performer": "no: no peer has it; properties in tests/families/test_performer.py and tests/nn/test_favor.py",
+    "elmo-transformer": "no: no peer has it; properties in tests/objectives/pretraining/test_bilm.py",
+    "performer": "no: no peer has it; properties in tests/families/encoders/test_performer.py and tests/nn/attention/test_performer.py",
 }
 # The round figures that papers and model cards give.
 PUBLISHED = {
@@ -101,7 +102,8 @@ def families() -> dict[str, str]:
         heads = list(dict.fromkeys(HEADS[head] for names in family.classes for head in sorted(names)))
         bare = ["bare", *(["bare encoder"] if family.variants else [])]
         listed = ", ".join([*bare, *heads]) if family.elsewhere else "none: the layout is our own"
-        files = ", ".join(f"`tests/families/{file}`" for file in tests.split())
+        found = (next((ROOT / "tests").rglob(file)) for file in tests.split())
+        files = ", ".join(f"`{file.relative_to(ROOT)}`" for file in found)
         parity = NOT_LIKE_THE_PEER.get(name, "yes")
         rows[name] = f"| `{name}` | {source} | {listed} | {parity} | {files or '–'} |"
     return rows

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import os
 import tempfile
-from functools import cache
 from pathlib import Path
-from pydoc_data import topics
-from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.support.texts import KOREAN, RUSSIAN, english_documents
 
 settings.register_profile("pretune", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("pretune")
@@ -19,7 +17,7 @@ os.environ.setdefault("PRETUNE_PROGRESS", "none")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores; the models are tiny anyway
 
 # Each file is one process's. Those that take minutes begin, so that no process waits long for another at the end.
-LONG = ("test_verbs.py", "test_readme.py", "test_together.py", "test_canary.py", "test_tasks_end_to_end.py")
+LONG = ("test_verbs.py", "test_readme.py", "test_distributed.py", "test_same_numbers.py", "test_tasks_end_to_end.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,53 +30,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
-
-
-RUSSIAN = [
-    "Поезд пришёл в Тверь с опозданием. На перроне было пусто, только дворник сметал снег.",
-    "Мы варили варенье из крыжовника. Кот спал на подоконнике и ничего не слышал!",
-    "Река обмелела к августу. Дети переходили её вброд, а старики качали головами.",
-]
-RUSSIAN_WORDS = [
-    "дорога",
-    "дорожный",
-    "город",
-    "городской",
-    "вода",
-    "водяной",
-    "лес",
-    "лесной",
-    "зима",
-    "зимний",
-    "письмо",
-    "писать",
-]
-KOREAN = [
-    "아침에 비가 내렸습니다. 우산을 챙기지 않은 사람들은 처마 밑에서 기다렸습니다.",
-    "도서관은 조용했습니다. 학생들은 저녁까지 책을 읽었고, 창밖에는 눈이 쌓였습니다.",
-]
-
-
-@cache
-def russian_pieces(size: int = 80, **options: Any) -> bytes:
-    """A sentencepiece model of Russian text."""
-    import sentencepiece
-
-    written = io.BytesIO()
-    # Releases differ in how many pieces they find in the same text: give them more than any needs.
-    texts = [*RUSSIAN, *(f"{word} {other}" for word in RUSSIAN_WORDS for other in RUSSIAN_WORDS if word != other)]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts * 5), model_writer=written, vocab_size=size, minloglevel=2, **options
-    )
-    return written.getvalue()
-
-
-T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # how T5's pieces begin
-
-
-def english_documents() -> list[str]:
-    """Python's own language reference, which every installation has: some 500 kB of prose."""
-    return [text for _, text in sorted(topics.topics.items())]
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import pytest
 
 import pretune
 from pretune.cli import VERBS, main
+from tests.support.paths import ROOT
 
 COMMAND = [sys.executable, "-m", "pretune"]
 
@@ -63,7 +64,7 @@ def test_every_verb_has_recipe_set_and_json_and_documents_its_options(name: str)
 
 
 def test_the_description_of_the_package_names_existing_verbs() -> None:
-    described = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    described = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     told = run("--help").stdout
     assert " ".join(described["description"].split()) in " ".join(told.split())
     promised = described["description"].partition(":")[2].strip(" .").split(", ")

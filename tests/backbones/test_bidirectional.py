@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from material import store, two_ways
-from peers import check_folder_and_back
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.families import FAMILIES
@@ -22,6 +20,8 @@ from pretune.nn.output_heads import TiedVocabularyHead
 from pretune.nn.recurrent import RecurrentCells, RecurrentLayer
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack_lists
+from tests.support.objective_data import store, two_ways
+from tests.support.parity import check_folder_and_back
 
 SENTENCES = [[5, 6, 7, 8], [9], [4, 5, 6], [11, 10, 9, 8, 7]]
 

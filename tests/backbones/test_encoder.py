@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import torch
 
-from canary import WIDTH, embeddings, head, layer
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
 from pretune.packed import pack_lists
+from tests.support.tiny_training_cases import WIDTH, embeddings, head, layer
 
 
 def make(order: list[int] | None = None) -> TransformerStack:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from material import TEMPLATES, data
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.recurrent_state import RecurrentCache
 from pretune.families import FAMILIES
@@ -21,6 +20,7 @@ from pretune.objectives import Data, parse_objective
 from pretune.packed import Capacity, pack, pack_lists
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, collate
+from tests.support.objective_data import TEMPLATES, data
 
 SMALL = {"vocab_size": 40, "embedding_size": 8, "hidden_size": 12, "encoder_layers": 2, "decoder_layers": 2}
 KINDS: dict[str, dict[str, Any]] = {

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from canary import VOCABULARY, xl
 from pretune.backbones.segment_memory import SegmentMemory
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.patterns import causal
 from pretune.packed import Capacity, Packed, pack
+from tests.support.tiny_training_cases import VOCABULARY, xl
 
 LENGTH = 6
 

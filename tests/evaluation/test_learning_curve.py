@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ from hypothesis import strategies as st
 from pretune import PretuneError
 from pretune.evaluation.learning_curve import FILE, FOLDER, stratified_order
 from pretune.text.examples.labeled import LabeledRows
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-from small_task import share_here, tune
+from tests.support.one_word_task import share_here, tune
 
 
 @given(st.lists(st.sampled_from("aab"), min_size=1, max_size=60), st.integers(0, 5))

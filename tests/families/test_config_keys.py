@@ -17,30 +17,31 @@ from tempfile import mkdtemp
 from typing import Any
 
 import pytest
-import test_albert
-import test_bart
-import test_bert
-import test_big_bird
-import test_deberta
-import test_distilbert
-import test_electra
-import test_ernie
-import test_gpt
-import test_longformer
-import test_modernbert
-import test_mpnet
-import test_roberta
-import test_t5
-import test_xlm
-import test_xlnet
 import torch
 from torch import Tensor
 
 import pretune as pt
-from peers import Ragged, assert_same, close
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
+from tests.families.decoders import test_gpt
+from tests.families.encoder_decoders import test_bart, test_t5
+from tests.families.encoders import (
+    test_albert,
+    test_bert,
+    test_big_bird,
+    test_deberta,
+    test_distilbert,
+    test_electra,
+    test_ernie,
+    test_longformer,
+    test_modernbert,
+    test_mpnet,
+    test_roberta,
+    test_xlm,
+    test_xlnet,
+)
+from tests.support.parity import Ragged, assert_same, close
 
 LOWEST = 12  # no token of a batch is one of the special ones, whichever these are
 MARIAN = test_bart.SMALL | {"decoder_vocab_size": 60}

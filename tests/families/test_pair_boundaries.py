@@ -16,7 +16,6 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
 import pretune as pt
-from conftest import english_documents
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.adapt_vocabulary import add_separator
@@ -35,6 +34,7 @@ from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import collate
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents
+from tests.support.texts import english_documents
 
 PAIRS = [
     ("a man sings", "a dog barks"),

@@ -9,25 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_bart
-import test_big_bird
-import test_gpt
-import test_longformer
-import test_t5
-import test_xlm
-import test_xlnet
 import torch
 from torch import Tensor
 
 import pretune as pt
-from conftest import english_documents
-from peers import assert_same, close
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.inference.predict import Predictor, load_task_model
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents
+from tests.families.decoders import test_gpt
+from tests.families.encoder_decoders import test_bart, test_t5
+from tests.families.encoders import test_big_bird, test_longformer, test_xlm, test_xlnet
+from tests.support.parity import assert_same, close
+from tests.support.texts import english_documents
 
 LABELS = {"0": "bad", "1": "good", "2": "so so"}
 LANGUAGES = ("de", "en")

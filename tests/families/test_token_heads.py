@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from test_exports import SMALL
 
-from peers import Ragged, assert_same, close
 from pretune.families import ENCODERS, FAMILIES
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load, load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
+from tests.families.test_export_from_text import SMALL
+from tests.support.parity import Ragged, assert_same, close
 
 LABELS = ["O", "B-X", "I-X"]
 

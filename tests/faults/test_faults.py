@@ -21,7 +21,7 @@ from pretune.training.budget import Clock
 from pretune.training.parallel.distributed import World
 from pretune.training.prefetch import Prefetcher
 from pretune.training.recipe_sections import Budget
-from small_task import start, trained, tune
+from tests.support.one_word_task import start, trained, tune
 
 FEW: dict[str, Any] = {"budget": pt.Budget(steps=2), "watching": pt.Monitoring(save=1, held_out=0.0)}
 SHORT: dict[str, Any] = {"batch": pt.Batching(tokens=64, length=16), **FEW}

@@ -11,8 +11,6 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 
-from fuzz.harness import FEW, MANY, Kind, attack, limits
-from fuzz.models import PRESETS, VOCABULARY, tiny_model
 from pretune import PretuneError
 from pretune.backbones.pruned_shape import PrunedShape
 from pretune.families import FAMILIES
@@ -25,6 +23,8 @@ from pretune.nn.quantized.int8 import replace_linears
 from pretune.nn.sentence_embedding import DenseSpec, DropoutSpec, LayerNormSpec, NormalizeSpec, TextEmbedding
 from pretune.objectives import parse_objective
 from pretune.runtime.parsing import read_mapping
+from tests.support.fuzz_harness import FEW, MANY, Kind, attack, limits
+from tests.support.fuzz_models import PRESETS, VOCABULARY, tiny_model
 
 # -- folders that are loaded whole ----------------------------------------------------------------------------------
 

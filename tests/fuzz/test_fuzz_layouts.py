@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from fuzz.harness import FEW, MANY, Kind, attack
-from fuzz.models import tiny_model
-from fuzz.test_fuzz_weights import digest
 from pretune.backbones.onnx_runtime import GRAPH
 from pretune.compression.quantization import read_ranges
 from pretune.models.loading import load, load_model
@@ -23,7 +20,10 @@ from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.jobs.finetuning import RANGES
-from test_refit import small, tokenizer
+from tests.fuzz.test_fuzz_weights import digest
+from tests.models.test_adapt_vocabulary import small, tokenizer
+from tests.support.fuzz_harness import FEW, MANY, Kind, attack
+from tests.support.fuzz_models import tiny_model
 
 WIDTH = 16
 BATCH = pack_lists([[1, 5, 9, 2], [1, 2]])

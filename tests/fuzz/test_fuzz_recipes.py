@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fuzz.harness import FEW, MANY, ODD_SCALARS, Kind, attack
 from pretune import PretuneError
 from pretune.evaluation import paired_bootstrap
 from pretune.evaluation.comparison import compare_evaluations
@@ -28,6 +27,7 @@ from pretune.training.jobs.hyperparameter_search import read_trials
 from pretune.training.jobs.recipe_scaling import parse_budget
 from pretune.verbs.training.finetune import finetune
 from pretune.verbs.training.pretrain import pretrain
+from tests.support.fuzz_harness import FEW, MANY, ODD_SCALARS, Kind, attack
 
 ROWS = "text,label\n" + "".join(f"text {i},{'yes' if i % 2 else 'no'}\n" for i in range(8))
 PRETRAIN = """

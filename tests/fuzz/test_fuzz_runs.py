@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import pretune as pt
-from fuzz.harness import FEW, MANY, Kind, attack
-from fuzz.models import tiny_model
 from pretune.models.model_card import write_card
 from pretune.runtime.console import format_result
 from pretune.training.metrics_log import METRICS
 from pretune.training.run_folder import ENVIRONMENT, RECIPE, RESULTS, Run, finish_run, start_run
+from tests.support.fuzz_harness import FEW, MANY, Kind, attack
+from tests.support.fuzz_models import tiny_model
 
 RECIPE_OF_RUN: dict[str, Any] = {
     "model": "bert-tiny",

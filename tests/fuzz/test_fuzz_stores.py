@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import pretune as pt
-from fuzz.harness import FEW, MANY, Kind, attack
 from pretune import PretuneError
 from pretune.runtime.parsing import CHECKSUM_KEY, json_checksum
 from pretune.text.store.store import MANIFEST, Store, file_digest
+from tests.support.fuzz_harness import FEW, MANY, Kind, attack
 
 TEXTS = ["News of the day. More rain is expected!", "Nothing else happened. Small words stand here now.", "One more."]
 SHARD = "00000-0000.safetensors"

@@ -15,7 +15,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fuzz.harness import FEW, MANY, Kind, attack
 from pretune import PretuneError
 from pretune.evaluation.suites.file_formats import LAYOUTS, read_layout
 from pretune.text.corpus.dialogues import read_dialogues
@@ -31,6 +30,7 @@ from pretune.text.examples.span_pairs import read_span_pairs
 from pretune.text.examples.tagged import read_tagged
 from pretune.text.examples.text_to_text import read_text_to_text
 from pretune.text.tokenizers.phrase_matching import check_phrase_file
+from tests.support.fuzz_harness import FEW, MANY, Kind, attack
 
 Rows = list[dict[str, Any]]
 LABELED: Rows = [{"text": f"a good text {i}, naïve “quoted”", "label": "yes" if i % 2 else "no"} for i in range(6)]

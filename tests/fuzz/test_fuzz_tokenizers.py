@@ -12,8 +12,8 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from fuzz.harness import FEW, MANY, Kind, attack
 from pretune.text.tokenizers.tokenizer import Tokenizer
+from tests.support.fuzz_harness import FEW, MANY, Kind, attack
 
 TEXTS = [
     "the cat sat",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuzz.harness import FEW, MANY, Kind, attack
 from pretune import PretuneError
 from pretune.text.corpus.word_vector_files import FASTTEXT, read_word_vectors
+from tests.support.fuzz_harness import FEW, MANY, Kind, attack
 
 WORDS = ["the", "cat", "sat", "naïve", "中文"]
 WIDTH = 4

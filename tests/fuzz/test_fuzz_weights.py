@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuzz.harness import FEW, MANY, Kind, attack
 from pretune.models.weight_files import read_weights, write_weights
+from tests.support.fuzz_harness import FEW, MANY, Kind, attack
 
 TENSORS = {"a.weight": torch.arange(600.0).reshape(20, 30), "b.bias": torch.ones(7), "half": torch.ones(9).half()}
 

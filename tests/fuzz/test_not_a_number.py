@@ -19,7 +19,7 @@ from pretune.nn.sentence_embedding import DenseSpec, TextEmbedding
 from pretune.objectives import parse_objective
 from pretune.runtime.checksummed_safetensors import read_tensors, write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from test_refit import small, tokenizer
+from tests.models.test_adapt_vocabulary import small, tokenizer
 
 WIDTH = 16
 TEXT = "Names refer to objects"

@@ -21,7 +21,7 @@ from pretune.packed import pack_lists
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.tokenizers.training import train_on_documents
-from tiny import read, tiny, tune
+from tests.support.tiny_models import read, tiny, tune
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud"]
 ANSWERS = ["very warm", "cold", "cold as stone"]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import RUSSIAN, english_documents, russian_pieces
 from pretune.inference.fill import MaskFiller
 from pretune.models.create_model import make_model
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind, train_on_documents
+from tests.support.texts import RUSSIAN, english_documents, russian_pieces
 
 TEXTS = [
     "The [MASK] of it.",

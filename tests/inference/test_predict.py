@@ -21,7 +21,7 @@ from pretune.cli import main
 from pretune.inference import prediction_table
 from pretune.text.examples.labeled import read_chunks
 from pretune.verbs.shared_inputs import split_files
-from small_task import start, tune
+from tests.support.one_word_task import start, tune
 
 
 @cache

@@ -9,8 +9,6 @@ import torch
 import torch._dynamo
 from torch._dynamo.testing import CompileCounter
 
-from canary import LENGTH, TEMPLATE, VOCABULARY, bert, store, xl
-from material import dialogues, two_ways
 from pretune.models.model import Network
 from pretune.nn.attention import multi_head
 from pretune.objectives import Data, parse_objective
@@ -22,6 +20,8 @@ from pretune.text.examples.question_answering import AnswerSpan, Questions
 from pretune.text.examples.tagged import TaggedSentences
 from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import DataStream
+from tests.support.objective_data import dialogues, two_ways
+from tests.support.tiny_training_cases import LENGTH, TEMPLATE, VOCABULARY, bert, store, xl
 
 NAMES = [
     "mlm(unit=span,boundary=true)+sop",

@@ -11,12 +11,12 @@ import torch
 import torch._dynamo
 from torch._dynamo.testing import CompileCounter
 
-from canary import LENGTH, TEMPLATE, lstm, performer, reformer, store
 from pretune.models.model import Network
 from pretune.nn.compiler_exclusions import apply_compile_exclusions
 from pretune.objectives import Data, parse_objective
 from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import DataStream
+from tests.support.tiny_training_cases import LENGTH, TEMPLATE, lstm, performer, reformer, store
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from material import TEMPLATE
 from pretune.families.encoders.bert import BERT, BertConfig, build
 from pretune.families.encoders.xlnet import XLNET
 from pretune.inference.rank_items import rank_last_items
@@ -30,6 +29,7 @@ from pretune.text.tokenizers.training import train_on_documents as train_tokeniz
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
+from tests.support.objective_data import TEMPLATE
 
 SENTENCES, WORDS = 4, 6
 

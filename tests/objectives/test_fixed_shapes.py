@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from material import data, dialogues, parallel
 from pretune.objectives import parse_objective
 from pretune.text.examples.question_answering import AnswerSpan, Questions
 from pretune.text.examples.tagged import TaggedSentences
 from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import DataStream
+from tests.support.objective_data import data, dialogues, parallel
 
 NAMES = ["tlm", "tlm(rate=1)", "trtd(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm", "tag", "tag+mlm", "answer(stride=20)"]
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from material import TEMPLATES, encoder_decoder, stack, two_ways
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.encoders.xlm import XlmConfig, build
 from pretune.models.model import Network
@@ -25,6 +24,7 @@ from pretune.text.tokenizers.training import train_on_documents as train_tokeniz
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, evaluate_loss, train
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
+from tests.support.objective_data import TEMPLATES, encoder_decoder, stack, two_ways
 
 NAMES = ["ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal"]
 VERBS = ["sees", "hears", "feeds", "finds", "likes", "paints"]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from canary import make
 from pretune.objectives.objective import Loss
 from pretune.training.budget import Clock
 from pretune.training.loop import Training, train
@@ -15,6 +14,7 @@ from pretune.training.metrics_log import METRICS, MetricsLog
 from pretune.training.optim.schedules import lr_factor
 from pretune.training.parallel.distributed import World
 from pretune.training.recipe_sections import Budget, Monitoring, Schedule, resolve_section
+from tests.support.tiny_training_cases import make
 
 
 class FakeTime:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from canary import make
 from pretune.training import loop
 from pretune.training.callbacks import Callback, Step
 from pretune.training.recipe_sections import Monitoring, resolve_section
+from tests.support.tiny_training_cases import make
 
 
 class Recorder(Callback):

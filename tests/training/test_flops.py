@@ -9,7 +9,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from canary import bert, encoder_decoder, modern, transformer_xl, xl
 from pretune.families import FAMILIES
 from pretune.models.model import Network
 from pretune.nn.attention.patterns import window
@@ -18,6 +17,7 @@ from pretune.objectives import parse_objective
 from pretune.packed import Batch, pack, pack_targets
 from pretune.text.packing.sequences import Packing
 from pretune.training.flops import forward_flops, itemize_flops, training_flops
+from tests.support.tiny_training_cases import bert, encoder_decoder, modern, transformer_xl, xl
 
 
 @pytest.fixture(autouse=True)
@@ -244,7 +244,7 @@ def test_the_formula_with_vectors_of_distances(kind: str, max_distance: int) -> 
 
 
 def test_recurrence_is_every_gate_once_a_token_on_both_sides() -> None:
-    from canary import rnn, two_lstms
+    from tests.support.tiny_training_cases import rnn, two_lstms
 
     batch = even_batch(1, 8, 3)
     batch.targets, batch.counts = {}, {"tokens": 24.0}

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_flops import even_batch, small
 from torch.utils.flop_counter import FlopCounterMode
 
 from pretune.models.model import Network
@@ -15,6 +14,7 @@ from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Batch
 from pretune.training.flops import forward_flops, itemize_flops, training_flops
+from tests.training.test_flops import even_batch, small
 
 REFORMER = {
     "hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 12, "feed_forward_size": 40,

@@ -11,7 +11,7 @@ from pretune import PretuneError
 from pretune.text.store.store import Store, join_stores
 from pretune.training.held_out import FEWEST, hold_out_documents
 from pretune.training.jobs.adapting import default_settings
-from tiny import read, tiny
+from tests.support.tiny_models import read, tiny
 
 WORDS = ["the", "old", "cat", "sat", "on", "a", "warm", "mat", "near", "my", "door", "while", "one", "dog", "ran"]
 FEW = {"batch": pt.Batching(tokens=128, length=32), "device": "cpu"}

@@ -16,8 +16,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canary import CASES, make
-from kills import kill_often
 from pretune import PretuneError
 from pretune.objectives import JointObjective
 from pretune.objectives.objective import Loss
@@ -31,6 +29,9 @@ from pretune.training.optim.schedules import lr_factor
 from pretune.training.parallel.distributed import World
 from pretune.training.prefetch import deal
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
+from tests.support.kill_training import kill_often
+from tests.support.paths import ROOT
+from tests.support.tiny_training_cases import CASES, make
 
 
 def weights(training: Any) -> dict[str, torch.Tensor]:
@@ -170,7 +171,7 @@ if {inside}:
         return save(path)
     checkpoints.atomic_file = atomic_file
 torch.set_num_threads(1)
-from canary import make
+from tests.support.tiny_training_cases import make
 from pretune.training.loop import train
 t = make("mlm+nsp", 10, Path({folder!r}), save=3)
 train(t, resume=True)
@@ -180,7 +181,7 @@ save_file({{n: x.detach().contiguous() for n, x in t.root.tensors().items()}}, {
 
 
 def test_a_training_killed_during_a_checkpoint_resumes_bit_identically(tmp_path: Path) -> None:
-    here = str(Path(__file__).parent)
+    here = str(ROOT)
 
     def play(folder: str, inside: bool = False) -> int:
         (tmp_path / folder).mkdir(exist_ok=True)

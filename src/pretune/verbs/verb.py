@@ -10,7 +10,7 @@
     )
     def fill(model, texts, *, mask_rate=None, seed=0, out=None): ...
 
-tests/test_options.py lists the options that apply in every mode; an option that is neither there nor in an `only` fails the test.
+tests/verbs/test_options.py lists the options that apply in every mode; an option that is neither there nor in an `only` fails the test.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Split documents into sentences.
 
 Segmentation uses the `sentencex` library, which knows abbreviations and initials of many languages. Its known errors,
-which tests/text/test_sentences.py pins so that a release that corrects one is noticed:
+which tests/text/corpus/test_sentences.py pins so that a release that corrects one is noticed:
 
 - Russian «т. е.» before a lowercase word ends a sentence («…, т. е. | был поэтом.»);
 - Russian «т. п.» and «т. д.» at the end of a sentence do not end it («и т. п. Вот так.» stays one sentence);

@@ -1,0 +1,45 @@
+"""The commands of docs/compression.md run, and every section names a source."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pretune.cli import main
+from pretune.models.loading import load_model
+from pretune.objectives import parse_objective
+from tests.models.test_adapt_vocabulary import small, tokenizer
+from tests.support.one_word_task import start, trained
+from tests.support.paths import DOCS
+
+pytest.importorskip("onnxruntime")
+PAGE = (DOCS / "compression.md").read_text(encoding="utf-8")
+
+
+def test_every_section_names_its_sources() -> None:
+    for name, text in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL):
+        assert name == "Measured" or re.search(r"^Sources?: ", text, re.MULTILINE), name
+
+
+@pytest.mark.usefixtures("briefly")
+def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained(), "runs/task")
+    for name in ("train.csv", "dev.csv"):
+        shutil.copy(start() / "train.csv", name)
+    shutil.copy(start() / "text.txt", "texts.txt")
+    model = load_model(start() / "start", parse_objective("mlm"))
+    model.objective = "mlm"
+    model.save("runs/language")
+    small("gpt2", tokenizer("byte-bpe"), "lm", n_embd=32, n_head=2).save(Path("runs/writer"))
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for line in "".join(blocks).splitlines():
+        with pytest.raises(SystemExit) as stop:
+            main(shlex.split(line)[1:])
+        assert stop.value.code in (0, None), f"{line}: {capsys.readouterr().err}"
+    told = capsys.readouterr().out
+    assert "times smaller" in told and "student without a teacher" in told and "chosen" in told

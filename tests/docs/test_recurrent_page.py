@@ -1,0 +1,40 @@
+"""The commands of docs/recurrent.md run."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import pretune as pt
+from pretune.cli import main
+from tests.support.paths import DOCS
+from tests.support.texts import english_documents
+
+PAGE = (DOCS / "recurrent.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = [" ".join(text.split())[:800] for text in english_documents()[:12]]
+    Path("corpus.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    chance = random.Random(0)
+    words = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]
+    lines = [" ".join(chance.choices(words, k=6)) + "." for _ in range(60)]
+    Path("news.en.txt").write_text("\n".join(lines), encoding="utf-8")
+    Path("news.fr.txt").write_text("\n".join(line[::-1] for line in lines), encoding="utf-8")
+    rows = [f"{line},{'yes' if 'cat' in line else 'no'}" for line in lines]
+    Path("labeled.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    vectors = [f"{word} {' '.join(str(chance.random()) for _ in range(5))}" for word in words]
+    Path("glove.txt").write_text("\n".join(vectors), encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for line in "".join(blocks).replace("--steps 200", "--steps 1").splitlines():
+        words = shlex.split(line)[1:] + (["--set", "batch.tokens=256"] if " pretrain " in line else [])
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert not ended.value.code, line
+    assert Path("alignment.png").stat().st_size > 1000
+    assert pt.Run("runs/glove").finished and pt.Run("runs/elmo-task").finished

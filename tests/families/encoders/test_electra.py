@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from pretune.families import FAMILIES
+from pretune.models.loading import load_model
+from pretune.models.model import Model
+from pretune.nn.linear import Linear
+from pretune.objectives import parse_objective
+from tests.support.parity import (
+    Ragged,
+    assert_same,
+    close,
+    compare_classifier,
+    compare_export,
+    compare_gradients,
+    compare_mlm,
+    compare_states,
+    save_peer,
+)
+
+FAMILY = FAMILIES["electra"]
+SMALL = {
+    "vocab_size": 60, "embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "intermediate_size": 64, "max_position_embeddings": 40, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+VARIANTS: dict[str, dict[str, Any]] = {
+    "narrow vectors": {},
+    "vectors as wide as states": {"embedding_size": 32},
+    "relu": {"hidden_act": "relu", "layer_norm_eps": 1e-3},
+}
+
+
+def make_peer(kind: str, folder: Path, **changes: Any) -> Any:
+    import transformers
+
+    config = transformers.ElectraConfig(**(SMALL | changes))
+    return save_peer(getattr(transformers, f"ElectraFor{kind}"), config, folder)
+
+
+def load_discriminator(folder: Path) -> Model:
+    """A discriminator with its head: a matrix, GELU, and a logit a token."""
+    head = nn.ModuleDict({"dense": Linear(32, 32), "output": Linear(32, 1)})
+    model = load_model(folder)
+    model.root.heads["rtd"] = head
+    found, missing, extra = FAMILY.table.read(load_file(folder / "model.safetensors"), model.root.tensors())
+    assert not missing
+    assert not extra
+    model.root.load_state_dict(found)
+    return model
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_generators_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+    compare_mlm(make_peer("MaskedLM", tmp_path, **VARIANTS[variant]), tmp_path, Ragged.make(60))
+
+
+@pytest.mark.parametrize("variant", ["narrow vectors", "vectors as wide as states"])
+def test_a_discriminators_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+    peer = make_peer("PreTraining", tmp_path, **VARIANTS[variant])
+    model = load_discriminator(tmp_path)
+    batch = Ragged.make(60)
+    theirs = peer(**batch.inputs, output_hidden_states=True)
+    states = compare_states(model, theirs.hidden_states, batch)
+    head: Any = model.root.heads["rtd"]
+    logits = head["output"](F.gelu(head["dense"](states)))[:, 0]
+    close(logits, batch.flat(theirs.logits))
+    target, labels = batch.targets(2)
+    expected = peer(**batch.inputs, labels=labels.clamp(min=0)).loss
+    loss = F.binary_cross_entropy_with_logits(logits, target.float())
+    close(loss, expected)
+    expected.backward()
+    loss.backward()
+    compare_gradients(model, peer)
+
+    model.save(tmp_path / "out")
+    from transformers import AutoModelForPreTraining
+
+    again, report = AutoModelForPreTraining.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    close(again.eval()(**batch.inputs).logits, theirs.logits, 1e-6)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForMaskedLM
+
+    peer = make_peer("MaskedLM", tmp_path / "peer", **VARIANTS[variant])
+    compare_export(peer, tmp_path / "peer", tmp_path, Ragged.make(60), AutoModelForMaskedLM)
+
+
+def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+    compare_classifier(FAMILY, SMALL, tmp_path, Ragged.make(60))
+
+
+def test_a_discriminator_is_fine_tuned_and_a_bare_model_loads(tmp_path: Path) -> None:
+    peer = make_peer("PreTraining", tmp_path / "peer")
+    whole = load_model(tmp_path / "peer", parse_objective("classify", labels=("bad", "good")))
+    del whole.root.heads["classify"]
+    peer.electra.save_pretrained(tmp_path / "bare")
+    assert_same(whole.root, load_model(tmp_path / "bare").root)
+
+
+def test_heads_of_other_tasks_are_not_refused(tmp_path: Path) -> None:
+    make_peer("PreTraining", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors |= {"classifier.weight": torch.zeros(9, 32), "qa_outputs.bias": torch.zeros(2)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    load_model(tmp_path)

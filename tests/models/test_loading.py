@@ -1,0 +1,280 @@
+"""Folders that others wrote: whole or in shards, safetensors or pickles, complete or not."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.models.loading import load_model
+from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE, parse_size, read_weights, write_weights
+from tests.families.encoders.test_bert import SMALL
+from tests.support.parity import assert_same
+from tests.verbs.test_export import save
+
+
+def peer(kind: str = "BertForMaskedLM", **sizes: Any) -> Any:
+    import transformers
+
+    torch.manual_seed(0)
+    return getattr(transformers, kind)(transformers.BertConfig(**{**SMALL, **sizes})).eval()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model as `transformers` writes it."""
+    peer().save_pretrained(tmp_path / "peer")
+    return tmp_path / "peer"
+
+
+def change(folder: Path, **tensors: torch.Tensor | None) -> None:
+    """Tensors replaced, added or, by None, taken away."""
+    content = load_file(folder / WEIGHTS_FILE) | tensors
+    save_file({name: tensor for name, tensor in content.items() if tensor is not None}, folder / WEIGHTS_FILE)
+
+
+def test_shards_are_read_as_one_file_is(folder: Path, tmp_path: Path) -> None:
+    peer().save_pretrained(tmp_path / "shards", max_shard_size="30KB")
+    assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
+    assert_same(pt.load(folder).root, pt.load(tmp_path / "shards").root)
+    index = tmp_path / "shards" / f"{WEIGHTS_FILE}.index.json"
+    shard = next(iter(json.loads(index.read_text())["weight_map"].values()))
+    (tmp_path / "shards" / shard).rename(tmp_path / "elsewhere")
+    with pytest.raises(PretuneError, match=rf"{shard}: there is no such file"):
+        pt.load(tmp_path / "shards")
+    index.write_text(json.dumps({"weight_map": {"a": "../elsewhere"}}))
+    with pytest.raises(PretuneError, match="not the name of a file in the same folder"):
+        pt.load(tmp_path / "shards")
+    index.write_text("{}")
+    with pytest.raises(PretuneError, match=r"index\.json: not an index of shards"):
+        pt.load(tmp_path / "shards")
+
+
+def test_our_shards_are_read_by_us_and_by_the_peer(folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForMaskedLM
+
+    model = pt.load(folder)
+    model.export(tmp_path / "out", shard=20_000)
+    files = sorted((tmp_path / "out").glob("*.safetensors"))
+    assert len(files) > 2 and all(file.name.endswith(f"-of-{len(files):05}.safetensors") for file in files)
+    assert_same(model.root, pt.load(tmp_path / "out").root)
+    theirs, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert torch.equal(theirs.get_input_embeddings().weight, model.backbone.embed.tokens)
+    model.export(tmp_path / "out")  # whole again: no shard stays behind
+    assert [file.name for file in (tmp_path / "out").glob("model*")] == [WEIGHTS_FILE]
+
+
+def test_a_tensor_larger_than_a_shard_has_one_for_itself(tmp_path: Path) -> None:
+    tensors = {name: torch.full((size,), float(size)) for name, size in (("a", 2), ("b", 100), ("c", 3), ("d", 4))}
+    assert len(write_weights(tmp_path, tensors, shard=40)) == 3
+    again = read_weights(tmp_path)
+    assert again.keys() == tensors.keys() and all(torch.equal(again[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize(("text", "size"), [("2GB", 2 * 10**9), ("1.5 kb", 1500), ("7", 7)])
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "0", "-3MB", "2TB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(PretuneError, match="is not a size"):
+        parse_size(text)
+
+
+class Harmful:
+    def __reduce__(self) -> Any:
+        return (print, ("this must never be printed",))
+
+
+def test_a_pickle_of_tensors_is_read(folder: Path) -> None:
+    expected = pt.load(folder)
+    tensors = load_file(folder / WEIGHTS_FILE)
+    (folder / WEIGHTS_FILE).unlink()
+    torch.save(tensors, folder / PICKLE_FILE)
+    assert_same(expected.root, pt.load(folder).root)
+    first = dict(list(tensors.items())[:5])
+    torch.save(first, folder / "pytorch_model-00001-of-00002.bin")
+    torch.save({n: t for n, t in tensors.items() if n not in first}, folder / "pytorch_model-00002-of-00002.bin")
+    places = {name: f"pytorch_model-0000{1 if name in first else 2}-of-00002.bin" for name in tensors}
+    (folder / PICKLE_FILE).unlink()
+    (folder / f"{PICKLE_FILE}.index.json").write_text(json.dumps({"weight_map": places}))
+    assert_same(expected.root, pt.load(folder).root)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"a": Harmful()}, "more than plain tensors"),
+        ({"model": {"a": torch.zeros(1)}, "epoch": 3}, "holds dict, int besides named tensors"),
+        ([torch.zeros(1)], "holds list besides named tensors"),
+        ({1: torch.zeros(1)}, "holds int besides"),
+    ],
+)
+def test_a_pickle_of_anything_else_is_refused(
+    content: Any, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / WEIGHTS_FILE).unlink()
+    torch.save(content, folder / PICKLE_FILE)
+    with pytest.raises(PretuneError, match=rf"pytorch_model\.bin: .*{words}"):
+        pt.load(folder)
+    (folder / PICKLE_FILE).write_bytes(pickle.dumps(content) if not isinstance(content, list) else b"\x80\x04nonsense")
+    with pytest.raises(PretuneError, match=r"pytorch_model\.bin"):
+        pt.load(folder)
+    assert "never" not in capsys.readouterr().out
+
+
+def test_damaged_pickles_and_folders_without_weights_are_refused(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS_FILE)
+    (folder / WEIGHTS_FILE).unlink()
+    with pytest.raises(
+        PretuneError,
+        match=r"there are no weights in this folder \(looked for model\.safetensors and pytorch_model\.bin",
+    ):
+        pt.load(folder)
+    (folder / "tf_model.h5").touch()
+    with pytest.raises(PretuneError, match=r"convert tf_model\.h5 first"):
+        pt.load(folder)
+    torch.save(tensors, folder / PICKLE_FILE)
+    whole = (folder / PICKLE_FILE).read_bytes()
+    for damaged in (b"", whole[:200], whole[:-100], b"version https://git-lfs.github.com/spec/v1\n"):
+        (folder / PICKLE_FILE).write_bytes(damaged)
+        with pytest.raises(PretuneError, match=r"pytorch_model\.bin"):
+            pt.load(folder)
+
+
+def test_everything_that_does_not_fit_is_listed_at_once(folder: Path) -> None:
+    layer = "bert.encoder.layer.1.attention.self"
+    change(
+        folder,
+        **{
+            f"{layer}.key.bias": None,
+            f"{layer}.query.weight": torch.zeros(31, 30),
+            "bert.embeddings.position_embeddings.weight": torch.zeros(8, 32),
+            "bert.adapter.weight": torch.zeros(2),
+        },
+    )
+    with pytest.raises(PretuneError) as error:
+        pt.load(folder)
+    assert str(error.value) == (
+        f"{folder}: tensors of the wrong shape: bert.embeddings.position_embeddings.weight is (8, 32), not (40, 32), "
+        f"{layer}.query.weight is (31, 30), not (32, 32); tensors missing: {layer}.key.bias; "
+        "unknown tensors for bert: bert.adapter.weight; pass --partial to continue without them"
+    )
+
+
+def test_a_partial_model_is_random_where_it_must_be_and_the_same_every_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = pt.load(folder).root.tensors()
+    change(folder, **{"bert.embeddings.position_embeddings.weight": torch.zeros(8, 32)})
+    said: list[str] = []
+    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
+    first, second = (pt.load(folder, partial=True) for _ in range(2))
+    assert_same(first.root, second.root)
+    assert first.untrained == ["backbone.embed.positions.weight"]
+    assert (
+        "position_embeddings.weight is (8, 32), not (40, 32); parameters that are missing were initialized randomly"
+        in said[0]
+    )
+    different = [name for name, tensor in first.root.tensors().items() if not torch.equal(tensor, whole[name])]
+    assert different == first.untrained
+
+
+def test_a_transposed_matrix_is_told_in_the_published_shape(tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=20)).save_pretrained(tmp_path)
+    change(tmp_path, **{"transformer.h.0.mlp.c_fc.weight": torch.zeros(64, 16)})
+    with pytest.raises(PretuneError, match=r"c_fc\.weight is \(64, 16\), not \(16, 64\)"):
+        pt.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "heads"),
+    [
+        ("BertModel", []),
+        ("BertForMaskedLM", ["mlm"]),
+        ("BertForPreTraining", ["mlm", "nsp"]),
+        ("BertForSequenceClassification", ["classify"]),
+        ("BertForTokenClassification", ["tag"]),
+        ("BertForQuestionAnswering", ["answer"]),
+        ("BertForMultipleChoice", ["choose"]),
+    ],
+)
+def test_published_models_come_with_their_heads(kind: str, heads: list[str], tmp_path: Path) -> None:
+    model = peer(kind)
+    model.save_pretrained(tmp_path)
+    ours = pt.load(tmp_path)
+    assert isinstance(ours, pt.Model)
+    assert list(ours.root.heads) == heads
+    assert not ours.untrained
+    assert ours.labels == (["LABEL_0", "LABEL_1"] if heads in (["classify"], ["tag"]) else [])
+
+
+def test_an_unknown_family_is_told_the_known_ones(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "funnel"}))
+    with pytest.raises(PretuneError, match=r"unknown model family 'funnel'; known: albert, bart, bert, .*, xlm-r"):
+        pt.load(folder)
+
+
+def test_verbs_go_on_with_partial(folder: Path, tmp_path: Path) -> None:
+    change(folder, **{"bert.adapter.weight": torch.zeros(2)})
+    command = [sys.executable, "-m", "pretune", "export", str(folder), "--out", str(tmp_path / "whole")]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1 and "unknown tensors for bert: bert.adapter.weight" in refused.stderr
+    assert not (tmp_path / "whole").exists()
+    taken = subprocess.run([*command, "--partial", "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(taken.stdout)["class"] == "BertForMaskedLM"
+    assert_same(pt.load(folder, partial=True).root, pt.load(tmp_path / "whole").root)
+
+
+def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: list[str]) -> None:
+    model, rows, notes = (tmp_path / name for name in ("model", "rows.csv", "notes.txt"))
+    save(model, "bert", "mlm")
+    change(model, **{"bert.adapter.weight": torch.zeros(2)})
+    rows.write_text("\n".join(["text,label", *["good,yes", "bad,no"] * 4]), encoding="utf-8")
+    notes.write_text("\n\n".join(english[0].split(". ")[:40]), encoding="utf-8")
+    few: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(tokens=64, length=16)}
+    verbs: dict[str, Any] = {
+        "fill": lambda **more: pt.fill(model, ["a [MASK]"], **more),
+        "embed": lambda **more: pt.embed(model, ["a"], **more),
+        "neighbors": lambda **more: pt.neighbors(model, "of", "one of", words=50, **more),
+        "finetune": lambda **more: pt.finetune(
+            model, rows, out=tmp_path / "task", budget=pt.Budget(steps=1), **more, seeds=1
+        ),
+        "pretrain": lambda **more: pt.pretrain(model, notes, tokenizer=model, out=tmp_path / "run", **few, **more),
+        "adapt": lambda **more: pt.adapt(model, notes, out=tmp_path / "adapted", **few, **more),
+    }
+    for name, verb in verbs.items():
+        with pytest.raises(PretuneError, match=r"unknown tensors for bert: bert\.adapter\.weight"):
+            verb()
+        for begun in ("run", "adapted"):
+            shutil.rmtree(tmp_path / begun, ignore_errors=True)
+        assert verb(partial=True), name
+
+
+def test_attention_dropout_of_a_checkpoint_rests(tmp_path: Path) -> None:
+    """No fast path has it; config.json goes on saying what it says."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        attention_probs_dropout_prob=0.3,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    assert [m.dropout for m in model.root.modules() if isinstance(getattr(m, "dropout", None), float)] == [0.0]
+    assert model.config.attention_probs_dropout_prob == 0.3  # type: ignore[attr-defined]

@@ -1,0 +1,419 @@
+"""Folders of sentence-transformers: vectors are the same with that program and with ours, read and written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules.dense import Dense
+from sentence_transformers.base.modules.normalize import Normalize
+from sentence_transformers.base.modules.transformer import Transformer
+from sentence_transformers.sentence_transformer.modules.dropout import Dropout
+from sentence_transformers.sentence_transformer.modules.layer_norm import LayerNorm
+from sentence_transformers.sentence_transformer.modules.pooling import Pooling
+from torch import nn
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.inference.embed import embed_texts
+from pretune.models.loading import load_model
+from pretune.objectives import parse_objective
+from tests.models.test_adapt_vocabulary import small, tokenizer
+
+TEXTS = [
+    "An assignment is a statement",
+    "a",
+    "The object is a class , and its name is bound",
+    "x " * 40,
+    "Names Refer To",
+]
+WIDTH = 16
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny encoder in the Hugging Face layout."""
+    folder = tmp_path_factory.mktemp("bert")
+    small("bert", tokenizer("wordpiece"), "mlm").export(folder)
+    return folder
+
+
+def build(encoder: Path, out: Path, *modules: nn.Module, length: int | None = 20, **options: Any) -> Path:
+    """Write a folder with sentence-transformers itself, in its newest layout."""
+    torch.manual_seed(0)
+    first = Transformer(str(encoder))
+    first.max_seq_length = length
+    SentenceTransformer(modules=[first, *modules], device="cpu", **options).save(str(out), create_model_card=False)
+    return out
+
+
+def theirs(folder: Path, texts: Iterable[str] = TEXTS, **options: Any) -> np.ndarray[Any, Any]:
+    """The vectors of sentence-transformers."""
+    return np.asarray(SentenceTransformer(str(folder), device="cpu").encode(list(texts), **options))
+
+
+def same(ours: Any, expected: Any) -> None:
+    assert ours.shape == expected.shape
+    np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Change a JSON file; None removes a key."""
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    content = {key: value for key, value in {**content, **changes}.items() if value is not None}
+    path.write_text(json.dumps(content))
+
+
+MODES = ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+
+
+@pytest.mark.parametrize("modes", [*MODES, ["cls", "mean"], ["weightedmean", "lasttoken", "max"]])
+def test_poolings_are_read(bert: Path, tmp_path: Path, modes: Any) -> None:
+    folder = build(bert, tmp_path / "st", Pooling(WIDTH, modes))
+    expected = theirs(folder)
+    same(embed_texts(folder, TEXTS), expected)
+    # And the way back: what we export of it gives the same vectors there.
+    pt.export(folder, out=tmp_path / "ours")
+    same(theirs(tmp_path / "ours"), expected)
+    same(embed_texts(tmp_path / "ours", TEXTS), expected)
+
+
+def layers() -> list[nn.Module]:
+    """Everything that may follow a pooling."""
+    torch.manual_seed(1)
+    norm = LayerNorm(12)
+    nn.init.normal_(norm.norm.weight), nn.init.normal_(norm.norm.bias)
+    wide = Dense(2 * WIDTH, 12, bias=False, activation_function=nn.GELU(), use_residual=True)
+    return [
+        wide,
+        norm,
+        Dropout(0.3),
+        Dense(12, 12, use_residual=True),
+        Dense(12, 8, activation_function=None),
+        Normalize(),
+    ]
+
+
+def test_what_follows_the_pooling_is_read_and_written(bert: Path, tmp_path: Path) -> None:
+    folder = build(bert, tmp_path / "st", Pooling(WIDTH, ["cls", "max"]), *layers())
+    expected = theirs(folder)
+    same(embed_texts(folder, TEXTS), expected)
+    assert np.allclose(np.linalg.norm(expected, axis=1), 1)
+    facts = pt.export(folder, out=tmp_path / "ours").facts
+    assert facts["layout"] == "sentence-transformers" and facts["pooling"] == "start+max"
+    assert facts["dimension"] == 8 and facts["normalized"] and facts["max_length"] == 20
+    same(theirs(tmp_path / "ours"), expected)
+    pt.load(folder).save(tmp_path / "run")  # as a run keeps it, without the files of sentence-transformers
+    same(embed_texts(tmp_path / "run", TEXTS), expected)
+    shown = pt.show(tmp_path / "ours").facts["vectors"]
+    assert shown == {
+        "pooling": "start+max",
+        "dimension": 8,
+        "normalized": True,
+        "similarity": "cosine",
+        "max_length": 20,
+    }
+
+
+def test_prompts_lengths_and_dimensions_are_read(bert: Path, tmp_path: Path) -> None:
+    prompts = {"query": "the name of", "other": "is a class"}
+    folder = build(
+        bert,
+        tmp_path / "st",
+        Pooling(WIDTH, ["cls", "mean", "max", "weightedmean", "mean_sqrt_len_tokens"], include_prompt=False),
+        Normalize(),
+        length=14,
+        prompts=prompts,
+        default_prompt_name="query",
+        truncate_dim=30,
+    )
+    pt.export(folder, out=tmp_path / "ours")
+    for place in (folder, tmp_path / "ours"):
+        same(embed_texts(place, TEXTS), theirs(folder))
+        same(embed_texts(place, TEXTS, prompt_name="other"), theirs(folder, prompt_name="other"))
+        same(embed_texts(place, TEXTS, prompt="an object"), theirs(folder, prompt="an object"))
+        same(embed_texts(place, TEXTS, prompt=""), theirs(folder, prompt=""))
+    same(theirs(tmp_path / "ours"), theirs(folder))
+    assert embed_texts(folder, TEXTS).shape == (len(TEXTS), 30)
+    with pytest.raises(PretuneError, match=r"no prompt named 'qery'; did you mean 'query'\?"):
+        embed_texts(folder, TEXTS, prompt_name="qery")
+    with pytest.raises(PretuneError, match="leaves no room for text"):
+        embed_texts(folder, TEXTS, prompt="x " * 30)
+    with pytest.raises(PretuneError, match="give one of them"):
+        pt.embed(folder, TEXTS, prompt="x", prompt_name="query")
+
+
+def test_the_layout_of_old_releases_is_read(bert: Path, tmp_path: Path) -> None:
+    """Everything in folders, booleans for poolings, lowercasing by name, weights as a pickle."""
+    cased = tmp_path / "cased"
+    small("bert", tokenizer("byte-bpe"), "mlm").export(cased)
+    folder = tmp_path / "st"
+    (folder / "1_Pooling").mkdir(parents=True)
+    shutil.copytree(cased, folder / "0_Transformer")
+    (folder / "config.json").write_text('{"__version__": "0.2.5"}')
+    edit(folder / "0_Transformer" / "sentence_roberta_config.json", max_seq_length=9, do_lower_case=True)
+    flags = {
+        "pooling_mode_cls_token": True,
+        "pooling_mode_mean_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": True,
+    }
+    edit(folder / "1_Pooling" / "config.json", word_embedding_dimension=WIDTH, **flags)
+    (folder / "2_Dense").mkdir()
+    Dense(2 * WIDTH, 6).save(str(folder / "2_Dense"), safe_serialization=False)
+    assert (folder / "2_Dense" / "pytorch_model.bin").is_file()
+    modules = [
+        {"idx": number, "name": str(number), "path": f"{number}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for number, kind in enumerate(["Transformer", "Pooling", "Dense"])
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    expected = theirs(folder)
+    same(embed_texts(folder, TEXTS), expected)
+    same(embed_texts(folder, [text.upper() for text in TEXTS]), expected)
+    pt.export(folder, out=tmp_path / "ours")  # whose tokenizer lowercases by itself
+    same(theirs(tmp_path / "ours"), expected)
+    assert pt.show(folder).facts["vectors"]["max_length"] == 9
+
+
+def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Path, tmp_path: Path) -> None:
+    folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"), length=10)
+    assert "max_seq_length" not in json.loads((folder / "sentence_bert_config.json").read_text())
+    assert load_model(folder).longest == 10
+    edit(folder / "tokenizer_config.json", model_max_length=10**30)
+    assert load_model(folder).longest == 24  # positions
+    same(embed_texts(folder, TEXTS), theirs(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        (
+            "sentence_bert_config.json",
+            {"transformer_task": "fill-mask"},
+            'transformer_task "fill-mask" is not supported',
+        ),
+        ("sentence_bert_config.json", {"query_length": 4}, "query_length 4 is not supported"),
+        (
+            "sentence_bert_config.json",
+            {"model_args": {"add_pooling_layer": True}},
+            "unknown settings add_pooling_layer",
+        ),
+        ("sentence_bert_config.json", {"new_setting": 1}, "unknown settings new_setting"),
+        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "this is a SparseEncoder"),
+        ("config_sentence_transformers.json", {"matryoshka": 1}, "unknown settings matryoshka"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "jaccard"}, "unknown similarity 'jaccard'"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "no prompt named 'q'"),
+        ("1_Pooling/config.json", {"pooling_mode": "median"}, "unsupported pooling_mode 'median'"),
+        ("1_Pooling/config.json", {"pooling_mode_middle": True}, "unknown settings pooling_mode_middle"),
+        ("2_Dense/config.json", {"activation_function": "my.code.Act"}, "activation my.code.Act is custom code"),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.PReLU"}, "activation 'PReLU'"),
+        ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
+        ("2_Dense/config.json", {"bias": False}, "describes the tensors"),
+        ("2_Dense/config.json", {"out_features": None}, "out_features: input should be a valid integer, not None"),
+        ("sentence_bert_config.json", {"max_seq_length": "128"}, "maximum length '128' is not a number"),
+        ("2_Dense/config.json", {"in_features": 99}, "expects vectors of size 99, but gets vectors of size 16"),
+    ],
+)
+def test_what_cannot_be_honored_is_refused_by_name(
+    bert: Path, tmp_path: Path, file: str, changes: dict[str, Any], message: str
+) -> None:
+    folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"), Dense(WIDTH, 5))
+    edit(folder / file, **changes)
+    with pytest.raises(PretuneError, match=message):
+        embed_texts(folder, TEXTS)
+
+
+@pytest.mark.parametrize("file", ["modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"])
+@pytest.mark.parametrize("content", ["", "3", "[]", '{"a":'])
+def test_damaged_files_are_named(bert: Path, tmp_path: Path, file: str, content: str) -> None:
+    folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"))
+    (folder / file).write_text(content)
+    with pytest.raises(PretuneError, match=file):
+        pt.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "message"),
+    [
+        (
+            1,
+            {"type": "sentence_transformers.models.WeightedLayerPooling"},
+            "its modules are Transformer, WeightedLayerPooling",
+        ),
+        (2, {"type": "sentence_transformers.models.CNN"}, "unsupported module CNN"),
+        (2, {"type": "custom.Mine"}, "custom.Mine is custom code"),
+        (1, {"path": "../elsewhere"}, "'../elsewhere' is not inside the folder"),
+        (0, {"type": "sentence_transformers.models.StaticEmbedding"}, "its modules are StaticEmbedding"),
+    ],
+)
+def test_modules_that_are_not_read_are_refused_by_name(
+    bert: Path, tmp_path: Path, number: int, change: dict[str, str], message: str
+) -> None:
+    folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"), Dense(WIDTH, 5))
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[number] |= change
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(PretuneError, match=message):
+        pt.load(folder)
+
+
+def rows(path: Path) -> Path:
+    pairs = [(f"the {x} is bound", f"{x} has a name") for x in ("object", "class", "list", "module", "type", "value")]
+    path.write_text("anchor,positive\n" + "".join(f"{a},{b}\n" for a, b in pairs * 3))
+    return path
+
+
+def learn(folder: Path, out: Path, objective: str = "contrast", **options: Any) -> Path:
+    """A few steps of fine-tuning."""
+    given: dict[str, Any] = {"seeds": 1, "report": False, "epochs": 1, "optimizer": pt.Optimizer(lr=1e-2)} | options
+    return pt.finetune(folder, rows(out.parent / "rows.csv"), out=out, objective=objective, **given).folder
+
+
+def test_contrast_goes_on_with_the_folders_own_vectors(bert: Path, tmp_path: Path) -> None:
+    """Pooling, layers after it, prompts and length stay; the layers learn; what is exported gives the run's vectors."""
+    prompts = {"prompts": {"sts": "the name of"}, "default_prompt_name": "sts"}
+    pooling = Pooling(WIDTH, ["max", "cls"], include_prompt=False)
+    folder = build(bert, tmp_path / "st", pooling, Dense(2 * WIDTH, 8), Normalize(), length=11, **prompts)
+    run = learn(folder, tmp_path / "run")
+    before, after = pt.load(folder), pt.load(run)
+    weights = [model.root.heads["contrast"].transforms[0].linear.weight for model in (before, after)]
+    assert weights[0].shape == (8, 32) and not torch.allclose(*weights)
+    assert after.longest == 11 and after.root.heads["contrast"].embedding == before.root.heads["contrast"].embedding
+    pt.export(run, out=tmp_path / "out")
+    vectors = theirs(tmp_path / "out")
+    same(embed_texts(run, TEXTS), vectors)
+    assert not np.allclose(vectors, theirs(folder), atol=1e-2)
+    # Similarities that are predicted are those of the vectors: prompts are read in training, too.
+    answer = pt.predict(run, tmp_path / "rows.csv")[0]
+    one, other = embed_texts(run, [answer["anchor"], answer["positive"]])
+    assert answer["similarity"] == pytest.approx(float(one @ other), abs=1e-5)
+
+
+def test_other_objectives_keep_what_they_can_of_a_folder(
+    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = build(bert, tmp_path / "plain", Pooling(WIDTH, "max"), Normalize(), length=12)
+    dense = build(bert, tmp_path / "dense", Pooling(WIDTH, "max"), Dense(WIDTH, 4), length=12)
+    for folder in (plain, dense):
+        load_model(folder, parse_objective("mlm")).save(tmp_path / f"{folder.name}-mlm")
+    same(embed_texts(tmp_path / "plain-mlm", TEXTS), theirs(plain))
+    # A dense layer is nothing without its weights: then vectors are the mean again, and that is reported.
+    monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
+    assert load_model(dense, parse_objective("mlm")).embedding is None
+    assert "the layers after the pooling of its text embeddings are not loaded" in capsys.readouterr().err
+    pt.export(dense, to="hf", out=tmp_path / "dense-hf")
+    for place in ("dense-mlm", "dense-hf"):
+        assert embed_texts(tmp_path / place, TEXTS).shape == (len(TEXTS), WIDTH)
+    pt.load(dense).save(tmp_path / "run")
+    (tmp_path / "run" / "head.safetensors").unlink()
+    with pytest.raises(PretuneError, match="so embeddings would be random"):
+        embed_texts(tmp_path / "run", TEXTS)
+
+
+def test_classifiers_pool_as_the_folder_does(bert: Path, tmp_path: Path) -> None:
+    folder = build(bert, tmp_path / "st", Pooling(WIDTH, "max"), length=12)
+    (tmp_path / "labeled.csv").write_text("text,label\n" + "a class,x\nan object,y\n" * 6)
+    settings: dict[str, Any] = {"seeds": 1, "report": False, "epochs": 1}
+    run = pt.finetune(folder, tmp_path / "labeled.csv", out=tmp_path / "run", **settings)
+    model = pt.load(run)
+    assert model.root.heads["classify"].pooling == "max" and model.longest == 12
+    chosen = {"objective": "classify(pooling=start)", **settings}
+    other = pt.finetune(folder, tmp_path / "labeled.csv", out=tmp_path / "other", **chosen)
+    assert pt.load(other).root.heads["classify"].pooling == "start"
+
+
+def test_contrast_keeps_its_pooling_on_every_way(bert: Path, tmp_path: Path) -> None:
+    """Exported to each layout, a run gives its own vectors; fine-tuned again without a word, it pools as before."""
+    run = learn(bert, tmp_path / "run", "contrast(vector=start+weighted_mean, normalize=true)")
+    expected = embed_texts(run, TEXTS)
+    assert np.allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-5)
+    for layout in ("sentence-transformers", "hf"):
+        facts = pt.export(run, to=layout, out=tmp_path / layout).facts  # type: ignore[arg-type]
+        same(embed_texts(tmp_path / layout, TEXTS), expected)
+        assert (tmp_path / layout / "modules.json").is_file() == (layout == "sentence-transformers")
+    assert facts["no_place_for"] == ["contrast"]  # to `transformers`; we find its pooling in config.json
+    assert pt.load(learn(run, tmp_path / "again")).root.heads["contrast"].embedding.pooling == (
+        "start",
+        "weighted_mean",
+    )
+    mean = embed_texts(run, TEXTS, pooling="mean")
+    assert mean.shape == (len(TEXTS), WIDTH)
+    pt.export(run, pooling="mean", out=tmp_path / "mean")
+    same(theirs(tmp_path / "mean"), mean)
+
+
+@pytest.mark.parametrize("vector", ["start+last", "mean+max", "mean_sqrt_len+weighted_mean"])
+def test_a_graph_gives_the_runs_vectors(vector: str, bert: Path, tmp_path: Path) -> None:
+    run = learn(bert, tmp_path / "run", f"contrast(vector={vector}, normalize=true)")
+    pt.export(run, to="onnx", out=tmp_path / "onnx")
+    same(embed_texts(tmp_path / "onnx", TEXTS), embed_texts(run, TEXTS))
+
+
+def test_a_task_with_a_name_of_its_own_has_its_own_vectors(bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "labeled.csv").write_text("text,label\n" + "a class,x\nan object,y\n" * 6)
+    files = {"near": str(rows(tmp_path / "rows.csv")), "kind": str(tmp_path / "labeled.csv")}
+    objective = "near: contrast(vector=max) | kind: classify"
+    run = pt.finetune(bert, files, out=tmp_path / "run", objective=objective, seeds=1, report=False, epochs=1)
+    vectors = embed_texts(run.folder, TEXTS)
+    same(vectors, embed_texts(run.folder, TEXTS, pooling="max"))
+    assert pt.export(run, out=tmp_path / "hf").facts["layout"] == "hf"
+    facts = pt.export(run, to="sentence-transformers", out=tmp_path / "st").facts
+    assert facts["no_place_for"] == ["kind"]
+    same(theirs(tmp_path / "st"), vectors)
+
+
+def test_vectors_of_a_mix_of_layers_stay_with_us(bert: Path, tmp_path: Path) -> None:
+    run = learn(bert, tmp_path / "run", "contrast(vector=max) on mix")
+    answer = pt.predict(run, tmp_path / "rows.csv")[0]
+    one, other = embed_texts(run, [answer["anchor"], answer["positive"]])
+    cosine = float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+    assert answer["similarity"] == pytest.approx(cosine, abs=1e-5)
+    with pytest.raises(
+        PretuneError, match="reads several layers, which the sentence-transformers layout cannot express"
+    ):
+        pt.export(run, to="sentence-transformers", out=tmp_path / "st")
+    with pytest.raises(PretuneError, match="leave out --layer"):
+        embed_texts(run, TEXTS, layer=0)
+
+
+def test_similarities_that_are_not_learned_are_refused_for_training_alone(bert: Path, tmp_path: Path) -> None:
+    folder = build(bert, tmp_path / "st", Pooling(WIDTH, "cls"), similarity_fn_name="dot")
+    same(embed_texts(folder, TEXTS), theirs(folder))
+    pt.export(folder, out=tmp_path / "ours")
+    assert SentenceTransformer(str(tmp_path / "ours"), device="cpu").similarity_fn_name == "dot"
+    with pytest.raises(PretuneError, match="compared by dot, but contrast learns and predicts cosines"):
+        learn(folder, tmp_path / "run")
+
+
+def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> None:
+    vectors: dict[str, Any] = {"to": "sentence-transformers", "out": tmp_path / "out"}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"pooling": "mean", "out": tmp_path / "out"}, "apply only with --to sentence-transformers"),
+        ({**vectors, "pooling": "man"}, r"unknown pooling 'man' of a text embedding; did you mean 'mean'\?"),
+        ({**vectors, "head": "mlm"}, "--head mlm: sentence-transformers folders have no such head"),
+        ({**vectors, "max_length": 99}, "choose a length from 3 to 24 tokens"),
+    ]
+    for options, message in cases:
+        with pytest.raises(PretuneError, match=message):
+            pt.export(bert, **options)
+    small("t5", tokenizer("byte-bpe"), "spans").save(tmp_path / "t5")
+    with pytest.raises(PretuneError, match="with the encoder of t5 alone"):
+        pt.export(tmp_path / "t5", **vectors)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_without_padding_gets_some(tmp_path: Path) -> None:
+    """GPT-2's has none, and sentence-transformers pads."""
+    model = small("gpt2", tokenizer("byte-bpe"), "lm")
+    words = tokenizer("byte-bpe")
+    roles = {role: token for role, token in words.role_tokens.items() if role != "padding"}
+    model.tokenizer = type(words)(words.backend, roles)
+    model.save(tmp_path / "run")
+    pt.export(tmp_path / "run", to="sentence-transformers", pooling="last", out=tmp_path / "out")
+    same(theirs(tmp_path / "out"), embed_texts(tmp_path / "run", TEXTS, pooling="last"))

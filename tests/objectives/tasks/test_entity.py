@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.metrics import score
+from pretune.objectives.tasks.entity import Entity
+from pretune.text.examples.cloze_entities import read_entity_clozes
+from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
+from tests.support.objective_data import BEASTS, COLORS, learn, write
+
+
+def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
+    """Who of two or three is of the first color of the passage?"""
+    chance = random.Random(seed)
+    made: list[dict[str, object]] = []
+    for _ in range(count):
+        beasts = chance.sample(BEASTS, chance.randint(2, 3))
+        right = chance.choice(beasts)
+        made.append(
+            {"passage": f"i saw the {right}", "query": "it is @placeholder .", "entities": beasts, "answers": [right]}
+        )
+    return made
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    train, dev = write(tmp_path / "train.jsonl", rows(140)), write(tmp_path / "dev.jsonl", rows(20, seed=1))
+    run = learn("entity", train, tmp_path / "run", dev)
+    assert run.results["dev/exact_match"] > 0.9 and run.results["dev/f1"] > 0.9
+    new = [{key: row[key] for key in ("passage", "query", "entities")} for row in rows(5, seed=1)]
+    answers = pt.predict(run, write(tmp_path / "new.jsonl", new))
+    assert [[c["answer"] for c in answer["candidates"]] for answer in answers] == [row["entities"] for row in new]  # type: ignore[call-overload]
+    assert answers[0]["query"] == "it is @placeholder ."
+    assert pt.export(run, out=tmp_path / "out").facts["class"] == "BertForMultipleChoice"
+    again = pt.predict(tmp_path / "out", tmp_path / "new.jsonl")
+    assert [row["answer"] for row in again] == [row["answer"] for row in answers]
+
+
+def test_the_published_layout(tmp_path: Path) -> None:
+    text = "Paris is in France. The Seine is in Paris."
+    spans = [
+        {"start": 0, "end": 4},
+        {"start": 12, "end": 17},
+        {"start": 24, "end": 28, "text": "Seine"},
+        {"start": 36, "end": 40},
+    ]
+    qas = [
+        {"query": "@placeholder has a river", "answers": [{"start": 0, "end": 4, "text": "Paris"}]},
+        {"query": "The @placeholder flows", "answers": [{"text": "seine"}, {"text": "river Seine"}]},
+    ]
+    table = read_entity_clozes(
+        write(tmp_path / "a.jsonl", [{"passage": {"text": text, "entities": spans}, "qas": qas}])
+    )
+    first, second = table.groups
+    assert first == ChoiceExample(
+        ("Paris", "France", "Seine"), (text,) * 3,
+        ("Paris has a river", "France has a river", "Seine has a river"), (0,), ("Paris",), "@placeholder has a river",
+    )  # fmt: skip
+    assert second.right == (2,) and second.golds == ("seine", "river Seine") and table.lines == [1, 1]
+    blind = read_entity_clozes(tmp_path / "a.jsonl", labels=False)
+    assert not blind.answered and blind.groups[0].golds == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": "no gap"}, "line 1: the query 'no gap' in 'query' does not contain @placeholder"),
+        ({"query": None}, "line 1: the query None in 'query' does not contain @placeholder"),
+        ({"entities": []}, "line 1: expected a list that is not empty in 'entities'"),
+        (
+            {"entities": [{"start": 3, "end": 99}]},
+            "line 1: an entity in 'entities' has neither a text nor a valid position",
+        ),
+        ({"answers": None}, "line 1: expected a list that is not empty in 'answers'"),
+        ({"answers": ["elk"]}, "no answer is among the entities of its passage"),
+        ({"passage": None}, "line 1: the field 'passage' is missing"),
+    ],
+)
+def test_bad_rows_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    file = write(tmp_path / "a.jsonl", [rows(1)[0] | change])
+    with pytest.raises(PretuneError, match=rf"a\.jsonl.*{message}"):
+        Entity().fit(Entity().read(file, {}))
+
+
+def test_a_table_without_queries_says_so(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", [{"passage": "red", "entities": ["red"]}])
+    with pytest.raises(PretuneError, match=r"cannot infer the query column.* choose one with --columns.query"):
+        read_entity_clozes(file)
+
+
+@given(st.lists(st.sampled_from([*COLORS, *BEASTS, "the", "U.S."]), max_size=5).map(" ".join), st.data())
+def test_scores_are_the_best_over_right_answers(answer: str, draw: st.DataObject) -> None:
+    gold = draw.draw(st.lists(st.sampled_from([*COLORS, *BEASTS, "The"]), min_size=1, max_size=4).map(" ".join))
+    group = ChoiceExample((answer,), ("x",), None, (), (gold, answer))
+    found = score(Entity(), [{"answer": answer}], ChoiceExamples(Path("x"), {}, [group], [1]))
+    same = gold.lower().replace("the", "").split() and not answer.lower().replace("the", "").split()
+    assert found["exact_match"] == found["f1"] == float(not same)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.objectives import Data, parse_objective, single_objective
+from pretune.objectives.tasks.rank import Rank
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training.data_streams import DataStream
+from pretune.training.jobs.finetuning import row_packing
+from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, learn, write
+
+
+def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
+    """Queries for a color, with candidates in any order of the file; those of that color are relevant."""
+    chance = random.Random(seed)
+    made: list[dict[str, object]] = []
+    for query in range(count):
+        color = chance.choice(COLORS[:2])
+        for _ in range(chance.randint(2, 5)):
+            other = chance.choice(COLORS[:2])
+            text = f"a {other} {chance.choice(BEASTS)}"
+            made.append({"qid": f"q{query}", "query": f"i saw {color}", "passage": text, "label": int(other == color)})
+    chance.shuffle(made)
+    return made
+
+
+@pytest.mark.parametrize("over", ["query", "row"])
+def test_it_learns(over: str, tmp_path: Path) -> None:
+    train, dev = write(tmp_path / "train.jsonl", rows(80)), write(tmp_path / "dev.jsonl", rows(20, seed=1))
+    run = learn(f"rank(over={over})", train, tmp_path / "run", dev, epochs=9 if over == "query" else 12)
+    assert run.results["dev/mrr"] > 0.9 and run.results["dev/ndcg@10"] > 0.9 and run.results["dev/map"] > 0.9
+    answers = pt.predict(run, dev, text="query", pair="passage")
+    assert len(answers) == len(rows(20, seed=1)) and set(answers[0]) == {"qid", "query", "passage", "label", "score"}
+
+
+def test_the_peer_gives_the_same_scores(tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    run = learn("rank", write(tmp_path / "train.jsonl", rows(20)), tmp_path / "run", epochs=1)
+    assert pt.export(run, out=tmp_path / "out").facts["class"] == "BertForSequenceClassification"
+    peer = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert peer.config.num_labels == 1
+    texts, pairs = ["red", "blue"], ["a red cat", "the dog"]
+    given = AutoTokenizer.from_pretrained(tmp_path / "out")(texts, pairs, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        theirs = peer(**given).logits[:, 0].numpy()
+    ours = [row["score"] for row in run.predict(texts, pairs=pairs)]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    with pytest.raises(PretuneError, match="texts: rank needs pairs of texts"):
+        run.predict(["red"])
+
+
+def test_queries_are_told_by_their_ids_or_their_texts(tmp_path: Path) -> None:
+    some = [{"id": i % 2, "query": "a", "document": "b", "relevance": 1} for i in range(4)]
+    file = write(tmp_path / "a.jsonl", some)
+    assert Rank().read(file, {"label": "relevance"}).queries.tolist() == [0, 0, 0, 0]
+    assert Rank().read(file, {"label": "relevance", "group": "id"}).queries.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "query,passage,label\na,b,1\na,c,-1\n",
+            r"a\.csv, line 3: '-1' is below 0, where relevance begins, in 'label'",
+        ),
+        ("query,passage,label\na,b,yes\n", r"a\.csv, line 2: 'yes' is not a number in 'label'"),
+        ("text,label\na,1\nb,0\n", r"a\.csv: rank needs pairs of texts; name the columns with --text, --pair"),
+        (
+            "query,passage,label\na,b,1\nb,c,0\n",
+            "every query has one candidate; name the column of query ids with --columns.group; or",
+        ),
+        ("query,passage,label\na,b,0\na,c,0\n", "no candidate is relevant"),
+    ],
+)
+def test_bad_rows_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(PretuneError, match=message):
+        Rank().fit(Rank().read(tmp_path / "a.csv", {}))
+    with pytest.raises(PretuneError, match="over='line': input should be 'query' or 'row'"):
+        parse_objective("rank(over=line)")
+
+
+def test_candidates_of_a_query_share_a_pack_and_its_target() -> None:
+    groups = [0, 1, 0, 1, 0, 2, 2]
+    labels = [2.0, 0.0, 1.0, 3.0, 1.0, 0.0, 0.0]
+    table = LabeledRows(Path("x"), {}, ["red"] * 7, ["cat"] * 7, labels, list(range(7)), {"group": groups})
+    task = Rank().fit(table)
+    assert task.most == 3
+    data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
+    packing = row_packing(task.tokenize_examples(data, 12), 2, 12, fixed=True)
+    stream = DataStream(single_objective(task).joints[0], data, packing, seed=0)
+    found = {}
+    for index in range(len(stream.epoch_plan(0))):
+        batch = stream.batch(0, index, 0.0)
+        targets = batch.targets["rank"]
+        for at, target, weight in zip(targets.at, targets.target, targets.weight, strict=True):
+            if weight:
+                members = batch.rows[at[at >= 0]]
+                found[groups[members[0]]] = dict(zip(members.tolist(), target.tolist(), strict=False))
+    assert found == {0: {0: 0.5, 2: 0.25, 4: 0.25}, 1: {1: 0.0, 3: 1.0}}  # nothing is relevant to the third

@@ -1,0 +1,126 @@
+"""Every verb that writes checks `--out` before it reads anything."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.cli import VERBS, main
+from pretune.runtime.output_paths import INTERMEDIATE, RECIPE, RESULTS
+from pretune.runtime.parsing import write_checksummed_json
+from tests.support.one_word_task import start
+
+WRITING = [name for name, function in VERBS.items() if "out" in inspect.signature(function).parameters]
+FILES = ("histories", "phrases", "predict", "ask", "embed", "translate")
+FOLDERS = [name for name in WRITING if name not in FILES]
+
+
+def call(name: str, out: Path, **more: Any) -> None:
+    """A verb with inputs that do not exist: to read them would end in another message."""
+    parameters = inspect.signature(VERBS[name]).parameters.values()
+    needed = {p.name: "nowhere" for p in parameters if p.default is inspect.Parameter.empty}
+    VERBS[name](**{**needed, "out": out, **more})
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_what_cannot_be_created_is_refused_first(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("something")
+    for out, words in (
+        (tmp_path / "file" / "inside", "Not a directory"),
+        (tmp_path / ("long" * 100), "File name too long"),
+        (tmp_path / "new" / ("long" * 100), "File name too long"),
+    ):
+        with pytest.raises(PretuneError, match=rf"cannot be written \({words}\); choose another --out$"):
+            call(name, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("name", WRITING)
+def test_what_cannot_be_written_is_refused_first(
+    name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def touch(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(code, "the disk says no", str(path))
+
+    monkeypatch.setattr(Path, "touch", touch)
+    with pytest.raises(PretuneError, match=r"x: cannot be written \(the disk says no\); choose another --out$"):
+        call(name, tmp_path / "new" / "x")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_that_holds_something_else_is_refused_first(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("something")
+    with pytest.raises(PretuneError, match="file is a file; choose another --out"):
+        call(name, tmp_path / "file")
+    if name == "tokenizer train":  # a tokenizer may stand beside other files
+        return
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").write_text("years of work")
+    with pytest.raises(PretuneError, match=r"folder exists and is not .*; choose another --out"):
+        call(name, tmp_path / "folder")
+    assert (tmp_path / "folder" / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_folder_in_place_of_a_file_is_refused_first(name: str, tmp_path: Path) -> None:
+    with pytest.raises(PretuneError, match=" is a folder; give the name of a file"):
+        call(name, tmp_path)
+
+
+def test_a_plot_is_an_output_too(tmp_path: Path) -> None:
+    with pytest.raises(PretuneError, match=" is a folder; give the name of a file"):
+        pt.translate("nowhere", ["a"], plot=tmp_path)
+
+
+# A quickstart and a pretraining begin their folder before they look at the model.
+@pytest.mark.parametrize("name", [name for name in WRITING if name not in ("quickstart", "pretrain")])
+def test_a_good_place_is_left_as_it_was(name: str, tmp_path: Path) -> None:
+    with pytest.raises(PretuneError) as refused:
+        call(name, tmp_path / "deep" / "new.csv", **({"suite": "glue"} if name == "evaluate" else {}))
+    assert "--out" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["pretrain", "adapt", "finetune"])
+def test_a_run_is_resumed_or_refused_first(name: str, tmp_path: Path) -> None:
+    (tmp_path / RECIPE).write_text("model: another\n")
+    with pytest.raises(PretuneError, match="already contains a run; resume it with --resume"):
+        call(name, tmp_path)
+    other = {"model": start() / "start", "resume": True}
+    with pytest.raises(PretuneError, match=r"this run was started with other settings \(.*model.*\)"):
+        call(name, tmp_path, **other)
+    (tmp_path / RESULTS).write_text("{}")
+    with pytest.raises(PretuneError, match="this run is finished"):
+        call(name, tmp_path, **other)
+
+
+def test_a_search_and_an_evaluation_with_other_settings_are_refused_first(tmp_path: Path) -> None:
+    (tmp_path / RECIPE).write_text("model: another\n")
+    with pytest.raises(PretuneError, match="this run was started with other settings"):
+        call("tune", tmp_path, model=start() / "start", trials=1)
+    write_checksummed_json(tmp_path / "suite.json", {"model": "another"})
+    with pytest.raises(PretuneError, match=r"contains an evaluation with other settings \(model"):
+        pt.evaluate("nowhere", data=start(), suite="glue", out=tmp_path)
+
+
+def test_intermediate_results_of_an_earlier_attempt_do_not_stand_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / INTERMEDIATE).mkdir()
+    for name in ("distill", "prune", "quantize", "compress", "finetune"):
+        with pytest.raises(PretuneError) as refused:
+            call(name, tmp_path)
+        assert str(tmp_path) not in str(refused.value)
+
+
+def test_the_command_line_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="1"):
+        main(["export", "nowhere", "--out", str(tmp_path / ("long" * 100))])
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and len(error.splitlines()) == 1 and "File name too long" in error

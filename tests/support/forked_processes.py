@@ -1,0 +1,239 @@
+"""Trainings in several processes that are forked from one, so that torch is imported once.
+
+python tests/support/forked_processes.py FOLDER      goes through all SCENARIOS, prints what came of them as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import pretune
+from pretune import PretuneError
+from pretune.nn.dropout import Dropout
+from pretune.text.store.builder import StoreSettings, build_store
+from pretune.training import loop
+from pretune.training.loop import train
+from pretune.training.parallel import rank_consistency
+from pretune.training.parallel.distributed import parallelize
+from pretune.training.recipe_sections import Budget, Optimizer, resolve_section
+from tests.support.tiny_training_cases import losses, make, store
+
+STEPS = 3
+
+
+def together(size: int, act: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
+    """What each of so many processes comes to; None of one that ended otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    context = get_context("fork")
+
+    def run(rank: int) -> None:
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+        os.environ |= {name: str(value) for name, value in place.items()}
+        with (folder / f"errors-{rank}").open("w") as errors:
+            os.dup2(errors.fileno(), 2)
+            (folder / f"result-{rank}").write_text(json.dumps(act(*arguments)))
+
+    processes = [context.Process(target=run, args=(rank,)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    found = [folder / f"result-{rank}" for rank in range(size)]
+    return [json.loads(path.read_text()) if path.is_file() else None for path in found]
+
+
+def dropped(name: str, share: float, **changes: Any) -> list[float]:
+    """The losses of a canary, with dropout."""
+
+    def with_dropout(training: Any) -> None:
+        for module in training.root.modules():
+            if isinstance(module, Dropout):
+                module.share = share
+
+    return losses(name, STEPS, changed=with_dropout, **changes)
+
+
+def optimized(name: str, parallel: str, **settings: Any) -> list[float]:
+    """The losses of a canary that another optimizer moves."""
+
+    def with_optimizer(training: Any) -> None:
+        training.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=3e-3, clip=1.0, **settings))  # type: ignore[arg-type]
+
+    return losses("mlm+nsp", STEPS, parallel, changed=with_optimizer)
+
+
+def same_everywhere() -> dict[str, list[float]]:
+    """Trainings whose losses must not depend on the number of processes: two packs a step, so that of three one has none."""
+    size = int(os.environ["WORLD_SIZE"])
+    found = {
+        "dropout": dropped("mlm+nsp", 0.1),
+        "uneven": losses("mlm|lm", STEPS, pack=100),  # five packs a step
+        "sharded": losses("mlm+nsp", STEPS, "shard"),
+    }
+    if size < 3:
+        found["bf16"] = losses("mlm+nsp", STEPS, reduce="bf16")
+        found["bf16 shards"] = losses("mlm+nsp", STEPS, "shard", reduce="bf16")
+    for name in ("muon", "lamb"):
+        found[name] = optimized(name, "shard")
+    if size == 2:
+        with pytest.raises(PretuneError, match="adafactor needs means over whole rows"):
+            optimized("adafactor", "shard")
+    found["mean"] = optimized("adamw", "shard", ema=0.5)
+    return found
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations, by name."""
+
+    def __enter__(self) -> Counter[str]:  # type: ignore[override]
+        super().__enter__()
+        self.seen: Counter[str] = Counter()
+        return self.seen
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        self.seen[str(operation)] += 1
+        return operation(*arguments, **(options or {}))
+
+
+def exchanges() -> dict[str, int]:
+    """How often gradients are exchanged in two steps of two packs for each of two processes."""
+    sums = []
+
+    def summed(group: Any, bucket: Any) -> Any:
+        sums.append(bucket.buffer().numel())
+        return allreduce_hook(group, bucket)
+
+    def watched(*arguments: Any) -> Any:
+        replica: Any = parallelize(*arguments)
+        replica.register_comm_hook(None, lambda group, bucket: summed(group, bucket))
+        return replica
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "parallelize", watched)
+        train(make("mlm+nsp", 2, None, "replicate", pack=128))
+    with Operations() as seen:
+        train(make("mlm+nsp", 2, None, "shard", pack=128))
+    return {"replicate": len(sums), "shard": sum(count for name, count in seen.items() if "reduce_scatter" in name)}
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def begun(name: str, folder: str, steps: int, parallel: str, optimizer: str = "muon", room: int | None = None) -> str:
+    """Begin a training, or go on with it; what went wrong. The last process has room for files of so many bytes."""
+    training = make(name, steps, Path(folder), parallel, save=2)
+    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
+    if room is not None and training.world.rank == training.world.size - 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+    try:
+        train(training, resume=True)
+    except (PretuneError, SystemExit) as error:
+        return f"{type(error).__name__}: {error}"
+    if training.world.first:
+        save_file(
+            {n: x.detach().contiguous() for n, x in training.root.tensors().items()}, f"{folder}/final.safetensors"
+        )
+    return ""
+
+
+def resumed(folder: Path) -> dict[str, Any]:
+    """Trainings whose processes change in number on the way."""
+    ways = {
+        "whole": [(1, "replicate", 6)],
+        "two, then one": [(2, "shard", 4), (1, "replicate", 6)],
+        "one, then three": [(1, "replicate", 2), (3, "shard", 6)],
+        "replicas, then shards": [(2, "replicate", 4), (2, "shard", 6)],
+    }
+    errors = []
+    for way, parts in ways.items():
+        for number, (size, parallel, steps) in enumerate(parts):
+            place = folder / way / f"part-{number}"
+            errors += together(size, begun, place, "mlm+nsp", str(folder / way / "run"), steps, parallel)
+    for number, size in enumerate((2, 1, 2)):  # lanes: each process has the carry of its own
+        steps = 2 * (number + 1)
+        place = folder / "lanes" / f"part-{number}"
+        errors += together(
+            size, begun, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "replicate", "adamw"
+        )
+    errors += together(
+        1, begun, folder / "lane" / "part", "stateful lstm", str(folder / "lane" / "run"), 6, "replicate", "adamw"
+    )
+    full = folder / "full" / "run"
+    errors += together(2, begun, folder / "full" / "part-0", "mlm+nsp", str(full), 2, "shard")
+    told = together(2, begun, folder / "full" / "part-1", "mlm+nsp", str(full), 6, "shard", "muon", 2000)
+    left = sorted(path.name for path in (full / "checkpoints").iterdir())
+    errors += together(1, begun, folder / "full" / "part-2", "mlm+nsp", str(full), 6, "replicate")
+    return {"errors": errors, "full": told, "left": left}
+
+
+# -- bad input ------------------------------------------------------------------------------------------------------
+
+
+def refused(folder: str, **own: list[Any]) -> str:
+    """A pretraining in which each process has something of its own; what it is told."""
+    rank = int(os.environ["RANK"])
+    os.chdir(Path(folder) / f"machine-{rank}")
+    given = {"data": "../store", "out": f"{folder}/run", **{name: values[rank] for name, values in own.items()}}
+    try:
+        pretune.pretrain("bert-small", **given, budget=Budget(steps=1))
+    except (PretuneError, SystemExit) as error:
+        return f"{type(error).__name__}: {error}"
+    return "done"
+
+
+def disagreeing(folder: Path) -> dict[str, Any]:
+    rank_consistency.PATIENCE = 0.5
+    for rank in range(2):
+        (folder / f"machine-{rank}").mkdir(parents=True)
+        shutil.copytree(store().folder, folder / f"machine-{rank}" / "store")
+    shutil.copytree(store().folder, folder / "store")
+    (folder / "b.txt").write_text("Another text.\nAnd another.\n" * 40)
+    shutil.rmtree(folder / "machine-1" / "store")
+    build_store([folder / "b.txt"], store().tokenizer, folder / "machine-1" / "store", StoreSettings(layout="line"), 1)
+    cases: dict[str, dict[str, list[Any]]] = {
+        "first": {"data": ["nothing-here", "nothing-here"], "out": [f"{folder}/none"] * 2},
+        "recipe": {"optimizer": [Optimizer(lr=1e-3), Optimizer(lr=1e-4)], "seed": [0, 1]},
+        "data": {"data": ["store", "store"]},
+        "folder": {"out": ["run", "run"]},
+    }
+    return {name: together(2, partial(refused, str(folder), **own), folder / name) for name, own in cases.items()}
+
+
+SCENARIOS: dict[str, Callable[[Path], Any]] = {
+    "same": lambda folder: {
+        **{n: together(n, same_everywhere, folder / str(n))[0] for n in (1, 2, 3)},
+        "exchanged": together(2, exchanges, folder / "exchanged")[0],
+    },
+    "resumed": resumed,
+    "disagreeing": disagreeing,
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    store()  # the same files for all
+    print(json.dumps({name: act(Path(sys.argv[1]) / name) for name, act in SCENARIOS.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Parity of an encoder-decoder with the peer, on the same ragged sources and targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.families import FAMILIES
+from pretune.inference.predict import load_task_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Network
+from pretune.objectives import Mixture, Objective, parse_objective, single_objective
+from pretune.packed import Batch
+from tests.support.parity import Ragged, assert_same, close, compare_gradients
+
+IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+
+
+@dataclass(frozen=True)
+class Writes(Objective):
+    """An objective that has nothing but the head of those that write."""
+
+    name: ClassVar[str] = "spans"
+
+    def head(self, backbone: Any) -> nn.Module:
+        return backbone.vocabulary_head()
+
+
+def writing() -> Mixture:
+    return single_objective(Writes())
+
+
+def randomize(peer: Any, folder: Path) -> Any:
+    """Norms and biases too, so that nothing agrees by chance; what the peer freezes stays."""
+    torch.manual_seed(0)
+    for parameter in peer.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, std=0.2)
+    if hasattr(peer, "final_logits_bias"):
+        nn.init.normal_(peer.final_logits_bias, std=0.2)
+    peer.eval().save_pretrained(folder)
+    return peer
+
+
+@dataclass
+class Pair:
+    """Sources and targets of different lengths, both ways; targets longer than their sources and shorter ones."""
+
+    source: Ragged
+    target: Ragged
+
+    @classmethod
+    def make(cls, vocabulary: int) -> Pair:
+        source = Ragged.make(vocabulary, (7, 12, 1, 5))
+        return cls(source, Ragged.make(vocabulary, (3, 6, 9, 1), seed=1))
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return {
+            "input_ids": self.source.input_ids,
+            "attention_mask": self.source.attention_mask,
+            "decoder_input_ids": self.target.input_ids,
+            "decoder_attention_mask": self.target.attention_mask,
+        }
+
+
+def logits(model: Model, pair: Pair) -> Tensor:
+    states = model.backbone(pair.source.packed, pair.target.packed).last
+    return model.root.heads["spans"](states, model.backbone.embed.tokens)
+
+
+def assert_parity(peer: Any, folder: Path) -> Model:
+    """Hidden states of every layer of both stacks, logits, loss and gradients."""
+    model = load_model(folder, writing())
+    model.root.eval()
+    vocabulary = model.backbone.embed.vocabulary
+    pair = Pair.make(vocabulary)
+    theirs = peer(**pair.inputs, output_hidden_states=True)
+    stacks = [
+        (model.backbone.encoder(pair.source.packed, keep="all"), theirs.encoder_hidden_states, pair.source),
+        (
+            model.backbone(pair.source.packed, pair.target.packed, keep="all"),
+            theirs.decoder_hidden_states,
+            pair.target,
+        ),
+    ]
+    for states, expected, side in stacks:
+        assert len(states.layers) == len(expected)
+        for layer, peers in zip(states.layers, expected, strict=True):  # the last is after the final norm
+            close(layer, side.flat(peers))
+    ours = logits(model, pair)
+    close(ours, pair.target.flat(theirs.logits))
+
+    wanted, labels = pair.target.targets(vocabulary)
+    expected_loss = peer(**pair.inputs, labels=labels).loss
+    loss = F.cross_entropy(ours, wanted)
+    close(loss, expected_loss)
+
+    expected_loss.backward()
+    loss.backward()
+    compare_gradients(model, peer)
+    return model
+
+
+def assert_round_trip(peer: Any, folder: Path, out: Path, peer_class: Any) -> None:
+    """Ours is loaded by the peer, with the same logits and no missing keys; export, import, export is stable."""
+    load_model(folder, writing()).save(out / "a")
+    load_model(out / "a", writing()).save(out / "b")
+    for name in ("model.safetensors", "config.json"):
+        assert (out / "a" / name).read_bytes() == (out / "b" / name).read_bytes()
+    again, report = peer_class.from_pretrained(out / "a", output_loading_info=True)
+    assert type(again) is type(peer)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    pair = Pair.make(peer.config.vocab_size)
+    close(again.eval()(**pair.inputs).logits, peer(**pair.inputs).logits, 1e-6)
+
+
+def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
+    """Ours is loaded by the peer with the same logits, and theirs by us. The decoder reads what the encoder does."""
+    from transformers import AutoModelForSequenceClassification
+
+    labels = ["bad", "good", "so so"]
+    objective = parse_objective("classify", labels=tuple(labels), pooling=FAMILIES[family].poolings[""])
+    made = FAMILIES[family]
+    model = Model(
+        made, made.read_config(config), Network(made.build(made.read_config(config))), None, "classify", labels
+    )
+    model.add_heads(objective.objectives)
+    model.root.eval()
+    model.save(out)
+    peer, report = AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    source = Ragged.make(config["vocab_size"])
+    lengths = source.attention_mask.sum(1)
+    source.input_ids[torch.arange(4), lengths - 1] = peer.config.eos_token_id
+    ids = source.flat(source.input_ids)
+    target = ids.roll(1)
+    target[source.packed.offsets[:-1].long()] = config["decoder_start_token_id"]
+    batch = Batch((replace(source.packed, ids=ids), replace(source.packed, ids=target)))
+    ours = objective.objectives[0].outputs(model.root.heads["classify"], model.backbone, batch)  # type: ignore[attr-defined]
+    theirs = peer.eval()(input_ids=source.input_ids, attention_mask=source.attention_mask).logits
+    close(ours, theirs)
+    peer.save_pretrained(out / "back")
+    back = load_task_model(out / "back")[0]
+    assert back.root.heads["classify"].pooling == "last"
+    assert_same(model.root, back.root)

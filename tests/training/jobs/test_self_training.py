@@ -1,0 +1,154 @@
+"""Self-training: what the teacher is sure of, the student learns too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pretune as pt
+from pretune.objectives.distillation.distill_task_logits import DistillLogits, TeacherTargets
+from pretune.objectives.objective import classification_loss
+from pretune.packed import Targets
+from tests.support.one_word_task import share_here
+from tests.support.tiny_models import read, tiny, tune
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("self")
+    words = ["film", "book", "song", "play"]
+    rows = [
+        (f"{'lovely' if i % 2 else 'awful'} {words[i // 2 % 4]} {i % 7}", "yes" if i % 2 else "no") for i in range(40)
+    ]
+    lines = [f"{text},{label}" for text, label in rows]
+    (folder / "train.csv").write_text("\n".join(["sentence,label", *lines]), encoding="utf-8")
+    (folder / "more.csv").write_text("\n".join(["sentence", *(f"{t} 8" for t, _ in rows)]), encoding="utf-8")
+    (folder / "more.txt").write_text("\n".join(f"{t} 8" for t, _ in rows) + "\n\n", encoding="utf-8")
+    tiny("bert-tiny", read(lines * 2), folder / "start")
+    tiny("bert-tiny", read([*lines, "it was lovely . it was awful !"] * 2), folder / "masked", "mlm")
+    return folder
+
+
+@pytest.mark.parametrize("file", ["more.csv", "more.txt"])
+def test_a_student_learns_from_what_its_teacher_is_sure_of(file: str, material: Path, tmp_path: Path) -> None:
+    run = tune(
+        material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=20,
+        shots=5, unlabeled=material / file, confident=0.7,
+    )  # fmt: skip
+    results = run.results
+    assert results["labeled"] == 10 and results["rows"] == 10 + sum(results["taken"].values()) > 30
+    assert results["dev/accuracy"] >= 0.75 and results["teacher/dev/accuracy"] >= 0.75  # by chance: 0.5
+    teacher = pt.Run(tmp_path / "run/intermediate/teacher")
+    lines = [json.loads(line) for line in (tmp_path / "run/intermediate/student.jsonl").read_text().splitlines()]
+    sure = teacher.predict([line["sentence"] for line in lines[10:]])
+    assert all(
+        a["probability"] >= 0.7 and a["label"] == line["label"] for a, line in zip(sure, lines[10:], strict=True)
+    )
+    assert run.recipe["unlabeled"] == str(material / file) and teacher.results["rows"] == 10
+
+
+def test_a_student_is_as_unsure_as_its_teacher(material: Path, tmp_path: Path) -> None:
+    """All texts count, with the teacher's probabilities; the student comes close to these."""
+    run = tune(
+        material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=30,
+        shots=5, unlabeled=material / "more.csv", soft=2.0, budget=None, epochs=12,
+    )  # fmt: skip
+    assert run.results["rows"] == 50 and run.recipe["soft"] == 2.0
+    texts = (material / "more.txt").read_text().split("\n")[:40]
+    ours, theirs = (
+        np.array([answer["probabilities"]["yes"] for answer in one.predict(texts)])
+        for one in (run, pt.Run(tmp_path / "run/intermediate/teacher"))
+    )
+    assert np.abs(ours - theirs).mean() < 0.1 and run.results["dev/accuracy"] >= 0.8
+
+
+def test_students_on_several_devices_are_the_same(
+    material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = share_here(monkeypatch)
+    here, there = (
+        tune(
+            material / "start", material / "train.csv", tmp_path / str(n), "classify", steps=2, seeds=2, devices=n,
+            shots=5, unlabeled=material / "more.csv", soft=2.0,
+        )
+        for n in (1, 2)
+    )  # fmt: skip
+    assert shared == [2, 2] and here.results["seeds"] == there.results["seeds"]
+
+
+def test_several_teachers_label_together(material: Path, tmp_path: Path) -> None:
+    """As in PET: prompts of different clozes teach a classifier."""
+    clozes = {"a": "it was [MASK] .", "b": "[MASK] !"}
+    teachers = [
+        tune(
+            material / "masked", material / "train.csv", tmp_path / name,
+            f'prompt(cloze="{cloze}",words=no:awful/yes:lovely)', steps=40,
+        )
+        for name, cloze in clozes.items()
+    ]  # fmt: skip
+    run = tune(
+        material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=40, shots=2,
+        unlabeled=material / "more.txt", soft=1.0, teacher=teachers, strategy="full+freelb(2)",
+    )  # fmt: skip
+    assert run.results["dev/accuracy"] >= 0.9 and run.recipe["teacher"] == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert not (tmp_path / "run/intermediate/teacher").exists() and run.results["labeled"] == 4
+    (tmp_path / "other.csv").write_text("text,label\na,maybe\nb,no\n")
+    with pytest.raises(pt.PretuneError, match="has the labels no, yes, and the rows have maybe, no"):
+        tune(
+            material / "start", tmp_path / "other.csv", tmp_path / "run2", "classify", unlabeled=material / "more.txt",
+            teacher=str(tmp_path / "a"),
+        )  # fmt: skip
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.floats(0.5, 4.0), st.integers(0, 6))
+def test_soft_targets_are_labels_where_these_are_sure(classes: list[int], temperature: float, hard: int) -> None:
+    """A row with a label has the loss it always has; one of a teacher, that of the softened probabilities."""
+    logits = torch.randn(len(classes), 3, generator=torch.Generator().manual_seed(len(classes)))
+    shares = (
+        np.eye(3)[classes] if hard >= len(classes) else np.random.default_rng(hard).dirichlet(np.ones(3), len(classes))
+    )
+    targets = Targets(torch.arange(len(classes)), torch.arange(len(classes)), torch.ones(len(classes)))
+    task: Any = SimpleNamespace(name="classify", outputs=lambda head, backbone, batch: logits)
+    batch: Any = SimpleNamespace(targets={"classify": targets})
+    loss = DistillLogits(task, TeacherTargets(shares, min(hard, len(classes)), temperature)).loss(None, None, batch)  # type: ignore[arg-type]
+    if hard >= len(classes):
+        expected = classification_loss("classify", logits, replace(targets, target=torch.tensor(classes)))
+        torch.testing.assert_close(loss.sums, expected.sums)
+        torch.testing.assert_close(loss.logs, expected.logs)
+        return
+    total = 0.0  # of cross-entropy with labels, and of divergence from a teacher
+    for row, (x, p) in enumerate(zip(logits.double(), torch.from_numpy(shares), strict=True)):
+        heat = 1.0 if row < hard else temperature
+        wanted = (p.log() / heat).softmax(-1)
+        total -= heat**2 * float((wanted * (x / heat).log_softmax(-1)).sum())
+        total += heat**2 * float((wanted * wanted.log()).sum()) if row >= hard else 0.0
+    assert float(loss.sums["classify"]) == pytest.approx(total, rel=1e-4)
+
+
+def test_what_cannot_be_is_refused(material: Path, tmp_path: Path) -> None:
+    def train(**options: object) -> pt.Run:
+        return tune(material / "start", material / "train.csv", tmp_path / "run", "classify", steps=1, **options)
+
+    with pytest.raises(pt.PretuneError, match="the confidence must be a probability"):
+        train(unlabeled=material / "more.csv", confident=1.5)
+    with pytest.raises(
+        pt.PretuneError, match=r"confident about none of 40 texts \(at most 0\.\d\d\); lower --confident"
+    ):
+        train(unlabeled=material / "more.csv", confident=1.0)
+    with pytest.raises(pt.PretuneError, match="--soft 0: the temperature must be above 0"):
+        train(unlabeled=material / "more.csv", soft=0.0)
+    with pytest.raises(pt.PretuneError, match="--soft applies only with --unlabeled"):
+        train(soft=1.0)
+    with pytest.raises(pt.PretuneError, match="only tasks with one label per text can label texts: classify, prompt"):
+        tune(material / "start", material / "train.csv", tmp_path / "run", "generate", unlabeled=material / "more.csv")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["intermediate"]  # the teacher that was not sure

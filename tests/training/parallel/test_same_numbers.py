@@ -1,0 +1,44 @@
+"""Each canary falls in loss through the one loop, alone, replicated and sharded, with the same numbers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.tiny_training_cases import CASES
+
+MODULE = ["-m", "tests.support.tiny_training_cases"]
+LAUNCH = [
+    "-m",
+    "torch.distributed.run",
+    "--nproc-per-node",
+    "2",
+    "--rdzv-backend",
+    "c10d",
+    "--rdzv-endpoint",
+    "localhost:0",
+]
+
+
+@cache
+def results(how: str) -> dict[str, list[float]]:
+    launcher = [] if how == "alone" else LAUNCH
+    answer = subprocess.run(
+        [sys.executable, *launcher, *MODULE, how], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    return json.loads(answer.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("how", ["alone", "replicate", "shard"])
+def test_the_canary_sings(name: str, how: str) -> None:
+    losses = results(how)[name]
+    assert len(losses) == 12
+    assert sum(losses[-3:]) / 3 < losses[0] - 0.05
+    assert losses == pytest.approx(results("alone")[name], rel=2e-4)

@@ -1,0 +1,460 @@
+"""Every option of every verb is used, or is an error that names it where it does not apply."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.cli import VERBS, main
+from pretune.compression import distillation, pruning_job, quantization
+from pretune.runtime.recipe import find_section, parameter_types
+from pretune.training import recipe_sections
+from pretune.training.jobs import finetuning, pretraining_settings
+from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.verbs import options
+from pretune.verbs.verb import only, option_spelling, parse_parameters, set_options, split_docstring, verb
+from tests.support.one_word_task import start, trained
+
+# Options that apply in every mode of their verb. A new option belongs either here or in an `only` of its verb.
+ALWAYS = {
+    "quickstart": "model labels seeds epochs seconds out",
+    "tokenizer train": "corpus kind size out sentinels languages errors distinct",
+    "tokenizer inspect": "tokenizer texts",
+    "histories": "files out user item time least",
+    "prepare": "corpus tokenizer out language spans errors processes engine",
+    "phrases": "store out count least bits tokens",
+    "pretrain": "model data out objective budget scale_to optimizer schedule batch watching seed deterministic resume device vectors",
+    "adapt": "model data out objective budget optimizer schedule batch watching seed deterministic resume device partial",
+    "finetune": "model train out dev text pair label columns drop_bad objective strategy budget optimizer schedule batch watching shots "
+    "seed seeds report deterministic resume device vectors",
+    "tune": "model train dev out trials seconds text pair label columns drop_bad objective strategy epochs optimizer schedule batch "
+    "watching seed deterministic device devices",
+    "ulmfit": "model train out backward dev texts text label vocabulary lm_epochs epochs length rows rate dropout language seed seeds "
+    "device",
+    "evaluate": "model data suite device partial",
+    "compare": "first second",
+    "contamination": "store suite data tasks words",
+    "compress": "model target train dev out sequences text pair label columns",
+    "distill": "teacher student out train unlabeled data match budget optimizer schedule batch watching seed device",
+    "prune": "model out drop heads units weights vocabulary dev budget device partial",
+    "quantize": "model out how dev partial",
+    "predict": "model inputs task out processes engine partial",
+    "ask": "model inputs cloze answers examples out partial",
+    "fill": "model texts mask_rate partial",
+    "embed": "model inputs pooling layer prompt prompt_name out partial",
+    "generate": "model prompts temperature top_k top_p beams repetition_penalty no_repeat_ngram stop choices stream device partial",
+    "translate": "model inputs references beams tokens plot out device partial",
+    "neighbors": "model word text in_ top layer words language partial",
+    "vectors train": "data out kind width window negatives rarest epochs lowercase language errors seed processes",
+    "import": "source out",
+    "export": "model out to head license match_vocabulary longer partial",
+    "show": "what",
+    "bench device": "device",
+}  # fmt: skip
+# Keys of sections that apply to every kind of training, optimizer and schedule.
+ALWAYS_KEYS = {
+    Budget: "steps tokens flops seconds",
+    Optimizer: "name lr decay clip layer_decay head_factor ema average meant_for",
+    Schedule: "kind warmup dropout",
+    Batching: "length recompute",
+    Monitoring: "log save keep layers spike",
+}
+SECTIONS = {"batch": Batching, "watching": Monitoring}
+
+
+def names(rule: Any) -> set[str]:
+    return {name for name in rule.options if "." not in name}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_option_declares_where_it_applies(name: str) -> None:
+    function: Any = VERBS[name]
+    always, sometimes = set(ALWAYS[name].split()), {option for rule in function.rules for option in names(rule)}
+    parameters = set(inspect.signature(function).parameters)
+    unknown = parameters - always - sometimes
+    assert not unknown, f"declare where {unknown} of `{name}` apply: in ALWAYS, or with only(…) in the verb's decorator"
+    assert always | sometimes == parameters and not always & sometimes
+    assert set(function.outputs) == {"out", "plot"} & parameters, "an output is checked before anything is read"
+
+
+def test_every_section_key_declares_where_it_applies() -> None:
+    for section, always in ALWAYS_KEYS.items():
+        _, kinds = recipe_sections.BY_KIND.get(section, ("", {}))
+        needs, text, rows = (
+            keys.get(section, ()) for keys in (recipe_sections.NEEDS, recipe_sections.ON_TEXT, recipe_sections.ON_ROWS)
+        )
+        assert {*always.split(), *kinds, *needs, *text, *rows} == {key.name for key in fields(section)}  # type: ignore[arg-type]
+        for name in {name for where in kinds.values() for name in where}:  # of kinds that there are
+            assert resolve_section(section, section(name))  # type: ignore[type-var]
+
+
+def test_verbs_accept_the_keys_of_their_kind_of_training() -> None:
+    text = {f"{name}.{key}" for name, section in SECTIONS.items() for key in recipe_sections.ON_TEXT[section]}
+    rows = {f"{name}.{key}" for name, section in SECTIONS.items() for key in recipe_sections.ON_ROWS[section]}
+    for name, function in VERBS.items():
+        if not any(find_section(hint) is Batching for hint in parameter_types(function).values()):
+            continue
+        refused = {option for rule in function.rules for option in rule.options if "." in option}  # type: ignore[attr-defined]
+        assert refused == {"pretrain": rows, "adapt": rows, "distill": text | rows}.get(name, text), name
+
+
+def test_an_option_is_described_once() -> None:
+    """A text that two verbs would repeat belongs in verbs/options.py, and `help` in Python shows it all the same."""
+    shared = {hint.__metadata__[0] for hint in vars(options).values() if hasattr(hint, "__metadata__")}
+    described: dict[tuple[str, str], str] = {}
+    used = set()
+    for name, function in VERBS.items():
+        own = parse_parameters(split_docstring(function.__wrapped__)[1].get("Parameters", ""))  # type: ignore[attr-defined]
+        whole = parse_parameters(split_docstring(function)[1]["Parameters"])
+        assert list(whole) == list(inspect.signature(function).parameters) and all(whole.values()), name
+        assert own.items() <= whole.items() and not shared & set(own.values()), name
+        for option in own.items():
+            assert described.setdefault(option, name) == name, (
+                f"{option[0]} is described by {described[option]} and {name}"
+            )
+        used |= set(whole.values())
+    assert not shared - used, "a shared option that no verb has"
+
+
+# -- options outside their mode --------------------------------------------------------------------------------------------
+
+
+class Places:
+    """Files, a store, and models for the conditions of options to inspect."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out, self.rows, self.text = folder / "never", start() / "train.csv", start() / "text.txt"
+        self.model, self.task, self.store = start() / "start", trained(), folder / "store"
+        self.store.mkdir()
+        (self.store / "manifest.json").write_text("{}")
+        self.regression, self.mbart = (
+            self.like(folder / "regression", pretune={"objective": "regress"}),
+            folder / "mbart",
+        )
+        self.like(self.mbart, model_type="mbart")
+
+    @staticmethod
+    def like(folder: Path, **changes: Any) -> Path:
+        """Make a model folder with a changed config.json."""
+        folder.mkdir()
+        config = json.loads((trained() / "config.json").read_text())
+        if "model_type" in changes:
+            config = {}
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+        return folder
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    return Places(tmp_path_factory.mktemp("places"))
+
+
+# Verb → options → (a call in which they do not apply, one in which they do). {x} stands for places.x.
+TRAINED = dict.fromkeys(("epochs", "seed", "device"), 1) | {"device": "cpu", "budget": Budget(seconds=1)}
+SECTION = {
+    "optimizer": Optimizer(lr=1e-3),
+    "schedule": Schedule(kind="linear"),
+    "batch": Batching(length=8),
+    "watching": Monitoring(log=1),
+}
+COLUMNS = {"text": "a", "pair": "b", "label": "c", "columns": {"group": "d"}}
+FINETUNE = {"model": "{model}", "train": "{rows}", "out": "{out}"}
+DISTILL = {"teacher": "{task}", "student": "layers=2", "out": "{out}"}
+OF_TASK, OF_TEXT = {**DISTILL, "train": "{rows}"}, {**DISTILL, "data": "{text}"}
+PRUNE, QUANTIZE = {"model": "{task}", "out": "{out}", "heads": 0.5}, {"model": "{task}", "out": "{out}"}
+EVALUATE = {"model": "{task}", "data": "{text}"}
+SUITE = {**EVALUATE, "suite": "glue", "out": "{out}"}
+TUNED = {"keep": True, "strategy": "full", "scratch": True, "deterministic": True, **SECTION}
+COMPRESS = {"model": "{task}", "target": "size=1MB", "train": "{rows}", "dev": "{rows}", "out": "{out}"}
+PREDICT, GENERATE = {"model": "{task}", "inputs": ["a text"]}, {"model": "{model}", "prompts": ["a"]}
+CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("tokenizer train", {"lowercase": True}, {"corpus": "{text}", "kind": "items"}, {"corpus": "{text}"}),
+    ("tokenizer train", {"occurrences": 5}, {"corpus": "{text}", "kind": "words"}, {"corpus": "{text}"}),
+    ("tokenizer train", {"layout": "line"}, {"corpus": "{rows}"}, {"corpus": "{text}"}),
+    ("tokenizer train", {"column": "text"}, {"corpus": "{text}"}, {"corpus": "{rows}"}),
+    ("prepare", {"layout": "line"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}),
+    ("prepare", {"column": "text"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}),
+    ("pretrain", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, {"model": "bert-tiny", "out": "{out}"}, {}),
+    ("pretrain", {"language": "ru"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
+    ("pretrain", {"language": "ru"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}),
+    ("pretrain", {"tokenizer": "t"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
+    ("pretrain", {"from_": "x"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "bert-tiny", "out": "{out}"}),
+    ("pretrain", {"partial": True}, {"model": "bert-tiny", "out": "{out}"}, {"model": "{model}", "out": "{out}"}),
+    ("pretrain", {"parallel": "shard", "reduce": "bf16"}, {"model": "bert-tiny", "out": "{out}"}, {}),
+    ("adapt", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {}),
+    ("adapt", {"language": "ru"}, {"model": "{model}", "data": "{store}", "out": "{out}"}, {"model": "{model}", "data": "{text}", "out": "{out}"}),
+    ("pretrain", {"layout": "line", "column": "text"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}, {}),
+    ("pretrain", {"layout": "line"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
+    ("pretrain", {"column": "text"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}),
+    ("pretrain", {"errors": "replace"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}),
+    ("adapt", {"layout": "line", "errors": "replace"}, {"model": "{model}", "data": "{store}", "out": "{out}"}, {"model": "{model}", "data": "{text}", "out": "{out}"}),
+    ("adapt", {"column": "text"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "{model}", "data": "{rows}", "out": "{out}"}),
+    ("ulmfit", {"layout": "line", "errors": "replace"}, {"model": "{model}", "train": "{rows}", "out": "{out}"}, {"model": "{model}", "train": "{rows}", "texts": ["{text}"], "out": "{out}"}),
+    ("ulmfit", {"column": "text"}, {"model": "{model}", "train": "{rows}", "texts": ["{text}"], "out": "{out}"}, {"model": "{model}", "train": "{rows}", "texts": ["{rows}"], "out": "{out}"}),
+    ("finetune", {"batch": Batching(tokens=2, pack=2, stages=((1.0, 8),), ramp=(0.5, 0.5), exponent=0.5)}, FINETUNE, {}),
+    ("finetune", {"watching": Monitoring(held_out=0.1, packs=1)}, FINETUNE, {}),
+    ("finetune", {"epochs": 3.0}, {**FINETUNE, "budget": Budget(steps=1)}, FINETUNE),
+    ("finetune", {"tokenizer": "t"}, FINETUNE, {**FINETUNE, "model": "bert-tiny"}),
+    ("finetune", {"partial": True, "scratch": True, "dropout": {"x": 0.1}}, {**FINETUNE, "model": "bert-tiny"}, FINETUNE),
+    ("finetune", {"sampling": "uniform"}, FINETUNE, {**FINETUNE, "train": ["a=x.csv", "b=y.csv"]}),
+    ("finetune", {"unlabeled": "x.txt"}, {**FINETUNE, "train": ["a=x.csv", "b=y.csv"]}, FINETUNE),
+    ("finetune", {"soft": 2.0, "teacher": "x"}, FINETUNE, {**FINETUNE, "unlabeled": "x.txt"}),
+    ("finetune", {"confident": 0.9}, FINETUNE, {**FINETUNE, "unlabeled": "x.txt"}),
+    ("finetune", {"confident": 0.9}, {**FINETUNE, "unlabeled": "x.txt", "soft": 2.0}, {**FINETUNE, "unlabeled": "x.txt"}),
+    ("finetune", {"curve": [5], "control": True}, {**FINETUNE, "unlabeled": "x.txt"}, FINETUNE),
+    ("finetune", {"devices": 2}, {**FINETUNE, "seeds": 1}, FINETUNE),
+    ("tune", {"batch": Batching(tokens=2)}, {**FINETUNE, "dev": "{rows}"}, {}),
+    ("tune", {"tokenizer": "t"}, {**FINETUNE, "dev": "{rows}"}, {**FINETUNE, "dev": "{rows}", "model": "bert-tiny"}),
+    ("tune", {"partial": True}, {**FINETUNE, "dev": "{rows}", "model": "bert-tiny"}, {**FINETUNE, "dev": "{rows}"}),
+    ("evaluate", {"tasks": ["rte"], "seeds": 3, "seed": 1, "shots": 1, "out": "{out}", "subsets": True, "devices": 2}, EVALUATE, SUITE),
+    ("evaluate", {**TUNED, "epochs": 3.0, "budget": Budget(steps=1)}, EVALUATE, {}),
+    ("evaluate", {"text": "a", "pair": "b", "length": 5, "stride": 2, "limit": 1, "layout": "line", "errors": "replace"}, SUITE, EVALUATE),
+    ("evaluate", {"layout": "line"}, {**EVALUATE, "data": "{rows}"}, EVALUATE),
+    ("evaluate", {**TUNED, "epochs": 3.0, "budget": Budget(steps=1)}, {**SUITE, "shots": 1}, {}),
+    ("evaluate", {"seeds": 2, "seed": 1}, {**SUITE, "shots": 0}, {**SUITE, "shots": 1}),
+    ("evaluate", {"language": "de"}, SUITE, {**SUITE, "suite": "xglue"}),
+    ("evaluate", {"epochs": 2.0}, {**SUITE, "budget": Budget(steps=1)}, SUITE),
+    ("evaluate", {"batch": Batching(tokens=2)}, SUITE, {}),
+    ("compress", {**SECTION, **TRAINED}, {**COMPRESS, "sequences": ["int8"]}, {}),
+    ("compress", {"epochs": 2.0}, {**COMPRESS, "budget": Budget(steps=1)}, COMPRESS),
+    ("compress", {"batch": Batching(tokens=2)}, COMPRESS, {}),
+    ("distill", {**COLUMNS, "dev": "x", "soft": 0.5, "loss": "kl", "augment": 1, "epochs": 3.0, "processes": 2, "engine": "local"}, OF_TEXT, OF_TASK),
+    ("distill", {"layout": "line", "errors": "replace"}, OF_TASK, OF_TEXT),
+    ("distill", {"column": "text"}, OF_TEXT, {**DISTILL, "data": "{rows}"}),
+    ("distill", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, OF_TEXT, OF_TASK),
+    ("distill", {"loss_weights": {"cosine": 0}, "write": 5}, OF_TASK, OF_TEXT),
+    ("distill", {"batch": Batching(tokens=2), "watching": Monitoring(packs=1)}, OF_TASK, OF_TEXT),
+    ("distill", {"soft": 0.5, "control": True}, {**DISTILL, "unlabeled": "{text}"}, OF_TASK),
+    ("distill", {"temperature": 2.0, "loss": "kl", "processes": 2, "engine": "ray"}, {**OF_TASK, "soft": 0.0}, {**OF_TASK, "soft": 0.0, "augment": 1}),
+    ("distill", {"temperature": 2.0, "loss": "kl"}, {**OF_TASK, "teacher": "{regression}"}, OF_TASK),
+    ("distill", {"epochs": 2.0}, {**OF_TASK, "budget": Budget(steps=1)}, OF_TASK),
+    ("prune", {"control": True, **SECTION}, PRUNE, {**PRUNE, "epochs": 1.0}),
+    ("prune", {"train": "{rows}"}, {**PRUNE, "heads": 0.0, "weights": 0.5}, PRUNE),
+    ("prune", COLUMNS, PRUNE, {**PRUNE, "dev": "{rows}"}),
+    ("prune", {"column": "text", "errors": "replace"}, PRUNE, {**PRUNE, "vocabulary": "{rows}"}),
+    ("prune", {"seed": 1}, PRUNE, {**PRUNE, "drop": "random(1)"}),
+    ("prune", {"epochs": 1.0}, {**PRUNE, "budget": Budget(steps=1)}, PRUNE),
+    ("prune", {"batch": Batching(tokens=2)}, {**PRUNE, "epochs": 1.0}, {}),
+    ("quantize", {"bits": 8}, QUANTIZE, {**QUANTIZE, "how": "weights"}),
+    ("quantize", {"engine": "torch"}, {**QUANTIZE, "how": "bf16"}, QUANTIZE),
+    ("quantize", {"per_channel": False}, {**QUANTIZE, "engine": "torch"}, QUANTIZE),
+    ("quantize", {"train": "{rows}"}, QUANTIZE, {**QUANTIZE, "how": "static"}),
+    ("quantize", {**SECTION, **TRAINED}, {**QUANTIZE, "how": "static"}, {}),
+    ("quantize", COLUMNS, QUANTIZE, {**QUANTIZE, "dev": "{rows}"}),
+    ("quantize", {"epochs": 1.0}, {**QUANTIZE, "how": "aware", "train": "{rows}", "budget": Budget(steps=1)}, {**QUANTIZE, "how": "aware", "train": "{rows}"}),
+    ("quantize", SECTION, {**QUANTIZE, "how": "aware"}, {**QUANTIZE, "how": "aware", "train": "{rows}"}),
+    ("quantize", {"batch": Batching(tokens=2)}, {**QUANTIZE, "how": "aware"}, {}),
+    ("predict", {"text": "a", "pair": "b", "columns": {"group": "d"}, "score": True}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
+    ("predict", {"label": "a"}, {**PREDICT, "inputs": ["{rows}"]}, {**PREDICT, "inputs": ["{rows}"], "score": True}),
+    ("predict", {"probabilities": True}, {**PREDICT, "model": "{regression}"}, PREDICT),
+    ("predict", {"safe_csv": True}, {**PREDICT, "out": "{out}.jsonl"}, {**PREDICT, "out": "{out}.csv"}),
+    ("ask", {"safe_csv": True}, {**PREDICT, "out": "{out}.jsonl"}, {**PREDICT, "out": "{out}.csv"}),
+    ("ask", {"text": "a", "pair": "b", "label": "c"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
+    ("ask", {"shots": 1, "seed": 1}, PREDICT, {**PREDICT, "examples": "{rows}"}),
+    ("ask", {"calibrate": True}, PREDICT, {**PREDICT, "answers": ["a", "b"]}),
+    ("ask", {"tokens": 20}, {**PREDICT, "answers": ["a", "b"]}, PREDICT),
+    ("fill", {"top": 5}, {"model": "{model}", "texts": ["a"], "mask_rate": 0.5}, {"model": "{model}", "texts": ["a"]}),
+    ("fill", {"seed": 1}, {"model": "{model}", "texts": ["a"]}, {"model": "{model}", "texts": ["a"], "mask_rate": 0.5}),
+    ("embed", {"text": "a"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
+    ("generate", {"seed": 1}, GENERATE, {**GENERATE, "top_k": 5}),
+    ("generate", {"length_penalty": 0.5}, GENERATE, {**GENERATE, "beams": 2}),
+    ("generate", {"tokens": 50}, {**GENERATE, "choices": ["a", "b"]}, GENERATE),
+    ("generate", {"languages": "en-ro"}, GENERATE, {**GENERATE, "model": "{mbart}"}),
+    ("translate", {"text": "a"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
+    ("translate", {"length_penalty": 0.5}, {**PREDICT, "beams": 1}, PREDICT),
+    ("translate", {"alignments": True}, {**PREDICT, "out": "{out}"}, PREDICT),
+    ("neighbors", {"uses": 3}, {"model": "{model}", "word": "a", "text": "a b"}, {"model": "{model}", "word": "a"}),
+    ("neighbors", {"layout": "line", "errors": "replace"}, {"model": "{model}", "word": "a"}, {"model": "{model}", "word": "a", "in_": "{text}"}),
+    ("neighbors", {"column": "text"}, {"model": "{model}", "word": "a", "in_": "{text}"}, {"model": "{model}", "word": "a", "in_": "{rows}"}),
+    ("vectors train", {"layout": "line"}, {"data": "{rows}", "out": "{out}"}, {"data": "{text}", "out": "{out}"}),
+    ("vectors train", {"column": "text"}, {"data": "{text}", "out": "{out}"}, {"data": "{rows}", "out": "{out}"}),
+    ("import", {"vocabulary": "x"}, {"source": "{rows}", "out": "{out}"}, {"source": "{store}", "out": "{out}"}),
+    ("import", {"words": 5}, {"source": "{store}", "out": "{out}"}, {"source": "{rows}", "out": "{out}"}),
+    ("export", {"dtype": "float32", "shard_size": "1GB"}, {"model": "{model}", "out": "{out}", "to": "onnx"}, {"model": "{model}", "out": "{out}"}),
+    ("export", {"pooling": "mean", "normalize": True, "max_length": 9}, {"model": "{model}", "out": "{out}", "to": "hf"}, {"model": "{model}", "out": "{out}"}),
+    ("export", {"new_positions": "copy"}, {"model": "{model}", "out": "{out}"}, {"model": "{model}", "out": "{out}", "longer": 99}),
+    ("show", {"text": "a", "seed": 1}, {"what": "presets"}, {"what": "objectives"}),
+]  # fmt: skip
+
+
+def put(value: Any, places: Any) -> Any:
+    """Return a value with {x} replaced by places.x in all strings."""
+    if isinstance(value, dict):
+        return {key: put(item, places) for key, item in value.items()}
+    if isinstance(value, list):
+        return [put(item, places) for item in value]
+    return value.format(**vars(places)) if isinstance(value, str) else value
+
+
+def broken(function: Any, options: dict[str, Any]) -> list[Any]:
+    """Return the rules that a call violates."""
+    signature = inspect.signature(function)
+    call = signature.bind(**options)
+    given = list(set_options(signature, call.arguments))
+    call.apply_defaults()
+    found = []
+    for rule in function.rules:
+        try:
+            rule.check(SimpleNamespace(**call.arguments), given)
+        except PretuneError:
+            found.append(rule)
+    return found
+
+
+@pytest.mark.parametrize(("name", "options", "wrong", "right"), CASES, ids=lambda x: x if isinstance(x, str) else "")
+def test_an_option_that_does_not_apply_is_refused_by_name(
+    name: str, options: dict[str, Any], wrong: dict[str, Any], right: dict[str, Any], places: Places
+) -> None:
+    function: Any = VERBS[name]
+    for option, value in put(options, places).items():
+        keys = (
+            [f"{option}.{key}" for key, x in vars(value).items() if x is not None]
+            if hasattr(value, "flat")
+            else [option]
+        )
+        with pytest.raises(PretuneError) as refused:
+            function(**{**put(wrong, places), option: value})
+        message = str(refused.value)
+        assert all(option_spelling(key) in message for key in keys) and " only " in message and "leave" in message, (
+            message
+        )
+        assert not places.out.exists()
+        if right:
+            assert not [
+                rule for rule in broken(function, {**put(right, places), option: value}) if option in names(rule)
+            ]
+
+
+def test_every_rule_is_violated_by_a_case() -> None:
+    """A rule that no case violates may be one that no call can violate."""
+    for name, function in VERBS.items():
+        tried = {option for case, options, *_ in CASES if case == name for option in options}
+        assert {option for rule in function.rules for option in names(rule)} <= tried, name  # type: ignore[attr-defined]
+
+
+def test_options_that_are_off_are_accepted() -> None:
+    @verb(only("seed", "names", "flag", "rate", where="with a model", when=lambda o: o.model is not None))
+    def sample(
+        model: str | None = None, seed: int = 0, names: tuple[str, ...] = (), flag: bool = False, rate: float = 0.5
+    ) -> float:
+        return rate
+
+    assert sample() == sample(seed=0, names=(), flag=False) == sample(None) == 0.5
+    assert sample("m", seed=0, rate=0.5) == 0.5
+    for wrong in ({"seed": 1}, {"rate": 0.5}, {"rate": 0.0}, {"flag": True}, {"names": ("a",)}):
+        with pytest.raises(PretuneError, match=rf"^--{next(iter(wrong))} applies only with a model; leave it out$"):
+            sample(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(PretuneError, match=r"^--seed and --flag apply only with a model; leave them out$"):
+        sample(seed=1, flag=True)
+
+
+def test_the_command_line_refuses_options_at_their_default(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """An option that is typed out is an error even if its value is the default."""
+    asked = ["distill", "teacher", "--student", "layers=2", "--data", "text.txt", "--out", str(tmp_path / "never")]
+    for words in (
+        ["--soft", "0.5"],
+        ["--loss", "kl"],
+        ["--epochs", "3"],
+        ["--augment", "2"],
+        ["--set", "batch.sequences=4"],
+    ):
+        with pytest.raises(SystemExit, match="1"):
+            main([*asked, *words])
+        error = capsys.readouterr().err
+        assert "not with --data; leave it out" in error and len(error.splitlines()) == 1, error
+
+
+def test_keys_of_another_optimizer_or_schedule_are_refused() -> None:
+    for given, words in (
+        (Optimizer(momentum=0.9), r"optimizer\.momentum applies only to muon, sgd, not to name=adamw"),
+        (Optimizer(matrix_lr=0.02), r"optimizer\.matrix_lr applies only to muon"),
+        (Optimizer(name="sgd", betas=(0.9, 0.99)), r"optimizer\.betas .* not to name=sgd"),
+        (Optimizer(name="adafactor", eps=1e-8), r"optimizer\.eps .* not to name=adafactor"),
+        (Schedule(decay=0.1), r"schedule\.decay applies only to stable, not to kind=linear"),
+        (Schedule(kind="constant", final=0.1), r"schedule\.final .* not to kind=constant"),
+        (Monitoring(on_spike="skip"), r"watching\.on_spike applies only with watching\.spike"),
+        (Monitoring(held_out=0.0, evaluate=5), r"watching\.evaluate applies only with watching\.held_out"),
+        (Batching(length=8, stages=((1.0, 8),)), r"batch\.length and batch\.stages"),
+    ):
+        with pytest.raises(PretuneError, match=words):
+            resolve_section(type(given), given)  # type: ignore[type-var]
+    # What another layer says and the kind has no use for is left out: recipes name what counts.
+    assert resolve_section(Optimizer, Optimizer(name="sgd"), {"betas": [0.9, 0.98]}).betas is None
+    assert (
+        resolve_section(Optimizer, None).matrix_lr is None
+        and resolve_section(Optimizer, Optimizer(name="muon")).matrix_lr == 0.02
+    )
+    with pytest.raises(PretuneError, match="not to name=sgd"):
+        pt.adapt(start() / "start", start() / "text.txt", optimizer=Optimizer(name="sgd", eps=1.0), out="never")
+
+
+# -- accepted options are used -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def reads(cls: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Record the fields of a job that are read, other than to copy the job or to write its recipe."""
+    found: set[str] = set()
+
+    def recorded(self: Any, name: str) -> Any:
+        frame = sys._getframe(1)
+        callers = {frame.f_code.co_name, frame.f_back.f_code.co_name if frame.f_back else ""}  # or its comprehension
+        if frame.f_globals.get("__name__") != "dataclasses" and not callers & {"recipe", "as_recipe"}:
+            found.add(name)
+        return object.__getattribute__(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cls, "__getattribute__", recorded)
+        yield found
+
+
+FAST: dict[str, Any] = {"budget": Budget(steps=1), "batch": Batching(length=16)}
+# Mode → verb, the job that its options become, a call.
+MODES: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "distill a task": ("distill", distillation.DistillationJob, {**OF_TASK, "epochs": 0.1, "batch": Batching(length=16)}),
+    "distill text": ("distill", distillation.DistillationJob, {**OF_TEXT, **FAST, "teacher": "{language}"}),
+    "prune": ("prune", pruning_job.PruningJob, PRUNE),
+    "prune and train": ("prune", pruning_job.PruningJob, {**PRUNE, **FAST, "train": "{rows}"}),
+    "quantize": ("quantize", quantization.QuantizationJob, {**QUANTIZE, "engine": "onnx"}),
+    "finetune": ("finetune", finetuning.FinetuningJob, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(length=16)}),
+    "self-training": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "seeds": 1, "report": False, "unlabeled": "{text}", "confident": 0.1}),
+    "several tasks": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),
+    "pretrain": ("pretrain", pretraining_settings.PretrainingJob, {"model": "bert-tiny", "data": "{text}", "out": "{out}", "objective": "mlm", **FAST}),
+}  # fmt: skip
+BY_THE_VERB = {"prune": {"vocabulary"}, "finetune": {"unlabeled"}}  # which passes them on in another form
+
+
+@pytest.mark.usefixtures("briefly")
+@pytest.mark.parametrize("mode", MODES)
+def test_an_accepted_option_is_used(mode: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, job, call = MODES[mode]
+    if name == "quantize":
+        pytest.importorskip("onnxruntime")
+    function: Any = VERBS[name]
+    place = SimpleNamespace(**vars(places) | {"out": tmp_path / "run"})
+    if mode == "distill text":
+        pt.adapt(
+            places.model, places.text, out=tmp_path / "language", budget=Budget(steps=1), batch=Batching(tokens=256)
+        )
+        place.language = tmp_path / "language"
+    options = put(call, place)
+    with reads(job, monkeypatch) as found:
+        function(**options)
+    signature = inspect.signature(function)
+    bound = signature.bind(**options)
+    bound.apply_defaults()
+    asked = SimpleNamespace(**bound.arguments)
+    refused = {option for rule in function.rules if not rule.when(asked) for option in names(rule)}
+    wanted = ({key.name for key in fields(job)} & set(signature.parameters)) - refused - BY_THE_VERB.get(name, set())
+    assert not wanted - found, f"{mode} accepts {wanted - found}, and does not use them"

@@ -1,0 +1,122 @@
+"""Every verb that reads running text from files reads it as `prepare` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.cli import VERBS
+from pretune.runtime.recipe import parameter_types
+from tests.support.tiny_models import read, tiny
+
+LINES = ["the red cat sat", "the old dog ran", "a red dog sat"]
+READERS = ("tokenizer train", "prepare", "pretrain", "adapt", "ulmfit", "distill", "neighbors", "vectors train")
+
+
+class Enough(Exception):  # noqa: N818
+    """Ends a verb when it has read its text."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny("bert-tiny", read([*LINES, "caf\ufffd"]), tmp_path_factory.mktemp("model") / "bert", "mlm")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table whose text is in a column of an unusual name, and not all of it UTF-8."""
+    rows = "".join(f"{number},{line}\n" for number, line in enumerate(LINES))
+    (tmp_path / "notes.csv").write_bytes(f"id,remark\n{rows}".encode() + b"9,caf\xe9 cat\n")
+    return tmp_path / "notes.csv"
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_options_are_the_same_everywhere(name: str) -> None:
+    known, ours = parameter_types(VERBS["prepare"]), parameter_types(VERBS[name])
+    assert {option: ours[option] for option in ("layout", "column", "errors")} == {
+        option: known[option] for option in ("layout", "column", "errors")
+    }
+
+
+def test_neighbors_are_looked_for_in_text_read_as_told(model: Path, table: Path) -> None:
+    with pytest.raises(
+        PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'; choose one with --column"
+    ):
+        pt.neighbors(model, "cat", "the red cat", in_=table)
+    with pytest.raises(PretuneError, match="line 5: not valid UTF-8"):
+        pt.neighbors(model, "cat", "the red cat", in_=table, column="remark")
+    assert pt.neighbors(model, "cat", "the red cat", in_=table, column="remark", errors="replace", top=2)
+
+
+def test_texts_to_evaluate_on_are_read_as_told(model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "texts.txt"
+    text.write_bytes("\n".join(LINES).encode() + b"\ncaf\xe9\n")
+    with pytest.raises(PretuneError, match="line 4: not valid UTF-8"):
+        pt.evaluate(model, data=text)
+    counts = {
+        layout: pt.evaluate(model, data=text, layout=layout, errors="replace").describe()["texts"]  # type: ignore[arg-type]
+        for layout in ("line", "file")
+    }
+    assert counts == {"line": 4, "file": 1}
+    with pytest.raises(PretuneError, match="--layout applies only without --suite"):
+        pt.evaluate(model, data=tmp_path, suite="glue", layout="line", out=tmp_path / "out")
+
+
+def test_word_vectors_learn_from_text_read_as_told(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(documents: Iterator[Any], *_: Any, **__: Any) -> None:
+        raise Enough([document.text for document in documents])
+
+    monkeypatch.setattr("pretune.inference.word_vector_models.train_word_vectors", stop)
+    with pytest.raises(Enough, match="caf\ufffd cat"):
+        pt.train_vectors(table, column="remark", errors="replace", out=tmp_path / "vectors")
+
+
+def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "student": "layers=1",
+        "budget": pt.Budget(steps=1),
+        "batch": pt.Batching(tokens=64, length=16),
+    }
+    with pytest.raises(PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'"):
+        pt.distill(model, data=table, out=tmp_path / "a", **options)
+    run = pt.distill(model, data=table, column="remark", errors="replace", out=tmp_path / "b", **options)
+    assert run.finished and (run.recipe["column"], run.recipe["errors"]) == ("remark", "replace")
+    with pytest.raises(PretuneError, match="--column applies only to tables of --data"):
+        pt.distill(model, train=table, column="remark", out=tmp_path / "c", **options)
+
+
+def test_a_vocabulary_is_pruned_by_text_read_as_told(model: Path, table: Path, tmp_path: Path) -> None:
+    run = pt.prune(model, vocabulary=table, column="remark", errors="replace", out=tmp_path / "a")
+    kept = pt.load(run).require_tokenizer().vocabulary
+    assert len(kept) < len(pt.load(model).require_tokenizer().vocabulary)
+    assert run.recipe["column"] == "remark" and run.recipe["errors"] == "replace"
+    with pytest.raises(PretuneError, match="--column applies only to tables of --vocabulary"):
+        pt.prune(model, drop="top(1)", column="remark", out=tmp_path / "b")
+
+
+def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pretune.training.jobs import ulmfit
+
+    def stop(files: list[Path], tokenizer: Any, out: Path, settings: Any) -> None:
+        from pretune.text.corpus.documents import read_documents
+
+        how = {"layout": settings.layout, "column": settings.column, "errors": settings.errors}
+        raise Enough([document.text for document in read_documents(files, **how)])
+
+    train = tmp_path / "train.csv"
+    train.write_text("text,label\ngood film,a\nbad film,b\n", encoding="utf-8")
+    monkeypatch.setattr(ulmfit, "reading_direction", lambda model: "forward")
+    monkeypatch.setattr(ulmfit, "match_model_vocabulary", lambda *_: None)
+    monkeypatch.setattr(ulmfit.Tokenizer, "load", lambda *_: None)
+    monkeypatch.setattr(ulmfit, "build_store", stop)
+    with pytest.raises(Enough, match=r"good film.*the red cat sat.*caf\ufffd cat"):
+        pt.ulmfit("any", train, texts=[table], column="remark", errors="replace", out=tmp_path / "runs")
+    with pytest.raises(PretuneError, match="--column applies only to tables of --texts"):
+        pt.ulmfit("any", train, column="remark", out=tmp_path / "other")
