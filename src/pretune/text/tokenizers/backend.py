@@ -1,12 +1,13 @@
 """Call the `tokenizers` library safely on files that may be damaged.
 
 The library is written in Rust. It reports most problems as bare `Exception`s and some as panics, which Python sees as
-`BaseException`s, and it ends the process if a table of ids does not fit into memory. So ids are checked before they
-reach the library, and everything else becomes a PretuneError here.
+`BaseException`s, and it ends the process if something does not fit into memory. So all sizes (ids, compiled rules,
+padding) are checked or removed before the library uses them, and everything else becomes a PretuneError here.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -96,8 +97,32 @@ def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
     ids = {str(token.get("content")): token.get("id") for token in added}
     check_ids(validate_schema(ids, dict[str, int], f"{where}: added_tokens"), str(where))
     with library_errors(where, "the tokenizer file is not usable"):
+        for normalizer in _normalizers(content.get("normalizer")):
+            if "precompiled_charsmap" in normalizer:
+                check_compiled_rules(base64.b64decode(normalizer["precompiled_charsmap"]), f"{where}: ")
         # The original text, not the parsed content serialized again: different digits would give slightly different scores.
-        return tokenizers.Tokenizer.from_str(text)
+        backend = tokenizers.Tokenizer.from_str(text)
+    backend.no_padding()  # padding to a huge length would end the process
+    return backend
+
+
+def _normalizers(content: Any) -> Iterator[Content]:
+    """Yield a normalizer of a tokenizer.json and, if it is a sequence of normalizers, those inside."""
+    if isinstance(content, dict):
+        yield content
+        for inner in content.get("normalizers") or ():
+            yield from _normalizers(inner)
+
+
+def check_compiled_rules(charsmap: bytes, where: str = "") -> None:
+    """Raise an error if SentencePiece's compiled normalization rules are shorter than their first four bytes say.
+
+    >>> check_compiled_rules(bytes([4, 0, 0, 0, 1, 2, 3]), "spiece.model: ")
+    Traceback (most recent call last):
+    pretune.runtime.errors.PretuneError: spiece.model: the normalization rules are damaged; download the file again
+    """
+    if int.from_bytes(charsmap[:4], "little") > len(charsmap) - 4:
+        raise PretuneError(f"{where}the normalization rules are damaged; download the file again")
 
 
 def check_usable(backend: tokenizers.Tokenizer, where: str | Path) -> None:

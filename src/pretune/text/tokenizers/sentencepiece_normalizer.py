@@ -20,6 +20,7 @@ import numpy as np
 from tokenizers import Regex, normalizers
 
 from pretune.runtime.errors import PretuneError
+from pretune.text.tokenizers.backend import check_compiled_rules
 
 # Private-use separators: NFC may compose across the first, not across the second.
 OPEN, CLOSED = "\ue0f3", "\ue0f4"
@@ -34,6 +35,7 @@ def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer
     """Return normalizers that apply a compiled map of rules; `name` is the name of the rules, such as "nmt_nfkc"."""
     if not charsmap:
         return []
+    check_compiled_rules(charsmap)
     # Testing for non-ASCII characters first is much faster: the full character class is slow to test.
     before = rf"(?=[^\x00-\x7f])(?=[{EXTENDING}{FINALS}])(?<!\A)(?<!{OPEN})"
     apart = [normalizers.Replace("\r\n", f"\r{CLOSED}\n"), normalizers.Replace(Regex(before), CLOSED)]
