@@ -71,7 +71,9 @@ def test_training_step_compiles_to_one_graph_for_all_batches(name: str, monkeypa
 
 
 @pytest.mark.parametrize("name", ["plm(stateful=true)", "lm(stateful=true)"])
-def test_step_with_memory_compiles_to_one_graph_after_the_first_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_with_memory_compiles_to_one_graph_after_the_first_batch(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(multi_head, "attend", lambda q, k, v, *others, **more: q * k.mean(0) + v.mean(0))
     torch.manual_seed(0)
     root, mixture = Network(xl(8)), parse_objective(name)

@@ -118,7 +118,9 @@ def train_model(
     model = make(32)
     mixture = parse_objective(name)
     model.add_heads(mixture.objectives)
-    data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=rows or cyclic_dialogues())
+    data = Data(
+        store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=rows or cyclic_dialogues()
+    )
     training = Training(
         root=model.root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, length), seed=0),

@@ -56,8 +56,7 @@ def toy_data() -> Data:
 
 
 def xlm(vocabulary: int, width: int) -> TransformerStack:
-    """Build an XLM; without language embeddings, nothing would indicate the side of a masked word, as both share words.
-    """
+    """Build an XLM; without language embeddings, nothing would indicate the side of a masked word, as both share words."""
     torch.manual_seed(0)
     return build(
         XlmConfig(vocabulary, width, 2, 2, dropout=0.0, n_langs=2, max_position_embeddings=64, embed_init_std=0.08)

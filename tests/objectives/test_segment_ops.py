@@ -25,7 +25,9 @@ seeds = st.integers(0, 2**40)
 
 @settings(max_examples=60)
 @given(lengths_strategy, seeds, st.data())
-def test_samples_have_the_requested_sizes_and_segments_are_independent(lengths: np.ndarray, seed: int, draw: st.DataObject) -> None:
+def test_samples_have_the_requested_sizes_and_segments_are_independent(
+    lengths: np.ndarray, seed: int, draw: st.DataObject
+) -> None:
     counts = np.array([draw.draw(st.integers(0, int(n))) for n in lengths])
     index = np.arange(len(lengths)) * 7
     picked = segment_sample(lengths, counts, EpochRandom(seed), "test", index)
@@ -89,9 +91,7 @@ def test_poisson_samples_follow_the_distribution() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=9).map(np.array), st.sampled_from([0.3, 1.0, 3.0, 8.0]), seeds)
-def test_span_lengths_do_not_exceed_the_number_of_masked_tokens(
-    hidden: np.ndarray, mean: float, seed: int
-) -> None:
+def test_span_lengths_do_not_exceed_the_number_of_masked_tokens(hidden: np.ndarray, mean: float, seed: int) -> None:
     lengths, counts = span_lengths(hidden, mean, EpochRandom(seed), np.arange(len(hidden)))
     gone = segment_sum(lengths, counts)
     assert (gone <= hidden).all()

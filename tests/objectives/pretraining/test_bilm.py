@@ -53,10 +53,7 @@ def test_batches_depend_only_on_seed_epoch_and_index() -> None:
 
 
 def test_neither_direction_sees_its_target() -> None:
-    """Check by gradients:
-
-    a forward prediction depends on tokens up to its position, a backward one on tokens from it on.
-    """
+    """Check by gradients: forward predictions depend on tokens up to their position, backward ones on those from it."""
     made, draws = data(), EpochRandom(1)
     network = two_ways(made.tokenizer.size).eval()
     same = BiLM().corrupt(BiLM().arrange(made, Packing(96, 32), draws).pack(0), made.tokenizer, draws)

@@ -43,10 +43,7 @@ WORDS = [f"{one}{two}" for one in LETTERS for two in LETTERS[:12]]
 
 @dataclass(frozen=True)
 class Source:
-    """Describe a kind of text:
-
-    number of documents, sentences per document, words per sentence, range of the vocabulary.
-    """
+    """Describe a kind of text: documents, sentences per document, words per sentence, vocabulary range."""
 
     documents: int
     sentences: tuple[int, int]

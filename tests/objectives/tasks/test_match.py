@@ -27,10 +27,7 @@ from tests.support.objective_data import BEASTS, COLORS, KINDS, TEMPLATE, few_wo
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return two sentences with two animals each, one of them marked;
-
-    the label is whether the first marked one is a cat.
-    """
+    """Return pairs of sentences with a marked animal each; the label is whether the first marked one is a cat."""
     chance = random.Random(seed)
     made = []
     for _ in range(count):

@@ -57,7 +57,9 @@ def test_few_examples_are_enough(prompt_run: pt.Run) -> None:
 
 def test_prompt_trains_the_masked_language_model_head(prompt_run: pt.Run, task: Path) -> None:
     """`ask` gives the same answers with the trained model and the same cloze, because the head is that of mlm."""
-    asked = pt.ask(prompt_run, ["lovely walk 3", "awful walk 3"], cloze="it was [MASK] .", answers=["no:bad", "yes:good"])
+    asked = pt.ask(
+        prompt_run, ["lovely walk 3", "awful walk 3"], cloze="it was [MASK] .", answers=["no:bad", "yes:good"]
+    )
     for ours, theirs in zip(asked, prompt_run.predict(["lovely walk 3", "awful walk 3"]), strict=True):
         assert ours["label"] == theirs["label"]
         assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-6)
@@ -120,7 +122,9 @@ def test_outputs_are_the_logits_of_the_label_words_at_the_mask() -> None:
     torch.testing.assert_close(loss.sums["prompt"], expected)
 
 
-def test_shots_are_sampled_by_seed_and_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shots_are_sampled_by_seed_and_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     rows = replace(labeled([f"text {i}" for i in range(30)]), labels=["a" if i % 3 else "b" for i in range(30)])
     one, again, other = (sample_per_class(rows, 4, seed) for seed in (0, 0, 1))

@@ -50,7 +50,9 @@ def test_regress_learns_numbers_of_any_scale(run: pt.Run) -> None:
     again = pt.predict(run, run.folder.parent / "dev.jsonl")
     expected = np.array([row["score"] for row in rows(30, seed=1)], dtype=float)
     found = np.array([row["value"] for row in again])
-    assert np.mean((found - expected) ** 2) == pytest.approx(run.results["dev/mse"], rel=1e-3)  # the head includes mean and standard deviation
+    assert np.mean((found - expected) ** 2) == pytest.approx(
+        run.results["dev/mse"], rel=1e-3
+    )  # the head includes mean and standard deviation
 
 
 def test_predictions_and_loss_equal_those_of_transformers(run: pt.Run, tmp_path: Path) -> None:
@@ -67,7 +69,10 @@ def test_predictions_and_loss_equal_those_of_transformers(run: pt.Run, tmp_path:
     ours = np.array([row["value"] for row in run.predict(texts, pairs=pairs)])
     np.testing.assert_allclose(ours, theirs.logits[:, 0].numpy(), rtol=1e-5)
     assert np.mean((ours - [1120.0, 1010.0]) ** 2) == pytest.approx(float(theirs.loss), rel=1e-4)
-    for changed in ({"problem_type": None}, {}):  # one class means regression in `transformers`, whatever the problem type
+    for changed in (
+        {"problem_type": None},
+        {},
+    ):  # one class means regression in `transformers`, whatever the problem type
         config = json.loads((tmp_path / "out/config.json").read_text())
         del config["pretune"]
         (tmp_path / "out/config.json").write_text(json.dumps(config | changed))

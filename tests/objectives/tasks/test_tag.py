@@ -44,7 +44,9 @@ def outputs_for(laid: Arrangement, classes: int, wanted: np.ndarray[Any, Any]) -
 @pytest.mark.parametrize("template", [TEMPLATE, LAST])
 @settings(max_examples=20)
 @given(words=st.lists(words_strategy, min_size=1, max_size=4), length=st.integers(8, 40), overlap=st.integers(0, 40))
-def test_each_word_gets_one_tag(kind: Kind, template: Template, words: list[list[str]], length: int, overlap: int) -> None:
+def test_each_word_gets_one_tag(
+    kind: Kind, template: Template, words: list[list[str]], length: int, overlap: int
+) -> None:
     tokenizer = store(kind).tokenizer
     total = sum(map(len, words))
     wanted = np.arange(total) % 3

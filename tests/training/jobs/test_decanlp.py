@@ -65,7 +65,9 @@ def test_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest.Mon
     Path("ask.jsonl").write_text("\n".join(map(json.dumps, row)))
     answers = pt.predict("run", "ask.jsonl", task="squad")
     assert [answer["answer"] for answer in answers] == ["rouge", "rot"]  # another question gives another answer
-    assert pt.predict("run", "ask.jsonl", task="woz").rows == answers.rows  # the same with any task name: nothing is specific to a task
+    assert (
+        pt.predict("run", "ask.jsonl", task="woz").rows == answers.rows
+    )  # the same with any task name: nothing is specific to a task
 
 
 def test_question_context_and_answer_columns_are_inferred(folder: Path) -> None:

@@ -1,5 +1,4 @@
-"""Tests of hyperparameter search: trials are saved, a search resumes, and the best model and importances are reported.
-"""
+"""Tests of hyperparameter search: trials are saved, a search resumes, and the best model and importances are reported."""
 
 from __future__ import annotations
 

@@ -119,7 +119,12 @@ def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, task
 def test_tasks_of_different_kinds_can_be_combined(task_folder: Path, tmp_path: Path) -> None:
     objective = 'mood: classify+0.1*mlm | warm: prompt(cloze="so [MASK]",words=no:water/yes:fire)'
     run = tune(
-        task_folder / "bert", files(task_folder, "mood", "warm"), tmp_path / "run", objective, steps=6, sampling="uniform"
+        task_folder / "bert",
+        files(task_folder, "mood", "warm"),
+        tmp_path / "run",
+        objective,
+        steps=6,
+        sampling="uniform",
     )
     assert run.results["sampled_steps"] == {"mood": 3, "warm": 3} and "mlm" in run.results
     assert run.predict(["red"], task="warm")[0]["label"] in ("yes", "no")
@@ -166,7 +171,9 @@ def test_single_named_task_equals_the_unnamed_task(task_folder: Path, tmp_path: 
     assert named.predict(["red"]) == alone.predict(["red"])
 
 
-def test_seeds_on_several_devices_give_the_same_results(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_on_several_devices_give_the_same_results(
+    task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = share_here(monkeypatch)
     here, there = (
         tune(
@@ -308,7 +315,9 @@ def test_weights_multiply_the_sampling_proportions() -> None:
         ("mlm: classify", ["mood"], "mlm is the name of an objective already"),
     ],
 )
-def test_task_names_must_match_the_files(objective: str, names: list[str], message: str, task_folder: Path, tmp_path: Path) -> None:
+def test_task_names_must_match_the_files(
+    objective: str, names: list[str], message: str, task_folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(pt.PretuneError, match=message):
         tune(task_folder / "bert", files(task_folder, *names), tmp_path / "run", objective)
     assert not (tmp_path / "run").exists()

@@ -137,7 +137,14 @@ def test_soft_targets_equal_labels_if_the_teacher_is_certain(classes: list[int],
 
 def test_invalid_options_are_rejected(self_training_folder: Path, tmp_path: Path) -> None:
     def train(**options: object) -> pt.Run:
-        return tune(self_training_folder / "start", self_training_folder / "train.csv", tmp_path / "run", "classify", steps=1, **options)
+        return tune(
+            self_training_folder / "start",
+            self_training_folder / "train.csv",
+            tmp_path / "run",
+            "classify",
+            steps=1,
+            **options,
+        )
 
     with pytest.raises(pt.PretuneError, match="the confidence must be a probability"):
         train(unlabeled=self_training_folder / "more.csv", confident=1.5)
@@ -150,5 +157,13 @@ def test_invalid_options_are_rejected(self_training_folder: Path, tmp_path: Path
     with pytest.raises(pt.PretuneError, match="--soft applies only with --unlabeled"):
         train(soft=1.0)
     with pytest.raises(pt.PretuneError, match="only tasks with one label per text can label texts: classify, prompt"):
-        tune(self_training_folder / "start", self_training_folder / "train.csv", tmp_path / "run", "generate", unlabeled=self_training_folder / "more.csv")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["intermediate"]  # the teacher that was not confident
+        tune(
+            self_training_folder / "start",
+            self_training_folder / "train.csv",
+            tmp_path / "run",
+            "generate",
+            unlabeled=self_training_folder / "more.csv",
+        )
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [
+        "intermediate"
+    ]  # the teacher that was not confident

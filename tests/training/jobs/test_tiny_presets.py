@@ -102,7 +102,9 @@ def test_tiny_preset_learns_in_fifty_steps(name: str, tmp_path: Path) -> None:
 
 
 def test_every_family_has_a_tiny_preset_with_the_same_recipe() -> None:
-    assert {find_preset(name)["family"] for name in TINY_PRESETS} == {find_preset(name)["family"] for name in preset_names()}
+    assert {find_preset(name)["family"] for name in TINY_PRESETS} == {
+        find_preset(name)["family"] for name in preset_names()
+    }
     for name in TINY_PRESETS:
         preset, system = find_preset(name), find_preset(parent_preset(name))
         assert (preset["family"], preset["objective"]) == (system["family"], system["objective"])
@@ -117,7 +119,9 @@ def test_every_family_has_a_tiny_preset_with_the_same_recipe() -> None:
 
 def parent_preset(name: str) -> str:
     return str(
-        yaml.safe_load((resources.files("pretune.models.presets") / f"{name}.yaml").read_text(encoding="utf-8"))["parent_preset"]
+        yaml.safe_load((resources.files("pretune.models.presets") / f"{name}.yaml").read_text(encoding="utf-8"))[
+            "parent_preset"
+        ]
     )
 
 

@@ -188,7 +188,9 @@ def test_lamb_scales_the_steps_of_matrices_without_decay_too() -> None:
     stacked = {module.weight: module.stacked for module in root.modules() if isinstance(module, Linear)}
     for p, old in before.items():
         for now, then in zip(p.detach().chunk(stacked.get(p, 1)), old.chunk(stacked.get(p, 1)), strict=True):
-            length = then.norm() if p.dim() > 1 else then.numel() ** 0.5  # Adam's first step is the sign of each gradient
+            length = (
+                then.norm() if p.dim() > 1 else then.numel() ** 0.5
+            )  # Adam's first step is the sign of each gradient
             torch.testing.assert_close((now - then).norm(), torch.as_tensor(0.1 * length), rtol=1e-3, atol=0.0)
 
 

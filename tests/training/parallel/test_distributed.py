@@ -39,8 +39,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
 
 
 def test_losses_do_not_depend_on_the_number_of_processes(scenarios: tuple[Path, dict[str, Any]]) -> None:
-    """Covers replicas and shards, dropout, packs that cannot be split evenly, and optimizers that need whole matrices.
-    """
+    """Covers replicas and shards, dropout, packs that cannot be split evenly, and optimizers that need whole matrices."""
     folder, found = scenarios[0] / "same", scenarios[1]["same"]
     for size in ("2", "3"):
         assert found[size] is not None, (folder / size / "errors-0").read_text()
@@ -90,7 +89,9 @@ def test_disagreeing_processes_are_reported(scenarios: tuple[Path, dict[str, Any
     assert "nothing-here" in errors["first"]
 
 
-def pretrain_with_killed_workers(tmp_path: Path, english: list[str], steps: int, restarts: int, *more: str, **places: str) -> str:
+def pretrain_with_killed_workers(
+    tmp_path: Path, english: list[str], steps: int, restarts: int, *more: str, **places: str
+) -> str:
     """Pretrain in one process, and from the command line in two that are killed; compare and return the messages."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
