@@ -1,4 +1,4 @@
-"""Every command of the README runs; the quickstart shorter than it is there, and whole in CI."""
+"""Tests that every command of the README runs, with a shortened quickstart; CI runs it in full."""
 
 from __future__ import annotations
 
