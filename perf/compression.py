@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 from common import add_result, machine, read_results, spread
-from tasks_beside_peer import KOREAN, LENGTH, RATE, ROWS, TASKS, read
+from task_comparison import KOREAN, LENGTH, RATE, ROWS, TASKS, read
 
 import pretune as pt
 from pretune.compression import benchmark
@@ -265,7 +265,7 @@ def pretraining_settings(options: argparse.Namespace, rate: float) -> dict[str, 
     """Return the settings of pretraining on running text."""
     batch = pt.Batching(tokens=options.tokens, length=LENGTH, pack=options.tokens)
     watching = pt.Monitoring(save=0, evaluate=0)
-    budget = pt.Budget(steps=options.pretraining_settings)
+    budget = pt.Budget(steps=options.reading)
     return {"budget": budget, "batch": batch, "watching": watching, "optimizer": pt.Optimizer(lr=rate)}
 
 

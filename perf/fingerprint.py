@@ -257,7 +257,7 @@ class Source:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        lexicon = random.Random(0)  # the same words whatever the seed
+        lexicon = random.Random(0)  # the same words for all seeds
         longer = ("".join(lexicon.choices(SYLLABLES, k=lexicon.choice((2, 2, 3)))) for _ in range(400))
         self.words = [*SYLLABLES[:12], *dict.fromkeys(longer)][:300]
 
@@ -606,7 +606,7 @@ def tasks(work: Work) -> Entries:
 
 
 def generation(work: Work) -> Entries:
-    """Yield what generative models write, and the probabilities that they give to answers."""
+    """Yield the texts of generative models, and the probabilities that they give to answers."""
     for preset in GENERATIVE:
         for name, decoding in DECODING.items():
             yield f"{preset}/{name}", rows_of(generate(work.pretrained(preset), work.prompts, decoding))

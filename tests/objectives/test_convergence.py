@@ -66,7 +66,7 @@ def repeated_corpus() -> Store:
 @cache
 def cyclic_dialogues() -> Dialogues:
     """Return dialogues whose first turn consists of a's, the second of b's, and so on; the roles of turns vary."""
-    chance, made = random.Random(1), Dialogues(Path("cyclic_dialogues"))
+    chance, made = random.Random(1), Dialogues(Path("dialogues"))
     for number in range(300):
         for place, letter in enumerate("abcd"):
             start = chance.randrange(WORDS)

@@ -1,4 +1,4 @@
-"""Tests of CUDA graphs: replayed steps update the same parameters as eager ones, and no heads of streams without packs."""
+"""Tests of CUDA graphs: replayed steps update the same parameters as eager ones, and no unused heads."""
 
 from __future__ import annotations
 

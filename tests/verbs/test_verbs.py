@@ -457,7 +457,7 @@ def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path)
     arguments = ["quickstart", pretrained.folder, "--labels", 4, "--seeds", 2, "--epochs", 2, "--seconds", 2, "--json"]
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / MARKER).touch()
-    (tmp_path / "q" / "report.html").write_text("of another day")  # an existing quickstart is replaced
+    (tmp_path / "q" / "report.html").write_text("an older report")  # an existing quickstart is replaced
     result = json.loads(run(*arguments, "--out", tmp_path / "q").stdout)
     assert sorted(result) == ["bag_of_words", "pretrained", "scratch", "seconds"]
     for name in ("pretrained", "scratch", "bag_of_words"):

@@ -65,7 +65,7 @@ def test_both_tasks_are_learned(multitask_run: pt.Run) -> None:
     results = multitask_run.results
     assert results["dev/mood/accuracy"] > 0.9 and results["dev/warm/accuracy"] > 0.9
     assert results["dev/score"] == results["dev/mood/accuracy"] + results["dev/warm/accuracy"]
-    assert results["rows"] == {"mood": 72, "warm": 24} and results["sampled_steps"] == {"mood": 60, "warm": 20}
+    assert results["rows"] == {"mood": 72, "warm": 24} and results["turns"] == {"mood": 60, "warm": 20}
     assert results["labels"] == {"mood": ["m0", "m1", "m2"], "warm": ["no", "yes"]}
     assert results["objective"] == "mood: classify|warm: classify"
     assert {"mood", "warm", "mood/accuracy"} <= set(multitask_run.metrics()[-2] | multitask_run.metrics()[-3])
@@ -126,7 +126,7 @@ def test_tasks_of_different_kinds_can_be_combined(task_folder: Path, tmp_path: P
         steps=6,
         sampling="uniform",
     )
-    assert run.results["sampled_steps"] == {"mood": 3, "warm": 3} and "mlm" in run.results
+    assert run.results["turns"] == {"mood": 3, "warm": 3} and "mlm" in run.results
     assert run.predict(["red"], task="warm")[0]["label"] in ("yes", "no")
 
 
@@ -229,7 +229,7 @@ def test_resumed_run_is_bit_identical(task_folder: Path, tmp_path: Path) -> None
         with pytest.raises(InterruptedError):
             one("cut")
     again = one("cut", resume=True)
-    assert all(again.results[name] == whole.results[name] for name in ("sampled_steps", "dev/score", "step"))
+    assert all(again.results[name] == whole.results[name] for name in ("turns", "dev/score", "step"))
     first, second = (load_file(run.folder / "model.safetensors") for run in (whole, again))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 

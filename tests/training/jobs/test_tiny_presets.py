@@ -119,9 +119,7 @@ def test_every_family_has_a_tiny_preset_with_the_same_recipe() -> None:
 
 def parent_preset(name: str) -> str:
     return str(
-        yaml.safe_load((resources.files("pretune.models.presets") / f"{name}.yaml").read_text(encoding="utf-8"))[
-            "parent_preset"
-        ]
+        yaml.safe_load((resources.files("pretune.models.presets") / f"{name}.yaml").read_text(encoding="utf-8"))["like"]
     )
 
 

@@ -48,7 +48,7 @@ def ulmfit_result() -> Any:
     folder = ulmfit_folder()
     return pt.ulmfit(
         folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward",
-        out=folder / "ulmfit_result", lm_epochs=2, epochs=6, rows=8, length=32, dropout={"weight_drop": 0.2},
+        out=folder / "fitted", lm_epochs=2, epochs=6, rows=8, length=32, dropout={"weight_drop": 0.2},
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def test_one_more_layer_is_unfrozen_each_epoch() -> None:
 def test_repeating_the_command_reuses_the_results(capsys: pytest.CaptureFixture[str]) -> None:
     folder, before = ulmfit_folder(), ulmfit_result()
     again = pt.ulmfit(
-        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward", out=folder / "ulmfit_result",
+        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward", out=folder / "fitted",
     )  # fmt: skip
     assert again.scores == before.scores
 
