@@ -481,9 +481,9 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
         ours = models_to_time(options, Path(name))
         source = next(iter(ours.values()))
         pt.export(source, out=Path(name) / "peer")
-        peer: Any = transformers.AutoModelForSequenceClassification.from_pretrained(Path(name) / "peer").eval()
+        reference: Any = transformers.AutoModelForSequenceClassification.from_pretrained(Path(name) / "peer").eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(Path(name) / "peer")
-        pipeline = transformers.pipeline("text-classification", model=peer, tokenizer=tokenizer, device="cpu")
+        pipeline = transformers.pipeline("text-classification", model=reference, tokenizer=tokenizer, device="cpu")
         for threads in options.threads:
             torch.set_num_threads(threads)
             jobs: list[dict[str, Any]] = [{}, {}]
@@ -491,7 +491,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
                 some = texts if size > 1 else texts[: max(1, count // 4)]
                 parts = [some[first : first + size] for first in range(0, len(some), size)]
                 ready = [tokenizer(part, return_tensors="pt", padding=True) for part in parts]
-                jobs[place]["transformers, fp32"] = lambda ready=ready: [peer(**batch).logits for batch in ready]
+                jobs[place]["transformers, fp32"] = lambda ready=ready: [reference(**batch).logits for batch in ready]
                 jobs[place]["transformers, pipeline"] = lambda some=some, size=size: pipeline(some, batch_size=size)
                 for who, folder in ours.items():
                     trained = TrainedModel.load(folder)

@@ -140,9 +140,9 @@ TOOLS = {"pretune": by_pretune, "transformers": by_transformers, "sentence-trans
 
 def attempt(read: Callable[[Path], Any], folder: Path, answers: Path) -> str:
     """Load a folder in a separate process, and describe the outcome."""
-    process, said = os.fork(), answers.with_suffix(".err")
+    process, log = os.fork(), answers.with_suffix(".err")
     if not process:
-        with said.open("w") as file:
+        with log.open("w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
             try:
@@ -160,7 +160,7 @@ def attempt(read: Callable[[Path], Any], folder: Path, answers: Path) -> str:
             if status:
                 return f"the process ended with status {status}"
             # transformers reports missing or unused tensors.
-            warned = "MISSING" in said.read_text() or "UNEXPECTED" in said.read_text()
+            warned = "MISSING" in log.read_text() or "UNEXPECTED" in log.read_text()
             return answers.read_text() + (", after a load report on stderr" if warned else "")
         time.sleep(0.05)
     os.kill(process, signal.SIGKILL)

@@ -39,11 +39,11 @@ def pair(device: torch.device) -> tuple[Model, Any]:
     model = Model(family, family.read_config(config), Network(family.build(family.read_config(config))))
     model.add_heads(parse_objective("lm").objectives)
     model.tokenizer = SimpleNamespace(size=model.config.vocab_size)  # type: ignore[assignment]
-    peer = GPT2LMHeadModel(GPT2Config(**config)).eval().to(device)
+    reference = GPT2LMHeadModel(GPT2Config(**config)).eval().to(device)
     published, _ = family.table.write(model.root.tensors())
-    peer.load_state_dict(published, strict=False)
+    reference.load_state_dict(published, strict=False)
     model.root.eval().to(device)
-    return model, peer
+    return model, reference
 
 
 def generate(model: Model, prompts: Any, tokens: int) -> list[list[int]]:
@@ -52,11 +52,11 @@ def generate(model: Model, prompts: Any, tokens: int) -> list[list[int]]:
     return [text.ids for text in writer.write_ids(prompts.tolist(), GenerationConfig(tokens), set())]
 
 
-def generate_with_transformers(peer: Any, prompts: Any, tokens: int) -> list[list[int]]:
+def generate_with_transformers(reference: Any, prompts: Any, tokens: int) -> list[list[int]]:
     """Return the new tokens of each prompt with `transformers`."""
-    ids = torch.from_numpy(prompts).to(peer.device)
+    ids = torch.from_numpy(prompts).to(reference.device)
     options = {"max_new_tokens": tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    out = peer.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    out = reference.generate(ids, attention_mask=torch.ones_like(ids), **options)
     return out[:, PROMPT:].tolist()  # type: ignore[no-any-return]
 
 
@@ -77,13 +77,13 @@ def main() -> None:
     chance = np.random.default_rng(0)
     result: dict[str, Any] = {"machine": machine(), "speed": []}
 
-    model, peer = pair(device)
+    model, reference = pair(device)
     for batch in BATCHES:
         prompts = chance.integers(0, model.config.vocab_size, (batch, PROMPT))
-        same = generate(model, prompts, 8) == generate_with_transformers(peer, prompts, 8)
+        same = generate(model, prompts, 8) == generate_with_transformers(reference, prompts, 8)
         times: dict[Any, list[float]] = {generate: [], generate_with_transformers: []}
         for _ in range(arguments.rounds):
-            for write, network in ((generate, model), (generate_with_transformers, peer)):
+            for write, network in ((generate, model), (generate_with_transformers, reference)):
                 times[write].append(seconds(lambda w=write, n=network, p=prompts: w(n, p, tokens)))
         rates = {write.__name__: batch * tokens / min(spent) for write, spent in times.items()}
         row = {"batch": batch, "same_text": same, **{f"{name}_tokens_per_second": rate for name, rate in rates.items()}}

@@ -191,32 +191,36 @@ def classify(
 
 def probabilities_file(out: Path, cell: dict[str, Any]) -> Path:
     """Return the file for the test probabilities of a classifier."""
-    return out / "said" / ("-".join(str(cell[key]) for key in CELL) + ".npz")
+    return out / "probabilities" / ("-".join(str(cell[key]) for key in CELL) + ".npz")
 
 
 def save_probabilities(folder: Path, dev: Path, file: Path) -> None:
     """Save the probabilities of a classifier, (n, labels), and the indices of the correct labels, (n,)."""
     from pretune.training.jobs.finetuning import DEV_PREDICTIONS
 
-    said = [answer["probabilities"] for answer in read_results([folder / DEV_PREDICTIONS])]
-    labels = sorted(said[0])
+    probabilities = [answer["probabilities"] for answer in read_results([folder / DEV_PREDICTIONS])]
+    labels = sorted(probabilities[0])
     truth = [labels.index(row["label"]) for row in read_results([dev])]
     file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(file, said=np.array([[row[label] for label in labels] for row in said], np.float32), truth=truth)
+    np.savez(
+        file,
+        probabilities=np.array([[row[label] for label in labels] for row in probabilities], np.float32),
+        truth=truth,
+    )
 
 
 def both(options: argparse.Namespace) -> None:
     """Write a line for each pair of a forward and a backward classifier with saved probabilities."""
     out, keys = Path(options.out), CELL[:-1]
     done = [[line[key] for key in keys] for line in load(out) if line["way"] == "both"]
-    for file in sorted((out / "said").glob("*-forward.npz")):
+    for file in sorted((out / "probabilities").glob("*-forward.npz")):
         other = file.with_name(file.name.replace("-forward", "-backward"))
         task, labels, seed, arm, rate = file.name.removesuffix("-forward.npz").split("-", 4)
         values = [task, labels, int(seed), arm, float(rate)]
         if not other.is_file() or values in done:
             continue
         forward, backward = np.load(file), np.load(other)
-        wrong = (forward["said"] + backward["said"]).argmax(1) != forward["truth"]
+        wrong = (forward["probabilities"] + backward["probabilities"]).argmax(1) != forward["truth"]
         line = dict(zip(keys, values, strict=True)) | {"way": "both", "error": 100 * float(wrong.mean()), **machine()}
         print(json.dumps(line), flush=True)
         add_result(out / "results-both.jsonl", line)

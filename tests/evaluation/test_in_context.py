@@ -132,7 +132,7 @@ def test_superglue_tasks_are_prompted(model: str, tmp_path: Path) -> None:
     assert set(found) == {"copa", "multirc", "record", "wic", "wsc"}
     assert all(0 <= value <= 1 for scores in found.values() for value in scores.values())
     assert (tmp_path / "out" / "submission.zip").is_file()
-    prompts = {name: told["prompt"] for name, told in result.evaluation.tasks.items()}
+    prompts = {name: summary["prompt"] for name, summary in result.evaluation.tasks.items()}
     assert prompts["record"].startswith("red met blue\nred met\n\n") and prompts["record"].endswith("red met blue\n")
     assert "Is the word 'red' used in the same way" in prompts["wic"]
     assert prompts["wsc"].endswith("Question: Does 'water' refer to 'red'?\nAnswer:")

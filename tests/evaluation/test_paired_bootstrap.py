@@ -57,9 +57,9 @@ def example_answers(name: str, seed: int) -> tuple[list[dict[str, Any]], list[di
     if name.startswith("gap_"):
         return [{"answers": [w, "a"]} for w in words[:40]], [{"answer": w[:3]} for w in words[:40]]
     if name in ("bleu", "chrf", "exact_match") or name.startswith("rouge"):
-        said = chance.random(40) < 0.5
+        predicted = chance.random(40) < 0.5
         return [{"label": w} for w in words[:40]], [
-            {"answer": w if same else w[2:]} for w, same in zip(words, said, strict=False)
+            {"answer": w if same else w[2:]} for w, same in zip(words, predicted, strict=False)
         ]
     if name == "ndcg":
         return [{"text": f"q{i // 4}", "label": str(i % 3)} for i in range(40)], [

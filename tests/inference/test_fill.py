@@ -58,9 +58,9 @@ def test_masks_include_the_preceding_space_if_the_tokenizer_says_so(write: objec
 
     assert callable(write)
     write(tmp_path)
-    peer, ours = AutoTokenizer.from_pretrained(tmp_path), filler(Tokenizer.load(tmp_path))
+    reference, ours = AutoTokenizer.from_pretrained(tmp_path), filler(Tokenizer.load(tmp_path))
     for text in TEXTS:
-        expected = peer(text.replace("[MASK]", "<mask>"))["input_ids"]
+        expected = reference(text.replace("[MASK]", "<mask>"))["input_ids"]
         assert ours.encode(text) == expected, text
         assert ours.encode(text.replace("[MASK]", "<mask>")) == expected
 
@@ -74,8 +74,8 @@ def test_exported_tokenizers_encode_masks_like_transformers(kind: Kind, tmp_path
     )
     ours = filler(tokenizer)
     tokenizer.save(tmp_path, ours.model.family.template)
-    peer = AutoTokenizer.from_pretrained(tmp_path)
+    reference = AutoTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
-        assert ours.encode(text) == peer(text)["input_ids"]
+        assert ours.encode(text) == reference(text)["input_ids"]
     if kind == "byte-bpe":  # there is no separate space before the mask
         assert tokenizer.tokens(ours.encode("a [MASK] b")) == ["[CLS]", "a", "[MASK]", "Ġb", "[SEP]"]

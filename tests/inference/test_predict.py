@@ -249,8 +249,8 @@ def test_command_line_averages_runs_and_shows_some_rows(tmp_path: Path, capsys: 
         with pytest.raises(SystemExit) as ended:
             main(["predict", *runs(), str(file), *options])
         assert not ended.value.code
-        said = capsys.readouterr().out
+        output = capsys.readouterr().out
         if options:
-            assert len(json.loads(said)["predictions"]) == 40
+            assert len(json.loads(output)["predictions"]) == 40
         else:
-            assert "rows left out  20" in said and "good stone" in said and "probabilities" not in said
+            assert "rows left out  20" in output and "good stone" in output and "probabilities" not in output

@@ -28,8 +28,8 @@ def test_every_phenomenon_has_a_row() -> None:
 def test_matthews_of_three_classes_is_gorodkins_correlation() -> None:
     # From the counts [[2, 1, 0], [0, 1, 1], [1, 0, 2]]: (cov xy) / √(cov xx · cov yy)
     expected, given_ = list("aaabbccc"), list("aabbcacc")
-    right, total, there, said = 5, 8, (3, 2, 3), (3, 2, 3)
-    product = sum(a * b for a, b in zip(there, said, strict=True))
+    right, total, there, predicted = 5, 8, (3, 2, 3), (3, 2, 3)
+    product = sum(a * b for a, b in zip(there, predicted, strict=True))
     square = total**2 - sum(a * a for a in there)
     assert matthews(expected, given_) == pytest.approx((right * total - product) / square)
 

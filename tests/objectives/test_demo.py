@@ -66,8 +66,8 @@ def test_input_and_output_together_are_the_text(seed: int) -> None:
     found = dict(re.findall(r"(<\w+>) ([^<]*)", rows[spans]["says"]))
     assert " ".join(found.get(word, word).strip() for word in rows[spans]["reads"].split()) == text
     for name in (mlm, mass):
-        said = iter(re.split(r",? ", rows[name]["says"]))
-        assert [next(said) if word == "[MASK]" else word for word in inside(rows[name])] == words
+        outputs = iter(re.split(r",? ", rows[name]["says"]))
+        assert [next(outputs) if word == "[MASK]" else word for word in inside(rows[name])] == words
     assert rows[mass]["decoder_reads"].split() == ["[MASK]", *rows[mass]["says"].split()[:-1]]
     both = one("trtd", text, seed)
     assert both["note"] == "built-in pairs; tokens sampled by an untrained generator"

@@ -84,8 +84,8 @@ def test_classifier_agrees_with_transformers(tmp_path: Path) -> None:
 def test_causal_language_model_agrees_with_transformers(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "gpt2", "lm")
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "GPT2LMHeadModel"
-    peer, given = load_with_transformers("AutoModelForCausalLM", tmp_path / "out"), inputs(tmp_path / "out")
-    written = peer.generate(**given, max_new_tokens=8, do_sample=False)[0].tolist()
+    reference, given = load_with_transformers("AutoModelForCausalLM", tmp_path / "out"), inputs(tmp_path / "out")
+    written = reference.generate(**given, max_new_tokens=8, do_sample=False)[0].tolist()
     (ours,) = TextGenerator.load(tmp_path / "out", "cpu").write_ids(
         [given["input_ids"][0].tolist()], GenerationConfig(8), set()
     )
@@ -96,12 +96,12 @@ def test_causal_language_model_agrees_with_transformers(tmp_path: Path) -> None:
 def test_encoder_decoder_agrees_with_transformers(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "t5", "spans")
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "T5ForConditionalGeneration"
-    peer, given = load_with_transformers("AutoModelForSeq2SeqLM", tmp_path / "out"), inputs(tmp_path / "out")
+    reference, given = load_with_transformers("AutoModelForSeq2SeqLM", tmp_path / "out"), inputs(tmp_path / "out")
     model = pt.load(run)
     packed, target = (_pack(ids) for ids in (given["input_ids"][0], [0, 9, 8, 7]))
     ours = model.root.heads["spans"](model.backbone(packed, target).last, model.backbone.embed.tokens)
     with torch.no_grad():
-        theirs = peer(**given, decoder_input_ids=torch.tensor([[0, 9, 8, 7]])).logits[0]
+        theirs = reference(**given, decoder_input_ids=torch.tensor([[0, 9, 8, 7]])).logits[0]
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -116,9 +116,9 @@ def _pack(ids: Any) -> Any:
 def test_model_without_head_agrees_with_transformers(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "modernbert", "mlm")
     assert pt.export(run, head="none", out=tmp_path / "out").facts["class"] == "ModernBertModel"
-    peer, given = load_with_transformers("AutoModel", tmp_path / "out"), inputs(tmp_path / "out")
+    reference, given = load_with_transformers("AutoModel", tmp_path / "out"), inputs(tmp_path / "out")
     with torch.no_grad():
-        theirs = peer(**given).last_hidden_state[0]
+        theirs = reference(**given).last_hidden_state[0]
     torch.testing.assert_close(pt.load(run).backbone(_pack(given["input_ids"][0])).last, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -140,11 +140,11 @@ def test_half_precision_and_shards_can_be_loaded(dtype: Any, tmp_path: Path) -> 
     run = save(tmp_path / "run", "bert", "mlm")
     facts = pt.export(run, dtype=dtype, shard_size="10KB", out=tmp_path / "out").facts
     assert "model.safetensors.index.json" in facts["files"]
-    peer = load_with_transformers("AutoModelForMaskedLM", tmp_path / "out", dtype="auto")
-    assert peer.dtype == getattr(torch, dtype)
+    reference = load_with_transformers("AutoModelForMaskedLM", tmp_path / "out", dtype="auto")
+    assert reference.dtype == getattr(torch, dtype)
     ours = pt.load(tmp_path / "out").backbone.embed.tokens
     assert ours.dtype == torch.float32
-    assert torch.equal(ours.to(peer.dtype), peer.get_input_embeddings().weight)
+    assert torch.equal(ours.to(reference.dtype), reference.get_input_embeddings().weight)
 
 
 def test_generator_is_exported_if_it_was_trained(tmp_path: Path) -> None:
@@ -163,9 +163,9 @@ def test_vocabulary_and_positions_can_be_changed(tmp_path: Path) -> None:
     assert facts["vocabulary"]["tokens"] == new.size
     assert facts["vocabulary"]["matched"] > 40
     assert facts["positions"] == {"positions": 100, "were": 24, "new_ones": "copied over and over"}
-    peer = load_with_transformers("AutoModelForMaskedLM", tmp_path / "out")
-    assert peer.config.vocab_size == new.size and peer.config.max_position_embeddings == 100
-    assert peer(**inputs(tmp_path / "out", TEXT * 8)).logits.shape[1] > 50
+    reference = load_with_transformers("AutoModelForMaskedLM", tmp_path / "out")
+    assert reference.config.vocab_size == new.size and reference.config.max_position_embeddings == 100
+    assert reference(**inputs(tmp_path / "out", TEXT * 8)).logits.shape[1] > 50
 
 
 def test_unsupported_exports_are_rejected(tmp_path: Path) -> None:
@@ -200,11 +200,11 @@ def test_lm_eval_computes_the_same_likelihoods(tmp_path: Path) -> None:
     from pretune.inference.likelihood import LikelihoodScorer
 
     pt.export(save(tmp_path / "run", "gpt2", "lm"), out=tmp_path / "out")
-    peer = HFLM(pretrained=str(tmp_path / "out"), device="cpu", batch_size=2)
-    assert peer.max_length == 24
+    reference = HFLM(pretrained=str(tmp_path / "out"), device="cpu", batch_size=2)
+    assert reference.max_length == 24
     pairs = [("An assignment is", " a statement"), ("The object", " is a class and"), ("x", " is bound")]
     requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
-    found = [value for value, _ in peer.loglikelihood(requests, disable_tqdm=True)]
+    found = [value for value, _ in reference.loglikelihood(requests, disable_tqdm=True)]
     scorer = LikelihoodScorer.load(tmp_path / "out", "cpu")
     model, words = scorer.model, scorer.model.require_tokenizer()
 
@@ -219,4 +219,4 @@ def test_lm_eval_computes_the_same_likelihoods(tmp_path: Path) -> None:
     # Whole texts are scored after the token between documents.
     requests = [Instance("loglikelihood_rolling", {}, ("".join(pair),), 0) for pair in pairs]
     whole = [float(x.sum()) for x in scorer(["".join(pair) for pair in pairs])]
-    assert peer.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(whole, abs=1e-4)
+    assert reference.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(whole, abs=1e-4)

@@ -197,14 +197,14 @@ def test_invalid_tags_give_a_one_line_error(
     ):
         pt.finetune(tagger, bad, objective="tag", out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
-    said: list[str] = []
-    monkeypatch.setattr("pretune.objectives.tasks.tag.log_info", said.append)
+    messages: list[str] = []
+    monkeypatch.setattr("pretune.objectives.tasks.tag.log_info", messages.append)
     odd = tmp_path / "odd.conll"
     odd.write_text("Anna B-PER\n\nMars B-PLANET\n", encoding="utf-8")
     pt.finetune(
         tagger, folder / "train.conll", dev=odd, objective="tag", out=tmp_path / "y", budget=pt.Budget(steps=1), seeds=1
     )
-    assert said == [f"{odd}, line 3: tag 'B-PLANET' was not in training; such words (1) count as wrong"]
+    assert messages == [f"{odd}, line 3: tag 'B-PLANET' was not in training; such words (1) count as wrong"]
 
 
 # -- answer ---------------------------------------------------------------------------------------------------------
@@ -242,14 +242,14 @@ def test_question_answering_works_in_transformers(question_answerer: Run, tmp_pa
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
     pt.export(question_answerer, out=tmp_path / "out")
-    peer, tokenizer = (
+    reference, tokenizer = (
         kind.from_pretrained(tmp_path / "out") for kind in (AutoModelForQuestionAnswering, AutoTokenizer)
     )
     asked, passage = "who was it?", "to the house Boris went"
     inputs = tokenizer(asked, passage, return_tensors="pt", return_offsets_mapping=True)
     places = inputs.pop("offset_mapping")[0]
     with torch.no_grad():
-        out = peer.eval()(**inputs)
+        out = reference.eval()(**inputs)
     first, last = int(out.start_logits.argmax()), int(out.end_logits.argmax())
     assert passage[places[first, 0] : places[last, 1]] == "Boris"
     (ours,) = pt.Run(question_answerer.folder).predict([asked], pairs=[passage])

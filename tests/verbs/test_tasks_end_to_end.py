@@ -65,8 +65,8 @@ def test_task_learns_and_output_keeps_the_rows(
     assert done.results[decides] > 0.8
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "95% interval" in page and decides.removeprefix("dev/") in page and "Training" in page
-    said = run("predict run dev.jsonl --score --out out.jsonl", capsys)
-    assert said["scores"][0][decides.removeprefix("dev/")] == pytest.approx(done.results[decides], abs=1e-6)
+    printed = run("predict run dev.jsonl --score --out out.jsonl", capsys)
+    assert printed["scores"][0][decides.removeprefix("dev/")] == pytest.approx(done.results[decides], abs=1e-6)
     rows = [json.loads(line) for line in Path("out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(rows) == len(few)
     for row, given in zip(rows, few, strict=True):
@@ -129,17 +129,17 @@ def test_invalid_rows_are_rejected_with_file_line_and_column(name: str, tmp_path
     (task,) = parse_objective(name).objectives
     assert isinstance(task, Task)
     file = tmp_path / "bad.jsonl"
-    said = []
+    messages = []
     for column in ROWS[name](1)[0]:
         for value in (None, "", 17, [], [None], {"a": 1}, "\ud83d", ["\ud83d", "x"]):
             rows = ROWS[name](6)
             rows[2][column] = value
             file.write_text("\n".join(map(json.dumps, rows)))
             if message := read_error(task, file):
-                said.append(message)
+                messages.append(message)
                 assert "bad.jsonl" in message and "line 3" in message and "\n" not in message, (column, value)
                 assert column in message or name.startswith(("match", "answer", "tag")), (column, value, message)
-    assert len(said) > 2
+    assert len(messages) > 2
     for rows in ([], ROWS[name](1)):
         assert "few.jsonl" in read_error(task, write(tmp_path / "few.jsonl", rows)) + "few.jsonl" * bool(rows)
 

@@ -48,8 +48,8 @@ def test_metrics_of_groups_numbers_clozes_tags_and_texts() -> None:
         suite_metrics(["spearman"], labels(["1.0", "2.5", "5"]), [{"value": x} for x in (0, 1, 9)])["spearman"] == 1.0
     )
     gaps = [{"answers": ["the U.S. Army", "Army"]}, {"answers": ["Bob"]}]
-    said = [{"answer": "us army"}, {"answer": "Anna"}]
-    assert suite_metrics(["gap_f1", "gap_exact"], gaps, said) == {"gap_f1": 0.5, "gap_exact": 0.5}
+    predicted = [{"answer": "us army"}, {"answer": "Anna"}]
+    assert suite_metrics(["gap_f1", "gap_exact"], gaps, predicted) == {"gap_f1": 0.5, "gap_exact": 0.5}
     spans = [{"label": [{"text": "Paris", "start": 3}]}, {"label": []}]
     assert suite_metrics(["answer_exact"], spans, [{"answer": "paris."}, {"answer": ""}]) == {"answer_exact": 1.0}
     tags = [{"label": ["B-PER", "I-PER", "O"]}]

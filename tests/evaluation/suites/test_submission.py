@@ -21,9 +21,9 @@ def full_test_set(suite: Suite, name: str) -> tuple[list[dict[str, Any]], list[d
     labels = task.submission.get("labels", ["some name"])
     key = {"regress": "value", "choose": "choice", "entity": "answer"}.get(task.kind, "label")
     # Predictions use the labels of the training file, where true is not capitalized.
-    said = [str(label).lower() if isinstance(label, str) and label.istitle() else label for label in labels]
+    predicted = [str(label).lower() if isinstance(label, str) and label.istitle() else label for label in labels]
     rows = [{"id": [i // 6, i // 3, i] if task.format == "multirc" else i} for i in range(count)]
-    return rows, [{key: said[i % len(said)]} for i in range(count)]
+    return rows, [{key: predicted[i % len(predicted)]} for i in range(count)]
 
 
 @pytest.mark.parametrize("name", ["glue", "superglue", "russian-superglue"])

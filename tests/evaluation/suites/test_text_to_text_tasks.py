@@ -69,16 +69,18 @@ def test_generated_texts_are_scored(
         shots=shots, **options,
     )  # fmt: skip
     found = result.evaluation.tasks
-    assert {name: (told["split"], list(told["scores"])) for name, told in found.items()} == expected
+    assert {name: (summary["split"], list(summary["scores"])) for name, summary in found.items()} == expected
     own = {"bleu": bleu, "chrf": chrf, **{f"rouge{n}": lambda a, b, n=n: rouge(a, b)[f"rouge{n}"] for n in "12L"}}
-    for name, told in found.items():
+    for name, summary in found.items():
         task = result.evaluation.suite.tasks[name]
         answers = read_lines(
-            tmp_path / "out" / (task.taught_by or name) / f"seeds/0/answers/{name}.{told['split']}.jsonl"
+            tmp_path / "out" / (task.taught_by or name) / f"seeds/0/answers/{name}.{summary['split']}.jsonl"
         )
         assert len(answers) == 6 and all(isinstance(answer["answer"], str) for answer in answers)
         written = [answer["answer"] for answer in answers]
-        assert {m: x[0] for m, x in told["scores"].items()} == {m: own[m](TARGETS, written) for m in told["scores"]}
+        assert {m: x[0] for m, x in summary["scores"].items()} == {
+            m: own[m](TARGETS, written) for m in summary["scores"]
+        }
     titles = {result.evaluation.suite.tasks[name].title for name in expected}
     assert titles <= set(result.table()[result.evaluation.suite.title][0])
     assert {row["task"] for row in pt.compare(tmp_path / "out", tmp_path / "out")} == titles

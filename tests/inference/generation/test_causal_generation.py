@@ -41,9 +41,9 @@ SMALL = {
 PROMPTS = [[5, 9, 200], [17] * 9, [250, 4, 30, 31, 32, 90], [8], [44, 45]]
 
 
-def randomize_parameters(peer: torch.nn.Module) -> None:
+def randomize_parameters(reference: torch.nn.Module) -> None:
     """Set parameters with which every context has its own next token, far from any tie."""
-    for name, parameter in peer.named_parameters():
+    for name, parameter in reference.named_parameters():
         scale = "ln_" in name and name.endswith("weight")
         torch.nn.init.normal_(parameter, mean=float(scale), std=0.4 if parameter.dim() > 1 else 0.1)
 
@@ -55,21 +55,23 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
     torch.manual_seed(1)
     ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    peer = AutoModelForCausalLM.from_config(AutoConfig.for_model(request.param, **SMALL, **ids)).eval()
-    randomize_parameters(peer)
+    reference = AutoModelForCausalLM.from_config(AutoConfig.for_model(request.param, **SMALL, **ids)).eval()
+    randomize_parameters(reference)
     folder = tmp_path_factory.mktemp("models") / request.param
-    peer.save_pretrained(folder)
+    reference.save_pretrained(folder)
     model = load_model(folder, parse_objective("lm"))
     model.tokenizer = tiny_training_cases.store().tokenizer
     model.root.eval()
     model.save(folder)
-    return peer, model, folder
+    return reference, model, folder
 
 
-def generate_with_transformers(peer: Any, prompt: list[int], end: set[int], **options: Any) -> list[int]:
+def generate_with_transformers(reference: Any, prompt: list[int], end: set[int], **options: Any) -> list[int]:
     """Return what `transformers` adds to a prompt, without the end token."""
     options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": list(end) or None, "pad_token_id": 0} | options
-    out = peer.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), **options)
+    out = reference.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), **options
+    )
     added: list[int] = out[0, len(prompt) :].tolist()
     return added[: next((i for i, token in enumerate(added) if token in end), len(added))]
 
@@ -121,11 +123,11 @@ def transformers_options(rules: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_greedy_decoding_equals_transformers_for_any_batch(pair: tuple[Any, Model, Path], rule: str) -> None:
-    peer, model, _ = pair
+    reference, model, _ = pair
     end = {frequent_token(model)}
     found = generate_ids(model, PROMPTS, GenerationConfig(tokens=12, **RULES[rule]), end)
     assert found == [
-        generate_with_transformers(peer, prompt, end, **transformers_options(RULES[rule])) for prompt in PROMPTS
+        generate_with_transformers(reference, prompt, end, **transformers_options(RULES[rule])) for prompt in PROMPTS
     ]
     if rule == "greedy":
         assert len(set(map(len, found))) > 1  # some ended, at different steps
@@ -134,13 +136,14 @@ def test_greedy_decoding_equals_transformers_for_any_batch(pair: tuple[Any, Mode
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("rule", ["greedy", "both"])
 def test_beam_search_equals_transformers(pair: tuple[Any, Model, Path], penalty: float, rule: str) -> None:
-    peer, model, _ = pair
+    reference, model, _ = pair
     ending = False
     for end in (set(), {frequent_token(model)}, {5, 17}):
         rules = {"beams": 4, "length_penalty": penalty, **RULES[rule]}
         found = generate_ids(model, PROMPTS, GenerationConfig(tokens=10, **rules), end)
         assert found == [
-            generate_with_transformers(peer, p, end, max_new_tokens=10, **transformers_options(rules)) for p in PROMPTS
+            generate_with_transformers(reference, p, end, max_new_tokens=10, **transformers_options(rules))
+            for p in PROMPTS
         ]
         ending |= any(len(text) < 10 for text in found)
     assert ending
@@ -274,14 +277,14 @@ def test_beam_search_ends_when_no_token_is_allowed() -> None:
 
 
 def test_texts_end_at_the_end_token(pair: tuple[Any, Model, Path]) -> None:
-    peer, model, folder = pair
+    reference, model, folder = pair
     writer = TextGenerator.load(folder)
     tokenizer = writer.model.require_tokenizer()
     tokenizer.roles["end"] = frequent_token(model)
     rows = writer.write(["the value of", "a list"], GenerationConfig(tokens=12))
     for row, prompt in zip(rows, ["the value of", "a list"], strict=True):
         ids = tokenizer.encode(prompt)
-        expected = generate_with_transformers(peer, ids, {tokenizer.roles["end"]})
+        expected = generate_with_transformers(reference, ids, {tokenizer.roles["end"]})
         assert row["text"] == tokenizer.decode(ids + expected) and row["text"].endswith(row["continuation"])
         assert row["tokens"] == len(expected) and row["ended"] == (len(expected) < 12)
     searched = writer.write(["the value of"], GenerationConfig(tokens=12, beams=3))
@@ -361,9 +364,7 @@ def test_only_language_models_generate_text(tmp_path: Path) -> None:
 
 
 def test_russian_gpt_in_the_published_format(tmp_path: Path) -> None:
-    """ruGPT is a GPT-2 with a byte-level BPE of Russian text, vocab.json, merges.txt, and attention masks in its
-    weights.
-    """
+    """ruGPT is a GPT-2 with a byte-level BPE of Russian text, and has attention masks among its weights."""
     import json
 
     import tokenizers
@@ -379,10 +380,10 @@ def test_russian_gpt_in_the_published_format(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | names))
     torch.manual_seed(0)
     small = {**SMALL, "vocab_size": 424, "n_ctx": POSITIONS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    peer = GPT2LMHeadModel(GPT2Config(**small)).eval()
-    randomize_parameters(peer)
-    peer.transformer.wte.weight.data[trained.get_vocab_size() :] = 0.0
-    peer.save_pretrained(tmp_path)
+    reference = GPT2LMHeadModel(GPT2Config(**small)).eval()
+    randomize_parameters(reference)
+    reference.transformer.wte.weight.data[trained.get_vocab_size() :] = 0.0
+    reference.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     for layer in range(2):
         tensors[f"transformer.h.{layer}.attn.bias"] = torch.ones(1, 1, POSITIONS, POSITIONS, dtype=torch.bool).tril()
@@ -396,7 +397,7 @@ def test_russian_gpt_in_the_published_format(tmp_path: Path) -> None:
     assert ids == reference_tokenizer(prompt)["input_ids"] and writer.model.require_tokenizer().decode(ids) == prompt
     row = writer.write([prompt], GenerationConfig(tokens=10))[0]
     assert row["text"].startswith(prompt)
-    added = generate_with_transformers(peer, ids, {2}, max_new_tokens=10)
+    added = generate_with_transformers(reference, ids, {2}, max_new_tokens=10)
     assert row["text"] == reference_tokenizer.decode(ids + added, skip_special_tokens=True)
 
 

@@ -1,6 +1,4 @@
-"""Tests of decoding settings: equivalent settings agree, choices are closed, stop strings end texts, and streams add
-up.
-"""
+"""Tests of decoding settings: equivalent settings agree, and choices, stop strings and streams work."""
 
 from __future__ import annotations
 
@@ -135,9 +133,9 @@ def test_command_line_streams_and_restricts_choices(
                 ]
             )
         assert not end.value.code
-        said = capsys.readouterr()
-        texts = [row.get("continuation", row["text"]) for row in json.loads(said.out)["texts"]]
-        assert said.err.endswith("\n".join([*texts, ""]))
+        captured = capsys.readouterr()
+        texts = [row.get("continuation", row["text"]) for row in json.loads(captured.out)["texts"]]
+        assert captured.err.endswith("\n".join([*texts, ""]))
         again = pt.generate(folder / name, ["red", "bad tree"], temperature=2, stop=["e", "w"])
         assert [row.get("continuation", row["text"]) for row in again] == texts
     (row,) = pt.generate(folder / "t5", ["red"], choices=["good", "bad"])

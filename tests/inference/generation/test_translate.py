@@ -140,8 +140,8 @@ def test_alignments_of_subwords_are_merged_into_words() -> None:
 def test_bleu_equals_sacrebleu(tmp_path: Path) -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
     rows = pt.translate(trained("rnn"), folder() / "text.en.txt", references=folder() / "text.de.txt")
-    said = [row["translation"] for row in rows]
-    assert rows.facts["bleu"] == round(sacrebleu.corpus_bleu(said, [GERMAN]).score, 2) > 50
+    translations = [row["translation"] for row in rows]
+    assert rows.facts["bleu"] == round(sacrebleu.corpus_bleu(translations, [GERMAN]).score, 2) > 50
     assert "nrefs:1" in rows.facts["signature"]
 
 

@@ -232,10 +232,10 @@ def test_both_networks_match_those_of_transformers() -> None:
             rest = {}
         return {name: tensor for name, tensor in found.items() if not name.startswith("heads.")}
 
-    for peer, ours in ((discriminator, tensors), (generator, head.exports()["generator"].tensors(tensors))):
-        missing, unexpected = peer.load_state_dict(theirs(ours), strict=False)
+    for reference, ours in ((discriminator, tensors), (generator, head.exports()["generator"].tensors(tensors))):
+        missing, unexpected = reference.load_state_dict(theirs(ours), strict=False)
         assert not unexpected and set(missing) <= {"generator_lm_head.weight"}
-        peer.tie_weights()
+        reference.tie_weights()
     ragged = Ragged.make(60)
     loss, _ = rtd.run_generator(head.generator, root.backbone, ragged.packed, every_target(ragged))
     labels = torch.where(ragged.attention_mask.bool(), ragged.input_ids, -100)
@@ -262,7 +262,7 @@ def test_generator_is_exported_if_the_family_supports_it(tmp_path: Path) -> None
     model.add_heads(parse_objective("rtd(size=1,layers=1)").objectives)
     randomize(model.root)
     model.save(tmp_path)
-    peer, report = BertForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
+    reference, report = BertForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     ragged = Ragged.make(60)
     loss, _ = rtd.run_generator(
@@ -272,7 +272,7 @@ def test_generator_is_exported_if_the_family_supports_it(tmp_path: Path) -> None
         every_target(ragged),  # type: ignore[union-attr]
     )
     labels = torch.where(ragged.attention_mask.bool(), ragged.input_ids, -100)
-    expected = peer.eval()(**ragged.inputs, labels=labels).loss
+    expected = reference.eval()(**ragged.inputs, labels=labels).loss
     torch.testing.assert_close(loss.sums["generator"] / len(ragged.packed), expected, atol=1e-5, rtol=1e-5)
 
     plain = Model(BERT, config, model.root)

@@ -115,15 +115,15 @@ def test_saved_and_exported_models_give_the_same_answers(translation_run: pt.Run
     ours = translation_run.predict(["french: red", "german: fire"])
     model = load_model(translation_run.folder)
     if model.family.template.target:
-        peer = AutoModelForSeq2SeqLM.from_pretrained(translation_run.folder).eval()
+        reference = AutoModelForSeq2SeqLM.from_pretrained(translation_run.folder).eval()
         texts = [tokenizer(text, return_tensors="pt") for text in ("french: red", "german: fire")]
     else:
-        peer = AutoModelForCausalLM.from_pretrained(translation_run.folder).eval()
+        reference = AutoModelForCausalLM.from_pretrained(translation_run.folder).eval()
         texts = [tokenizer(text, return_tensors="pt") for text in ("french: red =", "german: fire =")]
     for answer, text in zip(ours, texts, strict=True):
         ids, mask = text["input_ids"], text["attention_mask"]
         end = model.require_tokenizer().role("end")
-        out = peer.generate(
+        out = reference.generate(
             input_ids=ids, attention_mask=mask, max_new_tokens=4, do_sample=False, eos_token_id=end, pad_token_id=0
         )
         new = out[0] if model.family.template.target else out[0, ids.shape[1] :]
@@ -160,13 +160,13 @@ def test_generated_text_equals_that_of_transformers(name: str, beams: int, tmp_p
     first = tokenizer.role("end" if name == "bart" else "padding")
     free = {"forced_eos_token_id": None, "forced_bos_token_id": None, "decoder_start_token_id": first}
     torch.manual_seed(3)
-    peer = AutoModelForSeq2SeqLM.from_config(
+    reference = AutoModelForSeq2SeqLM.from_config(
         AutoConfig.for_model(name, vocab_size=tokenizer.size, **shape, **ids, **free)
     )
-    for key, parameter in peer.named_parameters():
+    for key, parameter in reference.named_parameters():
         scale = "norm" in key and key.endswith("weight")
         torch.nn.init.normal_(parameter, mean=float(scale), std=0.5 if parameter.dim() > 1 else 0.1)
-    peer.eval().save_pretrained(tmp_path)
+    reference.eval().save_pretrained(tmp_path)
     model = load_model(tmp_path, parse_objective("generate"))
     model.tokenizer = tokenizer
     model.root.eval()
@@ -179,7 +179,7 @@ def test_generated_text_equals_that_of_transformers(name: str, beams: int, tmp_p
     begin = [tokenizer.role(item) for item in model.family.template.target if item != "A"][:-1]
     for row in range(3):
         source = torch.tensor([sequences.ids[sequences.offsets[row] : sequences.offsets[row + 1]].tolist()])
-        out = peer.generate(
+        out = reference.generate(
             input_ids=source, attention_mask=torch.ones_like(source), decoder_input_ids=torch.tensor([begin]),
             max_new_tokens=8, num_beams=beams, do_sample=False, eos_token_id=tokenizer.role("end"), pad_token_id=0,
         )[0, len(begin) :].tolist()  # fmt: skip

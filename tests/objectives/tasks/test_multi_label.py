@@ -56,19 +56,19 @@ def test_export_and_import_agree_with_transformers(run: pt.Run, tmp_path: Path) 
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "BertForSequenceClassification"
-    peer = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
-    assert peer.config.problem_type == "multi_label_classification"
+    reference = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert reference.config.problem_type == "multi_label_classification"
     texts = ["i saw red blue cat", "i saw"]
     given = AutoTokenizer.from_pretrained(tmp_path / "out")(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
-        theirs = peer(**given, labels=torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
+        theirs = reference(**given, labels=torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
     ours = [list(row["probabilities"].values()) for row in pt.predict(tmp_path / "out", texts)]
     torch.testing.assert_close(torch.tensor(ours), theirs.logits.sigmoid(), atol=1e-5, rtol=1e-5)
     target = pack_targets(np.arange(2), np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
     loss = multi_label_loss("classify", theirs.logits, target)
     torch.testing.assert_close(loss.over({"classify": 2.0}), theirs.loss)
 
-    peer.save_pretrained(tmp_path / "theirs")
+    reference.save_pretrained(tmp_path / "theirs")
     config = json.loads((tmp_path / "theirs/config.json").read_text())
     config.pop("pretune", None)
     (tmp_path / "theirs/config.json").write_text(json.dumps(config))

@@ -129,8 +129,8 @@ def test_shots_are_sampled_by_seed_and_reported(
     rows = replace(labeled([f"text {i}" for i in range(30)]), labels=["a" if i % 3 else "b" for i in range(30)])
     one, again, other = (sample_per_class(rows, 4, seed) for seed in (0, 0, 1))
     assert one.lines == again.lines != other.lines and sorted(one.labels) == ["a"] * 4 + ["b"] * 4
-    said = capsys.readouterr().err
-    assert f"8 of 30 rows, 4 per class with seed 0: lines {', '.join(map(str, one.lines))}" in said
+    messages = capsys.readouterr().err
+    assert f"8 of 30 rows, 4 per class with seed 0: lines {', '.join(map(str, one.lines))}" in messages
     assert len(sample_per_class(rows, 15, 0)) == 25 and "only 10 of 'b'" in capsys.readouterr().err
 
 

@@ -57,40 +57,40 @@ def load_in_transformers(folder: Path, model_type: str) -> Any:
 def test_templates_are_the_same_in_transformers(name: str, kind: Kind, tmp_path: Path) -> None:
     tokenizer, template = trained(kind), FAMILIES[name].template
     tokenizer.save(tmp_path, template, LONGEST)
-    peer = load_in_transformers(tmp_path, name)
-    assert peer.model_max_length == LONGEST
-    assert peer.padding_side == ("left" if template.last else "right")
-    assert ("token_type_ids" in peer.model_input_names) == template.segments
+    reference = load_in_transformers(tmp_path, name)
+    assert reference.model_max_length == LONGEST
+    assert reference.padding_side == ("left" if template.last else "right")
+    assert ("token_type_ids" in reference.model_input_names) == template.segments
     pairs = [NONEMPTY[row % len(NONEMPTY)] for row in range(3, len(TEXTS) + 3)]
     for second in (None, pairs):
         for length in (LONGEST, LONGEST + 1, 10_000):
             ids, segments = arranged_rows(tokenizer, template, TEXTS, second, length)
             for row, text in enumerate(TEXTS):
-                made = peer(text, second[row] if second else None, truncation=True, max_length=length)
+                made = reference(text, second[row] if second else None, truncation=True, max_length=length)
                 assert made["input_ids"] == ids[row], (text, length)
                 if template.segments:
                     assert made["token_type_ids"] == segments[row]
     ids, _ = arranged_rows(tokenizer, template, TEXTS, pairs, LONGEST)
-    assert [peer(text, pair, truncation=True)["input_ids"] for text, pair in zip(TEXTS, pairs, strict=True)] == ids
+    assert [reference(text, pair, truncation=True)["input_ids"] for text, pair in zip(TEXTS, pairs, strict=True)] == ids
 
 
 @pytest.mark.parametrize("name", IN_TRANSFORMERS)
 def test_named_tokens_match_the_template(name: str, tmp_path: Path) -> None:
     tokenizer, template = trained("byte-bpe"), FAMILIES[name].template
     tokenizer.save(tmp_path, template)
-    peer = load_in_transformers(tmp_path, name)
-    single = peer("a")["input_ids"]
+    reference = load_in_transformers(tmp_path, name)
+    single = reference("a")["input_ids"]
     if template.single[0] != "A":
-        assert peer.bos_token_id == peer.cls_token_id == single[0]
+        assert reference.bos_token_id == reference.cls_token_id == single[0]
     if template.last:
-        assert peer.cls_token_id == single[-1]
+        assert reference.cls_token_id == single[-1]
     elif template.single[-1] != "A":
-        assert single[-1] in (peer.eos_token_id, peer.sep_token_id)
+        assert single[-1] in (reference.eos_token_id, reference.sep_token_id)
     if template.document is not None:  # running text begins after the end token of the previous text
-        assert peer.bos_token_id == peer.eos_token_id == tokenizer.role("end")
+        assert reference.bos_token_id == reference.eos_token_id == tokenizer.role("end")
     if template.target and template.target[0] == "padding":  # T5 and Marian have no token at the start of a text
-        assert peer.bos_token is None
-    assert (peer.eos_token_id, peer.pad_token_id) == (tokenizer.role("end"), tokenizer.role("padding"))
+        assert reference.bos_token is None
+    assert (reference.eos_token_id, reference.pad_token_id) == (tokenizer.role("end"), tokenizer.role("padding"))
     assert Tokenizer.load(tmp_path).roles == tokenizer.roles
 
 
@@ -123,13 +123,13 @@ def test_published_token_names_are_kept(name: str, write: Any, tmp_path: Path) -
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.names == names
     tokenizer.save(tmp_path / "out", template, 20)
-    peer = load_in_transformers(tmp_path / "out", name)
-    assert {key: getattr(peer, key) for key in names} == names
+    reference = load_in_transformers(tmp_path / "out", name)
+    assert {key: getattr(reference, key) for key in names} == names
     texts = [*RUSSIAN, *NONEMPTY]
     for pairs in (None, texts[::-1]):
         ids, _ = arranged_rows(tokenizer, template, texts, pairs, 20)
         for row, text in enumerate(texts):
-            assert peer(text, pairs[row] if pairs else None, truncation=True)["input_ids"] == ids[row], text
+            assert reference(text, pairs[row] if pairs else None, truncation=True)["input_ids"] == ids[row], text
     again = Tokenizer.load(tmp_path / "out")
     assert again.digest == tokenizer.digest and again.names == names
 
@@ -143,13 +143,13 @@ def test_saved_models_have_their_maximum_length_and_special_token_ids(tmp_path: 
         model = make_model(name, trained("wordpiece").size, padding=trained("wordpiece").role("padding"))
         model.tokenizer = trained("wordpiece")
         model.save(tmp_path / name)
-        peer, config = AutoTokenizer.from_pretrained(tmp_path / name), AutoConfig.from_pretrained(tmp_path / name)
+        reference, config = AutoTokenizer.from_pretrained(tmp_path / name), AutoConfig.from_pretrained(tmp_path / name)
         longest = model.backbone.longest
-        assert peer.model_max_length == longest if longest else peer.model_max_length > 10**9
-        assert config.pad_token_id == peer.pad_token_id
+        assert reference.model_max_length == longest if longest else reference.model_max_length > 10**9
+        assert config.pad_token_id == reference.pad_token_id
         for key in ("bos_token_id", "eos_token_id"):
             if isinstance(getattr(model.config, key, 0), type(None)):  # the family takes it from the tokenizer
-                assert getattr(config, key) == getattr(peer, key), (name, key)
+                assert getattr(config, key) == getattr(reference, key), (name, key)
 
 
 def test_different_template_is_reported(
@@ -168,6 +168,6 @@ def test_different_template_is_reported(
     assert "has the template" not in capfd.readouterr().err
     tokenizer.save(tmp_path, FAMILIES["bert"].template)
     load_model(tmp_path)
-    said = capfd.readouterr().err
-    assert "has the template '[CLS] A [SEP] B [SEP]'; '[CLS] A [SEP] [SEP] B [SEP]', that of roberta" in said
-    assert said.count("has the template") == 1
+    messages = capfd.readouterr().err
+    assert "has the template '[CLS] A [SEP] B [SEP]'; '[CLS] A [SEP] [SEP] B [SEP]', that of roberta" in messages
+    assert messages.count("has the template") == 1

@@ -94,14 +94,16 @@ def added(*tokens: tuple[int, str, bool]) -> Files:
 
 def check(folder: Path, marked: bool = True) -> Tokenizer:
     """Compare the ids of plain texts, of texts with recognized special tokens, and the names of special tokens."""
-    ours, peer = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    ours, reference = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
     for text in TRICKY:
-        assert ours.encode(text) == peer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"], text
+        assert ours.encode(text) == reference(text, add_special_tokens=False, split_special_tokens=True)["input_ids"], (
+            text
+        )
         if marked:
-            assert ours.encode(text, marked=True) == peer(text, add_special_tokens=False)["input_ids"], text
-    theirs = {name: getattr(peer, name) for name in NAMES if getattr(peer, name) is not None}
+            assert ours.encode(text, marked=True) == reference(text, add_special_tokens=False)["input_ids"], text
+    theirs = {name: getattr(reference, name) for name in NAMES if getattr(reference, name) is not None}
     assert ours.names == {name: token for name, token in theirs.items() if token in ours.vocabulary}
-    assert all(ours.vocabulary.index(token) == peer.convert_tokens_to_ids(token) for token in ours.names.values())
+    assert all(ours.vocabulary.index(token) == reference.convert_tokens_to_ids(token) for token in ours.names.values())
     return ours
 
 
@@ -289,10 +291,10 @@ def test_case_settings_of_albert_and_xlnet_with_tokenizer_json(
 
 def check_without_special_tokens(folder: Path) -> None:
     """Like `check`, for texts without special tokens, which `transformers` finds among the pieces of a Unigram model."""
-    ours, peer = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    ours, reference = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
     for text in TRICKY:
-        expected = peer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        if not set(peer.all_special_ids) - {peer.unk_token_id} & set(expected):
+        expected = reference(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        if not set(reference.all_special_ids) - {reference.unk_token_id} & set(expected):
             assert ours.encode(text) == expected, text
 
 

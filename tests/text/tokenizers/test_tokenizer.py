@@ -153,16 +153,16 @@ def test_saved_tokenizers_load_here_and_in_transformers(kind: Kind, tmp_path: Pa
     tokenizer = trained(kind)
     tokenizer.save(tmp_path)
     again = Tokenizer.load(tmp_path)
-    peer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    reference = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     assert again.roles == tokenizer.roles
     assert again.digest == tokenizer.digest
     for text in mixed_texts[-8:]:
         ids = tokenizer.encode(text)
         assert again.encode(text) == ids
-        assert peer(text, add_special_tokens=False)["input_ids"] == ids
-    assert peer.mask_token_id == tokenizer.role("mask")
-    assert peer("a", "b")["input_ids"][0] == tokenizer.role("start")
-    assert peer("a", "b")["input_ids"][-1] == tokenizer.role("separator")
+        assert reference(text, add_special_tokens=False)["input_ids"] == ids
+    assert reference.mask_token_id == tokenizer.role("mask")
+    assert reference("a", "b")["input_ids"][0] == tokenizer.role("start")
+    assert reference("a", "b")["input_ids"][-1] == tokenizer.role("separator")
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "raw-unigram"])
@@ -205,9 +205,9 @@ def test_vocab_txt_agrees_with_transformers_bert(tmp_path: Path, mixed_texts: li
         (tmp_path / "vocab.txt").write_text("\n".join(source.vocabulary) + "\n", encoding="utf-8")
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}), encoding="utf-8")
         tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
-        peer = BertTokenizer.from_pretrained(tmp_path)
+        reference = BertTokenizer.from_pretrained(tmp_path)
         for text in (*mixed_texts[-5:], "Naïve Ünïcode, don't!"):
-            assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+            assert tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
 
 
 def test_vocab_json_and_merges_restore_the_byte_level_tokenizer(tmp_path: Path, mixed_texts: list[str]) -> None:
@@ -241,16 +241,16 @@ def test_sentencepiece_models_give_the_pieces_of_the_library(
     )  # fmt: skip
     path = tmp_path / "spiece.model"
     path.write_bytes(written.getvalue())
-    peer = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(path))
     tokenizer = Tokenizer.load(path)
-    assert tokenizer.size == peer.get_piece_size()
+    assert tokenizer.size == reference.get_piece_size()
     for line in [*lines[::3], "  two  spaces ", "Ünïcode ½ ﬁ"]:
-        ids, expected = tokenizer.encode(line), peer.encode(line)
+        ids, expected = tokenizer.encode(line), reference.encode(line)
         if ids != expected:  # two equally likely segmentations: the libraries choose different ones
             assert algorithm == "unigram"
-            scores = [sum(map(peer.get_score, row)) for row in (ids, expected)]
+            scores = [sum(map(reference.get_score, row)) for row in (ids, expected)]
             assert scores[0] == pytest.approx(scores[1], abs=1e-3)
-            assert peer.decode(ids) == peer.decode(expected)
+            assert reference.decode(ids) == reference.decode(expected)
     path.write_bytes(written.getvalue()[:-700])
     with pytest.raises(PretuneError, match="damaged, or not a SentencePiece model"):
         Tokenizer.load(path)

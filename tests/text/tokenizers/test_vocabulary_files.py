@@ -24,11 +24,11 @@ def test_t5_gets_its_sentinels_from_the_pieces(config: dict[str, Any] | None, tm
     if config is not None:
         names = {"pad_token": "<pad>", "unk_token": "<unk>"}
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | names), encoding="utf-8")
-    peer = T5Tokenizer.from_pretrained(tmp_path)
-    peer.save_pretrained(tmp_path / "saved")
+    reference = T5Tokenizer.from_pretrained(tmp_path)
+    reference.save_pretrained(tmp_path / "saved")
     for folder in (tmp_path, tmp_path / "saved"):
         tokenizer = Tokenizer.load(folder)
-        assert tokenizer.size == len(peer) == 180
+        assert tokenizer.size == len(reference) == 180
         assert {name: tokenizer.role(name) for name in ("padding", "end", "separator", "unknown")} == {
             "padding": 0, "end": 1, "separator": 1, "unknown": 2,
         }  # fmt: skip
@@ -36,9 +36,9 @@ def test_t5_gets_its_sentinels_from_the_pieces(config: dict[str, Any] | None, tm
         assert [tokenizer.role(f"sentinel {i}") for i in (0, 1, 99)] == [179, 178, 80]
         assert not tokenizer.has("sentinel 100")
         for text in (*RUSSIAN, "Кот, кот!", "<extra_id_0"):
-            assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+            assert tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
         spelled = "Кот <extra_id_0> спал"
-        assert tokenizer.encode(spelled, marked=True) == peer(spelled, add_special_tokens=False)["input_ids"]
+        assert tokenizer.encode(spelled, marked=True) == reference(spelled, add_special_tokens=False)["input_ids"]
         assert tokenizer.role("sentinel 0") not in tokenizer.encode(spelled)
         with pytest.raises(PretuneError, match=r"no 'mask' token \(it has: end, padding, separator, unknown, 100 sent"):
             tokenizer.role("mask")
@@ -115,15 +115,15 @@ def test_special_tokens_of_bart(tmp_path: Path) -> None:
     vocabulary, merges = bart_vocabulary()
     (tmp_path / "vocab.json").write_text(vocabulary, encoding="utf-8")
     (tmp_path / "merges.txt").write_text(merges, encoding="utf-8")
-    peer = BartTokenizer.from_pretrained(tmp_path)
-    peer.save_pretrained(tmp_path / "saved")
+    reference = BartTokenizer.from_pretrained(tmp_path)
+    reference.save_pretrained(tmp_path / "saved")
     for folder in (tmp_path, tmp_path / "saved"):
         tokenizer = Tokenizer.load(folder)
         assert tokenizer.roles == {
             "start": 0, "padding": 1, "end": 2, "separator": 2, "unknown": 3, "mask": tokenizer.size - 1,
         }  # fmt: skip
         for text in (*RUSSIAN, "Hello,  world's end"):
-            assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+            assert tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
 
 
 def test_special_tokens_of_deberta(tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ def test_special_tokens_of_deberta(tmp_path: Path) -> None:
     renamed = {names.get(token, token): number for token, number in json.loads(vocabulary).items()}
     (tmp_path / "vocab.json").write_text(json.dumps(renamed), encoding="utf-8")
     (tmp_path / "merges.txt").write_text(merges, encoding="utf-8")
-    peer, tokenizer = DebertaTokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
+    reference, tokenizer = DebertaTokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
     assert tokenizer.roles == {
         "start": 0, "padding": 1, "end": 2, "separator": 2, "unknown": 3, "mask": tokenizer.size - 1,
     }  # fmt: skip
     for text in (*RUSSIAN, "Hello,  world's end"):
-        assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+        assert tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
     # The mask includes the space before it, like RoBERTa's.
     assert tokenizer.encode("Hello [MASK]", marked=True) == [*tokenizer.encode("Hello"), tokenizer.role("mask")]
 
@@ -150,12 +150,12 @@ def test_mask_of_deberta_follows_its_pieces(tmp_path: Path) -> None:
     numbers = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
     pieces = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
     (tmp_path / "spm.model").write_bytes(russian_pieces(**numbers, **pieces))
-    peer, tokenizer = DebertaV2Tokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
-    assert tokenizer.size == len(peer) == 81
+    reference, tokenizer = DebertaV2Tokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
+    assert tokenizer.size == len(reference) == 81
     assert tokenizer.roles == {"padding": 0, "start": 1, "end": 2, "separator": 2, "unknown": 3, "mask": 80}
-    assert tokenizer.role("mask") == peer.mask_token_id
+    assert tokenizer.role("mask") == reference.mask_token_id
     for text in (*RUSSIAN, "Кот, кот!"):
-        assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+        assert tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
 
 
 def test_two_models_of_marian_are_rejected(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def assert_same(folder: Path, first: str, *others: str) -> None:
 
 def test_disagreeing_processes_are_reported(scenarios: tuple[Path, dict[str, Any]]) -> None:
     folder, found = scenarios[0] / "disagreeing", scenarios[1]["disagreeing"]
-    errors = {name: said for name, (said, other) in found.items() if other == "SystemExit: 1"}
+    errors = {name: messages for name, (messages, other) in found.items() if other == "SystemExit: 1"}
     assert errors.keys() == found.keys()  # one of them reports the error, and both end
     assert "the recipe of process 1" in errors["recipe"] and "in optimizer.lr, seed;" in errors["recipe"]
     assert "the data of process 1" in errors["data"] and "in documents, store;" in errors["data"]
@@ -125,8 +125,8 @@ def pretrain_with_killed_workers(
 
 def test_torchrun_survives_the_loss_of_a_worker(tmp_path: Path, english: list[str]) -> None:
     """The command line works unchanged from a text file: a worker is killed in the middle of a step, and all resume."""
-    said = pretrain_with_killed_workers(tmp_path, english, steps=8, restarts=1)
-    assert "(exitcode: -9) local_rank: 1" in said and "resuming from step" in said
+    messages = pretrain_with_killed_workers(tmp_path, english, steps=8, restarts=1)
+    assert "(exitcode: -9) local_rank: 1" in messages and "resuming from step" in messages
 
 
 @pytest.mark.slow
@@ -134,8 +134,8 @@ def test_torchrun_survives_the_loss_of_a_worker(tmp_path: Path, english: list[st
 def test_workers_killed_at_ten_random_moments(parallel: str, tmp_path: Path, english: list[str]) -> None:
     seed = int.from_bytes(os.urandom(3), "little")
     print("seed", seed)  # pytest shows it when the test fails
-    said = pretrain_with_killed_workers(tmp_path, english, 60, 10, "--parallel", parallel, KILLS=f"10,{seed}")
-    assert said.count("(exitcode: -9)") >= 3 and said.count("resuming from step") >= 3
+    messages = pretrain_with_killed_workers(tmp_path, english, 60, 10, "--parallel", parallel, KILLS=f"10,{seed}")
+    assert messages.count("(exitcode: -9)") >= 3 and messages.count("resuming from step") >= 3
 
 
 def test_checkpoints_are_written_while_training_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
