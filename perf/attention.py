@@ -1,9 +1,10 @@
-"""Self-attention in short sequences on a GPU: our tiles beside PyTorch's variable-length flash kernel, forward and backward.
+"""Compare self-attention in short sequences on a GPU: our tiled kernel and PyTorch's variable-length flash kernel.
 
     python perf/attention.py [--tokens 131072] [--heads 12] [--width 64] [--scan]
 
-Times are of the operation alone on queries, keys and values stacked as one matrix product leaves them, gradients stacked
-again. With --scan all sizes of tiles are tried, to choose those in pretune/nn/kernels/short_attention.py.
+Times are of the operation alone, forward and backward, on queries, keys and values stacked as in the output of one
+matrix product; gradients are stacked in the same way. With --scan, all tile sizes are tried, to choose those in
+pretune/nn/kernels/short_attention.py.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from pretune.packed import Packed, pack
 
 
 def make_packed(ragged: bool, tokens: int, length: int) -> Packed:
-    """Sequences of one length, or of lengths spread evenly from 8."""
+    """Return sequences of one length, or of lengths distributed uniformly from 8."""
     lengths = np.random.default_rng(0).integers(8, length + 1, tokens) if ragged else np.full(tokens, length)
     lengths = lengths[np.cumsum(lengths) <= tokens]
     return pack(np.zeros(int(lengths.sum()), dtype=np.int64), lengths).to(torch.device("cuda"))
 
 
 def milliseconds(work: Callable[[], Any], repeats: int = 20) -> float:
-    """Time of one call on the device."""
+    """Return the time of one call on the device."""
     for _ in range(3):
         work()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -45,7 +46,7 @@ def milliseconds(work: Callable[[], Any], repeats: int = 20) -> float:
 
 
 def measure(packed: Packed, heads: int, width: int, path: Any) -> tuple[float, float]:
-    """Forward, and forward with backward."""
+    """Return the times of the forward pass, and of the forward and backward pass."""
     layout = self_layout(packed)
     qkv = torch.randn(len(packed), 3, heads, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     slope = torch.randn(len(packed), heads, width, device="cuda", dtype=torch.bfloat16)
@@ -63,7 +64,7 @@ def measure(packed: Packed, heads: int, width: int, path: Any) -> tuple[float, f
 
 
 def scan(packed: Packed, heads: int, width: int) -> None:
-    """All sizes of tiles, forward and backward apart."""
+    """Time all tile sizes, forward and backward separately."""
     for setting, place in ((short_attention.FORWARD, 0), (short_attention.BACKWARD, 1)):
         before = dict(setting)
         for tile, other, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3)):
@@ -93,7 +94,7 @@ def main() -> None:
         found = {path: measure(packed, options.heads, options.width, path) for path in ("flash", "tiles")}
         ratio = found["flash"][1] / found["tiles"][1]
         print(
-            f"{'ragged' if ragged else 'full'} {length}: {found} ms, forward and with backward; ratio {ratio:.2f}",
+            f"{'ragged' if ragged else 'full'} {length}: {found} ms (forward, forward and backward); ratio {ratio:.2f}",
             flush=True,
         )
         if options.scan and length == 128:

@@ -1,4 +1,4 @@
-"""What the benchmarks share: made-up text with the statistics of real text, and a description of the machine."""
+"""Share what the benchmarks need: synthetic text with the statistics of real text, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 
 
 def generate_text(path: Path, size: int, new_words: float = 0.0, seed: int = 0) -> None:
-    """Write documents of shuffled sentences from Python's manual, one a line, about `size` bytes in all.
+    """Write documents of shuffled sentences from Python's manual, one per line, about `size` bytes in all.
 
-    `new_words` is the share of words replaced by made-up ones that hardly ever repeat.
+    `new_words` is the fraction of words replaced by random ones that hardly ever repeat.
     """
     chance = random.Random(seed)
     paragraphs = (" ".join(part.split()) for text in topics.topics.values() for part in text.split("\n\n"))
@@ -39,23 +39,23 @@ def generate_text(path: Path, size: int, new_words: float = 0.0, seed: int = 0) 
 
 
 def read_results(files: Iterable[str | Path]) -> list[dict[str, Any]]:
-    """All lines of some .jsonl files."""
+    """Return all lines of some .jsonl files."""
     return [json.loads(line) for file in files for line in Path(file).read_text(encoding="utf-8").splitlines()]
 
 
 def add_result(file: Path, line: Mapping[str, Any]) -> None:
-    """Add a line to a .jsonl file."""
+    """Append a line to a .jsonl file."""
     with file.open("a", encoding="utf-8") as results:
         results.write(json.dumps(line) + "\n")
 
 
 def spread(values: Sequence[float]) -> float:
-    """Their deviation; 0 of one alone."""
+    """Return the standard deviation, or 0 for a single value."""
     return stdev(values) if len(values) > 1 else 0.0
 
 
 def machine() -> dict[str, str]:
-    """Where a number was measured."""
+    """Describe the machine and the versions of a measurement."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     import torch
 

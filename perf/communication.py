@@ -1,11 +1,11 @@
-"""What do processes that train together send each other? Bytes a step, counted in a run on the CPU, beside the formulas of
-docs/scaling.md.
+"""Count the bytes that processes exchange per training step on the CPU, and compare with the formulas of docs/scaling.md.
 
     python perf/communication.py [--model bert-mini] [--processes 2]
 
-Every collective operation of torch is seen by its profiler, with the shapes of what goes in. Counted is what a process hands over in
-a step, elements times the bytes that the setting says; what then travels depends on the algorithm (a ring sends 2 (n - 1) / n of what is reduced, (n - 1) / n of what is
-gathered or scattered). Bytes are the same on GPUs, speed is not.
+The profiler of torch records every collective operation with the shapes of its inputs. The count is what a process
+passes to them in a step, elements times the bytes of the setting; the traffic then depends on the algorithm (a ring
+sends 2 (n - 1) / n of what is reduced, and (n - 1) / n of what is gathered or scattered). The bytes are the same on
+GPUs, the speed is not.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Sche
 
 STEPS = 2
 LENGTH, PACK = 64, 128
-SMALL = 100  # elements; what is less are counts and norms
+SMALL = 100  # elements; smaller tensors are counts and norms
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a training is spread, and how many packs each process has in a step."""
+    """Describe how a training is distributed, and the packs per process and step."""
 
     parallel: str
     reduce: str = "fp32"
@@ -52,7 +52,9 @@ class Setup:
     optimizer: str = "adamw"
 
     def expected(self, sizes: dict[str, int]) -> dict[str, float]:
-        """Bytes a step, by the formulas: of P parameters, R of them not in layers, H in hidden matrices, k packs."""
+        """Return the bytes per step by the formulas: P parameters, R of them outside layers, H in hidden matrices, k
+        packs.
+        """
         sent = 2 if self.reduce == "bf16" else 4
         reduced: float = sent * sizes["all"]
         gathered = 0.0
@@ -75,7 +77,7 @@ SETUPS = [
 
 
 def make(model: str, setup: Setup, world: World) -> Training:
-    """A few steps on random ids."""
+    """Return a training of a few steps on random ids."""
     document = Document("a few words to learn from " * 20, Path("x"), 1)
     tokenizer = train_tokenizer([document], "wordpiece", 40)
     made = make_model(model, VOCABULARY)
@@ -98,7 +100,7 @@ def make(model: str, setup: Setup, world: World) -> Training:
 
 
 def count(model: str, setup: Setup) -> dict[str, Any]:
-    """Bytes a step that this process hands over, and the sizes that the formulas take."""
+    """Return the bytes per step that this process passes on, and the sizes for the formulas."""
     training = make(model, setup, World.join(torch.device("cpu")))
     layers = [m for name, group in training.root.backbone.groups() if "embed" not in name for m in group]
     total = sum(p.numel() for p in training.root.parameters())
@@ -108,7 +110,7 @@ def count(model: str, setup: Setup) -> dict[str, Any]:
         "root": total - sum(p.numel() for p in inside),
         "hidden": sum(p.numel() for p in hidden_matrices(training.root)),
     }
-    whole = 4 * total if setup.parallel == "shard" else 0  # at the end everybody gets the whole model, once
+    whole = 4 * total if setup.parallel == "shard" else 0  # at the end, every process gets the whole model once
     with torch.profiler.profile(record_shapes=True) as profile:
         train(training)
     found: Counter[str] = Counter()
@@ -129,8 +131,8 @@ def count(model: str, setup: Setup) -> dict[str, Any]:
     return {"sizes": sizes, "found": {name: value / STEPS for name, value in found.items()}}
 
 
-def together(size: int, model: str, setup: Setup) -> dict[str, Any]:
-    """What the first of so many processes counts."""
+def count_in_processes(size: int, model: str, setup: Setup) -> dict[str, Any]:
+    """Return the count of the first of several processes."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
@@ -158,16 +160,18 @@ def main() -> None:
     torch.set_num_threads(1)
     print(json.dumps(machine()))
     for setup in SETUPS:
-        told = together(given.processes, given.model, setup)
-        found, expected = told["found"], setup.expected(told["sizes"])
+        counts = count_in_processes(given.processes, given.model, setup)
+        found, expected = counts["found"], setup.expected(counts["sizes"])
         counted, formula = (sum(x.get(name, 0.0) for name in ("reduced", "gathered")) for x in (found, expected))
-        how = f"{setup.parallel}, {setup.reduce}, {setup.packs} pack{'s' * (setup.packs > 1)} a step, {setup.optimizer}"
+        how = (
+            f"{setup.parallel}, {setup.reduce}, {setup.packs} pack{'s' * (setup.packs > 1)} per step, {setup.optimizer}"
+        )
         print(
             f"{how:42} reduced {found['reduced'] / 1e6:7.2f} MB in {found['reductions']:.0f}  "
             f"gathered {found.get('gathered', 0.0) / 1e6:7.2f} MB  counts and norms {found.get('counts and norms', 0):.0f} B  "
             f"formula {formula / 1e6:7.2f} MB  counted / formula {counted / formula:.3f}"
         )
-    print(f"parameters: {told['sizes']}")
+    print(f"parameters: {counts['sizes']}")
 
 
 if __name__ == "__main__":

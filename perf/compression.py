@@ -1,4 +1,4 @@
-"""What compression is worth on real tasks: quality, beside controls and over seeds, and speed beside the peer's fp32 in one run.
+"""Measure compression on real tasks: quality, with controls and over seeds, and speed compared with fp32 `transformers`.
 
     python perf/compression.py train --model MODEL --data TASKS --text FILE --work DIR --out FILE [--minutes 9]
     python perf/compression.py int8 --data TASKS --work DIR --out FILE
@@ -6,13 +6,15 @@
     python perf/compression.py table FILE…
     python perf/compression.py plot FILE… --out students.png
 
-`train` is for a machine with a GPU. MODEL is a folder in BERT's layout or ALBERT's, TASKS one with the official files of CoLA, SST-2,
-MRPC, STS-B and RTE, or of NSMC and KorSTS; FILE running text. Each line of --out is one result; what stands there is not made again,
-so that the same command goes on where it ended, by itself after --minutes. Models that the other commands need stay in --work.
+`train` is for a machine with a GPU. MODEL is a folder in the format of BERT or ALBERT, TASKS a folder with the official
+files of CoLA, SST-2, MRPC, STS-B and RTE, or of NSMC and KorSTS; FILE is running text. Each line of --out is one
+result; existing results are not repeated, so that the same command resumes where it stopped, after --minutes or an
+interruption. Models that the other commands need stay in --work.
 
-`int8` and `speed` are for a CPU with `pretune[export]`: they read what `train` left in --work. `speed`: one text at a time, and batches of
-32 ragged texts in the order they come; `pipeline` is the peer's own, from text to label, all others go from ids to logits. They take
-turns; medians count. Without --work, random models of --layers and --width are timed.
+`int8` and `speed` are for a CPU with `pretune[export]`: they read the models of `train` in --work. `speed` measures one
+text at a time, and batches of 32 texts of different lengths in the given order. `pipeline` is the pipeline of
+`transformers`, from text to label; all others go from ids to logits. They alternate, and medians are reported. Without
+--work, random models of --layers and --width are timed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import Any
 
 import torch
 from common import add_result, machine, read_results, spread
-from tasks_beside_peer import KOREAN, LENGTH, RATE, ROWS, TASKS, read
+from task_comparison import KOREAN, LENGTH, RATE, ROWS, TASKS, read
 
 import pretune as pt
 from pretune.compression import benchmark
@@ -59,20 +61,20 @@ LABELS = ("bad", "good")
 SMALL = ("bert-tiny", "bert-mini", "bert-small")  # students of 4, 11 and 29 million parameters
 PATIENT = {"match": "100*hidden(skip)"}
 TAUGHT: dict[str, Any] = {"temperature": 5.0, "soft": 0.5}
-TEACHER, AWARE, PKD = "teacher", "8 bits in mind", "layers, PKD"
+TEACHER, AWARE, PKD = "teacher", "quantization-aware", "layers, PKD"
 HEADS, FEW_TEACHER = "40 % of heads, trained again", "teacher, few labels"
-KEPT = (TEACHER, HEADS, AWARE, FEW_TEACHER)  # which others look at, as they do at students of PKD
+KEPT = (TEACHER, HEADS, AWARE, FEW_TEACHER)  # these are used by others, like the students of PKD
 
 
 # -- results --------------------------------------------------------------------------------------------------------
 
 
 class TimeIsOver(Exception):  # noqa: N818
-    """The time is over."""
+    """Raised when the time is over."""
 
 
 class Results:
-    """Lines of a file, one for each name, task and seed."""
+    """Results in a file, one line per name, task and seed."""
 
     def __init__(self, file: Path, minutes: float, model: str | None) -> None:
         self.file, self.ends, self.longest = file, time.monotonic() + 60 * minutes, 0.0
@@ -81,7 +83,7 @@ class Results:
         self.known = {(row["name"], row["task"], row["seed"]) for row in map(json.loads, lines)}
 
     def note(self, name: str, task: str, seed: int, score: float, **facts: Any) -> None:
-        """Add one."""
+        """Add one result."""
         if (name, task, seed) in self.known:
             return
         self.known.add((name, task, seed))
@@ -89,8 +91,8 @@ class Results:
         add_result(self.file, line)
         print(f"{task:6} {seed} {name}: {score:.4f}", flush=True)
 
-    def hurry(self) -> None:
-        """End where the seconds of the longest job so far are not left."""
+    def check_time(self) -> None:
+        """Raise an error if less time is left than the longest job so far took."""
         if time.monotonic() + self.longest > self.ends:
             raise TimeIsOver
 
@@ -120,7 +122,7 @@ class Case:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What all trainings have in common."""
+        """Return the settings of all trainings."""
         return {
             "dev": self.folder / "dev.jsonl", "seed": self.seed, "optimizer": pt.Optimizer(lr=self.rate),
             "batch": pt.Batching(sequences=ROWS, length=LENGTH), "epochs": self.epochs, **self.columns,
@@ -128,24 +130,24 @@ class Case:
 
     @property
     def texts(self) -> Path | None:
-        """Texts without labels, where there are some."""
+        """Return the unlabeled texts, if there are any."""
         file = self.folder / "texts.txt"
         return file if file.is_file() and file.stat().st_size else None
 
     def tune(self, model: str | Path, out: Path, train: str = "train.jsonl", **more: Any) -> pt.Run:
-        """Plain fine-tuning."""
+        """Fine-tune without compression."""
         given = {**self.settings, "objective": TASKS[self.task].kind, "seeds": 1, "report": False, **more}
         return pt.finetune(model, self.folder / train, out=out, **given)
 
     def distill(self, student: str | Path, out: Path, teacher: Path | None = None, **more: Any) -> pt.Run:
-        """From the teacher, whose answers to the rows are asked once for all students."""
+        """Distill from the teacher, whose predictions for the rows are computed once for all students."""
         asked = self.folder / "labeled.npz"
         mine = out / INTERMEDIATE / "teacher-labeled.npz"
         if teacher is None and asked.is_file():
             mine.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(asked, mine)
         given = {**self.settings, "train": self.folder / "train.jsonl", **TAUGHT, **more}
-        if TASKS[self.task].kind == "regress" or not given["soft"]:  # no probabilities to soften
+        if TASKS[self.task].kind == "regress" or not given["soft"]:  # there are no probabilities to soften
             given = {name: value for name, value in given.items() if name not in ("temperature", "loss")}
         run = pt.distill(teacher or self.teacher, student=str(student), out=out, **given)
         if teacher is None and mine.is_file():
@@ -153,7 +155,7 @@ class Case:
         return run
 
     def prune(self, out: Path, **more: Any) -> pt.Run:
-        """The teacher without some of it."""
+        """Prune the teacher."""
         return pt.prune(self.teacher, train=self.folder / "train.jsonl", out=out, **{**self.settings, **more})
 
 
@@ -161,9 +163,9 @@ Makes = Callable[[Case, Path], pt.Run]
 
 
 def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[str, Makes]:
-    """What a part makes of each case, by name."""
+    """Return the jobs of a part for each case, by name."""
     depth = load(options.model).backbone.depth
-    small: dict[str, Any] = {"optimizer": pt.Optimizer(lr=6 * RATE)}  # whatever the teacher's
+    small: dict[str, Any] = {"optimizer": pt.Optimizer(lr=6 * RATE)}  # independent of the teacher
     half, count = max(1, depth // 2), max(1, round(0.4 * depth))
     found: dict[str, Makes] = {}
     match part:
@@ -200,57 +202,67 @@ def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[st
         case "aware":
             found[AWARE] = lambda case, out: case.tune(case.teacher, out, epochs=1, strategy="full+int8")
         case "distilbert":
-            found["DistilBERT, fine-tuned"] = lambda case, out: case.tune(general(options, results, half), out)
-            found["DistilBERT, KD"] = lambda case, out: case.distill(general(options, results, half), out)
+            found["DistilBERT, fine-tuned"] = lambda case, out: case.tune(
+                task_agnostic_student(options, results, half), out
+            )
+            found["DistilBERT, KD"] = lambda case, out: case.distill(task_agnostic_student(options, results, half), out)
             found["every second layer, fine-tuned"] = lambda case, out: case.tune(
-                general(options, results, half) / INTERMEDIATE / "start", out
+                task_agnostic_student(options, results, half) / INTERMEDIATE / "start", out
             )
         case _:
             found[FEW_TEACHER] = lambda case, out: few_teacher(case)
             for preset in options.small:
 
                 def read_it(preset: str = preset) -> Path:
-                    return well_read(options, results, preset)
+                    return pretrained_student(options, results, preset)
 
                 found[f"{preset}, pretrained and fine-tuned"] = lambda case, out, start=read_it: case.tune(
                     start(), out, "few.jsonl", **{**small, "epochs": 3 * case.epochs}
                 )
-                found[f"{preset}, distilled"] = lambda case, out, preset=preset: by_texts(case, preset, out, **small)
-                found[f"{preset}, pretrained and distilled"] = lambda case, out, start=read_it: by_texts(
+                found[f"{preset}, distilled"] = lambda case, out, preset=preset: distill_on_texts(
+                    case, preset, out, **small
+                )
+                found[f"{preset}, pretrained and distilled"] = lambda case, out, start=read_it: distill_on_texts(
                     case, start(), out, **small
                 )
     return found
 
 
 def first_layers(options: argparse.Namespace, layers: int, depth: int) -> Path:
-    """The lower layers of a pretrained model, as PKD starts from."""
+    """Return a model with the lower layers of a pretrained one, the initial student of PKD."""
     folder: Path = options.work / f"first-{layers}"
-    if not pt_finished(folder):
+    if not is_finished(folder):
         pt.prune(options.model, drop=f"top({depth - layers})", out=folder)
     return folder
 
 
-def general(options: argparse.Namespace, results: Results, layers: int) -> Path:
-    """A student of no task."""
+def task_agnostic_student(options: argparse.Namespace, results: Results, layers: int) -> Path:
+    """Return a student that was distilled on text."""
     folder: Path = options.work / "distilbert"
-    if not pt_finished(folder):
-        results.hurry()
-        pt.distill(options.model, student=f"layers={layers}", data=options.text, out=folder, **reading(options, 3e-4))
+    if not is_finished(folder):
+        results.check_time()
+        pt.distill(
+            options.model,
+            student=f"layers={layers}",
+            data=options.text,
+            out=folder,
+            **pretraining_settings(options, 3e-4),
+        )
     return folder
 
 
-def well_read(options: argparse.Namespace, results: Results, preset: str) -> Path:
-    """A small model that has read as long."""
+def pretrained_student(options: argparse.Namespace, results: Results, preset: str) -> Path:
+    """Return a small model that was pretrained for the same number of steps."""
     folder: Path = options.work / f"read-{preset}"
-    if not pt_finished(folder):
-        results.hurry()
-        given = reading(options, 1e-3)
+    if not is_finished(folder):
+        results.check_time()
+        given = pretraining_settings(options, 1e-3)
         pt.pretrain(preset, options.text, objective="mlm", tokenizer=options.model, out=folder, **given)
     return folder
 
 
-def reading(options: argparse.Namespace, rate: float) -> dict[str, Any]:
-    """How running text is learned from."""
+def pretraining_settings(options: argparse.Namespace, rate: float) -> dict[str, Any]:
+    """Return the settings of pretraining on running text."""
     batch = pt.Batching(tokens=options.tokens, length=LENGTH, pack=options.tokens)
     watching = pt.Monitoring(save=0, evaluate=0)
     budget = pt.Budget(steps=options.reading)
@@ -258,21 +270,21 @@ def reading(options: argparse.Namespace, rate: float) -> dict[str, Any]:
 
 
 def few_teacher(case: Case) -> pt.Run:
-    """A teacher that learned from few labels."""
+    """Return a teacher that was fine-tuned on few labels."""
     folder = case.folder / FEW_TEACHER
-    if pt_finished(folder):
+    if is_finished(folder):
         return pt.Run(folder)
     return case.tune(case.model, folder, "few.jsonl", epochs=3 * case.epochs)
 
 
-def by_texts(case: Case, student: str | Path, out: Path, **more: Any) -> pt.Run:
-    """A student of few labels and many texts."""
+def distill_on_texts(case: Case, student: str | Path, out: Path, **more: Any) -> pt.Run:
+    """Distill a student on few labels and many unlabeled texts."""
     given = {"train": case.folder / "few.jsonl", "unlabeled": case.texts, "loss": "mse", **more}
     return case.distill(student, out, few_teacher(case).folder, **given)
 
 
-def pt_finished(folder: Path) -> bool:
-    """Whether a run came to its end there; what did not is removed."""
+def is_finished(folder: Path) -> bool:
+    """Return whether a run has finished, and remove it if not."""
     if (folder / "results.json").is_file() and (folder / "config.json").is_file():
         return True
     remove(folder)
@@ -285,7 +297,7 @@ def remove(folder: Path) -> None:
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
-    """All tasks with all seeds."""
+    """Yield all tasks with all seeds."""
     for seed in options.seeds:
         for task in options.tasks:
             folder = options.work / f"{task}-{seed}"
@@ -303,35 +315,35 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def train(options: argparse.Namespace) -> None:
-    """One part after the other, all cases of each."""
-    benchmark.ROUNDS, benchmark.NUM_TEXTS = 1, 2  # times are the business of `speed`
+    """Run one part after the other, for all cases."""
+    benchmark.ROUNDS, benchmark.NUM_TEXTS = 1, 2  # `speed` measures times
     results = Results(options.out, options.minutes, options.model)
     all_cases = list(cases(options))
     try:
         for part in options.parts:
-            for name, make in jobs_of(part, options, results).items():
+            for name, make_random_classifier in jobs_of(part, options, results).items():
                 for case in all_cases:
                     if part != "unlabeled" or case.texts:
-                        once(name, case, results, make, part in ("teacher", "unlabeled"))
+                        run_job(name, case, results, make_random_classifier, part in ("teacher", "unlabeled"))
     except TimeIsOver:
-        print(f"{options.minutes:g} minutes are over; the same command goes on", flush=True)
+        print(f"{options.minutes:g} minutes are over; run the same command to resume", flush=True)
         return
     print("all done", flush=True)
 
 
-def once(name: str, case: Case, results: Results, make: Makes, alone: bool) -> None:
-    """Make a model, note how good it is, and leave it if others need it; `alone`, where it needs no teacher."""
+def run_job(name: str, case: Case, results: Results, make_random_classifier: Makes, alone: bool) -> None:
+    """Train a model, record its score, and keep it if others need it; `alone` means that it needs no teacher."""
     kept = name in KEPT or name.endswith(PKD)
     out = case.folder / (name if kept else "now")
     if (name, case.task, case.seed) in results.known:
         return
-    results.hurry()
-    if not alone and not pt_finished(case.teacher):  # on a machine that starts anew
+    results.check_time()
+    if not alone and not is_finished(case.teacher):  # on a machine without earlier results
         case.tune(case.model, case.teacher)
     began = time.monotonic()
-    if not pt_finished(out) or not kept:
+    if not is_finished(out) or not kept:
         remove(out)
-        run = make(case, out)
+        run = make_random_classifier(case, out)
     else:
         run = pt.Run(out)
     spent = time.monotonic() - began
@@ -349,42 +361,42 @@ def once(name: str, case: Case, results: Results, make: Makes, alone: bool) -> N
 
 
 def score(folder: Path, case: Case, metric: str) -> float:
-    """What a model in a folder comes to on dev."""
+    """Return the dev score of the model in a folder."""
     trained = TrainedModel.load(folder)
     task = trained.need_task("it is scored")
     return evaluate_quality(trained.model, task, task.read(case.folder / "dev.jsonl", case.columns), LENGTH)[metric]
 
 
-def patient(folder: Path) -> list[str]:
-    """Names of the students of PKD there, the larger ones first."""
+def pkd_students(folder: Path) -> list[str]:
+    """Return the names of the students of PKD in a folder, the largest first."""
     found = [place.name for place in folder.glob(f"* {PKD}") if (place / "config.json").is_file()]
     return sorted(found, key=lambda name: -int(name.split()[0]))
 
 
 def sizes(folder: Path) -> dict[str, float]:
-    """Megabytes on disk, millions of parameters."""
+    """Return the megabytes on disk and the millions of parameters."""
     count = sum(parameter.numel() for parameter in load(folder).root.parameters())
     return {"megabytes": benchmark.model_bytes(folder) / 1e6, "parameters": count / 1e6}
 
 
-# -- integers -------------------------------------------------------------------------------------------------------
+# -- int8 -----------------------------------------------------------------------------------------------------------
 
 
 def int8(options: argparse.Namespace) -> None:
-    """Quantize the models that `train` left."""
+    """Quantize the models of `train`."""
     benchmark.ROUNDS, benchmark.NUM_TEXTS = 1, 2
     results = Results(options.out, options.minutes, options.model)
     ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "aware")}
     try:
         for case in cases(options):
             metric = TASKS[case.task].metric
-            students = {f"{name}, int8": (name, "dynamic") for name in patient(case.folder)}
+            students = {f"{name}, int8": (name, "dynamic") for name in pkd_students(case.folder)}
             for name, (source, how) in (ways | students | {"int8 static": (TEACHER, "static")}).items():
                 if not (case.folder / source / "config.json").is_file():
                     continue
-                results.hurry()
+                results.check_time()
                 out = case.folder / name
-                if (name, case.task, case.seed) not in results.known or not pt_finished(out):
+                if (name, case.task, case.seed) not in results.known or not is_finished(out):
                     remove(out)
                     measured: Any = {"train": case.folder / "train.jsonl", **case.columns} if how == "static" else {}
                     pt.quantize(case.folder / source, how=how, out=out, **measured)  # type: ignore[arg-type]
@@ -397,20 +409,20 @@ def int8(options: argparse.Namespace) -> None:
                         megabytes=benchmark.model_bytes(out) / 1e6,
                     )
     except TimeIsOver:
-        print(f"{options.minutes:g} minutes are over; the same command goes on", flush=True)
+        print(f"{options.minutes:g} minutes are over; run the same command to resume", flush=True)
 
 
 # -- speed ----------------------------------------------------------------------------------------------------------
 
 
 def some_texts(count: int, words: Sequence[str] = tuple(WORDS.split())) -> list[str]:
-    """Ragged ones: from 5 to 100 words."""
+    """Return texts of 5 to 100 words."""
     chance = random.Random(0)
     return [" ".join(chance.choices(words, k=chance.randint(5, 100))) for _ in range(count)]
 
 
-def make(folder: Path, layers: int, width: int) -> None:
-    """A random BERT for two classes, with a tokenizer of the texts' words."""
+def make_random_classifier(folder: Path, layers: int, width: int) -> None:
+    """Save a random BERT for two classes, with a tokenizer of the words of the texts."""
     text = folder.with_suffix(".txt")
     text.write_text("\n".join(some_texts(200)), encoding="utf-8")
     tokenizer = pt.train_tokenizer(str(text), kind="wordpiece", size=1000)
@@ -426,24 +438,24 @@ def make(folder: Path, layers: int, width: int) -> None:
 
 
 def words_of(folder: Path) -> list[str]:
-    """Of a task's texts."""
+    """Return the words of the texts of a task."""
     return [word for row in read_results([folder / "dev.jsonl"]) for word in row["text"].split()]
 
 
-def place_of(options: argparse.Namespace) -> Path:
-    """Where `train` left the models that are timed."""
+def task_folder(options: argparse.Namespace) -> Path:
+    """Return the folder in which `train` left the models to time."""
     return options.work / f"{options.task}-{options.seeds[0]}"  # type: ignore[no-any-return]
 
 
-def gathered(options: argparse.Namespace, folder: Path) -> dict[str, Path]:
-    """Models to be timed, by name: those of one task that `train` left, or random ones."""
+def models_to_time(options: argparse.Namespace, folder: Path) -> dict[str, Path]:
+    """Return the models to time by name: those of one task from `train`, or random ones."""
     if options.work is None:
-        make(folder / "teacher", options.layers, options.width)
+        make_random_classifier(folder / "teacher", options.layers, options.width)
         pt.prune(folder / "teacher", drop=f"top({options.layers - options.student})", out=folder / "student")
         found = {f"{options.layers} layers": folder / "teacher", f"{options.student} layers": folder / "student"}
     else:
-        place = place_of(options)
-        names = (TEACHER, *patient(place), HEADS)
+        place = task_folder(options)
+        names = (TEACHER, *pkd_students(place), HEADS)
         found = {name: place / name for name in names if (place / name / "config.json").is_file()}
     first = next(iter(found.values()))
     made = {f"ours, {name}, fp32": source for name, source in found.items()}
@@ -457,21 +469,21 @@ def gathered(options: argparse.Namespace, folder: Path) -> dict[str, Path]:
 
 
 def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows: who, threads, milliseconds for one text, texts a second."""
+    """Return rows with the system, threads, milliseconds for one text, and texts per second."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     benchmark.ROUNDS, benchmark.NUM_TEXTS = 1, 2  # of what the verbs measure themselves
     rows: list[dict[str, Any]] = []
     count = options.texts
-    texts = some_texts(count) if options.work is None else some_texts(count, words_of(place_of(options)))
+    texts = some_texts(count) if options.work is None else some_texts(count, words_of(task_folder(options)))
     with TemporaryDirectory() as name:
-        ours = gathered(options, Path(name))
+        ours = models_to_time(options, Path(name))
         source = next(iter(ours.values()))
         pt.export(source, out=Path(name) / "peer")
-        peer: Any = transformers.AutoModelForSequenceClassification.from_pretrained(Path(name) / "peer").eval()
+        reference: Any = transformers.AutoModelForSequenceClassification.from_pretrained(Path(name) / "peer").eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(Path(name) / "peer")
-        pipeline = transformers.pipeline("text-classification", model=peer, tokenizer=tokenizer, device="cpu")
+        pipeline = transformers.pipeline("text-classification", model=reference, tokenizer=tokenizer, device="cpu")
         for threads in options.threads:
             torch.set_num_threads(threads)
             jobs: list[dict[str, Any]] = [{}, {}]
@@ -479,8 +491,8 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
                 some = texts if size > 1 else texts[: max(1, count // 4)]
                 parts = [some[first : first + size] for first in range(0, len(some), size)]
                 ready = [tokenizer(part, return_tensors="pt", padding=True) for part in parts]
-                jobs[place]["peer, fp32"] = lambda ready=ready: [peer(**batch).logits for batch in ready]
-                jobs[place]["peer, pipeline"] = lambda some=some, size=size: pipeline(some, batch_size=size)
+                jobs[place]["transformers, fp32"] = lambda ready=ready: [reference(**batch).logits for batch in ready]
+                jobs[place]["transformers, pipeline"] = lambda some=some, size=size: pipeline(some, batch_size=size)
                 for who, folder in ours.items():
                     trained = TrainedModel.load(folder)
                     run, batches = (
@@ -494,10 +506,10 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
                 folder = ours.get(who, source)
                 rows.append(
                     {
-                        "who": who, "threads": threads, "megabytes": benchmark.model_bytes(folder) / 1e6,
-                        "ms for one": 1e3 * alone[who] / singles, "texts a second": count / together[who],
-                        "times the peer, alone": alone["peer, pipeline"] / alone[who],
-                        "in batches": together["peer, pipeline"] / together[who],
+                        "system": who, "threads": threads, "megabytes": benchmark.model_bytes(folder) / 1e6,
+                        "ms for one": 1e3 * alone[who] / singles, "texts per second": count / together[who],
+                        "speedup over transformers, one text": alone["transformers, pipeline"] / alone[who],
+                        "speedup over transformers, batches": together["transformers, pipeline"] / together[who],
                     }
                 )  # fmt: skip
     return rows
@@ -507,7 +519,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(files: list[str]) -> None:
-    """Means over seeds by task, and the share of the teacher's mean over all tasks that both have."""
+    """Print means over seeds by task, and the ratio to the mean of the teacher over all common tasks."""
     lines = read_results(files)
     found: dict[str, dict[str, list[float]]] = {}
     for row in lines:
@@ -521,16 +533,16 @@ def table(files: list[str]) -> None:
         beside = {task: f" ± {100 * stdev(values):.1f}" for task, values in scores.items() if len(values) > 1}
         both = [task for task in tasks if task in scores and task in whole]
         share = f"{mean(mean(scores[task]) for task in both) / mean(whole[task] for task in both):.1%}" if both else ""
-        told = [
+        printed = [
             f"{cell:.1f}{beside.get(task, '')}" if cell is not None else ""
             for task, cell in zip(tasks, cells, strict=True)
         ]
         every = f"{mean(cell for cell in cells if cell is not None):.1f}" if None not in cells else ""
-        print(f"| {name} | {' | '.join(told)} | {every} | {share} |")
+        print(f"| {name} | {' | '.join(printed)} | {every} | {share} |")
 
 
 def plot(files: list[str], out: Path) -> None:
-    """Students of all sizes: how they learned, and how near they come to their teacher; a panel a task, means over seeds."""
+    """Plot students of all sizes by training method against their teacher; one panel per task, means over seeds."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -570,24 +582,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["train", "int8", "speed", "table", "plot"])
     parser.add_argument("files", nargs="*")
-    parser.add_argument("--model", help="a pretrained folder in BERT's layout")
+    parser.add_argument("--model", help="a pretrained folder in the format of BERT")
     parser.add_argument("--data", type=Path, help="a folder of tasks")
-    parser.add_argument("--text", help="running text, for students of no task")
+    parser.add_argument("--text", help="running text, for task-agnostic students")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tasks", nargs="+", default=list(GLUE), choices=ALL_TASKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
-    parser.add_argument("--rows", type=int, default=10_000, help="to learn from, at most")
-    parser.add_argument("--judged", type=int, default=10_000, help="rows of dev, at most")
-    parser.add_argument("--few", type=int, default=2000, help="rows with labels, where the others are texts without")
-    parser.add_argument("--epochs", type=float, help="instead of those usual for a task")
-    parser.add_argument("--rate", type=float, default=RATE, help="of fine-tuning")
+    parser.add_argument("--rows", type=int, default=10_000, help="maximum number of training rows")
+    parser.add_argument("--judged", type=int, default=10_000, help="maximum number of dev rows")
+    parser.add_argument("--few", type=int, default=2000, help="labeled rows; the others are used as unlabeled texts")
+    parser.add_argument("--epochs", type=float, help="instead of the default of the task")
+    parser.add_argument("--rate", type=float, default=RATE, help="learning rate of fine-tuning")
     parser.add_argument("--minutes", type=float, default=1e6)
-    parser.add_argument("--reading", type=int, default=1500, help="steps of reading, for students of no task")
-    parser.add_argument("--tokens", type=int, default=65536, help="of a step of that")
+    parser.add_argument("--reading", type=int, default=1500, help="pretraining steps of task-agnostic students")
+    parser.add_argument("--tokens", type=int, default=65536, help="tokens per pretraining step")
     parser.add_argument("--small", nargs="+", default=list(SMALL), help="presets of students")
-    parser.add_argument("--task", default="SST-2", help="whose models are timed")
+    parser.add_argument("--task", default="SST-2", help="task of the models to time")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--student", type=int, default=6)

@@ -1,11 +1,11 @@
-"""How fast objectives make batches in one process: tokens a second, for arranging, for hiding, and from store to batch.
+"""Measure how fast objectives make batches in one process: tokens per second of arrangement, corruption and whole batches.
 
     python perf/corruption.py [--tokens 16384] [--length 128] [--batches 60] [--json] [OBJECTIVE …]
 
-The store is made up: documents of 30 sentences of 5 to 40 random tokens, three of four of which begin a word; pairs and dialogues
-are of texts of 22 words. `arrange` plans an epoch, once for all its batches; `corrupt` hides and makes targets; `batch` is
-everything a step needs: gather, corrupt, collate; `fixed` is the same with shapes fixed, as a GPU takes them. All in CPU time, so
-that other processes count little.
+The store is synthetic: documents of 30 sentences of 5 to 40 random tokens, three of four of which begin a word; pairs
+and dialogues have texts of 22 words. `arrange` plans an epoch, once for all its batches; `corrupt` masks and makes
+targets; `batch` is everything that a step needs: gather, corrupt, collate; `fixed` is the same with fixed shapes, as on
+a GPU. All values are in CPU time, so that other processes matter little.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.data_streams import DataStream
 
-SENTENCES = 30  # in a document
+SENTENCES = 30  # per document
 OBJECTIVES = (
     "mlm", "mlm(copies=10)", "mlm(unit=word)", "mlm(unit=ngram)", "mlm(unit=span)", "mlm(unit=span,boundary=true)",
     "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "mlm+nsp", "mlm+sop", "lm", "bilm",
@@ -45,7 +45,7 @@ OBJECTIVES = (
 
 @dataclass
 class WordStore(RandomStore):
-    """Documents of several sentences; some tokens go on with the word before."""
+    """Documents of several sentences; some tokens continue the previous word."""
 
     @property
     def document_offsets(self) -> Any:
@@ -60,12 +60,12 @@ class WordStore(RandomStore):
 
 
 def make_tokenizer() -> Tokenizer:
-    """A small one whose special tokens are not among the store's."""
+    """Return a small tokenizer whose special tokens are not in the store."""
     return train_tokenizer([Document(" ".join(f"w{i}" for i in range(200)), Path("made up"), 1)], "bpe", 200)
 
 
 def make_rows(name: str, tokens: int) -> LabeledRows | Dialogues:
-    """Pairs of texts, or dialogues of four turns, of 22 random words each."""
+    """Return pairs of texts, or dialogues of four turns, of 22 random words each."""
     chance = np.random.default_rng(3)
     words = np.array([f"w{i}" for i in range(200)])
     count = -(-tokens // 22 // 4) * 4
@@ -76,16 +76,16 @@ def make_rows(name: str, tokens: int) -> LabeledRows | Dialogues:
 
 
 def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, float]:
-    """Tokens a second in millions."""
+    """Return millions of tokens per second."""
     joint = parse_objective(name).joints[0]
     if data.rows is not None:
-        assert len(data.token_rows.ids)  # tokenized once, before any epoch
+        assert len(data.token_rows.ids)  # tokenized once, before the first epoch
     start = time.process_time()
     epoch: Any = joint.arrange(data, packing, EpochRandom(0))
     arranged = time.process_time() - start
     times = {"corrupt": 0.0, "batch": 0.0, "fixed": 0.0}
     tokens = 0
-    for index in range(-2, min(batches, len(epoch))):  # two to warm up
+    for index in range(-2, min(batches, len(epoch))):  # two for warmup
         marks = [time.process_time()]
         sequences = epoch.pack(max(index, 0))
         marks.append(time.process_time())

@@ -1,6 +1,8 @@
-"""usage: perf/damaged_folders.py    read ten damaged model folders with pretune, transformers and sentence-transformers
+"""Load ten damaged model folders with pretune, transformers and sentence-transformers.
 
-Every folder is read, and one text answered, in a process of its own that may take a minute. Prints a Markdown table.
+    python perf/damaged_folders.py
+
+Every folder is loaded in a separate process, which predicts one text and may take a minute. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ TEXT = "good stone water"
 
 
 def good_folder(folder: Path) -> Path:
-    """Write a small classifier in the Hugging Face layout, and a bare encoder for vectors beside it."""
+    """Write a small classifier in the Hugging Face format, and a bare encoder for embeddings next to it."""
     words = ["red", "blue", "green", "stone", "water", "fire"]
     rows = [f"{'good' if i % 2 else 'bad'} {words[i % 6]} {words[i % 5]},{'yes' if i % 2 else 'no'}" for i in range(40)]
     (folder / "train.csv").write_text("text,label\n" + "\n".join(rows))
@@ -60,7 +62,7 @@ def flip_bit(folder: Path) -> None:
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
-    """Rewrite the weights by the safetensors library, so that there is no checksum."""
+    """Rewrite the weights with the safetensors library, so that there is no checksum."""
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -76,18 +78,18 @@ def to_pickle(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
-def cut(file: Path) -> None:
+def truncate(file: Path) -> None:
     raw = file.read_bytes()
     file.write_bytes(raw[: len(raw) // 2])
 
 
-def cut_pickle(folder: Path) -> None:
+def truncate_pickle(folder: Path) -> None:
     to_pickle(folder)
-    cut(folder / "pytorch_model.bin")
+    truncate(folder / "pytorch_model.bin")
 
 
-def hostile_pickle(folder: Path) -> None:
-    """A pickle that writes a file when it is loaded."""
+def malicious_pickle(folder: Path) -> None:
+    """Write a pickle that creates a folder when it is loaded."""
 
     class Run:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -100,9 +102,9 @@ def hostile_pickle(folder: Path) -> None:
 DAMAGES: dict[str, Callable[[Path], Any]] = {
     "one bit of model.safetensors flipped": flip_bit,
     "a block of NaN in a weight": lambda folder: change_weights(folder, put_nan),
-    "model.safetensors cut in half": lambda folder: cut(folder / "model.safetensors"),
-    "pytorch_model.bin cut in half": cut_pickle,
-    "pytorch_model.bin that runs code": hostile_pickle,
+    "model.safetensors cut in half": lambda folder: truncate(folder / "model.safetensors"),
+    "pytorch_model.bin cut in half": truncate_pickle,
+    "pytorch_model.bin that runs code": malicious_pickle,
     "a git-lfs pointer for weights": lambda folder: (folder / "model.safetensors").write_text(
         "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
     ),
@@ -111,7 +113,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     ),
     "config.json has a layer less than the weights": lambda folder: change_config(folder, num_hidden_layers=1),
     "num_hidden_layers: 10**30": lambda folder: change_config(folder, num_hidden_layers=10**30),
-    "tokenizer.json cut in half": lambda folder: cut(folder / "tokenizer.json"),
+    "tokenizer.json cut in half": lambda folder: truncate(folder / "tokenizer.json"),
 }
 
 
@@ -137,10 +139,10 @@ TOOLS = {"pretune": by_pretune, "transformers": by_transformers, "sentence-trans
 
 
 def attempt(read: Callable[[Path], Any], folder: Path, answers: Path) -> str:
-    """Read a folder in a process of its own, and describe what happens."""
-    process, said = os.fork(), answers.with_suffix(".err")
+    """Load a folder in a separate process, and describe the outcome."""
+    process, log = os.fork(), answers.with_suffix(".err")
     if not process:
-        with said.open("w") as file:
+        with log.open("w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
             try:
@@ -157,8 +159,8 @@ def attempt(read: Callable[[Path], Any], folder: Path, answers: Path) -> str:
         if number:
             if status:
                 return f"the process ended with status {status}"
-            # What transformers says of tensors that it lacks, or does not use.
-            warned = "MISSING" in said.read_text() or "UNEXPECTED" in said.read_text()
+            # transformers reports missing or unused tensors.
+            warned = "MISSING" in log.read_text() or "UNEXPECTED" in log.read_text()
             return answers.read_text() + (", after a load report on stderr" if warned else "")
         time.sleep(0.05)
     os.kill(process, signal.SIGKILL)
@@ -176,7 +178,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if not (process := os.fork()):  # threads that training starts do not survive the forks below
+        if not (process := os.fork()):  # threads of training do not survive the forks below
             sys.stderr = io.StringIO()
             good_folder(folder)
             os._exit(0)
@@ -189,7 +191,7 @@ def main() -> None:
             cells = [attempt(read, folder / "copy", folder / "answers.txt") for read in TOOLS.values()]
             print(f"| {what} | {' | '.join(cells)} |", flush=True)
             if (folder / "copy" / "RUN").exists():
-                print("the hostile pickle was run")
+                print("the malicious pickle was executed")
 
 
 if __name__ == "__main__":

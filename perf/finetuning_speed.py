@@ -1,10 +1,10 @@
-"""Fine-tuning a small model on a small task: our verb beside the usual loop of `transformers`, padded and eager.
+"""Compare the fine-tuning speed of a small model with the usual padded, eager loop of `transformers`.
 
     python perf/finetuning_speed.py --train RTE/train.tsv --dev RTE/dev.tsv [--layers 6] [--width 384] [--epochs 6]
 
-Both start from the same random weights, read, tokenize, train and evaluate once at the end; seconds are of all of that (ours
-without its report).
-The peer pads every batch to its longest row, in bf16 with a fused AdamW on a GPU.
+Both start from the same random weights, read, tokenize, train and evaluate once at the end; the seconds include all of
+that (without the report of pretune). The loop of `transformers` pads every batch to its longest row, and uses bf16 and
+a fused AdamW on a GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROWS, LENGTH, RATE = 32, 128, 1e-4
 
 
 def make_start(folder: Path, train: str, layers: int, width: int) -> None:
-    """A random BERT of a size, with a tokenizer made from the task's text."""
+    """Save a random BERT of a given size, with a tokenizer trained on the text of the task."""
     rows = read_labeled(train, {})
     text = folder / "text.txt"
     text.write_text("\n".join([*rows.texts, *(rows.pairs or [])]), encoding="utf-8")
@@ -51,8 +51,8 @@ def make_start(folder: Path, train: str, layers: int, width: int) -> None:
     Model(family, config, Network(family.build(config)), tokenizer).save(folder / "start")
 
 
-def ours(folder: Path, train: str, dev: str, epochs: int) -> tuple[float, float]:
-    """Seconds, and accuracy."""
+def with_pretune(folder: Path, train: str, dev: str, epochs: int) -> tuple[float, float]:
+    """Return the seconds and the accuracy."""
     start = time.perf_counter()
     run = pt.finetune(
         str(folder / "start"), train, dev=dev, out=folder / f"run{time.time_ns()}", epochs=epochs,
@@ -61,8 +61,8 @@ def ours(folder: Path, train: str, dev: str, epochs: int) -> tuple[float, float]
     return time.perf_counter() - start, run.results["dev/accuracy"]
 
 
-def peer(folder: Path, train: str, dev: str, epochs: int, device: torch.device) -> tuple[float, float]:
-    """The same of `transformers`."""
+def with_transformers(folder: Path, train: str, dev: str, epochs: int, device: torch.device) -> tuple[float, float]:
+    """Return the seconds and the accuracy of the loop of `transformers`."""
     from tokenizers import Tokenizer
     from transformers import BertForSequenceClassification
 
@@ -98,7 +98,7 @@ def peer(folder: Path, train: str, dev: str, epochs: int, device: torch.device) 
             labels = torch.tensor([part[2][i] for i in chosen])
             yield tuple(t.to(device, non_blocking=True) for t in (ids, mask, types, labels))
 
-    model.train()  # from_pretrained leaves dropout off
+    model.train()  # from_pretrained disables dropout
     chance = np.random.default_rng(0)
     for _ in range(epochs):
         for ids, mask, types, labels in batches(parts[0], chance.permutation(len(parts[0][0]))):
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--repeats", type=int, default=2, help="the first run warms up libraries for both")
+    parser.add_argument("--repeats", type=int, default=2, help="the first run is a warmup")
     options = parser.parse_args()
     os.environ["PRETUNE_PROGRESS"] = "none"
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -134,10 +134,10 @@ def main() -> None:
         folder = Path(name)
         make_start(folder, options.train, options.layers, options.width)
         for _ in range(options.repeats):
-            ours_seconds, ours_accuracy = ours(folder, options.train, options.dev, options.epochs)
-            peer_seconds, peer_accuracy = peer(folder, options.train, options.dev, options.epochs, device)
-            result["ours"] = {"seconds": round(ours_seconds, 2), "accuracy": round(ours_accuracy, 4)}
-            result["peer"] = {"seconds": round(peer_seconds, 2), "accuracy": round(peer_accuracy, 4)}
+            ours_seconds, ours_accuracy = with_pretune(folder, options.train, options.dev, options.epochs)
+            peer_seconds, peer_accuracy = with_transformers(folder, options.train, options.dev, options.epochs, device)
+            result["pretune"] = {"seconds": round(ours_seconds, 2), "accuracy": round(ours_accuracy, 4)}
+            result["transformers"] = {"seconds": round(peer_seconds, 2), "accuracy": round(peer_accuracy, 4)}
             result["ratio"] = round(peer_seconds / ours_seconds, 2)
             print(json.dumps(result), flush=True)
     print(json.dumps({**result, **machine()}))

@@ -257,7 +257,7 @@ class Source:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        lexicon = random.Random(0)  # the same words whatever the seed
+        lexicon = random.Random(0)  # the same words for all seeds
         longer = ("".join(lexicon.choices(SYLLABLES, k=lexicon.choice((2, 2, 3)))) for _ in range(400))
         self.words = [*SYLLABLES[:12], *dict.fromkeys(longer)][:300]
 
@@ -606,7 +606,7 @@ def tasks(work: Work) -> Entries:
 
 
 def generation(work: Work) -> Entries:
-    """Yield what generative models write, and the probabilities that they give to answers."""
+    """Yield the texts of generative models, and the probabilities that they give to answers."""
     for preset in GENERATIVE:
         for name, decoding in DECODING.items():
             yield f"{preset}/{name}", rows_of(generate(work.pretrained(preset), work.prompts, decoding))
@@ -645,7 +645,7 @@ SECTIONS: dict[str, Callable[[Work], Entries]] = {
 def fingerprint(folder: Path, only: Sequence[str]) -> dict[str, Value]:
     """Return the fingerprint of this checkout, or of some of its sections."""
     found: dict[str, Value] = {}
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     work = Work(folder)
     for section, entries in SECTIONS.items():
         if only and section not in only:
@@ -654,9 +654,9 @@ def fingerprint(folder: Path, only: Sequence[str]) -> dict[str, Value]:
         for name, value in entries(work):
             found[f"{section}/{name}"] = value
             now, part = time.monotonic(), name.split("/")[0]
-            if part != last and now - told > 0.05:
+            if part != last and now - reported > 0.05:
                 print(f"{now - began:6.1f} s  {section}/{part}", file=sys.stderr, flush=True)
-                told = now
+                reported = now
             last = part
     print(f"{time.monotonic() - began:6.1f} s  {len(found)} entries", file=sys.stderr)
     return found

@@ -1,10 +1,10 @@
-"""Writing speed of GPT-2 small beside `transformers`, in the same run: new tokens a second, with a cache on both sides.
+"""Compare the generation speed of GPT-2 small with `transformers` in the same run: new tokens per second, with a cache.
 
     python perf/generation.py [--device cpu] [--tokens 64] [--rounds 3] [--json]
 
-Random weights, in fp32, always the likeliest token, no end; alone and in batches. Rounds of the two take turns, and the
-best of each counts; the first words, with all that is done once, come before the clock. Then: how long twice the new
-tokens take.
+The weights are random, in fp32; decoding is greedy without an end token, for one prompt and for batches. Rounds of the
+two alternate, and the best of each is reported; the first call, with its initialization, is not timed. In addition, it
+prints how the time grows with twice the new tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCHES, LENGTHS = (1, 4, 8), (512, 1024)
 
 
 def pair(device: torch.device) -> tuple[Model, Any]:
-    """Ours and the peer's with the same weights."""
+    """Return a model of pretune and one of `transformers` with the same weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -39,24 +39,24 @@ def pair(device: torch.device) -> tuple[Model, Any]:
     model = Model(family, family.read_config(config), Network(family.build(family.read_config(config))))
     model.add_heads(parse_objective("lm").objectives)
     model.tokenizer = SimpleNamespace(size=model.config.vocab_size)  # type: ignore[assignment]
-    peer = GPT2LMHeadModel(GPT2Config(**config)).eval().to(device)
+    reference = GPT2LMHeadModel(GPT2Config(**config)).eval().to(device)
     published, _ = family.table.write(model.root.tensors())
-    peer.load_state_dict(published, strict=False)
+    reference.load_state_dict(published, strict=False)
     model.root.eval().to(device)
-    return model, peer
+    return model, reference
 
 
-def ours(model: Model, prompts: Any, tokens: int) -> list[list[int]]:
-    """New tokens of each prompt."""
+def generate(model: Model, prompts: Any, tokens: int) -> list[list[int]]:
+    """Return the new tokens of each prompt."""
     writer = TextGenerator(model, next(model.root.parameters()).device)
     return [text.ids for text in writer.write_ids(prompts.tolist(), GenerationConfig(tokens), set())]
 
 
-def theirs(peer: Any, prompts: Any, tokens: int) -> list[list[int]]:
-    """The same from the peer."""
-    ids = torch.from_numpy(prompts).to(peer.device)
+def generate_with_transformers(reference: Any, prompts: Any, tokens: int) -> list[list[int]]:
+    """Return the new tokens of each prompt with `transformers`."""
+    ids = torch.from_numpy(prompts).to(reference.device)
     options = {"max_new_tokens": tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    out = peer.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    out = reference.generate(ids, attention_mask=torch.ones_like(ids), **options)
     return out[:, PROMPT:].tolist()  # type: ignore[no-any-return]
 
 
@@ -77,20 +77,20 @@ def main() -> None:
     chance = np.random.default_rng(0)
     result: dict[str, Any] = {"machine": machine(), "speed": []}
 
-    model, peer = pair(device)
+    model, reference = pair(device)
     for batch in BATCHES:
         prompts = chance.integers(0, model.config.vocab_size, (batch, PROMPT))
-        same = ours(model, prompts, 8) == theirs(peer, prompts, 8)
-        times: dict[Any, list[float]] = {ours: [], theirs: []}
+        same = generate(model, prompts, 8) == generate_with_transformers(reference, prompts, 8)
+        times: dict[Any, list[float]] = {generate: [], generate_with_transformers: []}
         for _ in range(arguments.rounds):
-            for write, network in ((ours, model), (theirs, peer)):
+            for write, network in ((generate, model), (generate_with_transformers, reference)):
                 times[write].append(seconds(lambda w=write, n=network, p=prompts: w(n, p, tokens)))
         rates = {write.__name__: batch * tokens / min(spent) for write, spent in times.items()}
         row = {"batch": batch, "same_text": same, **{f"{name}_tokens_per_second": rate for name, rate in rates.items()}}
         result["speed"].append(row | {"ratio": rates["ours"] / rates["theirs"]})
 
     prompts = chance.integers(0, model.config.vocab_size, (1, PROMPT))
-    lengths = {n: seconds(lambda n=n: ours(model, prompts, n)) for n in LENGTHS}
+    lengths = {n: seconds(lambda n=n: generate(model, prompts, n)) for n in LENGTHS}
     result["growth"] = {"seconds": lengths, "ratio": lengths[1024] / lengths[512]}
     if arguments.json:
         print(json.dumps(result))

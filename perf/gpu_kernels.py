@@ -1,9 +1,9 @@
-"""Our kernels on a GPU beside what the compiler makes of the plain modules, forward and backward together.
+"""Compare our kernels on a GPU with the compiled plain modules, forward and backward together.
 
     python perf/gpu_kernels.py [--tokens 131072] [--scan]
 
-`memory` is the least time that reading and writing everything once would take. With --scan all sizes of tiles are tried, to
-choose those in pretune/nn/kernels/.
+`memory` is the minimum time to read and write everything once. With --scan, all tile sizes are tried, to choose those
+in pretune/nn/kernels/.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from pretune.nn.embedding.positional_encoding import RotaryPositions
 from pretune.nn.kernels import add_norm, gelu
 
 SHARE, EPS, HEADS, HEAD_WIDTH = 0.1, 1e-12, 12, 64
-BYTES_A_SECOND = 4.3e12
+BYTES_PER_SECOND = 4.3e12
 
 
 def random(*shape: int) -> Tensor:
-    """In half precision, with a gradient."""
+    """Return a random tensor in half precision with a gradient."""
     return torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 
 
 def both(function: Callable[..., Tensor], inputs: Sequence[Tensor], slope: Tensor) -> float:
-    """Milliseconds of a forward and a backward."""
+    """Return the milliseconds of a forward and backward pass."""
     wanted = [tensor for tensor in inputs if tensor.requires_grad]
     return milliseconds(lambda: torch.autograd.grad(function(*inputs), wanted, slope))
 
 
 def report(name: str, plain: Any, ours: Any, inputs: Sequence[Tensor], moved: int) -> None:
-    """One line."""
+    """Print one line."""
     slope = torch.randn_like(ours(*inputs))
     compiled = both(torch.compile(plain, dynamic=False), inputs, slope)
-    least = moved * 2 / BYTES_A_SECOND * 1e3
+    least = moved * 2 / BYTES_PER_SECOND * 1e3
     print(f"{name}: compiled {compiled:.3f} ms, ours {both(ours, inputs, slope):.3f}, memory {least:.3f}", flush=True)
 
 
 def scan(title: str, work: Callable[[], Any], setting: dict[str, int], choices: dict[str, Sequence[int]]) -> None:
-    """The best of all settings of one kernel."""
+    """Print the best of all settings of one kernel."""
     before, found = dict(setting), []
     for values in itertools.product(*choices.values()):
         setting |= dict(zip(choices, values, strict=True))

@@ -1,4 +1,4 @@
-"""How fast `prepare` is beside the bare tokenizer: the ratio of its throughput to `tokenizers.encode_batch`.
+"""Measure the throughput of `prepare` relative to `tokenizers.encode_batch`.
 
     python perf/prepare.py [--megabytes 100] [--kind wordpiece] [--json]
 

@@ -1,10 +1,11 @@
-"""Training speed of BERT with masked language modeling beside `transformers`, in the same run: real tokens a second.
+"""Compare the training speed of BERT with `transformers` in the same run: masked language modeling, real tokens per second.
 
     python perf/pretraining_speed.py [--device cuda] [--preset bert-base] [--tokens 131072] [--steps 30] [--json]
 
-On a GPU both are compiled, in bf16, with fused AdamW; on a CPU both are eager, in fp32. The peer gets padded batches of 128
-tokens, as its collators make them, and logits at every position; ours goes through the whole loop, data included. "ragged"
-has lengths spread evenly from 8 to 128, "full" 128 throughout. Attention dropout is 0 on both sides.
+On a GPU, both are compiled, in bf16, with fused AdamW; on a CPU, both are eager, in fp32. `transformers` gets padded
+batches of 128 tokens, as its collators make them, and computes logits at every position; pretune runs its whole loop,
+including data loading. "ragged" has lengths distributed uniformly from 8 to 128, "full" has 128 throughout. Attention
+dropout is 0 on both sides.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from pretune.training.loop import Training, train
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 LENGTH, VOCABULARY = 128, 30522
-WARM = 10  # steps before the clock runs
-PEER_TOKENS = 65536  # in a forward of the peer's at most: it is faster so than with twice as many
+WARM = 10  # steps that are not timed
+TRANSFORMERS_TOKENS = 65536  # maximum per forward pass of `transformers`: it is faster than with twice as many
 
 
 @dataclass
@@ -70,16 +71,18 @@ class RandomStore:
 
 
 def sequence_lengths(ragged: bool, tokens: int) -> Any:
-    """Lengths of sequences, special tokens included."""
-    count = 48 * tokens // (68 if ragged else LENGTH)  # more than a run takes: the last pack of an epoch is not full
+    """Return the lengths of sequences, including special tokens."""
+    count = 48 * tokens // (68 if ragged else LENGTH)  # more than a run needs, as the last pack of an epoch is not full
     return np.random.default_rng(1).integers(8, LENGTH + 1, count) if ragged else np.full(count, LENGTH)
 
 
-def ours(preset: str, ragged: bool, tokens: int, steps: int, device: torch.device) -> tuple[float, float]:
-    """Real tokens a second through our loop, and operations a second."""
+def with_pretune(preset: str, ragged: bool, tokens: int, steps: int, device: torch.device) -> tuple[float, float]:
+    """Return real tokens and FLOPs per second of our loop."""
     text = " ".join(f"w{i}" for i in range(200))
     tokenizer = train_tokenizer([Document(text, None, 1)], "bpe", 200)  # type: ignore[arg-type]
-    model = make_model(preset, vocabulary=VOCABULARY + 6)  # rounded up to 64 rows, as `pretune pretrain` does it
+    model = make_model(
+        preset, vocabulary=VOCABULARY + 6
+    )  # rounded up to a multiple of 64 rows, like `pretune pretrain`
     mixture = parse_objective("mlm")
     model.add_heads(mixture.objectives)
     store: Any = RandomStore(sequence_lengths(ragged, tokens) - 2)
@@ -115,8 +118,8 @@ def ours(preset: str, ragged: bool, tokens: int, steps: int, device: torch.devic
     return (tokens_after - tokens_before) / (end - start), (flops_after - flops_before) / (end - start)
 
 
-def peer(preset: str, ragged: bool, tokens: int, steps: int, device: torch.device) -> float:
-    """Real tokens a second of `transformers`, padded."""
+def with_transformers(preset: str, ragged: bool, tokens: int, steps: int, device: torch.device) -> float:
+    """Return real tokens per second of `transformers` with padding."""
     from transformers import BertConfig, BertForMaskedLM
 
     config = make_model(preset, vocabulary=VOCABULARY).config
@@ -130,7 +133,7 @@ def peer(preset: str, ragged: bool, tokens: int, steps: int, device: torch.devic
     forward = torch.compile(model, dynamic=False) if on_gpu else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=on_gpu)
     lengths = sequence_lengths(ragged, tokens)
-    rows = min(tokens, PEER_TOKENS) // LENGTH
+    rows = min(tokens, TRANSFORMERS_TOKENS) // LENGTH
     warm = WARM
     chance = np.random.default_rng(0)
     batches = []
@@ -180,12 +183,12 @@ def main() -> None:
     for kind in options.kinds:
         row: dict[str, Any] = {}
         if options.only != "peer":
-            speed, flops = ours(preset, kind == "ragged", tokens, steps, device)
+            speed, flops = with_pretune(preset, kind == "ragged", tokens, steps, device)
             row |= {"ours": round(speed), "teraflops": round(flops / 1e12, 1)}
             if gpu:
                 torch.cuda.empty_cache()
         if options.only != "ours":
-            row["peer"] = round(peer(preset, kind == "ragged", tokens, steps, device))
+            row["peer"] = round(with_transformers(preset, kind == "ragged", tokens, steps, device))
         if "ours" in row and "peer" in row:
             row["ratio"] = round(row["ours"] / row["peer"], 2)
         result[kind] = row

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: the GPU kernels of some steps, by total time.
+"""Profile training steps: print the GPU kernels of some steps by total time.
 
 python perf/profile_step.py [--preset bert-base] [--tokens 65536] [--ragged] [--rows 16]
 """
@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 import torch
-from pretraining_speed import ours
+from pretraining_speed import with_pretune
 
 from pretune.training import loop
 
@@ -27,7 +27,7 @@ def main() -> None:
     rate = loop.lr_factor
     steps = 0
 
-    def counted(*arguments: Any) -> float:  # called once a step
+    def counted(*arguments: Any) -> float:  # called once per step
         nonlocal steps
         steps += 1
         if steps == 12:
@@ -38,7 +38,7 @@ def main() -> None:
         return rate(*arguments)
 
     loop.lr_factor = counted
-    speed, flops = ours(options.preset, options.ragged, options.tokens, 20, torch.device("cuda"))
+    speed, flops = with_pretune(options.preset, options.ragged, options.tokens, 20, torch.device("cuda"))
     print(f"{speed:,.0f} tokens/s, {flops / 1e12:.0f} TFLOP/s (profiling included)")
     rows = profiler.key_averages()
     total = sum(row.self_device_time_total for row in rows)

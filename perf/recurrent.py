@@ -1,15 +1,16 @@
-"""The recurrent layers of AWD-LSTM and ELMo in training, one by one, beside a bare torch.nn.LSTM in the same run.
+"""Compare the recurrent layers of AWD-LSTM and ELMo in training with a bare torch.nn.LSTM in the same run.
 
     python perf/recurrent.py [--device cuda] [--lanes 80] [--rounds 5] [--json]
 
-Forward and backward of a layer as it trains: ours on packed lanes, with weight drop and locked dropout (AWD-LSTM), or
-projection and residual (ELMo), both ways in turn; theirs on a dense block of the same numbers, without any of it. On a GPU
-both are cuDNN's, in bf16, ours from fp32 weights; theirs from bf16 weights, and for comparison from fp32 ones as autocast casts
-them. On a CPU both are in fp32, on one core, by processor time. Then the same where documents begin inside
-lanes, beside a PackedSequence of the same rows. Windows are those of the presets: 70 tokens of AWD-LSTM, 20 of ELMo; so are
-the lanes, 80 on a GPU (WikiText-2) and 20 on a CPU (the Penn Treebank). A mask of weights costs the same however many tokens
-a step has. Rounds of the two take turns, and the best of each counts. A GPU is waited for after every ten steps, as in training,
-where the host is ahead of it; `--wait 1` waits after each.
+Times are of the forward and backward pass of a layer in training: ours on packed streams, with weight drop and locked
+dropout (AWD-LSTM), or projection and residual connection (ELMo), for each direction; the bare layer on a dense block
+of the same numbers, without any of this. On a GPU, both use cuDNN in bf16, ours from fp32 weights; the bare layer from
+bf16 weights, and for comparison from fp32 weights with autocast. On a CPU, both are in fp32 on one core, in CPU time.
+Then the same with documents that begin inside streams, compared with a PackedSequence of the same rows. Window lengths
+are those of the presets, 70 tokens for AWD-LSTM and 20 for ELMo, and so are the streams, 80 on a GPU (WikiText-2) and
+20 on a CPU (Penn Treebank). A weight mask costs the same for any number of tokens per step. Rounds of the two
+alternate, and the best of each is reported. The GPU is synchronized after every ten steps, as in training, where the
+host is ahead of it; `--wait 1` synchronizes after each.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from pretune.nn.dropout import share_dropout_seed
 from pretune.nn.recurrent import RecurrentCells, RecurrentLayer, TimeMajorRows
 from pretune.packed import Packed, pack
 
-DOCUMENT = 300  # tokens, where documents begin inside lanes
-WINDOWS = {"AWD-LSTM": 70, "ELMo": 20}  # tokens of a lane in a step
+DOCUMENT = 300  # tokens, if documents begin inside streams
+WINDOWS = {"AWD-LSTM": 70, "ELMo": 20}  # tokens per stream and step
 
 
 def layers() -> dict[str, tuple[RecurrentLayer, nn.LSTM]]:
-    """Ours and theirs, by name."""
+    """Return our layer and the bare layer, by name."""
     made: dict[str, tuple[RecurrentLayer, nn.LSTM]] = {}
     for number, (inputs, width) in enumerate([(400, 1150), (1150, 1150), (1150, 400)]):
         ours = RecurrentLayer(RecurrentCells(inputs, width, drop=0.5), dropout=0.2)
@@ -48,8 +49,8 @@ def layers() -> dict[str, tuple[RecurrentLayer, nn.LSTM]]:
     return made
 
 
-def lanes(count: int, length: int, documents: bool) -> Packed:
-    """Lanes of equal length; with `documents`, some begin anew inside."""
+def make_streams(count: int, length: int, documents: bool) -> Packed:
+    """Return streams of equal length; with `documents`, some contain document starts."""
     columns = {}
     if documents:
         chance = np.random.default_rng(0)
@@ -58,7 +59,7 @@ def lanes(count: int, length: int, documents: bool) -> Packed:
 
 
 def seconds(step: Callable[[], None], device: torch.device, wait: int, least: float = 0.3) -> float:
-    """Of one call, over as many as take some time: on a GPU by the clock, on a CPU the processor's own, whoever else is on it."""
+    """Return the time of one call, averaged over enough calls: wall time on a GPU, CPU time on a CPU."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     done, started = 0, clock()
     while clock() - started < least:
@@ -71,7 +72,7 @@ def seconds(step: Callable[[], None], device: torch.device, wait: int, least: fl
 
 
 def stepping(run: Callable[[], Tensor], gradient: Tensor, parameters: list[Any]) -> Callable[[], None]:
-    """Forward and backward, gradients cleared."""
+    """Return a function that runs forward and backward and clears the gradients."""
 
     def step() -> None:
         for parameter in parameters:
@@ -84,7 +85,7 @@ def stepping(run: Callable[[], Tensor], gradient: Tensor, parameters: list[Any])
 def compare(
     name: str, ours: RecurrentLayer, theirs: nn.LSTM, packed: Packed, device: torch.device, rounds: int, wait: int
 ) -> dict[str, Any]:
-    """The best times of both."""
+    """Return the best times of both."""
     gpu = device.type == "cuda"
     kind = torch.bfloat16 if gpu else torch.float32
     ours.to(device).train()
@@ -142,7 +143,7 @@ def main() -> None:
     found = []
     for documents in (False, True):
         for name, pair in layers().items():
-            packed = lanes(count, WINDOWS[name.split()[0]], documents)
+            packed = make_streams(count, WINDOWS[name.split()[0]], documents)
             found.append(compare(name, *pair, packed, device, arguments.rounds, wait))
     result = {"machine": machine(), "lanes": count, "wait": wait, "layers": found}
     if arguments.json:

@@ -1,10 +1,11 @@
-"""Does cost grow as theory says? Training speed against sequence length, width, depth and tokens a step, and the picture of it.
+"""Compare how training cost grows with theory: speed against sequence length, width, depth and tokens per step, with a plot.
 
     python perf/scaling.py [--device cuda] [--out docs/scaling.png] [--steps 30]
 
-Each point trains a BERT for some steps through the whole loop. On a GPU all of them are compiled first, several at a time. Theory: seconds a token in proportion to its operations
-(6 · weights + 12 · layers · width · length, see pretune/training/flops.py), so that operations a second stay level; where they
-do not, something else than arithmetic costs time.
+Each point trains a BERT for some steps with the whole loop. On a GPU, all of them are compiled first, several at a time.
+In theory, seconds per token are proportional to its FLOPs (6 · weights + 12 · layers · width · length, see
+pretune/training/flops.py), so that FLOPs per second are constant; where they are not, something other than arithmetic
+takes time.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from pretune.training.loop import Training, train
 from pretune.training.metrics_log import METRICS
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
-WARM = 4  # steps before the clock runs
-AT_ONCE = 5  # points that are compiled side by side
+WARM = 4  # steps that are not timed
+AT_ONCE = 5  # points that are compiled in parallel
 BASE = {"cpu": {"length": 128, "width": 256, "depth": 4, "tokens": 2048},
         "cuda": {"length": 128, "width": 768, "depth": 12, "tokens": 131072}}  # fmt: skip
 AXES = {
@@ -45,7 +46,7 @@ AXES = {
 
 
 def point(length: int, width: int, depth: int, tokens: int, device: torch.device, steps: int) -> tuple[float, float]:
-    """Tokens and operations a second."""
+    """Return tokens and FLOPs per second."""
     config = BertConfig(
         vocab_size=VOCABULARY + 6, hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 64,
         intermediate_size=4 * width, max_position_embeddings=max(512, length),
@@ -79,7 +80,7 @@ def point(length: int, width: int, depth: int, tokens: int, device: torch.device
 
 
 def draw(found: dict[str, list[dict[str, float]]], title: str, out: str) -> None:
-    """A panel for each axis: tokens a second as measured, and as theory has it from the first point on."""
+    """Plot one panel per axis: measured tokens per second, and theory from the first point."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 3.4), layout="constrained")
@@ -103,7 +104,7 @@ def draw(found: dict[str, list[dict[str, float]]], title: str, out: str) -> None
 
 
 def compile_all(shapes: list[dict[str, int]], device: torch.device) -> None:
-    """A step of each, so that what is compiled is on disk; the time of this is not measured."""
+    """Run a step of each, so that the compiled code is on disk; this is not timed."""
     with ProcessPoolExecutor(AT_ONCE, multiprocessing.get_context("spawn")) as workers:
         for work in [workers.submit(point, **shape, device=device, steps=1) for shape in shapes]:
             work.result()

@@ -1,9 +1,9 @@
-"""How fast sequence-to-sequence objectives make batches: tokens of text a second in one process, arranging left out.
+"""Measure how fast sequence-to-sequence objectives make batches: tokens per second in one process, without arrangement.
 
     python perf/seq2seq_corruption.py [--megabytes 8] [--length 512] [--pack 65536] [--json]
 
-Counted are the tokens of the packs as arranged (for translate and skip_thought those of the larger side, by which packs are
-planned); timed is everything from there to the Batch: gathering from the store, corrupting, collating.
+The count is of the tokens of the packs as arranged (for translate and skip_thought, of the larger side, by which packs
+are planned); the time is from there to the Batch: gathering from the store, corruption, collation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import train_on_documents
 
 NAMES = (
-    "lm",  # nothing to corrupt: what gathering and collating cost by themselves
+    "lm",  # nothing to corrupt: the cost of gathering and collation
     "spans",
     "denoise",
     "denoise(infill=0,mask=0.15,delete=0.15,rotate=true)",
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def measure(name: str, data: Data, length: int, pack: int, rounds: int = 3) -> int:
-    """Tokens a second, the best of some rounds over all packs of an epoch."""
+    """Return tokens per second, the best of some rounds over all packs of an epoch."""
     joint = parse_objective(name).joints[0]
     draws = EpochRandom(0)
     epoch = joint.arrange(data, Packing(pack, length), draws)

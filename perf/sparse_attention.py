@@ -1,12 +1,13 @@
-"""Attention in long texts: what patterns that see little cost beside full attention, forward and backward.
+"""Compare the cost of sparse attention patterns in long texts with full attention, forward and backward.
 
     python perf/sparse_attention.py [--lengths 1024 2048 4096 8192 16384] [--texts 1] [--heads 12] [--width 64]
                                     [--json] [--plot PATH]
     python perf/sparse_attention.py --read FILE --plot PATH
 
-Of one text of each length, or of several at once: milliseconds, memory at the peak beyond queries, keys and values, and milliseconds to make the
-block mask, which all layers of a model share. Then how many times longer the longest takes than one of a quarter: 4 is linear,
-16 is quadratic. On a CPU, which sees all whatever the pattern, this only shows that the script runs.
+For one text of each length, or several at once, it measures milliseconds, peak memory in addition to queries, keys and
+values, and milliseconds to make the block mask, which all layers of a model share. Then it prints the ratio of the
+longest text to one of a quarter of its length: 4 is linear, 16 is quadratic. On a CPU, which computes all pairs for any
+pattern, this only shows that the script runs.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ from pretune.nn.attention.scaled_dot_product import attend
 from pretune.packed import pack
 
 LENGTHS = {"cuda": [1024, 2048, 4096, 8192, 16384], "cpu": [64, 256, 1024]}
-REACH, BLOCK, RANDOM = 256, 64, 3  # as published: Longformer's half of a window, BigBird's blocks
+REACH, BLOCK, RANDOM = 256, 64, 3  # as published: half of Longformer's window, BigBird's blocks
 Found = dict[str, dict[str, dict[str, float]]]  # by case, length and unit
 UNITS = {
     "ms": "milliseconds, forward and backward",
-    "MiB": "MiB at the peak",
+    "MiB": "MiB of peak memory",
     "mask ms": "milliseconds to make the mask",
 }
 
 
 @dataclass
 class Case:
-    """A pattern, and the path it takes where not the usual one."""
+    """A pattern, and its path if not the default one."""
 
     pattern: Pattern
     path: Any = None
-    masked: bool = True  # by blocks
+    masked: bool = True  # with a block mask
 
 
 def cases(length: int, heads: int, device: torch.device) -> dict[str, Case]:
-    """What is compared."""
+    """Return the cases to compare."""
     numbers = random_numbers(0, heads, -(-length // BLOCK), RANDOM).to(device)
     found = {
         "full": Case(full, masked=False),
@@ -65,7 +66,7 @@ def cases(length: int, heads: int, device: torch.device) -> dict[str, Case]:
 
 
 def milliseconds(work: Callable[[], Any], device: torch.device, repeats: int) -> float:
-    """Time of one call."""
+    """Return the time of one call."""
     for _ in range(2):
         work()
     synchronize(device)
@@ -84,11 +85,11 @@ def synchronize(device: torch.device) -> None:
 def measure(
     case: Case, length: int, texts: int, heads: int, width: int, device: torch.device, repeats: int
 ) -> dict[str, float]:
-    """Time, memory and the time of the mask, by their units."""
-    torch._dynamo.reset()  # every case is compiled for its own shapes, and only so many are kept
+    """Return the time, the memory and the time of the mask, by unit."""
+    torch._dynamo.reset()  # every case is compiled for its own shapes, and the cache is limited
     on_gpu = device.type == "cuda"
     n = texts * length
-    columns = {"global": np.arange(n) % length == 0}  # the first token of a text sees all
+    columns = {"global": np.arange(n) % length == 0}  # the first token of a text has global attention
     packed = pack(np.zeros(n, dtype=np.int64), np.full(texts, length), columns=columns).to(device)
     layout = self_layout(packed)
     dtype = torch.bfloat16 if on_gpu else torch.float32
@@ -112,7 +113,7 @@ def measure(
 
 
 def table(found: Found, unit: str) -> str:
-    """A row for each case, a column for each length."""
+    """Return a table with one row per case and one column per length."""
     lengths = list(next(iter(found.values())))
     rows = [f"{unit:>12} " + "".join(f"{int(length):>11,}" for length in lengths)]
     for name, points in found.items():
@@ -122,7 +123,7 @@ def table(found: Found, unit: str) -> str:
 
 
 def growth(found: Found) -> dict[str, float]:
-    """How many times longer the longest takes than a quarter of it."""
+    """Return the ratio of the time of the longest text to one of a quarter of its length."""
     lengths = next(iter(found.values()))
     longest = max(int(length) for length in lengths)
     quarter = str(longest // 4)
@@ -132,7 +133,7 @@ def growth(found: Found) -> dict[str, float]:
 
 
 def draw(found: Found, about: dict[str, Any], out: str) -> None:
-    """A panel for the time and one for the memory, both axes logarithmic."""
+    """Plot one panel for time and one for memory, with logarithmic axes."""
     from matplotlib.figure import Figure
 
     units = [
@@ -188,7 +189,12 @@ def main() -> None:
         print(json.dumps({"cases": found, "ratio": ratios, **about}))
     else:
         units = [unit for unit in UNITS if any(unit in point for points in found.values() for point in points.values())]
-        print(about, *(table(found, unit) for unit in units), f"time, longest / a quarter of it: {ratios}", sep="\n\n")
+        print(
+            about,
+            *(table(found, unit) for unit in units),
+            f"ratio of the longest text to a quarter of it: {ratios}",
+            sep="\n\n",
+        )
     if options.plot:
         draw(found, about, options.plot)
 

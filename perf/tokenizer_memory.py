@@ -1,4 +1,4 @@
-"""Peak memory of training a tokenizer on 1 GB of high-variety text, as a multiple of that on 100 MB.
+"""Measure the peak memory of training a tokenizer on 1 GB of high-variety text, as a multiple of that on 100 MB.
 
 python perf/tokenizer_memory.py [--small 100] [--large 1000] [--kind wordpiece] [--json]
 """

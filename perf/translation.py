@@ -1,11 +1,11 @@
-"""English to German on Multi30k: recurrent networks without and with attention, read forward and backward, and the Transformer.
+"""Compare translation from English to German on Multi30k: recurrent models with and without attention, and the Transformer.
 
     python perf/translation.py run --data MULTI30K --out FOLDER [--systems rnn …] [--seeds 0 1 2]
     python perf/translation.py table FOLDER --plot docs/translation.png
 
-MULTI30K has train.en, train.de and the test sets of 2016, 2017 and 2018. Systems are the presets in docs/recipes/multi30k. Every
-line of FOLDER/results.jsonl is one training: BLEU and chrF (sacrebleu) on the test of 2016 by beam search, and BLEU by the length of
-the source on all three tests.
+MULTI30K has train.en, train.de and the test sets of 2016, 2017 and 2018. Systems are the presets in
+docs/recipes/multi30k. Every line of FOLDER/results.jsonl is one training run: BLEU and chrF (sacrebleu) on the test set
+of 2016 with beam search, and BLEU by the length of the source on all three test sets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SYSTEMS = {
     "rnn-reversed": "RNN, source reversed",
     "attention": "with attention",
     "attention-reversed": "with attention, source reversed",
-    "attention-both-ways": "with attention, encoder both ways",
+    "attention-both-ways": "with attention, bidirectional encoder",
     "transformer": "Transformer",
 }
 TESTS = ("test_2016_flickr", "test_2017_flickr", "test_2018_flickr")
@@ -41,7 +41,7 @@ def read(file: Path) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """A line for each training that is not there yet."""
+    """Write a line for each training run that is not done yet."""
     import pretune as pt
     from pretune.metrics.translation import translation_metrics
 
@@ -69,17 +69,19 @@ def run(options: argparse.Namespace) -> None:
             start = time.perf_counter()
             trained = pt.pretrain(str(RECIPES / f"{system}.yaml"), files, budget=budget, seed=seed, out=folder)
             seconds = time.perf_counter() - start
-            said = [row["translation"] for row in pt.translate(trained, texts)]
+            translations = [row["translation"] for row in pt.translate(trained, texts)]
             words = [len(text.split()) for text in texts]
             lengths = {}
             for low, high in pairwise(BOUNDS):
                 chosen = [at for at, count in enumerate(words) if low < count <= high]
                 if chosen:
-                    lengths[high] = translation_metrics([said[i] for i in chosen], [right[i] for i in chosen])["bleu"]
+                    lengths[high] = translation_metrics([translations[i] for i in chosen], [right[i] for i in chosen])[
+                        "bleu"
+                    ]
             line = {
                 "system": system,
                 "seed": seed,
-                **translation_metrics(said[:first], right[:first]),
+                **translation_metrics(translations[:first], right[:first]),
                 "lengths": lengths,
                 "parameters": sum(p.numel() for p in pt.load(trained).backbone.parameters()),
                 "seconds": seconds,
@@ -90,12 +92,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """All lines so far, of all processes."""
+    """Return all lines so far, of all processes."""
     return read_results(sorted(folder.glob("results*.jsonl")))
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Means over seeds, with their deviation, as Markdown."""
+    """Return means over seeds with standard deviations, as Markdown."""
     rows = ["| system | parameters | BLEU | chrF | seconds | seeds |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     for system, name in SYSTEMS.items():
         own = [line for line in lines if line["system"] == system]
@@ -112,7 +114,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
-    """BLEU by system, every seed a point; and by the length of the source."""
+    """Plot BLEU by system, with one point per seed, and by the length of the source."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -158,9 +160,9 @@ def main() -> None:
     one.add_argument("--out", required=True)
     one.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
     one.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    one.add_argument("--part", default="", help="of the file's name, where several processes share the folder")
-    one.add_argument("--steps", type=int, help="instead of the presets', to try this out")
-    one.add_argument("--rows", type=int, help="of the training text, to try this out")
+    one.add_argument("--part", default="", help="suffix of the results file, if several processes share the folder")
+    one.add_argument("--steps", type=int, help="instead of those of the presets, to try it out")
+    one.add_argument("--rows", type=int, help="maximum rows of the training text, to try it out")
     two = verbs.add_parser("table")
     two.add_argument("folder")
     two.add_argument("--plot")

@@ -1,4 +1,4 @@
-"""ULMFiT on TREC and IMDb with 100, 500 and all labels: its recipe, the same without its three tricks, and from scratch.
+"""Compare ULMFiT on TREC and IMDb with 100, 500 and all labels: its recipe, the same without its three tricks, and from scratch.
 
     pretune pretrain docs/recipes/ulmfit-short.yaml --data CORPUS --out LM
     python perf/ulmfit.py adapt --lm LM --data TASKS --out FOLDER [--tasks TREC] [--texts FILE…] [--plain RATE]
@@ -6,14 +6,16 @@
     python perf/ulmfit.py both --out FOLDER
     python perf/ulmfit.py table FOLDER --plot docs/ulmfit.png
 
-TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` is the second stage, once for a task, on all its
-training texts without their labels, and on further texts without any; LM reads forward, or backward; with `--plain`, all layers at
-one rate, which does not change. Every line of FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000 of IMDb's,
-shuffled; with `--held-out`, on 2,000 rows of the training part that are not drawn, to choose rates by (in another FOLDER). Rows to
-learn from are drawn anew for each seed, of each class its share, the same for all arms. Arms: `ulmfit`; `same`, all else the same, at
-the same rates, but layers all move at one, which does not change, and from the beginning; `full`, this at lower rates; `plain`, this
-from what `adapt --plain` made; `scratch`, the same network with random weights. Of several rates in a folder the best one counts. With
-`--way backward`, `run` starts from what reads backward; `both` averages what an arm said each way at one rate.
+TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` is the second stage, once per task, on
+all its training texts without labels, and on further unlabeled texts; LM reads forward or backward; with `--plain`, all
+layers have one constant learning rate. Every line of FOLDER/results.jsonl is one classifier, evaluated on the test set
+of TREC or the first 5,000 shuffled rows of IMDb's; with `--held-out`, on 2,000 rows of the training set that are not
+sampled, to choose learning rates (in another FOLDER). Training rows are sampled anew for each seed, stratified by class,
+the same for all arms. Arms: `ulmfit`; `same`, with everything else the same, at the same rates, but one constant rate
+for all layers, which are all trained from the start; `full`, this at lower rates; `plain`, this from the result of
+`adapt --plain`; `scratch`, the same network with random weights. Of several rates in a folder, the best one is
+reported. With `--way backward`, `run` starts from the model that reads backward; `both` averages the probabilities of
+an arm in both directions at one rate.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from typing import Any
 
 import numpy as np
 from common import add_result, machine, read_results, spread
-from tasks_beside_peer import read as read_task
+from task_comparison import read as read_task
 
 RATES = {
     "ulmfit": (1e-2, 4e-3, 2e-3),
@@ -45,47 +47,47 @@ RATES = {
 PUBLISHED = {
     "word_dropout": 0.05, "input_dropout": 0.4, "hidden_dropout": 0.3, "output_dropout": 0.4, "weight_drop": 0.5
 }  # fmt: skip
-CELL = ("task", "labels", "seed", "arm", "rate", "way")  # what tells a classifier from others
-COLUMNS = {  # of the table, by arm and way
-    ("ulmfit", "both"): "ULMFiT, both ways",
+CELL = ("task", "labels", "seed", "arm", "rate", "way")  # what identifies a classifier
+COLUMNS = {  # of the table, by arm and direction
+    ("ulmfit", "both"): "ULMFiT, both directions",
     ("ulmfit", "forward"): "ULMFiT, forward",
     ("same", "forward"): "all else the same, without its tricks",
     ("full", "forward"): "without its tricks, at low rates",
-    ("full", "both"): "without its tricks, at low rates, both ways",
+    ("full", "both"): "without its tricks, at low rates, both directions",
     ("plain", "forward"): "without them in the second stage too",
     ("scratch", "forward"): "from scratch",
 }
 DRAWN = [("ulmfit", "forward"), ("same", "forward"), ("full", "forward"), ("scratch", "forward")]
 LM_EPOCHS = {"TREC": 10.0, "IMDb": 10.0}
-LENGTH = {"TREC": 64, "IMDb": 400}  # tokens that the classifier reads
-JUDGED, HELD_OUT = 5000, 2000  # rows of the test, and of those to learn from where rates are looked for
+LENGTH = {"TREC": 64, "IMDb": 400}  # maximum tokens of the classifier
+TEST_ROWS, HELD_OUT = 5000, 2000  # test rows, and held-out training rows for choosing rates
 
 
 def epochs(labels: int) -> float:
-    """Of a classifier."""
+    """Return the number of epochs of a classifier."""
     return 50.0 if labels < 500 else 20.0 if labels < 1000 else 8.0 if labels < 10000 else 2.0
 
 
 def read(task: str, file: Path) -> list[dict[str, str]]:
-    """Rows of an official file."""
+    """Return the rows of an official file."""
     if task == "TREC":
         return read_task(task, file)
-    lines = file.read_text(encoding="utf-8").split("\n")[1:]  # some have separators of other kinds inside
+    lines = file.read_text(encoding="utf-8").split("\n")[1:]  # some contain other line separators
     return [dict(zip(("text", "label"), line.split("\t")[:1:-1], strict=True)) for line in lines if line]
 
 
 def rows_of(task: str, data: Path, held_out: bool = False) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """To learn from and to judge by, shuffled; `held_out`: some of those to learn from are those to judge by."""
+    """Return shuffled training and test rows; with `held_out`, both are from the training set."""
     ending = "txt" if task == "TREC" else "tsv"
     parts = [read(task, data / task / f"{part}.{ending}") for part in ("train", "test")]
     for part in parts:
         random.Random(0).shuffle(part)
     train, test = parts
-    return (train[HELD_OUT:], train[:HELD_OUT]) if held_out else (train, test[:JUDGED])
+    return (train[HELD_OUT:], train[:HELD_OUT]) if held_out else (train, test[:TEST_ROWS])
 
 
-def draw(rows: Sequence[dict[str, str]], count: int, seed: int) -> list[dict[str, str]]:
-    """Some rows, of each class its share."""
+def sample_rows(rows: Sequence[dict[str, str]], count: int, seed: int) -> list[dict[str, str]]:
+    """Return some rows, stratified by class."""
     from pretune.evaluation.learning_curve import relative_ranks
 
     order = random.Random(seed).sample(list(rows), len(rows))
@@ -100,14 +102,14 @@ def write(rows: Sequence[dict[str, str]], file: Path) -> Path:
 
 
 def adapt(options: argparse.Namespace) -> None:
-    """The second stage."""
+    """Run the second stage."""
     from pretune.training.jobs.ulmfit import OPTIMIZER, UlmfitJob, reading_direction
     from pretune.training.jobs.ulmfit import adapt as go_on
 
     way, settings = reading_direction(options.lm), {}
     if options.plain:
         way += "-plain"
-        settings = {"optimizer": replace(OPTIMIZER, lr=options.plain, layer_decay=1.0), "schedule": steady()}
+        settings = {"optimizer": replace(OPTIMIZER, lr=options.plain, layer_decay=1.0), "schedule": constant_schedule()}
     for task in options.tasks:
         train, _ = rows_of(task, Path(options.data))
         texts = write([{"text": row["text"]} for row in train], Path(options.out) / task / "texts.jsonl")
@@ -120,15 +122,15 @@ def adapt(options: argparse.Namespace) -> None:
         print(task, f"{time.perf_counter() - start:.0f} s", json.dumps(run.results), flush=True)
 
 
-def steady() -> Any:
-    """A rate that does not change."""
+def constant_schedule() -> Any:
+    """Return the schedule of a constant learning rate."""
     from pretune.training.recipe_sections import Schedule
 
     return Schedule(kind="constant", warmup=0.0)
 
 
 def run(options: argparse.Namespace) -> None:
-    """A line for each classifier that is not there yet."""
+    """Write a line for each classifier that is not done yet."""
     os.environ["PRETUNE_PROGRESS"] = "none"
     out = Path(options.out)
     done = [[line[key] for key in CELL] for line in load(out)]
@@ -138,7 +140,7 @@ def run(options: argparse.Namespace) -> None:
         tried = [(arm, rate) for arm in options.arms for rate in options.rates or RATES[arm]]
         for labels, seed in product(options.labels, options.seeds):
             count = len(train) if labels == "all" else int(labels)
-            file = write(draw(train, count, seed), out / task / f"train-{labels}-{seed}.jsonl")
+            file = write(sample_rows(train, count, seed), out / task / f"train-{labels}-{seed}.jsonl")
             for arm, rate in tried:
                 cell = dict(zip(CELL, (task, labels, seed, arm, rate, options.way), strict=True))
                 if list(cell.values()) in done:
@@ -149,7 +151,7 @@ def run(options: argparse.Namespace) -> None:
                 error = classify(cell, count, file, dev, folder, options)
                 line = {**cell, "error": error, "seconds": time.perf_counter() - start, **machine()}
                 if arm != "scratch":
-                    keep_said(folder, dev, said_file(out, cell))
+                    save_probabilities(folder, dev, probabilities_file(out, cell))
                 shutil.rmtree(folder)
                 print(json.dumps(line), flush=True)
                 add_result(out / f"results{options.part}.jsonl", line)
@@ -158,7 +160,7 @@ def run(options: argparse.Namespace) -> None:
 def classify(
     cell: dict[str, Any], count: int, train: Path, dev: Path, folder: Path, options: argparse.Namespace
 ) -> float:
-    """The error, in percent, of a classifier that learns from so many rows."""
+    """Return the error in percent of a classifier that is trained on `count` rows."""
     import pretune as pt
     from pretune.training.jobs.ulmfit import OBJECTIVE, OPTIMIZER, SCHEDULE, unfreezing_strategy
 
@@ -174,7 +176,7 @@ def classify(
         strategy=unfreezing_strategy(start_from, often) if arm == "ulmfit" else "full",
         epochs=often,
         optimizer=replace(OPTIMIZER, lr=cell["rate"], **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
-        schedule=SCHEDULE if arm in ("ulmfit", "scratch") else steady(),
+        schedule=SCHEDULE if arm in ("ulmfit", "scratch") else constant_schedule(),
         batch=pt.Batching(
             sequences=options.rows or (32 if count < 10000 else 64), length=options.length or LENGTH[task]
         ),
@@ -187,48 +189,52 @@ def classify(
     return 100 * (1 - float(made.results["dev/accuracy"]))
 
 
-def said_file(out: Path, cell: dict[str, Any]) -> Path:
-    """Where what a classifier said of the test is kept."""
-    return out / "said" / ("-".join(str(cell[key]) for key in CELL) + ".npz")
+def probabilities_file(out: Path, cell: dict[str, Any]) -> Path:
+    """Return the file for the test probabilities of a classifier."""
+    return out / "probabilities" / ("-".join(str(cell[key]) for key in CELL) + ".npz")
 
 
-def keep_said(folder: Path, dev: Path, file: Path) -> None:
-    """Write what a classifier said, (n, labels) with probabilities, and the truth, (n,) with places among the labels."""
+def save_probabilities(folder: Path, dev: Path, file: Path) -> None:
+    """Save the probabilities of a classifier, (n, labels), and the indices of the correct labels, (n,)."""
     from pretune.training.jobs.finetuning import DEV_PREDICTIONS
 
-    said = [answer["probabilities"] for answer in read_results([folder / DEV_PREDICTIONS])]
-    labels = sorted(said[0])
+    probabilities = [answer["probabilities"] for answer in read_results([folder / DEV_PREDICTIONS])]
+    labels = sorted(probabilities[0])
     truth = [labels.index(row["label"]) for row in read_results([dev])]
     file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(file, said=np.array([[row[label] for label in labels] for row in said], np.float32), truth=truth)
+    np.savez(
+        file,
+        probabilities=np.array([[row[label] for label in labels] for row in probabilities], np.float32),
+        truth=truth,
+    )
 
 
 def both(options: argparse.Namespace) -> None:
-    """A line for each pair of classifiers, one of each way, that said something."""
+    """Write a line for each pair of a forward and a backward classifier with saved probabilities."""
     out, keys = Path(options.out), CELL[:-1]
     done = [[line[key] for key in keys] for line in load(out) if line["way"] == "both"]
-    for file in sorted((out / "said").glob("*-forward.npz")):
+    for file in sorted((out / "probabilities").glob("*-forward.npz")):
         other = file.with_name(file.name.replace("-forward", "-backward"))
         task, labels, seed, arm, rate = file.name.removesuffix("-forward.npz").split("-", 4)
         values = [task, labels, int(seed), arm, float(rate)]
         if not other.is_file() or values in done:
             continue
         forward, backward = np.load(file), np.load(other)
-        wrong = (forward["said"] + backward["said"]).argmax(1) != forward["truth"]
+        wrong = (forward["probabilities"] + backward["probabilities"]).argmax(1) != forward["truth"]
         line = dict(zip(keys, values, strict=True)) | {"way": "both", "error": 100 * float(wrong.mean()), **machine()}
         print(json.dumps(line), flush=True)
         add_result(out / "results-both.jsonl", line)
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """All lines so far, of all processes."""
+    """Return all lines so far, of all processes."""
     return read_results(sorted(folder.glob("results*.jsonl")))
 
 
 def best(
     lines: Sequence[dict[str, Any]], task: str, labels: str, column: tuple[str, str]
 ) -> tuple[float, list[float]] | None:
-    """Of an arm's rates the one with the lowest mean error, and its errors."""
+    """Return the learning rate of an arm with the lowest mean error, and its errors."""
     lines = [line for line in lines if (line["arm"], line["way"]) == column]
     own = [line for line in lines if (line["task"], line["labels"]) == (task, labels)]
     errors = {rate: [line["error"] for line in own if line["rate"] == rate] for rate in {line["rate"] for line in own}}
@@ -236,7 +242,7 @@ def best(
 
 
 def shown(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], str]:
-    """The columns that there are, by name."""
+    """Return the available columns, by name."""
     there = {(line["arm"], line["way"]) for line in lines}
     return {column: name for column, name in COLUMNS.items() if column in there}
 
@@ -246,7 +252,7 @@ def sizes(lines: Sequence[dict[str, Any]], task: str) -> list[str]:
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Errors in percent, means over seeds with their deviation, as Markdown."""
+    """Return errors in percent, means over seeds with standard deviations, as Markdown."""
     columns = shown(lines)
     rows = ["| task | labels | " + " | ".join(columns.values()) + " |", "| --- |" + " ---: |" * (len(columns) + 1)]
     for task in LM_EPOCHS:
@@ -261,7 +267,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
-    """Error against labels, as in the paper."""
+    """Plot the error against the number of labels, as in the paper."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -306,24 +312,26 @@ def main() -> None:
         verb.add_argument("--data", required=True)
         verb.add_argument("--out", required=True)
         verb.add_argument("--tasks", nargs="+", default=list(LM_EPOCHS), choices=list(LM_EPOCHS))
-        verb.add_argument("--epochs", type=float, help="instead of the usual number")
+        verb.add_argument("--epochs", type=float, help="instead of the default")
         if name == "adapt":
             verb.add_argument("--lm", required=True)
-            verb.add_argument("--texts", nargs="*", default=[], help="further files of texts")
-            verb.add_argument("--plain", type=float, metavar="RATE", help="without slanted and discriminative rates")
+            verb.add_argument("--texts", nargs="*", default=[], help="further text files")
+            verb.add_argument(
+                "--plain", type=float, metavar="RATE", help="without slanted and discriminative learning rates"
+            )
         else:
             verb.add_argument("--labels", nargs="+", default=["100", "500", "all"])
             verb.add_argument("--way", default="forward", choices=["forward", "backward"])
             verb.add_argument("--arms", nargs="+", default=["ulmfit", "same", "full", "scratch"], choices=list(RATES))
-            verb.add_argument("--rates", type=float, nargs="+", help="instead of the usual ones")
+            verb.add_argument("--rates", type=float, nargs="+", help="instead of the defaults")
             verb.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+            verb.add_argument("--length", type=int, help="maximum tokens of the classifier, instead of the default")
+            verb.add_argument("--rows", type=int, help="rows per step, instead of the default")
+            verb.add_argument("--dropout", action="store_true", help="use the dropout of the paper in the classifier")
+            verb.add_argument("--held-out", action="store_true", help="evaluate on training rows that are not sampled")
             verb.add_argument(
-                "--length", type=int, help="tokens that the classifier reads, instead of the usual number"
+                "--part", default="", help="suffix of the results file, if several processes share the folder"
             )
-            verb.add_argument("--rows", type=int, help="in a step, instead of the usual number")
-            verb.add_argument("--dropout", action="store_true", help="the paper's in the classifier")
-            verb.add_argument("--held-out", action="store_true", help="judge by rows of the training part, not drawn")
-            verb.add_argument("--part", default="", help="of the file's name, where several processes share the folder")
     last = verbs.add_parser("table")
     last.add_argument("folder")
     last.add_argument("--plot")

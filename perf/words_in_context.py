@@ -1,9 +1,9 @@
-"""Whether vectors in context tell senses of a word apart, without learning anything: pairs of sentences of Words in Context.
+"""Measure whether contextual embeddings distinguish word senses without training, on pairs of Words in Context.
 
     python perf/words_in_context.py MODEL… --pairs WiC/train.jsonl WiC/val.jsonl [--limit 2000]
 
-How often, of a pair in which a word has the same sense and one in which it has two, the cosine of the word's vectors is higher in the
-first (the area under the curve; 0.5 is chance), by layer. Layer 0 are the vectors of words alone, whatever stands around them.
+The score is how often the cosine similarity of a word's embeddings is higher in a pair with the same sense than in one
+with two senses (the area under the ROC curve; 0.5 is the chance level), by layer. Layer 0 is the static word embedding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pretune.models.loading import load_model
 
 
 def places_of(pairs: list[dict[str, Any]], words: list[str], owner: Any) -> np.ndarray[Any, Any]:
-    """(pairs, 2) the number of the word in each sentence, among all words; -1: it is cut otherwise."""
+    """Return (pairs, 2): the index of the word in each sentence among all words, or -1 if it is split differently."""
     by_text: dict[int, dict[str, int]] = {}
     for number, (word, text) in enumerate(zip(words, owner.tolist(), strict=True)):
         by_text.setdefault(text, {}).setdefault(word.casefold(), number)

@@ -1,6 +1,8 @@
-"""usage: script/models_page.py    write the tables of docs/models.md anew, from the families and the presets
+"""Update the tables of docs/models.md from the families and the presets.
 
-A row of a family or preset that is not in this tree is dropped.
+Usage: script/models_page.py
+
+Rows of families or presets that no longer exist are dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pretune.verbs.show import show
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "models.md"
 
-# Of each family: who published it, and the tests that hold it against `transformers`.
+# Family → its publications, and the tests that compare it with `transformers`.
 ABOUT = {
     "word-vectors": ("word2vec, Mikolov et al., 2013; GloVe, Pennington et al., 2014; fastText, Bojanowski et al., 2017", ""),
     "bert": ("BERT, Devlin et al., 2019; SpanBERT, Joshi et al., 2020", "test_bert.py test_presets.py"),
@@ -33,7 +35,7 @@ ABOUT = {
     "deberta": ("DeBERTa, He et al., 2021", "test_deberta.py test_presets.py"),
     "deberta-v2": ("DeBERTa-v2 and v3, He et al., 2021", "test_deberta.py test_presets.py"),
     "modernbert": ("ModernBERT, Warner et al., 2024", "test_modernbert.py"),
-    "performer": ("Performer, Choromanski et al., 2020, in BERT's wiring", ""),
+    "performer": ("Performer, Choromanski et al., 2020, with the architecture of BERT", ""),
     "openai-gpt": ("GPT, Radford et al., 2018", "test_gpt.py test_task_heads.py"),
     "gpt2": ("GPT-2, Radford et al., 2019; GPT-3's sizes, Brown et al., 2020", "test_gpt.py test_task_heads.py"),
     "transfo-xl": ("Transformer-XL, Dai et al., 2019", "test_transfo_xl.py"),
@@ -47,21 +49,21 @@ ABOUT = {
     "bart": ("BART, Lewis et al., 2020", "test_bart.py test_encoder_decoder_presets.py test_task_heads.py"),
     "mbart": ("mBART, Liu et al., 2020", "test_bart.py test_encoder_decoder_presets.py test_task_heads.py"),
     "seq2seq": ("sequence to sequence, Sutskever et al., 2014; attention, Bahdanau et al., 2015, Luong et al., 2015; Skip-Thought, Kiros et al., 2015; CoVe, McCann et al., 2017", ""),
-    "marian": ("the Transformer, Vaswani et al., 2017, and MASS, Song et al., 2019, as Marian lays them out", "test_bart.py test_encoder_decoder_presets.py"),
+    "marian": ("the Transformer, Vaswani et al., 2017, and MASS, Song et al., 2019, in the format of Marian", "test_bart.py test_encoder_decoder_presets.py"),
 }  # fmt: skip
-NOT_LIKE_THE_PEER = {
-    "big_bird": "yes, of each text by itself, with the same random blocks (below)",
-    "reformer": "yes, of each text by itself, with the same hashing (below)",
-    "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
-    "word-vectors": "no: there is nothing to compute; files in tests/text/corpus/test_word_vector_files.py",
-    "lstm": "no: no peer has it; its layers are torch's in tests/nn/test_recurrent.py, properties in tests/families/recurrent/test_recurrent_families.py",
-    "bilstm": "no: no peer has it; its layers are those of lstm, properties in tests/families/recurrent/test_recurrent_families.py",
-    "elmo": "no: no peer has it; the released layout in tests/families/recurrent/test_elmo_checkpoint.py",
-    "seq2seq": "no: no peer has it; properties in tests/backbones/test_recurrent_encoder_decoder.py",
-    "elmo-transformer": "no: no peer has it; properties in tests/objectives/pretraining/test_bilm.py",
-    "performer": "no: no peer has it; properties in tests/families/encoders/test_performer.py and tests/nn/attention/test_performer.py",
+PARITY_NOTES = {
+    "big_bird": "yes, for each text alone, with the same random blocks (below)",
+    "reformer": "yes, for each text alone, with the same hashing (below)",
+    "transfo-xl": "no: removed in `transformers` 5; compared with recorded outputs of its last version",
+    "word-vectors": "no: there is nothing to compute; file formats are tested in tests/text/corpus/test_word_vector_files.py",
+    "lstm": "no: not in `transformers`; its layers are compared with torch in tests/nn/test_recurrent.py, its properties are tested in tests/families/recurrent/test_recurrent_families.py",
+    "bilstm": "no: not in `transformers`; its layers are those of lstm, its properties are tested in tests/families/recurrent/test_recurrent_families.py",
+    "elmo": "no: not in `transformers`; the released format is tested in tests/families/recurrent/test_elmo_checkpoint.py",
+    "seq2seq": "no: not in `transformers`; its properties are tested in tests/backbones/test_recurrent_encoder_decoder.py",
+    "elmo-transformer": "no: not in `transformers`; its properties are tested in tests/objectives/pretraining/test_bilm.py",
+    "performer": "no: not in `transformers`; its properties are tested in tests/families/encoders/test_performer.py and tests/nn/attention/test_performer.py",
 }
-# The round figures that papers and model cards give.
+# The rounded numbers in papers and model cards.
 PUBLISHED = {
     "bert-tiny": "4.4M", "bert-mini": "11.3M", "bert-small": "29.1M", "bert-base": "110M", "bert-large": "340M",
     "bert-base-cased": "110M", "bert-large-cased": "340M",
@@ -95,22 +97,22 @@ HEADS = {
 
 
 def families() -> dict[str, str]:
-    """A row for each family."""
+    """Return a row for each family."""
     rows = {}
     for name, family in FAMILIES.items():
         source, tests = ABOUT[name]
         heads = list(dict.fromkeys(HEADS[head] for names in family.classes for head in sorted(names)))
         bare = ["bare", *(["bare encoder"] if family.variants else [])]
-        listed = ", ".join([*bare, *heads]) if family.elsewhere else "none: the layout is our own"
+        listed = ", ".join([*bare, *heads]) if family.elsewhere else "none: the format is specific to pretune"
         found = (next((ROOT / "tests").rglob(file)) for file in tests.split())
         files = ", ".join(f"`{file.relative_to(ROOT)}`" for file in found)
-        parity = NOT_LIKE_THE_PEER.get(name, "yes")
+        parity = PARITY_NOTES.get(name, "yes")
         rows[name] = f"| `{name}` | {source} | {listed} | {parity} | {files or '–'} |"
     return rows
 
 
 def sizes() -> dict[str, str]:
-    """A row for each preset, family by family; twins of a toy's size are left out."""
+    """Return a row for each preset, sorted by family, without tiny presets."""
     rows = {}
     order = list(FAMILIES)
     presets = show("presets").facts["presets"]
@@ -124,7 +126,7 @@ def sizes() -> dict[str, str]:
 
 
 def main() -> None:
-    """Put the rows in place of those that are there."""
+    """Replace the rows of the tables."""
     page = PAGE.read_text(encoding="utf-8")
     for name, rows in (("families", families()), ("sizes", sizes())):
         pattern = rf"(<!-- {name} -->\n\n\|.*\n\|.*\n)(?:\|.*\n)*"

@@ -1,7 +1,9 @@
-"""usage: script/sample.py FOLDER    text and labeled rows that every Python has: its manual, and what functions say of themselves
+"""Write text and labeled rows that every Python installation has: its manual, and docstrings of functions.
+
+Usage: script/sample.py FOLDER
 
 manual.txt            the language reference, paragraphs separated by blank lines
-train.csv, dev.csv    first sentences of documentation, and the module they are from
+train.csv, dev.csv    first sentences of docstrings, and the module they are from
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def time_of_torch() -> float:
 def test_help_is_fast_and_does_not_import_torch(arguments: list[str]) -> None:
     script = f"import sys, pretune.cli\ntry: pretune.cli.main({arguments!r})\nexcept SystemExit: pass\n"
     check = "assert not {'torch', 'numpy', 'tokenizers'} & set(sys.modules)"
-    seconds = []  # a crowded machine makes one in a hundred slow, though it has no more to do
+    seconds = []  # a busy machine makes about one in a hundred slow
     while not seconds or (min(seconds) >= 0.35 * time_of_torch() and len(seconds) < 3):
         answer, took = timed([sys.executable, "-c", script + check])
         assert "Usage: pretune" in answer
@@ -63,10 +63,10 @@ def test_every_verb_has_recipe_set_and_json_and_documents_its_options(name: str)
     assert set(notes) == set(inspect.signature(VERBS[name]).parameters)
 
 
-def test_the_description_of_the_package_names_existing_verbs() -> None:
+def test_description_of_the_package_names_existing_verbs() -> None:
     described = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    told = run("--help").stdout
-    assert " ".join(described["description"].split()) in " ".join(told.split())
+    printed = run("--help").stdout
+    assert " ".join(described["description"].split()) in " ".join(printed.split())
     promised = described["description"].partition(":")[2].strip(" .").split(", ")
     assert [word for word in promised if word.replace("-", "") not in VERBS] == []
     assert all(packages for packages in described["optional-dependencies"].values())
@@ -76,7 +76,7 @@ def test_version_is_that_of_the_package() -> None:
     assert run("--version").stdout.strip() == pretune.__version__
 
 
-def test_the_verbs_work_end_to_end(corpus: Path, tmp_path: Path) -> None:
+def test_verbs_work_end_to_end(corpus: Path, tmp_path: Path) -> None:
     facts = json.loads(
         run("tokenizer", "train", corpus, "--kind", "bpe", "--size", 500, "--out", tmp_path / "tok", "--json").stdout
     )
@@ -143,8 +143,8 @@ def test_progress_of_long_work_goes_to_stderr(
     assert "done in" in err
 
 
-def test_the_command_line_can_be_called_from_python(capsys: pytest.CaptureFixture[str]) -> None:
-    import pydantic  # noqa: F401  loaded, it checks what is left out too
+def test_command_line_can_be_called_from_python(capsys: pytest.CaptureFixture[str]) -> None:
+    import pydantic  # noqa: F401  if it is loaded, it also checks missing values
 
     with pytest.raises(SystemExit) as caught:
         main(["prepare", "nowhere", "--tokenizer", "t", "--out", "o"])
@@ -182,7 +182,7 @@ def test_flags_can_be_turned_on_and_off(name: str, monkeypatch: pytest.MonkeyPat
         assert {got[flag.replace("-", "_")] for flag in flags(name)} == {value}
 
 
-def test_a_flag_takes_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_take_no_value(capsys: pytest.CaptureFixture[str]) -> None:
     for value in ("false", "True"):
         with pytest.raises(SystemExit, match="1"):
             main(["finetune", "model", "train.csv", "--report", value, "--out", "o"])
@@ -190,7 +190,7 @@ def test_a_flag_takes_no_value(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().err == message
 
 
-def test_a_recipe_may_contain_options_at_their_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipe_may_contain_options_at_their_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The recipe of a run contains all options, even those that do not apply to it, and can be run again."""
     (tmp_path / "r.yaml").write_text("model: nowhere\nprompts: [a]\nlength_penalty: 1.0\nseed: 0\ntokens: 50\n")
     with pytest.raises(SystemExit, match="1"):

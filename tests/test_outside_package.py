@@ -1,4 +1,4 @@
-"""A model family and a preset that an installed package outside pretune adds by entry points."""
+"""Tests of a model family and presets that another installed package adds by entry points."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def only_these_families(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pretune.families.registry.FAMILIES", dict(FAMILIES))
 
 
-def test_a_family_and_presets_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_package_adds_a_family_and_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("toy-bert-tiny", "toy-bert-wide"):
         assert name not in preset_names() and not is_preset(name)
     with pytest.raises(PretuneError, match="unknown model family 'toy-bert'"):
@@ -70,7 +70,7 @@ def test_a_family_and_presets_of_an_installed_package(tmp_path: Path, monkeypatc
     assert loaded.family.name == "toy-bert" and loaded.config == model.config
 
 
-def test_presets_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presets_are_found_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "folder_package", "[pretune.presets]\nfolder = folder_package.families:FOLDER\n")
     presets = tmp_path / "folder_package" / "presets"
     (tmp_path / "folder_package" / "families.py").write_text(f"FOLDER = {str(presets)!r}\n")
@@ -79,7 +79,9 @@ def test_presets_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("what", ["[pretune.families]\ntoy", "[pretune.families]\nbert", "[pretune.presets]\ntoy"])
-def test_entry_points_of_the_wrong_kind_are_named(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_of_the_wrong_kind_are_reported(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = f"wrong_package_{len(what)}"
     install(tmp_path, package, f"{what} = {package}.families:NUMBER\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -89,7 +91,7 @@ def test_entry_points_of_the_wrong_kind_are_named(what: str, tmp_path: Path, mon
     assert find_family("bert", "config.json").name == "bert" and make_model("bert-tiny").family.name == "bert"
 
 
-def test_a_family_is_registered_in_python_once() -> None:
+def test_family_is_registered_once() -> None:
     from dataclasses import replace
 
     from pretune.families import register_family

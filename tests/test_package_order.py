@@ -1,4 +1,4 @@
-"""Imports between packages go one way, in the order that CONTRIBUTING.md states."""
+"""Tests that imports between packages follow the order in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def package(name: str, known: set[str]) -> str | None:
-    """Return the longest known package that a dotted name lies in.
+    """Return the longest known package that contains a dotted name.
 
     >>> package("pretune.text.store.store.Store", {"text", "text.store"})
     'text.store'
@@ -55,11 +55,11 @@ def violations(order: list[set[str]]) -> list[str]:
     return found
 
 
-def test_packages_import_one_way() -> None:
+def test_packages_import_in_the_stated_order() -> None:
     assert violations(stated_order()) == []
 
 
-def test_every_package_has_its_place() -> None:
+def test_every_package_is_in_the_order() -> None:
     known = {name for group in stated_order() for name in group}
     packages = {
         path.stem if path.is_file() else path.name
@@ -72,6 +72,6 @@ def test_every_package_has_its_place() -> None:
 @pytest.mark.parametrize(
     "folder", [path for path in [SOURCE, *SOURCE.rglob("*/")] if (path / "__init__.py").is_file()], ids=str
 )
-def test_folders_are_small_and_say_what_belongs_there(folder: Path) -> None:
+def test_folders_are_small_and_documented(folder: Path) -> None:
     assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
     assert len([*folder.glob("*.py")]) <= 31

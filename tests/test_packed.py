@@ -11,7 +11,7 @@ from pretune.packed import Batch, Capacity, pack, pack_lists, pack_targets
 
 
 @given(st.lists(st.integers(1, 10), max_size=8), st.integers(0, 50), st.integers(0, 5))
-def test_filler_keeps_shapes_fixed_and_sequences_short(lengths: list[int], spare: int, more: int) -> None:
+def test_padding_keeps_shapes_fixed_and_sequences_short(lengths: list[int], spare: int, more: int) -> None:
     sizes = np.array(lengths, dtype=np.int64)
     n = int(sizes.sum())
     capacity = Capacity(tokens=n + spare, sequences=len(lengths) + -(-spare // 10) + more, longest=10)
@@ -30,18 +30,20 @@ def test_filler_keeps_shapes_fixed_and_sequences_short(lengths: list[int], spare
     assert packed.longest == 10
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_inputs_over_the_capacity_are_rejected() -> None:
     with pytest.raises(PretuneError, match="do not fit"):
         pack(np.arange(5), np.array([5]), capacity=Capacity(4, 2, 8))
     with pytest.raises(PretuneError, match="do not fit"):
-        pack(np.arange(2), np.array([1, 1]), capacity=Capacity(20, 3, 8))  # no room for the filler's three pieces
+        pack(
+            np.arange(2), np.array([1, 1]), capacity=Capacity(20, 3, 8)
+        )  # there is no room for the three sequences of padding
     with pytest.raises(PretuneError, match="20 tokens do not fit into 2 sequences of at most 8"):
         Capacity(20, 2, 8)
     with pytest.raises(PretuneError, match="3 targets do not fit into the 2"):
         pack_targets(np.arange(3), np.arange(3), capacity=2)
 
 
-def test_a_batch_without_targets_counts_nothing() -> None:
+def test_blank_batch_counts_nothing() -> None:
     batch = Batch((pack_lists([[1, 2]]),), {"x": pack_targets(np.array([1]), np.array([2]))}, {"x": 1.0, "tokens": 2.0})
     blank = batch.blank()
     assert blank.counts == {"x": 0.0, "tokens": 0.0}

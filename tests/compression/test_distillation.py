@@ -1,4 +1,4 @@
-"""`pretune distill`: students of all kinds, their labels kept on disk, and what is refused."""
+"""Tests of `pretune distill`: students of all kinds, cached labels, and invalid options."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def texts(folder: Path, count: int = 48) -> Path:
         ("bilstm-tiny", {"soft": 0.9}),
     ],
 )
-def test_distillation_for_a_task(student: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_task_distillation_learns(student: str, options: dict[str, Any], tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.distill(
         trained(),
@@ -67,7 +67,9 @@ def test_distillation_for_a_task(student: str, options: dict[str, Any], tmp_path
     assert list(load(tmp_path / "student").root.heads) == ["classify"]
     assert pt.predict(tmp_path / "student", ["good stone"])[0]["label"] in ("yes", "no")
     if student == "bilstm-tiny":
-        assert load(tmp_path / "student").root.heads["classify"].pooling == "max"  # its family's, not the teacher's
+        assert (
+            load(tmp_path / "student").root.heads["classify"].pooling == "max"
+        )  # the default of its family, not of the teacher
 
 
 def test_predictions_for_unlabeled_texts_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +79,7 @@ def test_predictions_for_unlabeled_texts_are_cached(tmp_path: Path, monkeypatch:
     cache = tmp_path / "student/intermediate/teacher-texts.npz"
     with np.load(cache) as kept:
         assert kept["shares"].shape == (run.results["texts"], 2)
-    shutil.copytree(cache.parent, tmp_path / "again/intermediate")  # what an attempt that was stopped leaves behind
+    shutil.copytree(cache.parent, tmp_path / "again/intermediate")  # the files of an interrupted attempt
     monkeypatch.setattr(teacher_labels, "predict_excerpts", None)
     assert pt.distill(trained(), out=tmp_path / "again", **asked).finished  # type: ignore[arg-type]
 
@@ -120,7 +122,7 @@ def test_task_agnostic_distillation(tmp_path: Path) -> None:
     assert run.results["times_smaller"] > 1.0
 
 
-def teacher_of_tokens(folder: Path) -> Path:
+def train_masked_lm(folder: Path) -> Path:
     """Train a tiny masked language model."""
     pt.adapt(
         start() / "start", start() / "text.txt", out=folder, budget=pt.Budget(steps=2), batch=pt.Batching(tokens=512)
@@ -128,13 +130,13 @@ def teacher_of_tokens(folder: Path) -> Path:
     return folder
 
 
-def from_text(teacher: Path, out: Path, **options: Any) -> pt.Run:
+def distill_from_text(teacher: Path, out: Path, **options: Any) -> pt.Run:
     given = {"budget": pt.Budget(steps=2), "batch": pt.Batching(tokens=512)}
     return pt.distill(teacher, student="layers=2", data=start() / "text.txt", out=out, **given, **options)
 
 
-def test_loss_weights_are_those_of_distilbert_or_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    teacher, seen = teacher_of_tokens(tmp_path / "mlm"), list[dict[str, float]]()
+def test_loss_weights_default_to_those_of_distilbert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    teacher, seen = train_masked_lm(tmp_path / "mlm"), list[dict[str, float]]()
     over = Loss.over
 
     def recorded(self: Loss, totals: Any) -> Any:
@@ -142,14 +144,14 @@ def test_loss_weights_are_those_of_distilbert_or_given(tmp_path: Path, monkeypat
         return over(self, totals)
 
     monkeypatch.setattr(Loss, "over", recorded)
-    run = from_text(teacher, tmp_path / "usual")
+    run = distill_from_text(teacher, tmp_path / "usual")
     assert seen[-1] == {"mlm": 2.0, "match_logits": 5.0, "match_cosine": 1.0}
     assert "loss_weights" not in run.recipe
     chosen = {"distillation": 3.0, "mlm": 0.0, "cosine": 0.5}
-    run = from_text(teacher, tmp_path / "chosen", loss_weights=chosen)
+    run = distill_from_text(teacher, tmp_path / "chosen", loss_weights=chosen)
     assert seen[-1] == {"mlm": 0.0, "match_logits": 3.0, "match_cosine": 0.5}
     assert run.recipe["loss_weights"] == chosen
-    from_text(teacher, tmp_path / "matched", match="2*cosine+hidden(skip)", loss_weights={"mlm": 1.0})
+    distill_from_text(teacher, tmp_path / "matched", match="2*cosine+hidden(skip)", loss_weights={"mlm": 1.0})
     assert seen[-1] == {"mlm": 1.0, "match_logits": 5.0, "match_cosine": 2.0, "match_hidden": 1.0}
     with pytest.raises(SystemExit, match="0"):
         main([
@@ -164,15 +166,15 @@ def test_loss_weights_are_those_of_distilbert_or_given(tmp_path: Path, monkeypat
         (dict.fromkeys(chosen, 0.0), "all weights are 0"),
     ):
         with pytest.raises(PretuneError, match=words):
-            from_text(teacher, tmp_path / "never", loss_weights=weights)
+            distill_from_text(teacher, tmp_path / "never", loss_weights=weights)
     with pytest.raises(PretuneError, match=r"give the weight there, as in 2\*cosine"):
-        from_text(teacher, tmp_path / "never", match="cosine", loss_weights={"cosine": 2.0})
+        distill_from_text(teacher, tmp_path / "never", match="cosine", loss_weights={"cosine": 2.0})
     assert not (tmp_path / "never").exists()
 
 
 def test_control_of_task_agnostic_distillation(tmp_path: Path) -> None:
-    teacher = teacher_of_tokens(tmp_path / "mlm")
-    run = from_text(teacher, tmp_path / "student", control=True, watching=pt.Monitoring(evaluate=1))
+    teacher = train_masked_lm(tmp_path / "mlm")
+    run = distill_from_text(teacher, tmp_path / "student", control=True, watching=pt.Monitoring(evaluate=1))
     assert [row["model"] for row in run.results["beside"]] == ["teacher", "student without a teacher", "student"]
     control = pt.Run(tmp_path / "student/intermediate/control")
     assert control.finished and run.results["control/dev/mlm"] == control.results["dev/mlm"] > 0
@@ -195,10 +197,10 @@ def test_nothing_is_written_outside_the_run_folder(verb: str, tmp_path: Path) ->
     assert run.finished and (tmp_path / "out" / "intermediate").is_dir()
 
 
-def test_converting_bert_to_albert(tmp_path: Path) -> None:
+def test_bert_is_converted_to_albert(tmp_path: Path) -> None:
     teacher = load(trained())
-    twin = convert_to_albert(teacher, 32)
-    assert twin.family.name == "albert" and twin.backbone.depth == 4 and len(twin.backbone.layers) == 1
+    albert = convert_to_albert(teacher, 32)
+    assert albert.family.name == "albert" and albert.backbone.depth == 4 and len(albert.backbone.layers) == 1
     wide = convert_to_albert(teacher, 63)
     from pretune.packed import pack_lists
 
@@ -214,7 +216,7 @@ def test_converting_bert_to_albert(tmp_path: Path) -> None:
     assert run.results["beside"][-1]["accuracy"] > 0.9 and run.results["times_smaller"] > 1.5
 
 
-def test_augmentation(tmp_path: Path) -> None:
+def test_augmentation_is_deterministic_and_uses_known_words(tmp_path: Path) -> None:
     few = ["one two three four five six seven eight nine ten", "a"]
     pairs = augment(few, 3)
     made = [text for _, text in pairs]
@@ -229,7 +231,7 @@ def test_augmentation(tmp_path: Path) -> None:
     assert both.texts == few + made and both.pairs == ["x", "y", *varied.pairs]
 
 
-def test_invalid_options_are_refused(tmp_path: Path) -> None:
+def test_invalid_options_are_rejected(tmp_path: Path) -> None:
     data = start() / "train.csv"
     other = tmp_path / "other.csv"
     rows = "\n".join(f"red bird {i},{'maybe' if i % 2 else 'no'}" for i in range(4))
@@ -254,7 +256,7 @@ def test_invalid_options_are_refused(tmp_path: Path) -> None:
         pt.distill(trained(), student=str(wrong.folder), train=data, out=tmp_path / "never")
 
 
-def test_distillation_on_text_generated_by_the_teacher(tmp_path: Path) -> None:
+def test_distillation_on_generated_text(tmp_path: Path) -> None:
     from tests.models.test_adapt_vocabulary import small, tokenizer
 
     small("gpt2", tokenizer("byte-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
@@ -270,8 +272,8 @@ def test_distillation_on_text_generated_by_the_teacher(tmp_path: Path) -> None:
         pt.distill(tmp_path / "gpt", student="layers=2", train="x.csv", write=6, out=tmp_path / "never")
 
 
-def test_distillation_of_regression(tmp_path: Path) -> None:
-    """A regression student learns from labels and predictions, or from predictions for texts."""
+def test_regression_is_distilled(tmp_path: Path) -> None:
+    """The student learns from labels and predictions, or only from predictions for unlabeled texts."""
     rows = [line.split(",") for line in (start() / "train.csv").read_text(encoding="utf-8").splitlines()[1:]]
     data = tmp_path / "numbers.csv"
     data.write_text("text,label\n" + "\n".join(f"{text},{4.0 if y == 'yes' else 2.0}" for text, y in rows))
@@ -289,7 +291,7 @@ def test_distillation_of_regression(tmp_path: Path) -> None:
 
 
 def test_sequence_level_distillation(tmp_path: Path) -> None:
-    """A student encoder-decoder learns from the texts that its teacher generates for rows and for texts."""
+    """An encoder-decoder learns from the texts that its teacher generates."""
     words = {"red": "rouge", "water": "eau", "fire": "feu", "tree": "arbre"}
     known = read([f"{word} {other}" for word, other in words.items()] * 9)
     data, more = tmp_path / "train.csv", tmp_path / "more.txt"
@@ -319,6 +321,6 @@ def test_regression_targets_are_mixed_with_predictions(tmp_path: Path, monkeypat
     )
     options: dict[str, Any] = {"teachers": ["teacher"], "student": "layers=2", "train": "rows", "soft": 0.25}
     job = distillation.DistillationJob(out=tmp_path / "out", **options)
-    taught = distillation.add_predictions(job, material, more)
-    assert taught.rows.labels == [2.0, 3.5, 5.0] and taught.rows.texts == ["a", "b", "c"]
-    assert taught.teaching is None and taught.task.mean == pytest.approx(3.5)  # type: ignore[attr-defined]
+    distilled = distillation.add_predictions(job, material, more)
+    assert distilled.rows.labels == [2.0, 3.5, 5.0] and distilled.rows.texts == ["a", "b", "c"]
+    assert distilled.teaching is None and distilled.task.mean == pytest.approx(3.5)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Weights that become 0, and how they are kept."""
+"""Tests of magnitude pruning and of sparse storage."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_gradual_pruning_keeps_pruned_weights_at_zero() -> None:
     assert shares == sorted(shares) and shares[-1] == pytest.approx(0.9, abs=0.01)
     assert shares[int(40 * FINAL_SPARSITY_AT)] == shares[-1]
     assert len(set(shares)) <= PRUNING_STEPS + 1
-    # One that goes on from here finds the same zeros.
+    # A pruning that resumes from here finds the same zeros.
     fresh = GradualMagnitudePruning(linear, 0.9)
     fresh(1.0)
     assert sparsity(linear) == shares[-1]
@@ -82,7 +82,7 @@ def test_finetuning_with_gradual_pruning(tmp_path: Path) -> None:
     ).stat().st_size
 
 
-def test_invalid_sparsity_is_refused() -> None:
+def test_invalid_sparsity_is_rejected() -> None:
     with pytest.raises(PretuneError, match="above 0 and below 1"):
         parse_strategy("sparse(1)")
     with pytest.raises(PretuneError, match="needs all weights to be trained"):

@@ -1,4 +1,4 @@
-"""`pretune compress`: targets, the front, and the search itself."""
+"""Tests of `pretune compress`: targets, the Pareto front, and the search."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def search(out: Path, *sequences: str) -> pt.Run:
     )  # fmt: skip
 
 
-def test_a_failed_candidate_is_reported_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_candidate_is_reported_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def fail(job: pruning_job.PruningJob) -> None:
@@ -59,7 +59,7 @@ def test_a_failed_candidate_is_reported_with_its_reason(tmp_path: Path, monkeypa
     assert list(rows) == ["uncompressed", "layers=2", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2 > int8"]
     assert rows["int8"]["failed"] == rows["layers=2 > int8"]["failed"] == "as a graph it gives other states"
     assert rows["units=0.5"]["failed"] == rows["units=0.5 > weights=0.5"]["failed"] == "RuntimeError: out of memory"
-    assert tried == ["units0.5"]  # a step that failed is not tried again
+    assert tried == ["units0.5"]  # a failed step is not repeated
     assert "failed" not in rows["layers=2"] and run.results["chosen"] in ("uncompressed", "layers=2")
     assert [path.name for path in (tmp_path / "best/candidates").iterdir()] == ["layers2"]
     assert pt.predict(tmp_path / "best", ["good stone"])[0]["label"] in ("yes", "no")
@@ -68,7 +68,7 @@ def test_a_failed_candidate_is_reported_with_its_reason(tmp_path: Path, monkeypa
     assert not (tmp_path / "none").exists()
 
 
-def test_parsing_targets() -> None:
+def test_targets_are_parsed() -> None:
     assert parse_target("latency<=20ms") == Target("latency", 0.02)
     assert parse_target("size=1.5MB") == Target("size", 1_500_000)
     for text in ("latency=20ms", "size=1500000", "quality>=0.97"):
@@ -83,14 +83,14 @@ def test_parsing_targets() -> None:
             parse_target(text)
 
 
-def test_choosing_a_candidate() -> None:
+def test_candidate_is_chosen_by_the_targets() -> None:
     found = [Candidate("whole", 100, 1.0, 1.0), Candidate("half", 50, 0.5, 0.98), Candidate("tiny", 10, 0.1, 0.8)]
     assert choose_candidate(found, [parse_target("quality>=0.97")]) == found[1]
     assert choose_candidate(found, [Target("size", 60)]) == found[1]
     assert choose_candidate(found, [Target("latency", 0.2), Target("quality", 0.9)]) is None
 
 
-def test_parsing_sequences() -> None:
+def test_pipelines_are_parsed() -> None:
     assert "layers=6 > int8" in default_pipelines(12)
     for text in default_pipelines(12):
         parse_pipeline(text)
@@ -103,7 +103,7 @@ def test_parsing_sequences() -> None:
             parse_pipeline(text)
 
 
-def test_a_model_without_a_task_is_refused(tmp_path: Path) -> None:
+def test_model_without_a_task_is_rejected(tmp_path: Path) -> None:
     data = start() / "train.csv"
     with pytest.raises(PretuneError, match="candidates are compared on one"):
         pt.compress(start() / "start", target="size=1MB", train=data, dev=data, out=tmp_path / "never")

@@ -1,4 +1,4 @@
-"""Pruned shapes: what is removed equals what is masked, is saved smaller, and loads like any model."""
+"""Tests of pruned shapes: removing equals masking, files are smaller, and models can be loaded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_removing_heads_and_units_equals_gating_them_to_zero(family: str, tmp_pa
     for find in (prunable_attentions, feed_forwards):
         old, new = dict(find(model.backbone)), dict(find(smaller.backbone))
         for path, part in old.items():
-            # Which ones stayed can be seen from the columns of the last matrix.
+            # The columns of the last matrix show which ones were kept.
             columns, left = part.output.weight.T, new[path].output.weight.T  # type: ignore[union-attr]
             width = getattr(part, "head_width", 1)
             stayed = (columns[:, None] == left[None]).all(-1).any(1).view(-1, width)[:, 0]
@@ -64,7 +64,7 @@ def test_removing_heads_and_units_equals_gating_them_to_zero(family: str, tmp_pa
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "albert", "gpt2"])
-def test_dropping_layers(family: str, tmp_path: Path) -> None:
+def test_dropped_layers_are_saved_and_loaded(family: str, tmp_path: Path) -> None:
     sizes = {"num_hidden_layers": 5, "n_layer": 5, "embedding_size": 16}
     model = made(family, **sizes)
     by_hand = made(family, **sizes)
@@ -77,7 +77,7 @@ def test_dropping_layers(family: str, tmp_path: Path) -> None:
     bottom.save(tmp_path / "again")
     torch.testing.assert_close(states(load(tmp_path / "again")), states(bottom))
     top, _ = prune_model(model, PruningSpec(drop="top(2)"), ImportanceData([]))
-    # Fewer layers are what a configuration can say; ModernBERT's first one, without a norm, is another kind.
+    # A configuration can describe fewer layers; ModernBERT's first layer, without a norm, is of another kind.
     assert not top.shape
     top.export(tmp_path / "top")
     assert load(tmp_path / "top").backbone.depth == 3
@@ -85,7 +85,7 @@ def test_dropping_layers(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "albert"])
-def test_dropping_layers_of_a_pruned_model(family: str, tmp_path: Path) -> None:
+def test_layers_of_a_pruned_model_can_be_dropped(family: str, tmp_path: Path) -> None:
     model = made(family, num_attention_heads=4, num_hidden_layers=4, embedding_size=16)
     smaller, _ = prune_model(model, PruningSpec(heads=0.4), ImportanceData([]))
     twice, _ = prune_model(smaller, PruningSpec(drop="bottom(2)"), ImportanceData([]))
@@ -93,7 +93,7 @@ def test_dropping_layers_of_a_pruned_model(family: str, tmp_path: Path) -> None:
     torch.testing.assert_close(states(load(tmp_path)), states(twice))
 
 
-def test_which_pruned_models_transformers_can_load(tmp_path: Path) -> None:
+def test_pruned_layers_load_in_transformers_and_pruned_heads_do_not(tmp_path: Path) -> None:
     from transformers import AutoModel
 
     model = made(num_attention_heads=4, num_hidden_layers=4)
@@ -114,7 +114,7 @@ def test_gradient_importance_finds_the_head_that_matters() -> None:
     model = made(num_attention_heads=4)
     parts = dict(prunable_attentions(model.backbone))
     first = next(iter(parts.values()))
-    with torch.no_grad():  # nothing comes out of three of the heads
+    with torch.no_grad():  # three of the heads have zero output
         first.output.weight[:, 4:] = 0.0  # type: ignore[union-attr, index]
     from pretune.packed import Batch
 
@@ -127,17 +127,17 @@ def test_gradient_importance_finds_the_head_that_matters() -> None:
     assert 0 in kept[next(iter(parts))]
 
 
-def test_methods_to_choose_layers() -> None:
+def test_layer_selection_methods() -> None:
     assert layers_to_keep("top", 4, 12, list) == list(range(8))
     assert layers_to_keep("bottom", 4, 12, list) == list(range(4, 12))
-    assert layers_to_keep("odd", 4, 12, list) == [0, 1, 2, 3, 5, 7, 9, 11]  # 5, 7, 9, 11 go
+    assert layers_to_keep("odd", 4, 12, list) == [0, 1, 2, 3, 5, 7, 9, 11]  # 5, 7, 9, 11 are removed
     assert layers_to_keep("even", 4, 12, list) == [0, 1, 2, 3, 4, 6, 8, 10]
     assert layers_to_keep("symmetric", 4, 12, list) == [0, 1, 2, 3, 8, 9, 10, 11]
     assert layers_to_keep("contributions", 1, 3, lambda: [0.2, 0.9, 0.5]) == [0, 2]
     assert layers_to_keep("random", 3, 6, list, seed=1) == layers_to_keep("random", 3, 6, list, seed=1)
 
 
-def test_invalid_options_are_refused() -> None:
+def test_invalid_options_are_rejected() -> None:
     for text, words in (("top", "such as"), ("tpo(3)", "did you mean 'top'")):
         with pytest.raises(PretuneError, match=words):
             parse_drop(text)

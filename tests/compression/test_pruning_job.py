@@ -1,4 +1,4 @@
-"""`pretune prune`, from a trained run to a smaller one."""
+"""Tests of `pretune prune`, from a trained run to a smaller one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.one_word_task import start, trained
 pytestmark = pytest.mark.usefixtures("briefly")
 
 
-def test_pruning_heads_units_and_layers(tmp_path: Path) -> None:
+def test_heads_units_and_layers_are_pruned(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.prune(trained(), drop="top(1)", heads=0.25, units=0.5, train=data, dev=data, out=tmp_path / "small")
     facts = run.results
@@ -32,7 +32,7 @@ def test_pruning_heads_units_and_layers(tmp_path: Path) -> None:
         pt.export(tmp_path / "small", out=tmp_path / "hf")
 
 
-def test_gradual_pruning_of_weights(tmp_path: Path) -> None:
+def test_weights_are_pruned_gradually(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.prune(
         trained(), drop="even(2)", weights=0.7, train=data, dev=data, budget=pt.Budget(steps=30), out=tmp_path / "small",
@@ -52,7 +52,7 @@ def test_half_precision_is_kept(tmp_path: Path) -> None:
     assert kinds == {torch.bfloat16}
 
 
-def test_pruning_the_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vocabulary_is_pruned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.txt").write_text("good stone water\nbad fire cloud\n", encoding="utf-8")
     asked = ["prune", str(trained()), "--vocabulary", str(tmp_path / "text.txt"), "--out", str(tmp_path / "few")]
     with pytest.raises(SystemExit, match="0"):
@@ -65,7 +65,7 @@ def test_pruning_the_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-5)
 
 
-def test_invalid_options_are_refused(tmp_path: Path) -> None:
+def test_invalid_options_are_rejected(tmp_path: Path) -> None:
     for options, words in (
         ({"drop": "top(4)"}, "drop 1 to 3 of them"),
         ({"heads": 1.5}, "must be at least 0 and below 1"),

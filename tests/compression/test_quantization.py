@@ -1,4 +1,4 @@
-"""`pretune quantize`: artifacts are really smaller, answer in the same format, and are used like any model."""
+"""Tests of `pretune quantize`: files are smaller, predictions have the same format, and models are used like any other."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def test_quantized_models_are_smaller_and_predict_the_same(how: Any, engine: Any
     measured = {"train": data} if how == "static" else {}
     run = pt.quantize(trained(), how=how, engine=engine, dev=data, out=tmp_path / "small", **measured)
     facts = run.results
-    assert facts["times_smaller"] > (1.9 if how == "bf16" else 1.5)  # a graph of so small a model is much of the file
+    assert facts["times_smaller"] > (
+        1.9 if how == "bf16" else 1.5
+    )  # the graph itself is much of the file of so small a model
     assert facts["share_of_quality"] >= 0.95
     assert [row["model"] for row in facts["beside"]] == ["before", "quantized"]
     before, after = (list(pt.predict(folder, [data])) for folder in (trained(), tmp_path / "small"))
@@ -124,13 +126,13 @@ def test_quantization_aware_training(tmp_path: Path) -> None:
         whole, scale = quantize_rows(linear.weight.detach(), LARGEST_7_BIT)
         torch.testing.assert_close(whole.float() * scale[:, None], linear.weight.detach(), rtol=1e-5, atol=1e-6)
         assert any(np.array_equal(whole.numpy().T, x) for x in values.values() if x.dtype == np.int8), path
-    # From the folder that was trained, without training again: the same graph.
+    # Quantizing the trained folder without training again gives the same graph.
     pt.quantize(tmp_path / "q8/intermediate/aware", how="aware", out=tmp_path / "again")
     assert (tmp_path / "again" / "model.onnx").read_bytes() == (tmp_path / "q8" / "model.onnx").read_bytes()
 
 
-def test_a_quantization_aware_graph_matches_the_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its outputs by int8 kernels are those of the fake-quantized model; with other ranges they are not."""
+def test_quantization_aware_graph_matches_the_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs with int8 kernels equal those of the fake-quantized model; with other ranges they do not."""
     model = small("bert", tokenizer("wordpiece"), "mlm")
     packed = next(iter(text_batches(model, synthetic_texts(4)))).packed[0]
     add_fake_quantization(model.backbone)
@@ -150,7 +152,7 @@ def test_a_quantization_aware_graph_matches_the_trained_model(tmp_path: Path, mo
     assert float((graph_of(ranges, "q8.onnx") - trained_as).abs().max()) < 0.03 * largest
     other = graph_of({path: value / 4 for path, value in ranges.items()}, "other.onnx")
     assert float((other - trained_as).abs().max()) > 0.1 * largest
-    # A graph that computes something else is refused.
+    # A graph that computes something else is rejected.
     monkeypatch.setattr(
         quantization, "quantize_graph_learned", lambda draft, out: shutil.copy(tmp_path / "other.onnx", out)
     )
@@ -177,7 +179,7 @@ def optimized(graph: Path, out: Path) -> list[str]:
 
 @pytest.mark.parametrize("how", ["dynamic", "static", "aware"])
 def test_graphs_do_not_saturate_on_processors_without_vnni(how: Any, tmp_path: Path) -> None:
-    """Two products of a weight and an 8-bit activation fit into 16 bits, wherever the graph was made."""
+    """Two products of a weight and an 8-bit activation fit into 16 bits, on whatever machine the graph was made."""
     weights = int8_weights(quantized_graph(how, tmp_path))
     assert len(weights) >= 8  # of two layers
     for name, weight in weights.items():
@@ -226,7 +228,7 @@ def int8_weights(file: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("pooling", get_args(Pooling))
 def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Path) -> None:
-    # Two texts are told apart by segments, which ModernBERT does not have.
+    # Two texts are distinguished by segments, which ModernBERT does not have.
     model = (
         small("bert", tokenizer("wordpiece"), "mlm")
         if pooling == "pair"
@@ -246,7 +248,7 @@ def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Pat
     )
     np.testing.assert_allclose(graph, whole, atol=1e-4)
     np.testing.assert_allclose(small_one, whole, atol=0.2)
-    for name, close in (("graph", 1e-4), ("int8", 0.2)):  # logits of the graph itself, which others use
+    for name, close in (("graph", 1e-4), ("int8", 0.2)):  # the logits of the graph itself, which other programs use
         session = open_session(tmp_path / name / "model.onnx")
         for batch in text_batches(model, texts):
             for feed, _ in padded_inputs(batch.packed[0]):
@@ -257,7 +259,7 @@ def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Pat
                 np.testing.assert_allclose(logits, expected, atol=close * max(1.0, float(expected.abs().max())))
 
 
-def test_int8_recurrent_cells(tmp_path: Path) -> None:
+def test_recurrent_cells_are_quantized(tmp_path: Path) -> None:
     """The cells of a BiLSTM use int8 products, and support quantization-aware training and pruning."""
     import onnx
 
@@ -291,14 +293,14 @@ def test_fake_quantization_is_reversible() -> None:
     assert float(linear.input_quantizer.largest) == float(values.abs().max())  # type: ignore[arg-type, union-attr]
     linear(2 * values)
     quantize_graph_learned = 1.1 * float(values.abs().max())
-    rounded_twice = linear.eval()(3 * values)  # a range is learned in training alone
+    rounded_twice = linear.eval()(3 * values)  # ranges are learned only in training
     assert remove_fake_quantization(linear) == {"": pytest.approx(quantize_graph_learned)}
     assert set(dict(linear.named_parameters())) == {"weight", "bias"} and not list(linear.named_buffers())
     set_input_ranges(linear, {"": quantize_graph_learned})
-    torch.testing.assert_close(linear(3 * values), rounded_twice)  # values beyond the range included
+    torch.testing.assert_close(linear(3 * values), rounded_twice)  # including values outside the range
 
 
-def test_the_input_of_a_fused_feed_forward_network_is_rounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_of_a_fused_feed_forward_network_is_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, the first linear layer and its activation function are one kernel."""
     from pretune.nn import feed_forward
 
@@ -314,11 +316,11 @@ def test_the_input_of_a_fused_feed_forward_network_is_rounded_too(monkeypatch: p
     assert not torch.equal(network(x), fused)
 
 
-def test_int4_weights(tmp_path: Path) -> None:
+def test_int4_weights_are_saved_and_loaded(tmp_path: Path) -> None:
     torch.manual_seed(0)
     linear, x = Linear(64, 96, stacked=3), torch.randn(2, 7, 64)
     made = Int4Linear.of(linear)
-    assert float((made.whole() - linear.weight).detach().abs().max()) < 0.012  # 15 steps over a quarter, and some
+    assert float((made.whole() - linear.weight).detach().abs().max()) < 0.012  # 15 steps over a quarter, with a margin
     torch.testing.assert_close(made(x), torch.nn.functional.linear(x, made.whole(), linear.bias), atol=0.02, rtol=0.02)
     model = small("gpt2", tokenizer("byte-bpe"), "lm", n_embd=32, n_head=2)
     model.save(tmp_path / "gpt")
@@ -332,7 +334,7 @@ def test_int4_weights(tmp_path: Path) -> None:
     assert len(list(pt.generate(tmp_path / "small", ["An assignment"], tokens=4))) == 1
 
 
-def test_int8_storage_of_embeddings() -> None:
+def test_embeddings_are_stored_as_int8() -> None:
     rows = torch.randn(20, 8)
     back = decode_tensors(encode_int8({"w": rows, "b": torch.zeros(3)}, ["w", "not there"]))
     assert float((back["w"] - rows).abs().max()) < 0.02 and back.keys() == {"w", "b"}
@@ -354,7 +356,7 @@ def test_generative_models_keep_int8_weights(tmp_path: Path) -> None:
         pt.export(tmp_path / "small", out=tmp_path / "hf")
 
 
-def test_invalid_options_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, words in (
         ({"how": "aware"}, "give examples with --train"),
         ({"how": "aware", "engine": "torch", "train": start() / "train.csv"}, "only the onnx engine supports"),

@@ -1,4 +1,4 @@
-"""The commands of docs/compression.md run, and every section names a source."""
+"""Tests that the commands of docs/compression.md run and that every section names a source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_section_names_its_sources() -> None:
 
 
 @pytest.mark.usefixtures("briefly")
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained(), "runs/task")
     for name in ("train.csv", "dev.csv"):
@@ -41,5 +41,5 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         with pytest.raises(SystemExit) as stop:
             main(shlex.split(line)[1:])
         assert stop.value.code in (0, None), f"{line}: {capsys.readouterr().err}"
-    told = capsys.readouterr().out
-    assert "times smaller" in told and "student without a teacher" in told and "chosen" in told
+    printed = capsys.readouterr().out
+    assert "times smaller" in printed and "student without a teacher" in printed and "chosen" in printed

@@ -1,4 +1,4 @@
-"""The example data are what they are said to be."""
+"""Tests of the example data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def messages(part: str) -> LabeledRows:
     return read_labeled(example(f"messages_{part}.csv"), {})
 
 
-def test_the_messages_are_many_even_and_different() -> None:
+def test_messages_are_balanced_and_distinct() -> None:
     train, test = messages("train"), messages("test")
     assert Counter(train.labels) == dict.fromkeys(("praise", "complaint", "question", "request"), 100)
     assert Counter(test.labels) == dict.fromkeys(("praise", "complaint", "question", "request"), 50)
@@ -26,7 +26,7 @@ def test_the_messages_are_many_even_and_different() -> None:
     assert max(runs.values()) <= 3
 
 
-def test_keywords_alone_do_not_decide() -> None:
+def test_keywords_do_not_determine_the_label() -> None:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -38,6 +38,6 @@ def test_keywords_alone_do_not_decide() -> None:
         assert 0.3 < model.score(test.texts, test.labels) < 0.9
 
 
-def test_the_clozes_have_one_gap_each() -> None:
+def test_clozes_have_one_mask_each() -> None:
     assert len(clozes()) == 20
     assert all(text.count("[MASK]") == 1 and answers for text, answers in clozes())

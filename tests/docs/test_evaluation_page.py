@@ -1,4 +1,4 @@
-"""The commands of docs/evaluation.md run, every suite is in its table, and every section names a source."""
+"""Tests that the commands of docs/evaluation.md run, that every suite is listed, and that every section names a source."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.support.tiny_training_cases import store
 PAGE = (DOCS / "evaluation.md").read_text(encoding="utf-8")
 
 
-def test_every_suite_and_every_source_is_named() -> None:
+def test_every_suite_and_source_is_listed() -> None:
     assert set(suite_names()) == set(re.findall(r"^\| `([\w-]+)` \|", PAGE, re.MULTILINE))
     sections = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     for name, text in sections:
         assert re.search(r"^Sources?: ", text, re.MULTILINE), name
 
 
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
     texts = [f"{'good' if i % 2 else 'bad'} stone and water" for i in range(16)]
@@ -59,6 +59,8 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         with pytest.raises(SystemExit) as stop:
             main([*words, *quick])
         assert stop.value.code in (0, None), capsys.readouterr().err
-    told = capsys.readouterr().out
-    assert "BERT-base" in told and "pseudo perplexity" in told and "difference" in told and "too short" in told
-    assert "runs/gpt2, zero-shot" in told and "runs/gpt2, 2-shot" in told
+    printed = capsys.readouterr().out
+    assert (
+        "BERT-base" in printed and "pseudo perplexity" in printed and "difference" in printed and "too short" in printed
+    )
+    assert "runs/gpt2, zero-shot" in printed and "runs/gpt2, 2-shot" in printed

@@ -1,4 +1,4 @@
-"""Options that messages, help and docs name are options of the command that they are about."""
+"""Tests that options in messages, help and docs are options of the respective command."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ PAGES = [
 ]
 SECTIONS = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching, "watching": Monitoring}
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
-# A command that a text has in it: options after its name are its own.
+# A command within a text: options after its name are its own.
 COMMAND = re.compile(r"(?:\bpretune (" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b)|\b(torchrun|ray start|pip|pytest|kubectl|srun|sbatch)\b")  # fmt: skip
-# Options of SLURM and of torchrun, in the job files of the docs.
+# Options of SLURM and torchrun in the job files of the docs.
 OTHERS = {
     "job-name", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "requeue", "signal", "nproc-per-node",
     "rdzv-id", "rdzv-backend", "rdzv-endpoint", "max-restarts",
 }  # fmt: skip
-# Where an option's name is filled in, and why it is one that the command has.
+# Functions that insert the name of an option, and why the command has it.
 FILLED_IN = {
-    ("pretune.text.examples.labeled", "advise_options"),  # each is guarded
-    ("pretune.runtime.recipe", "_explain"),  # a parameter that the verb lacks
+    ("pretune.text.examples.labeled", "advise_options"),  # each is checked
+    ("pretune.runtime.recipe", "_explain"),  # a missing parameter of the verb
     ("pretune.evaluation.language_modeling", "evaluate_language"),  # those that were given
     ("pretune.verbs.verb", "option_spelling"),  # the same
-    ("pretune.cli", "_spell"),  # makes them
+    ("pretune.cli", "_spell"),  # creates them
     ("pretune.cli", "check_flags"),  # one that was given
     ("pretune.training.jobs.multitask", "find_tasks"),  # --train or --dev, which was given
-    ("pretune.cli", "_option"),  # makes them
+    ("pretune.cli", "_option"),  # creates them
 }
 
 
 @cache
 def options(verb: str) -> set[str]:
-    """Return the options of a command, those that turn one off included."""
+    """Return the options of a command, including those that turn one off."""
     names = {name.rstrip("_").replace("_", "-") for name in make_command(verb, VERBS[verb]).__signature__.parameters}  # type: ignore[attr-defined]
     return {"help", *names, *(f"no-{name}" for name in names)}
 
 
-def foreign(text: str, users: list[str]) -> list[str]:
-    """Return the options that a text names and that its command, or else one of these verbs, does not have.
+def unknown_options(text: str, users: list[str]) -> list[str]:
+    """Return the options in a text that its command, or else one of these verbs, does not have.
 
-    A text that begins with an option speaks to somebody who gave it, and so has a command with that option.
+    A text that begins with an option is for a user who gave it, and so belongs to a command with that option.
     """
     if (first := OPTION.match(text)) is not None:
         users = [verb for verb in users if first[1] in options(verb)]
@@ -74,7 +74,7 @@ def foreign(text: str, users: list[str]) -> list[str]:
 
 @cache
 def users() -> dict[call_graph.Unit, list[str]]:
-    """Return the verbs that can reach each unit of code; what none reaches is the command line's own."""
+    """Return the verbs that can reach each unit of code; units that none reaches belong to the command line."""
     found: dict[call_graph.Unit, list[str]] = {}
     for name, verb in VERBS.items():
         for unit in call_graph.reached((verb.__module__, verb.__name__)):
@@ -84,7 +84,7 @@ def users() -> dict[call_graph.Unit, list[str]]:
 
 @cache
 def rules() -> dict[str, list[str]]:
-    """Return the verbs that declare where their options apply in these words (see verbs/verb.py)."""
+    """Return the verbs that declare where their options apply, by the wording (see verbs/verb.py)."""
     found: dict[str, list[str]] = {}
     for name, verb in VERBS.items():
         for rule in verb.rules:  # type: ignore[attr-defined]
@@ -92,8 +92,8 @@ def rules() -> dict[str, list[str]]:
     return found
 
 
-def test_messages_name_options_that_their_commands_have() -> None:
-    """A message that several commands can show names options that all of them have, or asks with `if_option`."""
+def test_messages_name_options_of_their_commands() -> None:
+    """A message of several commands names options that all of them have, or checks with `if_option`."""
     wrong = []
     for unit in call_graph.units():
         if unit in FILLED_IN or unit[0] == "pretune.verbs.options":  # help texts: see the next test
@@ -102,7 +102,9 @@ def test_messages_name_options_that_their_commands_have() -> None:
             known = rules().get(text) or users().get(unit, list(VERBS))
             if guard is not None:
                 known = [verb for verb in VERBS if guard in options(verb)]
-            wrong += [f"{'.'.join(unit)}, line {line}: {option}" for option in foreign(text, known) if guard != "{}"]
+            wrong += [
+                f"{'.'.join(unit)}, line {line}: {option}" for option in unknown_options(text, known) if guard != "{}"
+            ]
             if re.search(r"(?<![\w-])--\{", text):
                 wrong.append(f"{'.'.join(unit)}, line {line}: an option whose name is filled in")
     assert wrong == []
@@ -112,14 +114,16 @@ def test_help_names_options_that_exist() -> None:
     wrong = []
     for name, verb in VERBS.items():
         for parameter in make_command(name, verb).__signature__.parameters.values():  # type: ignore[attr-defined]
-            wrong += [f"{name}: {option}" for option in foreign(parameter.annotation.__metadata__[0].help, [name])]
-        wrong += [f"{name}: {option}" for option in foreign(parse_docstring(verb)[0], [name])]
+            wrong += [
+                f"{name}: {option}" for option in unknown_options(parameter.annotation.__metadata__[0].help, [name])
+            ]
+        wrong += [f"{name}: {option}" for option in unknown_options(parse_docstring(verb)[0], [name])]
     assert wrong == []
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_docs_name_options_that_exist(page: str) -> None:
-    """Options in a command are that command's; in running text, those of some command, script or program that the page is about."""
+    """Options in a command belong to it; in running text, to any command, script or program that the page is about."""
     scripts = [
         path.read_text("utf-8") for folder in ("perf", "script") for path in (ROOT / folder).iterdir() if path.is_file()
     ]
@@ -146,13 +150,13 @@ def test_docs_name_commands_keys_objectives_and_files_that_exist(page: str) -> N
     assert [key for key in keys if key[1] not in (*section_keys(SECTIONS[key[0]]), "py", "md")] == []
     for quoted in re.findall(r"`([a-z_]+\([^`\n]*)`", text):
         if quoted.partition("(")[0] in OBJECTIVES:
-            parse_objective(quoted.replace(r"\|", "|"))  # its options, too
+            parse_objective(quoted.replace(r"\|", "|"))  # with its options
     linked = [(ROOT / page).parent / name for name in re.findall(r"\]\(([\w/.-]+)[)#]", text)]
     named = [ROOT / name for name in re.findall(r"`((?:src|tests|docs|perf|script)/[\w/.-]+)`", text)]
     assert [str(path) for path in [*linked, *named] if not path.exists()] == []
 
 
-def test_advice_is_given_where_the_command_has_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_advice_is_given_if_the_command_has_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_bytes(b"text,label\ncaf\xe9,a\nb,b\n")
     with pytest.raises(SystemExit):
@@ -162,11 +166,11 @@ def test_advice_is_given_where_the_command_has_the_option(tmp_path: Path, capsys
     with pytest.raises(SystemExit):
         main(["prepare", str(bad), "--tokenizer", "pretune-small-en", "--out", str(tmp_path / "store")])
     assert "or replace invalid bytes with --errors replace" in capsys.readouterr().err
-    with pytest.raises(PretuneError, match="--errors replace"):  # from Python, all advice is given
+    with pytest.raises(PretuneError, match="--errors replace"):  # in Python, all advice is given
         read_labeled(bad)
 
 
-def test_the_options_of_a_command_are_known_while_it_runs_alone() -> None:
+def test_options_of_a_command_are_known_only_while_it_runs() -> None:
     with command_options(["out", "steps"]):
         assert if_option("steps", "--steps") and not if_option("errors", "--errors")
         with command_options(["errors"]):
@@ -175,20 +179,22 @@ def test_the_options_of_a_command_are_known_while_it_runs_alone() -> None:
     assert if_option("errors", "--errors")
 
 
-def test_the_call_graph_follows_calls_methods_and_values() -> None:
-    """What reaches a message is found: through a verb's function, a method by its name, a table of classes."""
+def test_call_graph_follows_calls_methods_and_values() -> None:
+    """Callers are found through the function of a verb, a method by its name, and a table of classes."""
 
-    def who(*unit: str) -> set[str]:
+    def verbs_that_reach(*unit: str) -> set[str]:
         return set(users().get(unit, []))
 
-    assert {"finetune", "predict", "prepare", "pretrain"} <= who("pretune.text.corpus.files", "decode_line")
-    assert {"finetune", "predict"} <= who("pretune.objectives.tasks.rank", "require_pairs") and "prepare" not in who(
-        "pretune.objectives.tasks.rank", "require_pairs"
+    assert {"finetune", "predict", "prepare", "pretrain"} <= verbs_that_reach(
+        "pretune.text.corpus.files", "decode_line"
     )
-    assert {"pretrain", "adapt"} <= who("pretune.training.jobs.pretraining_data", "get_store")
-    assert who("pretune.compression.pruning", "PruningSpec", "check") >= {"prune", "compress"}
-    assert foreign("replace invalid bytes with --errors replace", ["finetune"]) == ["--errors"]
-    assert foreign("use `pretune prepare --errors replace`", ["finetune"]) == []
-    assert foreign("use `pretune prepare --error replace`", ["finetune"]) == ["--error"]
-    assert foreign("--errors strict: no; leave it out, or --column", ["finetune", "prepare"]) == []
-    assert foreign("--errors strict: no; give --epochs", ["finetune", "prepare"]) == ["--epochs"]
+    assert {"finetune", "predict"} <= verbs_that_reach(
+        "pretune.objectives.tasks.rank", "require_pairs"
+    ) and "prepare" not in verbs_that_reach("pretune.objectives.tasks.rank", "require_pairs")
+    assert {"pretrain", "adapt"} <= verbs_that_reach("pretune.training.jobs.pretraining_data", "get_store")
+    assert verbs_that_reach("pretune.compression.pruning", "PruningSpec", "check") >= {"prune", "compress"}
+    assert unknown_options("replace invalid bytes with --errors replace", ["finetune"]) == ["--errors"]
+    assert unknown_options("use `pretune prepare --errors replace`", ["finetune"]) == []
+    assert unknown_options("use `pretune prepare --error replace`", ["finetune"]) == ["--error"]
+    assert unknown_options("--errors strict: no; leave it out, or --column", ["finetune", "prepare"]) == []
+    assert unknown_options("--errors strict: no; give --epochs", ["finetune", "prepare"]) == ["--epochs"]

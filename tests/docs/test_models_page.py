@@ -1,4 +1,4 @@
-"""docs/models.md says of every family and every preset what is so, and its commands run."""
+"""Tests that docs/models.md is right for every family and preset, and that its commands run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "script" / "models_page.py"))
 
 
-def test_every_family_has_its_row_and_the_tests_that_it_names() -> None:
+def test_every_family_has_a_row_with_existing_tests() -> None:
     rows = script()["families"]()
     assert rows.keys() == FAMILIES.keys()
     for row in rows.values():
@@ -34,27 +34,27 @@ def test_every_family_has_its_row_and_the_tests_that_it_names() -> None:
         assert files and all((ROOT / file).is_file() for file in files)
 
 
-def test_every_head_that_goes_both_ways_is_named_among_those_that_are_exported() -> None:
+def test_every_exported_head_is_listed() -> None:
     kinds = {script()["HEADS"][head] for family in FAMILIES.values() for names in family.classes for head in names}
     own = {
         "next sentence",
         "sentence order",
         "replaced tokens",
         "permuted prediction",
-    }  # of pretraining, in the table alone
-    (told,) = re.findall(r"^`export` names in `config.json` .*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
-    assert [kind for kind in kinds - own if kind not in told] == []
-    assert "not there yet" not in told
+    }  # of pretraining, listed only in the table
+    (section,) = re.findall(r"^`export` names in `config.json` .*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    assert [kind for kind in kinds - own if kind not in section] == []
+    assert "not there yet" not in section
 
 
-def test_every_size_has_its_row_with_the_right_number_of_parameters() -> None:
+def test_every_size_has_a_row_with_its_number_of_parameters() -> None:
     rows = script()["sizes"]()
     assert {"bert-base", "gpt2-xl", "t5-11b"} <= rows.keys()
     for row in rows.values():
         assert row in PAGE, "run script/models_page.py"
 
 
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, english: list[str]) -> None:
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, english: list[str]) -> None:
     monkeypatch.chdir(tmp_path)
     save(Path("FOLDER"), "bert", "mlm")
     Path("notes.txt").write_text("\n".join(english[:5]), encoding="utf-8")

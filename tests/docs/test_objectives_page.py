@@ -1,4 +1,4 @@
-"""The commands of docs/objectives.md and docs/presets.md run, and every section names a source."""
+"""Tests that the commands of docs/objectives.md and docs/presets.md run and that every section names a source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_section_is_an_objective_and_names_its_source() -> None:
         assert re.search(r"^Sources?: ", text, re.MULTILINE), name
 
 
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("store").symlink_to(store().folder)
     chance = random.Random(0)
@@ -51,7 +51,7 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert pt.Run("runs/items").metrics()
 
 
-def test_the_commands_about_presets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_about_presets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     texts = [" ".join(text.split())[:1500] for text in english_documents()[:30]]
     Path("corpus.txt").write_text("\n\n".join(texts), encoding="utf-8")
@@ -62,12 +62,12 @@ def test_the_commands_about_presets_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert pt.Run("runs/short").recipe["budget"] == {"steps": 1}
 
 
-def test_every_twin_is_named() -> None:
+def test_every_tiny_preset_is_listed() -> None:
     assert {name for name in preset_names() if name.endswith("-tiny")} <= set(re.findall(r"`([\w.-]+-tiny)`", PRESETS))
 
 
 def run(words: list[str]) -> None:
-    """A command in this process: its verb's positional words, then options with a value each, several, or none."""
+    """Run a command in this process: positional arguments of its verb, then options with one, several or no values."""
     name = next(name for name in VERBS if words[: len(name.split())] == name.split())
     words = words[len(name.split()) :]
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))

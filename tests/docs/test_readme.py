@@ -1,4 +1,4 @@
-"""Every command of the README runs; the quickstart shorter than it is there, and whole in CI."""
+"""Tests that every command of the README runs, with a shortened quickstart; CI runs it in full."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_every_command_runs(tmp_path: Path) -> None:
         ["sh", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": path}
     )
     assert result.returncode == 0, result.stderr
-    for told in ("10 labels per class", "bag of words", "pretune predict runs/task", "Return the sine of x."):
-        assert told in result.stdout
+    for expected in ("10 labels per class", "bag of words", "pretune predict runs/task", "Return the sine of x."):
+        assert expected in result.stdout
     assert (tmp_path / "pretune-quickstart" / "report.html").stat().st_size > 10_000
 
 

@@ -1,4 +1,4 @@
-"""The commands of docs/recurrent.md run."""
+"""Tests that the commands of docs/recurrent.md run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.texts import english_documents
 PAGE = (DOCS / "recurrent.md").read_text(encoding="utf-8")
 
 
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     texts = [" ".join(text.split())[:800] for text in english_documents()[:12]]
     Path("corpus.txt").write_text("\n\n".join(texts), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""docs/scaling.md: its commands have options that exist, its manifests are YAML, its messages are ours."""
+"""Tests of docs/scaling.md: its commands have existing options and its manifests are valid YAML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def manifests() -> list[dict[str, object]]:
 
 
 def commands() -> list[list[str]]:
-    """What follows `pretune` in every command of the page."""
+    """Return what follows `pretune` in every command of the page."""
     lines = [line for kind in ("sh", "bash") for b in blocks(kind) for line in b.replace("\\\n", " ").splitlines()]
     found = [shlex.split(line) for line in lines if re.search(r"\bpretune [a-z]", line)]
     job = next(part for part in manifests() if part["kind"] == "Job")
@@ -33,12 +33,12 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_commands_have_options_that_exist(words: list[str]) -> None:
+def test_commands_have_existing_options(words: list[str]) -> None:
     known = inspect.signature(make_command(words[0], VERBS[words[0]])).parameters
     given = [word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")]
     assert given and set(given) <= {name.rstrip("_") for name in known}
 
 
-def test_the_page_has_commands_for_slurm_kubernetes_and_ray() -> None:
+def test_page_has_commands_for_slurm_kubernetes_and_ray() -> None:
     assert len(commands()) >= 6
     assert [part["kind"] for part in manifests()] == ["Service", "Job"]

@@ -1,4 +1,4 @@
-"""The commands of docs/tasks.md run, every task has a section, and every section names its source."""
+"""Tests that the commands of docs/tasks.md run, that every task has a section, and that every section names its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECTIONS = dict(re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE
 
 TAGGED = "Peter I-PER\nflew O\nto O\nBrussels I-LOC\n\nIt O\nrained O\n"
 PASSAGE = "Peter Blackburn flew to Brussels."
-ASKED = [
+QUESTIONS = [
     {"id": "a", "question": "Who flew?", "answers": [{"text": "Peter Blackburn", "answer_start": 0}]},
     {"id": "b", "question": "Who drove?", "answers": [], "is_impossible": True},
 ]
@@ -31,7 +31,7 @@ QUICK = ["--steps", "1", "--seeds", "1", "--set", "report=false"]
 REVIEWS = [("a delightful film", "yes"), ("two hours I want back", "no"), ("lovely", "yes"), ("awful", "no")] * 4
 
 
-def test_every_section_is_a_task_in_the_table_or_a_way_and_names_its_source() -> None:
+def test_every_section_is_a_task_or_a_strategy_and_names_its_source() -> None:
     tasks = set(task_names())
     assert {title.partition(":")[0] for title in SECTIONS if ":" in title} == tasks
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == tasks
@@ -46,7 +46,7 @@ def table(path: str, rows: list[dict[str, object]]) -> None:
 
 
 def make_files() -> None:
-    """What the commands read."""
+    """Write the files that the commands read."""
     table("topics.csv", test_several_labels.rows(12))
     table("sts.tsv", test_regress.rows(12))
     write(Path("copa.jsonl"), test_choose.rows(8))
@@ -56,14 +56,16 @@ def make_files() -> None:
     write(Path("record.jsonl"), test_entity.rows(8))
     for name in ("train", "dev"):
         Path(f"{name}.conll").write_text(TAGGED, encoding="utf-8")
-        Path(f"{name}.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": PASSAGE, "qas": ASKED}]}]}))
+        Path(f"{name}.json").write_text(
+            json.dumps({"data": [{"paragraphs": [{"context": PASSAGE, "qas": QUESTIONS}]}]})
+        )
     for name in ("reviews.csv", "kinds.csv"):
         table(name, [{"text": text, "label": label} for text, label in REVIEWS])
     table("articles.csv", [{"text": text, "summary": label} for text, label in REVIEWS])
     Path("texts.txt").write_text("a walk\na long day\n", encoding="utf-8")
 
 
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     make_files()
     known = read([f"{a} It was good bad. {b} summarize : the river was low in august" for a, b in REVIEWS])

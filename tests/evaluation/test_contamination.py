@@ -1,4 +1,4 @@
-"""Contamination: runs of words that stand in a store and in a suite, as a plain search finds them."""
+"""Tests of contamination: n-grams that are in a store and in a suite."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def rows(*texts: str) -> SuiteRows:
     return made
 
 
-def test_what_is_in_the_store_is_found(tmp_path: Path) -> None:
+def test_overlapping_texts_are_found(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     found = ngram_overlap(store, [rows(SEEN, OTHER, "Small words, stand here — now", "Few words here")])
     text = next(row for row in found if row["role"] == "text")
     assert text["found"] == 2 and text["examples"] == 4 and text["too_short"] == 1
     assert text["first"] == ["dev.tsv, line 2", "dev.tsv, line 4"] and abs(text["share"] - 2 / 3) < 1e-9
-    assert text["covered"] == text["share"]  # all of both
+    assert text["covered"] == text["share"]  # both are covered completely
     pair = next(row for row in found if row["role"] == "pair")
     assert pair["found"] == 0 and pair["too_short"] == 4 and pair["share"] == 0.0
 
 
-def test_runs_do_not_reach_over_documents(tmp_path: Path) -> None:
+def test_ngrams_do_not_cross_documents(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     across = "Nothing else happened. Small words stand here now."
     found = ngram_overlap(store, [rows(across)], size=8)[0]
@@ -55,7 +55,7 @@ def test_runs_do_not_reach_over_documents(tmp_path: Path) -> None:
     )
 
 
-def test_runs_are_told_apart() -> None:
+def test_different_ngrams_have_different_hashes() -> None:
     hashes = NgramHasher()
     words = find_words("a b a b c a b")
     numbers = hashes.words(words)

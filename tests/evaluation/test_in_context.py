@@ -1,4 +1,4 @@
-"""A suite without fine-tuning: what every kind of task asks, which examples are shown, and the same table and report."""
+"""Tests of suites with in-context learning: prompts of every kind of task, examples, tables and reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXT = "red blue green yellow stone water good bad sentence : is this grammatica
 
 @cache
 def models() -> Path:
-    """A GPT-2 and a T5, which know nothing, and a BERT."""
+    """Return a folder with an untrained GPT-2, T5 and BERT."""
     folder = Path(mkdtemp())
     tokenizer = read([TEXT, "question answer the right true false 0 1 2 3 4 5 similarity from to"] * 9)
     for name, objective in (("gpt2", "lm"), ("t5", "generate"), ("bert", "mlm")):
@@ -44,22 +44,22 @@ def cola(folder: Path, count: int = 8) -> Path:
     return folder
 
 
-def asked(task: str, suite: str, rows: list[dict[str, Any]], shots: int = 0, **prompt: Any) -> InContextLearning:
+def in_context(task: str, suite: str, rows: list[dict[str, Any]], shots: int = 0, **prompt: Any) -> InContextLearning:
     found = find_suite(suite).tasks[task]
     found = SuiteTask(**{**vars(found), "prompt": {**found.prompt, **prompt}})
     splits = {split: SuiteRows(found, split, Path("x"), rows) for split in ("train", "dev")}
     return InContextLearning(load_text_generator(models() / "gpt2"), found, splits, shots)
 
 
-# -- the table ------------------------------------------------------------------------------------------------------
+# -- tables ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shots", [0, 1, 2])
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
-def test_a_task_is_asked_and_scored(model: str, shots: int, tmp_path: Path) -> None:
+def test_task_is_scored_in_context(model: str, shots: int, tmp_path: Path) -> None:
     data = cola(tmp_path / "data")
     options: dict[str, Any] = {"suite": "glue", "data": data, "out": tmp_path / "out", "subsets": True}
-    options |= {"seeds": 2} if shots else {}  # without examples nothing is drawn
+    options |= {"seeds": 2} if shots else {}  # without examples nothing is sampled
     result = pt.evaluate(models() / model, shots=shots, **options)
     found = result.evaluation.tasks["cola"]
     assert len(found["scores"]["matthews"]) == (2 if shots else 1) and found["examples"] == 8
@@ -79,7 +79,7 @@ def test_a_task_is_asked_and_scored(model: str, shots: int, tmp_path: Path) -> N
         pt.evaluate(models() / model, shots=shots + 1, **{**options, "seeds": 2})
 
 
-def test_asking_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_devices_give_the_same_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def share_out(work: Any, jobs: Any, devices: int) -> None:
         for job in pickle.loads(pickle.dumps(jobs)):
             work(*job)
@@ -92,7 +92,7 @@ def test_asking_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pyte
     assert here.evaluation.scores == there.evaluation.scores
 
 
-def test_no_example_needs_no_training_file_and_is_compared_with_fine_tuning(
+def test_zero_shot_needs_no_training_file_and_is_compared_with_finetuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
@@ -100,15 +100,15 @@ def test_no_example_needs_no_training_file_and_is_compared_with_fine_tuning(
     options: dict[str, Any] = {"suite": "glue", "data": data, "subsets": True}
     tuned = pt.evaluate(models() / "gpt2", out=tmp_path / "tuned", budget=pt.Budget(steps=1), seeds=1, **options)
     (data / "CoLA" / "train.tsv").unlink()
-    asked = pt.evaluate(models() / "gpt2", out=tmp_path / "asked", shots=0, **options)
-    assert set(asked.evaluation.tasks) == set(tuned.evaluation.tasks) == {"cola"}
+    in_context = pt.evaluate(models() / "gpt2", out=tmp_path / "asked", shots=0, **options)
+    assert set(in_context.evaluation.tasks) == set(tuned.evaluation.tasks) == {"cola"}
     assert pt.compare(tmp_path / "asked", tmp_path / "tuned")[0]["metric"] == "matthews"
     with pytest.raises(PretuneError, match="no files of GLUE's tasks were found"):
         pt.evaluate(models() / "gpt2", out=tmp_path / "one", shots=1, **options)
 
 
-def test_what_a_model_knows_is_scored(tmp_path: Path) -> None:
-    """A GPT-2 that learned to go on as the task's prompt does."""
+def test_model_that_knows_the_task_gets_a_perfect_score(tmp_path: Path) -> None:
+    """A GPT-2 is trained to continue the prompts of the task."""
     data = cola(tmp_path / "data")
     rows = [line.split("\t") for line in (data / "CoLA" / "train.tsv").read_text().splitlines()]
     table = "\n".join(f"Sentence: {row[3]} Is this sentence,{'yes' if row[1] == '1' else 'no'}" for row in rows)
@@ -120,7 +120,7 @@ def test_what_a_model_knows_is_scored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
-def test_every_kind_of_superglue(model: str, tmp_path: Path) -> None:
+def test_superglue_tasks_are_prompted(model: str, tmp_path: Path) -> None:
     for name, rows in SUPERGLUE.items():
         (tmp_path / name).mkdir()
         for split in ("train", "val", "test"):
@@ -132,14 +132,14 @@ def test_every_kind_of_superglue(model: str, tmp_path: Path) -> None:
     assert set(found) == {"copa", "multirc", "record", "wic", "wsc"}
     assert all(0 <= value <= 1 for scores in found.values() for value in scores.values())
     assert (tmp_path / "out" / "submission.zip").is_file()
-    prompts = {name: told["prompt"] for name, told in result.evaluation.tasks.items()}
+    prompts = {name: summary["prompt"] for name, summary in result.evaluation.tasks.items()}
     assert prompts["record"].startswith("red met blue\nred met\n\n") and prompts["record"].endswith("red met blue\n")
     assert "Is the word 'red' used in the same way" in prompts["wic"]
     assert prompts["wsc"].endswith("Question: Does 'water' refer to 'red'?\nAnswer:")
     assert prompts["copa"].endswith("red stone What was the cause?")
 
 
-def test_tags_are_skipped_and_masked_models_refused(tmp_path: Path) -> None:
+def test_tags_are_skipped_and_masked_models_rejected(tmp_path: Path) -> None:
     for split in ("train", "testa", "testb"):
         (tmp_path / "CoNLL-2003").mkdir(exist_ok=True)
         (tmp_path / "CoNLL-2003" / f"eng.{split}").write_text("red X Y O\n\n" * 2)
@@ -159,7 +159,7 @@ def test_tags_are_skipped_and_masked_models_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suite", suite_names())
-def test_the_declared_prompts_fit_their_tasks(suite: str) -> None:
+def test_declared_prompts_fit_their_tasks(suite: str) -> None:
     for task in find_suite(suite).tasks.values():
         roles = {*task.roles, "word1", "word2"} if kind_of(task) == "match" else set(task.roles)
         cloze = task.prompt.get("cloze", "")
@@ -172,66 +172,66 @@ def test_the_declared_prompts_fit_their_tasks(suite: str) -> None:
         assert parse_objective(task.kind).objectives
 
 
-def test_examples_are_other_ones_with_another_seed() -> None:
+def test_examples_depend_on_the_seed() -> None:
     rows = [{"text": f"text {i}", "label": i % 2} for i in range(20)]
-    asking = asked("cola", "glue", rows, shots=2)
+    asking = in_context("cola", "glue", rows, shots=2)
     first, again, other = (asking.shown(seed) for seed in (0, 0, 1))
     assert first.texts == again.texts != other.texts and sorted(first.labels or []) == ["no", "no", "yes", "yes"]
 
 
-def test_numbers_are_what_is_expected() -> None:
+def test_numbers_are_expected_values() -> None:
     import numpy as np
 
     rows: list[dict[str, Any]] = [{"text": "a", "pair": "b", "label": value} for value in ("0.0", "3.8", "5.0")]
-    kind = asked("sts-b", "glue", rows).kind
+    kind = in_context("sts-b", "glue", rows).kind
     assert kind.right(rows[1]) == "4" and list(kind.options(rows[0])) == ["0", "1", "2", "3", "4", "5"]
     assert kind.answer(rows[0], np.log([0.5, 1e-12, 1e-12, 1e-12, 1e-12, 0.5]))["value"] == pytest.approx(2.5)
-    own = asked("sts-b", "glue", rows, words={"0": "low", "5": "high"}).kind
+    own = in_context("sts-b", "glue", rows, words={"0": "low", "5": "high"}).kind
     assert [own.right(row) for row in rows] == ["low", "high", "high"]
 
 
-def test_answers_are_written_or_there_is_none() -> None:
+def test_unanswerable_questions_are_recognized() -> None:
     rows: list[dict[str, Any]] = [
         {"text": "Q1", "pair": "red stone", "label": [{"text": "red", "start": 0}]},
         {"text": "Q2", "pair": "red stone", "label": []},
     ]
-    asking = asked("squad-2.0", "squad", rows, shots=2)
+    asking = in_context("squad-2.0", "squad", rows, shots=2)
     assert sorted(asking.shown(0).labels or []) == ["red", "unanswerable"]
     assert asking.kind.answer(rows[0], "Unanswerable.") == {"answer": ""}
     asker = asking.asker(0, asking.labeled(rows))
     assert "red stone\n\nQ: Q1\n\nA: red\n\n" in asker.prompt(asking.labeled(rows))
 
 
-def test_an_entity_is_read_with_the_query_around_it() -> None:
+def test_entities_are_scored_within_the_query() -> None:
     rows = [{"text": "a met b", "query": "Then @placeholder left.", "entities": ["a", "b"], "answers": ["b"]}]
-    kind = asked("record", "superglue", rows).kind
+    kind = in_context("record", "superglue", rows).kind
     assert kind.slots(rows[0])["query"] == "Then" and list(kind.options(rows[0])) == [" a left.", " b left."]
     assert kind.right(rows[0]) == " b left." and kind.answer(rows[0], [-2.0, -1.0]) == {"answer": "b"}
 
 
-def test_a_task_without_a_prompt_has_the_usual_one() -> None:
+def test_task_without_a_prompt_gets_a_default() -> None:
     pair: list[dict[str, Any]] = [{"text": "a", "pair": "b", "label": "x"}, {"text": "a", "pair": "c", "label": "y"}]
-    asking = asked("qam-en", "xglue", pair)
+    asking = in_context("qam-en", "xglue", pair)
     assert asking.asker(0, asking.labeled(pair)).prompt(asking.labeled(pair)) == "a\nb\nLabel:"
     assert asking.kind.options(pair[0]) == ["x", "y"]
     swag: list[dict[str, Any]] = [{"text": "a", "question": "b", "choices": ["c", "d"], "label": "B"}]
-    asking = asked("swag", "text", swag)
+    asking = in_context("swag", "text", swag)
     assert asking.asker(0, asking.labeled(swag)).prompt(asking.labeled(swag)) == "a b"
     assert asking.kind.right(swag[0]) == "d"
 
 
-def test_prompts_that_cannot_be_are_refused() -> None:
+def test_invalid_prompts_are_rejected() -> None:
     rows = [{"text": "a", "label": "0"}]
     with pytest.raises(PretuneError, match="a prompt has no key 'word'; did you mean 'words'"):
-        asked("cola", "glue", rows, word={})
-    asking = asked("cola", "glue", rows, cloze="{text} {pear} [MASK]")
+        in_context("cola", "glue", rows, word={})
+    asking = in_context("cola", "glue", rows, cloze="{text} {pear} [MASK]")
     with pytest.raises(PretuneError, match=r"the prompt has \{pear\}, but rows have no such field"):
         asking.asker(0, asking.labeled(rows))
     with pytest.raises(PretuneError, match="the prompt has no word for the label '2'; it has words for 0, 1"):
-        asked("cola", "glue", [{"text": "a", "label": "2"}], shots=1).shown(0)
+        in_context("cola", "glue", [{"text": "a", "label": "2"}], shots=1).shown(0)
 
 
-def test_a_changed_prompt_is_another_evaluation(tmp_path: Path) -> None:
+def test_changed_prompt_is_another_evaluation(tmp_path: Path) -> None:
     data = cola(tmp_path / "data")
     task = {"title": "Own", "kind": "classify", "metrics": ["accuracy"], "files": {"dev": "CoLA/dev.tsv"},
             "roles": {"text": 4, "label": 2}, "prompt": {"cloze": "{text} good? [MASK]"}}  # fmt: skip

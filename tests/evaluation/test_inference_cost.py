@@ -1,4 +1,4 @@
-"""Costs: time passes, and memory that is taken is seen."""
+"""Tests that time and memory are measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from pretune.evaluation.inference_cost import STATUS, measure_cost
 
 
-def test_memory_that_is_taken_is_seen() -> None:
+def test_allocated_memory_is_measured() -> None:
     with measure_cost(torch.device("cpu")) as little:
         pass
     with measure_cost(torch.device("cpu")) as cost:

@@ -1,4 +1,4 @@
-"""A learning curve: nested parts, a point a size, the control beside it."""
+"""Tests of learning curves: nested subsets, one point per size, and a control."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.one_word_task import share_here, tune
 
 
 @given(st.lists(st.sampled_from("aab"), min_size=1, max_size=60), st.integers(0, 5))
-def test_beginnings_have_every_label_in_its_share(labels: list[str], seed: int) -> None:
+def test_prefixes_have_every_label_in_proportion(labels: list[str], seed: int) -> None:
     rows = LabeledRows(Path("x.csv"), {}, ["t"] * len(labels), labels=list(labels))
     order = stratified_order(rows, seed)
     assert sorted(order) == list(range(len(labels)))
@@ -26,7 +26,7 @@ def test_beginnings_have_every_label_in_its_share(labels: list[str], seed: int) 
             assert abs(found - size * labels.count(label) / len(labels)) <= 1.5
 
 
-def test_a_curve_with_its_control(tmp_path: Path) -> None:
+def test_learning_curve_with_control(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", steps=3, curve=[8, 32], control=True, seeds=2, report=True)
     points = json.loads((run.folder / FILE).read_text())
     assert [point["examples"] for point in points] == [8, 32, 64]
@@ -39,15 +39,15 @@ def test_a_curve_with_its_control(tmp_path: Path) -> None:
     assert "Learning curve" in page and "from scratch" in page
 
 
-def test_a_curve_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_devices_give_the_same_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = share_here(monkeypatch)
     options = {"steps": 2, "curve": [8], "control": True, "seeds": 2}
     here, there = (tune(tmp_path / str(n), devices=n, **options).folder / FILE for n in (1, 2))
     assert here.read_bytes() == there.read_bytes()
-    assert shared == [2, 2]  # the run itself, then all of the curve at once
+    assert shared == [2, 2]  # the run itself, then the whole curve at once
 
 
-def test_sizes_that_cannot_be_are_refused_before_anything_is_learned(tmp_path: Path) -> None:
+def test_invalid_sizes_are_rejected_before_training(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="--curve 64: sizes must be between 2 and 63"):
         tune(tmp_path / "run", steps=1, curve=[64], seeds=1)
     assert not (tmp_path / "run" / "results.json").exists()

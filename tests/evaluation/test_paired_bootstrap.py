@@ -1,4 +1,4 @@
-"""Paired differences: certain where they are, and no more often by chance than they say."""
+"""Tests of the paired bootstrap: clear differences are significant, and false positives are as rare as stated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def answers(right: list[bool]) -> list[dict[str, str]]:
 ROWS = [{"label": "a"}] * 60
 
 
-def test_a_clear_difference_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clear_difference_is_significant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 200)
     bad, good = answers([i % 2 == 0 for i in range(60)]), answers([i % 6 != 0 for i in range(60)])
     found = compare(METRICS["accuracy"], ROWS, [bad], [good])
@@ -31,7 +31,7 @@ def test_a_clear_difference_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compare(METRICS["accuracy"], ROWS, [bad], [bad]).p == 1.0
 
 
-def test_equal_models_seldom_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_models_rarely_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 60)
     chance = np.random.default_rng(0)
     seen = [
@@ -41,8 +41,8 @@ def test_equal_models_seldom_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.mean(np.array(seen) < 0.1) < 0.3
 
 
-def some(name: str, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of 40 examples, and answers to them, for a metric."""
+def example_answers(name: str, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return 40 rows and predictions for a metric."""
     chance = np.random.default_rng(seed)
     words = [" ".join(chance.choice(list("abcd"), 7)) for _ in range(80)]
     if name in ("pearson", "spearman"):
@@ -57,9 +57,9 @@ def some(name: str, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any
     if name.startswith("gap_"):
         return [{"answers": [w, "a"]} for w in words[:40]], [{"answer": w[:3]} for w in words[:40]]
     if name in ("bleu", "chrf", "exact_match") or name.startswith("rouge"):
-        said = chance.random(40) < 0.5
+        predicted = chance.random(40) < 0.5
         return [{"label": w} for w in words[:40]], [
-            {"answer": w if same else w[2:]} for w, same in zip(words, said, strict=False)
+            {"answer": w if same else w[2:]} for w, same in zip(words, predicted, strict=False)
         ]
     if name == "ndcg":
         return [{"text": f"q{i // 4}", "label": str(i % 3)} for i in range(40)], [
@@ -71,21 +71,21 @@ def some(name: str, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_sums_are_the_official_metrics_and_their_draws(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_additive_form_equals_the_official_metric_and_its_bootstrap(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 12)
     monkeypatch.setattr(paired_bootstrap, "TOGETHER", 5)
-    rows, _ = some(name, 0)
-    first, second = ([some(name, seed)[1] for seed in seeds] for seeds in ((0, 1, 2), (3, 4)))
+    rows, _ = example_answers(name, 0)
+    first, second = ([example_answers(name, seed)[1] for seed in seeds] for seeds in ((0, 1, 2), (3, 4)))
     for answers in (*first, *second):
         assert PARTS[name](rows, answers).whole()[name] == pytest.approx(METRICS[name](rows, answers), abs=1e-12)
     quick = compare_additive(name, *([PARTS[name](rows, answers) for answers in side] for side in (first, second)))
     assert quick.first == pytest.approx(np.mean([METRICS[name](rows, a) for a in first]), abs=1e-12)
-    if name != "ndcg":  # of which queries are drawn, not rows
+    if name != "ndcg":  # it resamples queries, not rows
         slow = compare(METRICS[name], rows, first, second)
         assert vars(quick) == pytest.approx(vars(slow), abs=1e-9)
 
 
-def test_large_sets_are_quick() -> None:
+def test_large_sets_are_fast() -> None:
     chance = np.random.default_rng(0)
     rows = [{"label": str(label)} for label in chance.integers(0, 2, 40_430)]
     sides = [[[{"label": str(label)} for label in chance.integers(0, 2, 40_430)] for _ in range(2)] for _ in range(2)]

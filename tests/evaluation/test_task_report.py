@@ -1,4 +1,4 @@
-"""The report of a fine-tuning: what it says is what the answers say."""
+"""Tests of the report of a fine-tuned model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_run(folder: Path) -> Run:
     return Run(folder)
 
 
-def test_a_report_says_what_the_answers_say(tmp_path: Path) -> None:
+def test_report_matches_the_predictions(tmp_path: Path) -> None:
     dev = rows(40)
     material = TaskData(parse_objective("classify"), TASK, TASK, rows(60), dev, [])
     report = TaskReport(make_run(tmp_path / "run"), material, answers(dev, {3, 8}))
@@ -61,7 +61,7 @@ def test_a_report_says_what_the_answers_say(tmp_path: Path) -> None:
     assert ">19<" in report.confusion() and ">1<" in report.confusion()
 
 
-def test_without_answers_there_is_no_report(tmp_path: Path) -> None:
+def test_no_report_is_written_without_predictions(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     material = TaskData(parse_objective("classify"), TASK, TASK, rows(60), rows(4), [])
     assert write_report(run, material) is None
@@ -70,7 +70,7 @@ def test_without_answers_there_is_no_report(tmp_path: Path) -> None:
     assert write_report(run, material) == run.folder / "report.html"
 
 
-def test_intervals_shrink_as_examples_grow() -> None:
+def test_confidence_intervals_shrink_with_more_examples() -> None:
     widths = []
     for count in (40, 640):
         dev = rows(count)
@@ -82,7 +82,7 @@ def test_intervals_shrink_as_examples_grow() -> None:
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=50))
-def test_calibration_is_the_mean_gap_of_its_bins(pairs: list[tuple[float, bool]]) -> None:
+def test_calibration_error_is_the_mean_gap_of_its_bins(pairs: list[tuple[float, bool]]) -> None:
     sure, right = zip(*pairs, strict=True)
     error, bins = calibration(sure, right)
     assert sum(bin.count for bin in bins) == len(pairs)

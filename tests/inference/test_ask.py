@@ -1,4 +1,4 @@
-"""Ask without training: answers are ranked by likelihood, examples come first, calibration follows the paper."""
+"""Tests of `pretune ask`: answers are ranked by likelihood, examples come first, calibration follows the paper."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANSWERS = ["very warm", "cold", "cold as stone"]
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 that learned to go on from `feels`."""
+    """Return a folder with a GPT-2 that learned to continue after `feels`."""
     folder = tmp_path_factory.mktemp("ask")
     rows = [f"{word} {i},{'very warm' if word in ('red', 'fire') else 'cold'}" for i in range(6) for word in WORDS]
     (folder / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
@@ -155,14 +155,14 @@ def test_long_texts_are_truncated_to_leave_room_for_examples_and_answers(writer:
         ({"examples": "train.csv", "shots": 99}, "cannot sample 99 of 36 examples"),
     ],
 )
-def test_invalid_questions_are_refused(options: dict[str, object], message: str, writer: Path) -> None:
+def test_invalid_questions_are_rejected(options: dict[str, object], message: str, writer: Path) -> None:
     if "examples" in options:
         options = {**options, "examples": writer / str(options["examples"])}
     with pytest.raises(pt.PretuneError, match=message):
         pt.ask(writer / "start", **{"inputs": ["fire"], **options})  # type: ignore[arg-type]
 
 
-def test_models_that_cannot_answer_say_why(tmp_path: Path) -> None:
+def test_models_that_cannot_answer_are_rejected_with_a_reason(tmp_path: Path) -> None:
     tokenizer = read(["it was good bad . fire water"] * 9)
     headless = tiny("bert-tiny", tokenizer, tmp_path / "bare")
     with pytest.raises(pt.PretuneError, match=r"its head for prompt is untrained .* pretrain it with mlm first"):
@@ -172,7 +172,7 @@ def test_models_that_cannot_answer_say_why(tmp_path: Path) -> None:
         pt.ask(masked, ["fire"], cloze="It was [MASK].")
 
 
-def test_encoder_decoders_read_the_examples_and_write_the_answer(tmp_path: Path) -> None:
+def test_encoder_decoders_encode_the_examples_and_decode_the_answer(tmp_path: Path) -> None:
     tokenizer = read(["it was good bad . fire water"] * 9)
     folder = tiny("t5-tiny", tokenizer, tmp_path / "t5", "generate")
     loaded = Seq2SeqGenerator.load(folder)
@@ -201,7 +201,7 @@ def test_encoder_decoders_read_the_examples_and_write_the_answer(tmp_path: Path)
     assert isinstance(pt.ask(folder, ["fire"], cloze="{text} it was [MASK]", tokens=3)[0]["answer"], str)
 
 
-def test_examples_that_do_not_fit_are_left_out(writer: Path) -> None:
+def test_examples_that_do_not_fit_are_dropped(writer: Path) -> None:
     loaded = TextGenerator.load(writer / "start")
     shown = LabeledRows(Path("x"), {}, ["fire " * 300, "red", "tree"], labels=["cold"] * 3, lines=[1, 2, 3])
     asker = ClozePredictor(loaded, ClozeQuestion("{text} feels [MASK]", shown=shown, before="stone"))
@@ -210,9 +210,9 @@ def test_examples_that_do_not_fit_are_left_out(writer: Path) -> None:
     assert len(asker(asked)) == 1
 
 
-# Prompts as lecture notes print them: answers to questions about a text, a translation aside, a sum.
+# Prompts as printed in the lecture notes: questions about a text, a translation in passing, an addition.
 BORN = "Порфирий Петрович родился в Москве в 1938 году."
-LECTURES = [
+LECTURE_PROMPTS = [
     (
         ClozeQuestion(
             "Q: {text}\n\nA: [MASK]",
@@ -239,8 +239,8 @@ LECTURES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("question", "text", "answer", "whole"), LECTURES, ids=["question", "aside", "sum"])
-def test_prompts_are_those_of_the_lectures(
+@pytest.mark.parametrize(("question", "text", "answer", "whole"), LECTURE_PROMPTS, ids=["question", "aside", "sum"])
+def test_prompts_equal_those_of_the_lecture(
     question: ClozeQuestion, text: str, answer: str, whole: str, tmp_path: Path
 ) -> None:
     tokenizer = train_on_documents([Document(BORN * 9, Path("texts"), 1)], "byte-bpe", 400)
@@ -248,6 +248,4 @@ def test_prompts_are_those_of_the_lectures(
     asker, asked = ClozePredictor(loaded, question), rows(text)
     assert asker.prompt(asked) + asker.cloze(asked).space + answer.strip() == whole
     laid = asker.tokenize_examples(asked, 1)
-    assert (
-        tokenizer.decode(laid.take(np.arange(1)).ids.tolist()) + answer == whole
-    )  # to the byte, as the model reads it
+    assert tokenizer.decode(laid.take(np.arange(1)).ids.tolist()) + answer == whole  # the same bytes as the model reads

@@ -1,4 +1,4 @@
-"""Masks in texts get the ids that `transformers` gives them."""
+"""Tests that masks in texts get the ids of `transformers`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def filler(tokenizer: Tokenizer) -> MaskFiller:
 
 
 def byte_level(folder: Path) -> None:
-    """RoBERTa's layout: its mask takes the space before it."""
+    """Write the files of a RoBERTa tokenizer, whose mask includes the space before it."""
     texts = [Document(text, Path("x"), 1) for text in (*english_documents()[:3], *RUSSIAN)]
     content = json.loads(train_on_documents(texts, "byte-bpe", 500).backend.to_str())
     plain = [token for token in content["model"]["vocab"] if not token.startswith("[") or len(token) == 1]
@@ -47,7 +47,7 @@ def byte_level(folder: Path) -> None:
 
 
 def pieces(folder: Path) -> None:
-    """XLM-R's layout."""
+    """Write the files of an XLM-R tokenizer."""
     (folder / "sentencepiece.bpe.model").write_bytes(russian_pieces())
     (folder / "config.json").write_text('{"model_type": "xlm-roberta"}')
 
@@ -58,15 +58,15 @@ def test_masks_include_the_preceding_space_if_the_tokenizer_says_so(write: objec
 
     assert callable(write)
     write(tmp_path)
-    peer, ours = AutoTokenizer.from_pretrained(tmp_path), filler(Tokenizer.load(tmp_path))
+    reference, ours = AutoTokenizer.from_pretrained(tmp_path), filler(Tokenizer.load(tmp_path))
     for text in TEXTS:
-        expected = peer(text.replace("[MASK]", "<mask>"))["input_ids"]
+        expected = reference(text.replace("[MASK]", "<mask>"))["input_ids"]
         assert ours.encode(text) == expected, text
         assert ours.encode(text.replace("[MASK]", "<mask>")) == expected
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "unigram"])
-def test_exported_tokenizers_fill_masks_as_transformers_does(kind: Kind, tmp_path: Path) -> None:
+def test_exported_tokenizers_encode_masks_like_transformers(kind: Kind, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = train_on_documents(
@@ -74,8 +74,8 @@ def test_exported_tokenizers_fill_masks_as_transformers_does(kind: Kind, tmp_pat
     )
     ours = filler(tokenizer)
     tokenizer.save(tmp_path, ours.model.family.template)
-    peer = AutoTokenizer.from_pretrained(tmp_path)
+    reference = AutoTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
-        assert ours.encode(text) == peer(text)["input_ids"]
-    if kind == "byte-bpe":  # no space of its own stands before the gap
+        assert ours.encode(text) == reference(text)["input_ids"]
+    if kind == "byte-bpe":  # there is no separate space before the mask
         assert tokenizer.tokens(ours.encode("a [MASK] b")) == ["[CLS]", "a", "[MASK]", "Ġb", "[SEP]"]

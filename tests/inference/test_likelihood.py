@@ -1,4 +1,4 @@
-"""Likelihoods of texts equal those of a loop over tokens, for every kind of model, window, and batch."""
+"""Tests that likelihoods of texts equal those of a loop over tokens, for every kind of model, window, and batch."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def scorer(objective: str) -> LikelihoodScorer:
 
 
 @torch.inference_mode()
-def by_hand(found: LikelihoodScorer, text: str) -> list[float]:
-    """Token after token, each in a forward of its own."""
+def loop_over_tokens(found: LikelihoodScorer, text: str) -> list[float]:
+    """Score token after token, each with its own forward pass."""
     model, objective = found.model, found.head
     own = model.require_tokenizer()
     ids, head, tokens = own.encode(text), model.root.heads[found.head], model.backbone.embed.tokens
@@ -88,7 +88,7 @@ def by_hand(found: LikelihoodScorer, text: str) -> list[float]:
             scores.append(float(torch.nn.functional.logsigmoid(-head(state[None]))[0]))
             continue
         else:
-            # All others in one part, the token alone in another: as PLM orders what it predicts.
+            # All others are one part, the token alone another: the order in which PLM predicts.
             whole = [*ids, own.role("separator"), own.role("start")]
             read = [*whole, own.role("mask")]
             columns = {
@@ -107,7 +107,7 @@ def by_hand(found: LikelihoodScorer, text: str) -> list[float]:
 def test_likelihoods_equal_those_of_a_loop_over_tokens(objective: str) -> None:
     found = scorer(objective)
     for text, scores in zip(TEXTS, found(TEXTS), strict=True):
-        assert scores == pytest.approx(by_hand(found, text), abs=1e-4)
+        assert scores == pytest.approx(loop_over_tokens(found, text), abs=1e-4)
 
 
 @pytest.mark.parametrize("objective", ["lm", "mlm"])
@@ -161,9 +161,9 @@ def test_long_texts_are_read_in_windows() -> None:
     (scores,) = found([long], length=20, stride=6)
     assert len(scores) == len(ids) and not np.isnan(scores).any()
     begin = tokenizer().role("end")
-    first = by_hand(found, long[:20])
+    first = loop_over_tokens(found, long[:20])
     assert scores[: len(first) - 1] == pytest.approx(first[:-1], abs=1e-4)
-    # The window after the first begins in the middle of the text, and shows at least 19 - 6 tokens before what it counts.
+    # The second window begins inside the text, and has at least 19 - 6 tokens of context before the tokens it scores.
     room = 20 - 1
     start, end, counted = scoring_windows(len(ids), room, 6, False)[1]
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Neighbors in context distinguish the uses of a word, which static word vectors cannot."""
+"""Tests that neighbors in context distinguish the senses of a word, which static word vectors cannot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RIVER = [
 
 
 def margin(layer: int) -> float:
-    """How much more alike uses of one sense are than uses of two."""
+    """Return how much more similar uses of one sense are than uses of two senses."""
     vectors, words, _ = word_vectors(load_model("pretune-small-en"), [*MONEY, *RIVER], layer)
     centered = vectors - vectors.mean(0)
     centered /= np.linalg.norm(centered, axis=1, keepdims=True) + 1e-9
@@ -43,10 +43,10 @@ def margin(layer: int) -> float:
 
 def test_word_senses_differ_only_in_context() -> None:
     assert margin(0) == pytest.approx(0.0, abs=1e-5)
-    assert margin(-1) > 0.15  # 0.23 when this was written
+    assert margin(-1) > 0.15  # 0.23 at the time of writing
 
 
-def test_the_most_different_uses_are_shown_with_their_neighbors(tmp_path: Path) -> None:
+def test_most_different_uses_are_listed_with_their_neighbors(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
     rows = pt.neighbors("pretune-small-en", "Bank", in_=tmp_path / "corpus.txt", uses=2, top=3, language="lines")
     assert [row["use"] for row in rows] == [1, 1, 1, 2, 2, 2]
@@ -58,7 +58,7 @@ def test_the_most_different_uses_are_shown_with_their_neighbors(tmp_path: Path) 
         pt.neighbors("pretune-small-en", "zebra", in_=tmp_path / "corpus.txt", language="lines")
 
 
-def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_neighbors_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
     from pretune.cli import main
 

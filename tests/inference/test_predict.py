@@ -1,4 +1,4 @@
-"""Predictions for files and by ensembles: one row out per row in, in order, for any size and number of processes."""
+"""Tests of predictions for files and by ensembles: one output row per input row, for any size and number of processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.one_word_task import start, tune
 
 @cache
 def runs() -> tuple[str, str]:
-    """Two models that learned the task a little, from different beginnings."""
+    """Return two partly trained models with different seeds."""
     folder = Path(mkdtemp())
     return tuple(str(tune(folder / name, steps=6, seed=seed).folder) for seed, name in enumerate("ab"))  # type: ignore
 
@@ -71,7 +71,7 @@ def test_rows_keep_their_order_and_columns(suffix: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".jsonl", ".parquet"])
-def test_files_of_every_kind_are_read(suffix: str, tmp_path: Path) -> None:
+def test_files_of_every_format_are_read(suffix: str, tmp_path: Path) -> None:
     run, _ = runs()
     texts = ["good stone", "", "bad"]
     file = tmp_path / f"in{suffix}"
@@ -98,9 +98,7 @@ def test_ensembles_average_probabilities(tmp_path: Path) -> None:
         assert z["label"] == max(means, key=means.__getitem__) and z["probability"] == max(z["probabilities"].values())
 
 
-def test_labeled_files_give_scores_of_each_model_and_the_ensemble(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predict_reports_scores_of_each_model_and_the_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 20)
     a, b = runs()
     file = start() / "train.csv"
@@ -109,13 +107,13 @@ def test_labeled_files_give_scores_of_each_model_and_the_ensemble(
     assert [row["model"] for row in scores] == [a, b, "together"]
     for folder, row in zip((a, b), scores, strict=False):
         assert row["accuracy"] == pytest.approx(pt.Run(folder).results["dev/accuracy"])
-    right = [row["label"] == row["predicted_label"] for row in answers]  # the file's own label stays
+    right = [row["label"] == row["predicted_label"] for row in answers]  # the label of the file is kept
     assert np.mean(right) == pytest.approx(scores[-1]["accuracy"])
     (alone,) = pt.predict(a, file, score=True, out=tmp_path / "out.csv").facts["scores"]
     assert alone["accuracy"] == pytest.approx(scores[0]["accuracy"])
 
 
-def test_several_processes_give_the_same_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_give_the_same_rows_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 5)
     file = write_csv(tmp_path / "a.csv", 23)
     here, there = (list(pt.predict(runs(), file, processes=count)) for count in (1, 2))
@@ -124,7 +122,7 @@ def test_several_processes_give_the_same_in_order(tmp_path: Path, monkeypatch: p
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
 
 
-def test_a_row_without_text_is_found_anywhere_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_without_text_is_found_anywhere_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 5)
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n' * 40 + '{"txt": "b"}\n')
     with pytest.raises(PretuneError, match=r"bad\.jsonl, line 41: the field 'text' is missing"):
@@ -132,7 +130,7 @@ def test_a_row_without_text_is_found_anywhere_in_the_file(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_an_empty_text_has_no_prediction_and_no_row_is_lost(
+def test_empty_texts_have_no_prediction_and_no_row_is_dropped(
     processes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 3)
@@ -153,9 +151,7 @@ def test_an_empty_text_has_no_prediction_and_no_row_is_lost(
     assert written[1]["label"] == written[1]["probability_no"] == "" and written[0]["probability_no"]
 
 
-def test_a_text_given_alone_must_not_be_empty(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_single_text_must_not_be_empty(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     run = runs()[0]
     for nothing in ("", "  ", "\u200b"):
@@ -166,7 +162,7 @@ def test_a_text_given_alone_must_not_be_empty(
     assert capsys.readouterr().err.count("1 of 2 texts is empty and has no prediction") == 2
 
 
-def test_a_pair_with_one_empty_text_has_a_prediction() -> None:
+def test_pair_with_one_empty_text_has_a_prediction() -> None:
     from pretune.inference.predict import rows_without_tokens
     from pretune.text.examples.labeled import LabeledRows
 
@@ -179,7 +175,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(prediction_table, "ROWS", 64)
     run, _ = runs()
     peaks = []
-    for count in (128, 128, 2048):  # the first to warm up
+    for count in (128, 128, 2048):  # the first is a warmup
         file = write_csv(tmp_path / f"{count}.csv", count)
         tracemalloc.start()
         pt.predict(run, file, out=tmp_path / "out.csv")
@@ -197,7 +193,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
         ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' contains a lone surrogate"),
     ],
 )
-def test_a_row_without_text_is_refused_and_nothing_is_written(line: str, message: str, tmp_path: Path) -> None:
+def test_row_without_text_is_rejected_and_nothing_is_written(line: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     file.write_text('{"id": 1, "text": "a"}\n\n' + line + "\n")
     with pytest.raises(PretuneError, match=message):
@@ -247,14 +243,14 @@ def test_texts_files_and_runs_are_distinguished(tmp_path: Path, monkeypatch: pyt
         pt.predict(runs()[0], "a.csv", processes=0)
 
 
-def test_the_command_line_averages_runs_and_shows_some_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_averages_runs_and_shows_some_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_csv(tmp_path / "a.csv", 40)
     for options in ([], ["--json"]):
         with pytest.raises(SystemExit) as ended:
             main(["predict", *runs(), str(file), *options])
         assert not ended.value.code
-        said = capsys.readouterr().out
+        output = capsys.readouterr().out
         if options:
-            assert len(json.loads(said)["predictions"]) == 40
+            assert len(json.loads(output)["predictions"]) == 40
         else:
-            assert "rows left out  20" in said and "good stone" in said and "probabilities" not in said
+            assert "rows left out  20" in output and "good stone" in output and "probabilities" not in output

@@ -13,7 +13,7 @@ LABELS = ["a", "b", "c", "d"]
 
 
 @given(st.integers(2, 4), st.data())
-def test_the_numbers_are_scikit_learns(classes: int, data: st.DataObject) -> None:
+def test_metrics_equal_those_of_scikit_learn(classes: int, data: st.DataObject) -> None:
     labels = LABELS[:classes]
     rows = st.lists(st.tuples(st.sampled_from(labels), st.sampled_from(labels)), min_size=1, max_size=30)
     right, found = map(list, zip(*data.draw(rows), strict=True))

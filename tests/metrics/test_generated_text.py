@@ -1,4 +1,4 @@
-"""Scores of texts are those of sacrebleu 2.6.0 and rouge-score 0.1.2, whose numbers these are."""
+"""Tests that metrics of texts equal those of sacrebleu 2.6.0 and rouge-score 0.1.2, which gave the expected values."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ WRITTEN = [
 texts = st.lists(st.text("ab c.1,-", max_size=12), min_size=1, max_size=4)
 
 
-def test_the_numbers_are_those_of_the_usual_programs() -> None:
+def test_scores_equal_those_of_sacrebleu_and_rouge_score() -> None:
     assert bleu(EXPECTED, WRITTEN) == pytest.approx(0.2150919776014712, abs=1e-12)
     assert chrf(EXPECTED, WRITTEN) == pytest.approx(0.61002006089174024, abs=1e-12)
     assert rouge(EXPECTED, WRITTEN) == pytest.approx(
         {"rouge1": 0.7621267621267621, "rouge2": 0.4966507177033493, "rougeL": 0.7000777000777001}
     )
     pairs = ["one two three four five", "six seven"], ["one two four", "seven six"]
-    assert bleu(*pairs) == 0.0  # no four words in a row anywhere
+    assert bleu(*pairs) == 0.0  # no common 4-gram
     assert chrf(*pairs) == pytest.approx(0.3906709112150466, abs=1e-12)
 
 
 @given(texts)
-def test_a_text_is_as_close_to_itself_as_can_be(written: list[str]) -> None:
+def test_identical_texts_have_the_maximum_score(written: list[str]) -> None:
     assert exact_match(written, written) == 1.0
     if any(len("".join(text.split())) for text in written):
         assert chrf(written, written) == pytest.approx(1.0)
@@ -58,7 +58,7 @@ def test_a_text_is_as_close_to_itself_as_can_be(written: list[str]) -> None:
 
 
 @given(st.text("abc", max_size=8), st.text("abc", max_size=8))
-def test_the_longest_common_subsequence_is_the_plain_recursion(a: str, b: str) -> None:
+def test_longest_common_subsequence_equals_the_recursive_definition(a: str, b: str) -> None:
     def plain(a: str, b: str) -> int:
         if not a or not b:
             return 0
@@ -69,14 +69,14 @@ def test_the_longest_common_subsequence_is_the_plain_recursion(a: str, b: str) -
     assert longest_common_subsequence(a, b) == plain(a, b)
 
 
-def test_other_letters_than_latin_ones_are_words_too() -> None:
+def test_rouge_supports_other_scripts_than_latin() -> None:
     assert rouge(["Кот спал"], ["кот спал!"])["rouge2"] == 1.0
     assert rouge([""], [""]) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
 
 
 @pytest.mark.parametrize("judged", ["exact", "words", "rouge", "bleu"])
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_task_has_the_metrics_of_its_texts_and_of_any_draw_of_them(judged: Any, closed: bool) -> None:
+def test_task_metrics_equal_those_of_the_texts_and_of_resamples(judged: Any, closed: bool) -> None:
     wanted, written = ["the cat sat", "a dog", "red , 1.5", "so"], ["the cat", "a dog", "", "so it is"]
     task = Generate(judged=judged, closed=closed, labels=tuple(wanted))
     answers = [{"answer": text} for text in written]

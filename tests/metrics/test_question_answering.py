@@ -1,4 +1,4 @@
-"""Scores of answers: what SQuAD's official script gives, and the threshold that is best."""
+"""Tests of question-answering metrics: the official SQuAD scores, and the best threshold."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def questions(golds: list[list[str]]) -> Questions:
 
 
 @pytest.mark.parametrize(
-    ("golds", "said", "exact", "f1"),
+    ("golds", "predicted", "exact", "f1"),
     [
-        # of evaluate-v2.0.py
+        # as in evaluate-v2.0.py
         (["Denver Broncos"], "the denver broncos!", 1, 1),
         (["Denver Broncos", "Broncos"], "Broncos win", 0, 2 / 3),
         (["gold"], "golden", 0, 0),
         (["50"], "", 0, 0),
         ([], "", 1, 1),
         ([], "x", 0, 0),
-        (["The"], "", 1, 1),  # nothing is left of the article
+        (["The"], "", 1, 1),  # the article is removed
         (["a cat sat on a mat"], "cat mat mat", 0, 4 / 7),
         (["Дом в Твери"], "дом в твери.", 1, 1),
     ],
 )
-def test_they_are_the_official_ones(golds: list[str], said: str, exact: float, f1: float) -> None:
-    assert exact_match_and_f1(golds, said) == pytest.approx((exact, f1))
+def test_scores_equal_the_official_ones(golds: list[str], predicted: str, exact: float, f1: float) -> None:
+    assert exact_match_and_f1(golds, predicted) == pytest.approx((exact, f1))
 
 
-def test_answered_and_unanswerable_apart() -> None:
+def test_answered_and_unanswerable_questions_are_scored_separately() -> None:
     found = answer_metrics([["b c"], [], []], ["the b", "", "x"]).whole()
     parts = {"has_answer_exact_match": 0, "has_answer_f1": 2 / 3, "no_answer_exact_match": 0.5, "no_answer_f1": 0.5}
     assert found == pytest.approx({"exact_match": 1 / 3, "f1": 5 / 9, **parts})
@@ -54,13 +54,13 @@ def answers(margins: list[float], texts: list[str]) -> list[dict[str, Any]]:
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans(), st.booleans()), min_size=1, max_size=12))
-def test_no_threshold_is_better_than_the_one_chosen(rows: list[tuple[int, bool, bool]]) -> None:
+def test_chosen_threshold_is_optimal(rows: list[tuple[int, bool, bool]]) -> None:
     examples = questions([["right"] if there else [] for _, there, _ in rows])
     given_ = answers([float(m) for m, _, _ in rows], ["right" if right else "wrong" for _, _, right in rows])
 
     def f1(threshold: float) -> float:
-        said = [{"answer": "" if a["no_answer"] > threshold else a["candidates"][0]["answer"]} for a in given_]
-        return score(AnswerTask(), said, examples)["f1"]
+        predicted = [{"answer": "" if a["no_answer"] > threshold else a["candidates"][0]["answer"]} for a in given_]
+        return score(AnswerTask(), predicted, examples)["f1"]
 
     found = AnswerTask().best_options(given_, examples)
     if all(there for _, there, _ in rows):
@@ -69,6 +69,6 @@ def test_no_threshold_is_better_than_the_one_chosen(rows: list[tuple[int, bool, 
         assert f1(found["threshold"]) == pytest.approx(max(f1(t) for t in np.arange(-5, 5, 0.5)))
 
 
-def test_questions_without_candidates_have_a_threshold_too() -> None:
+def test_questions_without_candidates_have_a_threshold() -> None:
     found = choose_threshold(answers([1e4, -2.0], ["", "x"]), questions([[], ["x"]]), SimpleNamespace())
     assert -2 < found["threshold"] < 1e4

@@ -1,4 +1,4 @@
-"""Scores of tags: against `seqeval` where it is installed, and against what it and conlleval gave."""
+"""Tests of tagging metrics: against `seqeval` if it is installed, and against recorded values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pairs = st.lists(st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS)), min_si
 
 
 @given(st.lists(pairs, min_size=1, max_size=4))
-def test_they_are_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
+def test_scores_equal_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
     seqeval = pytest.importorskip("seqeval.metrics")
     expected, predicted = ([[pair[side] for pair in pairs] for pairs in sentences] for side in (0, 1))
     ours = entity_metrics(expected, predicted).whole()
@@ -36,7 +36,7 @@ def test_they_are_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> No
 @pytest.mark.parametrize(
     ("expected", "predicted", "scores"),
     [
-        # precision, recall, F1 of seqeval 1.2.2
+        # precision, recall and F1 of seqeval 1.2.2
         ("O O O B-MISC I-MISC I-MISC O B-PER I-PER O", "O O B-MISC I-MISC I-MISC I-MISC O B-PER I-PER O", (1 / 2, 1 / 2, 1 / 2)),
         ("B-PER I-PER O B-LOC", "I-PER I-PER O I-LOC", (1, 1, 1)),
         ("I-PER B-PER O I-LOC", "I-PER I-PER O I-LOC", (1 / 2, 1 / 3, 2 / 5)),
@@ -45,12 +45,12 @@ def test_they_are_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> No
         ("O B-PER", "O O", (0, 0, 0)),
     ],
 )  # fmt: skip
-def test_they_are_what_is_written_down(expected: str, predicted: str, scores: tuple[float, ...]) -> None:
+def test_scores_equal_the_recorded_values(expected: str, predicted: str, scores: tuple[float, ...]) -> None:
     found = entity_metrics([expected.split()], [predicted.split()]).whole()
     assert (found["precision"], found["recall"], found["f1"]) == pytest.approx(scores)
 
 
-def test_schemes_may_differ_and_kinds_can_be_left_out() -> None:
+def test_schemes_may_differ_and_types_can_be_excluded() -> None:
     assert entity_metrics([["I-X", "I-X", "B-X"]], [["B-X", "I-X", "B-X"]]).whole()["f1"] == 1
     found = entity_metrics([["B-V", "B-X"]], [["B-V", "O"]], without=("V",)).whole()
     assert found == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 0.5}

@@ -38,8 +38,8 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but shapes, which are fixed, may be looked at on the host. Attention is a matter of its own."""
+def test_training_step_compiles_to_one_graph_for_all_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only shapes, which are fixed, may be read on the host. Attention is replaced by a stub; it has its own tests."""
     monkeypatch.setattr(multi_head, "attend", lambda q, k, v, *others, **more: q * k + v)
     monkeypatch.setattr(multi_head, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     torch.manual_seed(0)
@@ -71,7 +71,9 @@ def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["plm(stateful=true)", "lm(stateful=true)"])
-def test_memory_is_one_graph_too_once_there_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_with_memory_compiles_to_one_graph_after_the_first_batch(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(multi_head, "attend", lambda q, k, v, *others, **more: q * k.mean(0) + v.mean(0))
     torch.manual_seed(0)
     root, mixture = Network(xl(8)), parse_objective(name)
@@ -89,11 +91,11 @@ def test_memory_is_one_graph_too_once_there_is_one(name: str, monkeypatch: pytes
         expected, found = root(stream.joint, batch), compiled(stream.joint, batch)
         torch.testing.assert_close(found.sums[objective.name], expected.sums[objective.name])
         carry = found.carry
-    assert counter.frame_count == 2  # the first batch has nothing to go on from
+    assert counter.frame_count == 2  # the first batch has no memory
 
 
-def test_a_step_with_a_teacher_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DistilBERT's three losses, and states that are compared; the teacher reads a batch once for all of them."""
+def test_distillation_step_compiles_to_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With DistilBERT's three losses and matched hidden states, the teacher runs once per batch."""
     monkeypatch.setattr(multi_head, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     torch.manual_seed(0)
     student, large, mixture = Network(bert()), Network(bert()), parse_objective("mlm")

@@ -1,4 +1,4 @@
-"""Compiled, as on an accelerator, where nobody may ask for offsets: losses and gradients are those of the plain model."""
+"""Tests that compiled steps without host offsets, as on a GPU, have the losses and gradients of eager ones."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.support.tiny_training_cases import LENGTH, TEMPLATE, lstm, performer,
 
 @pytest.mark.parametrize(
     ("make", "name", "whole"),
-    # A reversible stack, and a recurrent one, run as they are; what is before and after them is compiled.
+    # Reversible and recurrent stacks run eagerly; the parts before and after them are compiled.
     [(performer, "lm", True), (reformer, "lm", False), (lstm, "lm", False)],
 )
-def test_a_compiled_step_is_a_plain_one(make: Any, name: str, whole: bool) -> None:
+def test_compiled_step_equals_the_eager_step(make: Any, name: str, whole: bool) -> None:
     torch.manual_seed(0)
     root, mixture = Network(make()), parse_objective(name)
     root.heads[name] = mixture.objectives[0].head(root.backbone)

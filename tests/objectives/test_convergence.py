@@ -1,4 +1,4 @@
-"""Every objective learns: on a tiny corpus whose order is easy, it does better than one that knows frequencies alone."""
+"""Tests that every objective learns: on a tiny corpus it beats the entropy of the unigram distribution."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ SENTENCES, WORDS = 4, 6
 
 
 @cache
-def rounds() -> Store:
-    """Documents of four sentences; the words of each are its own six, in their order, round and round from some word on."""
+def cyclic_corpus() -> Store:
+    """Return documents of four sentences, each a cyclic sequence of its own six words from a random start."""
     folder = Path(tempfile.mkdtemp())
     chance = random.Random(0)
     texts = []
@@ -53,8 +53,8 @@ def rounds() -> Store:
 
 
 @cache
-def echoes() -> Store:
-    """Documents of eight random words of sixteen, which come again and again."""
+def repeated_corpus() -> Store:
+    """Return documents that repeat a random sequence of eight of sixteen words."""
     folder = Path(tempfile.mkdtemp())
     chance = random.Random(0)
     texts = [" ".join([chance.choice("abcdefghijklmnop") for _ in range(8)] * 6) for _ in range(200)]
@@ -64,9 +64,9 @@ def echoes() -> Store:
 
 
 @cache
-def chats() -> Dialogues:
-    """Dialogues whose first turn is of a's, whose second is of b's …; who asks and who answers differs."""
-    chance, made = random.Random(1), Dialogues(Path("chats"))
+def cyclic_dialogues() -> Dialogues:
+    """Return dialogues whose first turn consists of a's, the second of b's, and so on; the roles of turns vary."""
+    chance, made = random.Random(1), Dialogues(Path("dialogues"))
     for number in range(300):
         for place, letter in enumerate("abcd"):
             start = chance.randrange(WORDS)
@@ -78,7 +78,7 @@ def chats() -> Dialogues:
 
 @cache
 def translations() -> LabeledRows:
-    """Sentences of a's, and the same in b's, or of c's in d's; both sides begin with the same number."""
+    """Return sentences of a's with translations of b's, or of c's with d's; both sides start at the same number."""
     chance, sides = random.Random(2), (list[str](), list[str]())
     for number in range(600):
         start, letters = chance.randrange(WORDS), ("ab", "cd")[number % 2]
@@ -92,7 +92,7 @@ def bert(width: int) -> Model:
         vocab_size=64, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=2 * width,
         max_position_embeddings=64, hidden_dropout_prob=0.0, initializer_range=0.05,
     )  # fmt: skip
-    return Model(BERT, config, Network(build(config)), rounds().tokenizer)
+    return Model(BERT, config, Network(build(config)), cyclic_corpus().tokenizer)
 
 
 def xlnet(width: int, memory: int = 0) -> Model:
@@ -100,10 +100,10 @@ def xlnet(width: int, memory: int = 0) -> Model:
         vocab_size=64, d_model=width, n_layer=2, n_head=2, d_inner=2 * width, mem_len=memory, dropout=0.0,
         initializer_range=0.2,
     )  # fmt: skip
-    return Model(XLNET, config, Network(XLNET.build(config)), rounds().tokenizer)
+    return Model(XLNET, config, Network(XLNET.build(config)), cyclic_corpus().tokenizer)
 
 
-def learn(
+def train_model(
     name: str,
     steps: int,
     run: Path,
@@ -112,13 +112,15 @@ def learn(
     store: Store | None = None,
     rows: LabeledRows | Dialogues | None = None,
 ) -> tuple[Model, dict[str, float]]:
-    """A model that has learned, and its losses over the last steps."""
+    """Return a trained model and its losses over the last steps."""
     torch.manual_seed(0)
-    store = store or rounds()
+    store = store or cyclic_corpus()
     model = make(32)
     mixture = parse_objective(name)
     model.add_heads(mixture.objectives)
-    data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=rows or chats())
+    data = Data(
+        store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=rows or cyclic_dialogues()
+    )
     training = Training(
         root=model.root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, length), seed=0),
@@ -132,9 +134,9 @@ def learn(
 
 
 @cache
-def frequencies() -> float:
-    """The loss of one who knows frequencies alone."""
-    counts = np.bincount(rounds().read(0, rounds().tokens)).astype(float)
+def unigram_entropy() -> float:
+    """Return the entropy of the unigram distribution, the loss of a model that knows only token frequencies."""
+    counts = np.bincount(cyclic_corpus().read(0, cyclic_corpus().tokens)).astype(float)
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
@@ -142,51 +144,51 @@ def frequencies() -> float:
 @pytest.mark.parametrize("unit", ["token", "word", "span", "ngram", "phrase"])
 def test_mlm(unit: str, tmp_path: Path) -> None:
     more = {"token": "copies=10", "word": "rate=0.3,final_rate=0.15", "span": "boundary=true", "ngram": "longest=2"}
-    more["phrase"] = f"phrases={rounds().folder.parent}/phrases.txt"
-    _, last = learn(f"mlm(unit={unit},{more[unit]})", 160, tmp_path)
-    assert last["mlm"] < 0.75 * frequencies()
+    more["phrase"] = f"phrases={cyclic_corpus().folder.parent}/phrases.txt"
+    _, last = train_model(f"mlm(unit={unit},{more[unit]})", 160, tmp_path)
+    assert last["mlm"] < 0.75 * unigram_entropy()
     if unit == "span":
-        assert last["boundary"] < 0.75 * frequencies()
+        assert last["boundary"] < 0.75 * unigram_entropy()
 
 
 def test_sop(tmp_path: Path) -> None:
-    _, last = learn("mlm+sop", 200, tmp_path)
+    _, last = train_model("mlm+sop", 200, tmp_path)
     assert last["sop"] < 0.8 * math.log(2)
-    assert last["mlm"] < frequencies()
+    assert last["mlm"] < unigram_entropy()
 
 
 def test_dlm(tmp_path: Path) -> None:
-    _, last = learn("mlm+dlm(turns=4)", 280, tmp_path)
-    assert last["dlm"] < 0.8 * math.log(2)  # one fake of four is of the right letters, and cannot be told
-    assert last["mlm"] < frequencies()
+    _, last = train_model("mlm+dlm(turns=4)", 280, tmp_path)
+    assert last["dlm"] < 0.8 * math.log(2)  # one of four fake turns has the right letters and cannot be recognized
+    assert last["mlm"] < unigram_entropy()
 
 
 @pytest.mark.parametrize(("name", "rate", "steps"), [("rtd", 0.15, 240), ("trtd", 0.25, 200)])
 def test_rtd(name: str, rate: float, steps: int, tmp_path: Path) -> None:
-    _, last = learn(f"{name}(width=8,layers=1,rate={rate})", steps, tmp_path, rows=translations())
+    _, last = train_model(f"{name}(width=8,layers=1,rate={rate})", steps, tmp_path, rows=translations())
     share = last[f"{name}/replaced"]
     assert 0.05 < share < rate
     assert last[name] < -0.9 * (share * math.log(share) + (1 - share) * math.log(1 - share))
     assert last[f"{name}/accuracy"] > 1 - share
     assert last[f"{name}/precision"] > 0.7
     assert last[f"{name}/recall"] > 0.1
-    assert last["generator" if name == "rtd" else "trtd_generator"] < frequencies()
+    assert last["generator" if name == "rtd" else "trtd_generator"] < unigram_entropy()
 
 
 def test_item(tmp_path: Path) -> None:
-    model, last = learn("item(last=0.3)", 120, tmp_path)
-    assert last["item"] < 0.75 * frequencies()
-    found = ranking_metrics(rank_last_items(model, rounds(), length=32), at=WORDS)  # of 24
+    model, last = train_model("item(last=0.3)", 120, tmp_path)
+    assert last["item"] < 0.75 * unigram_entropy()
+    found = ranking_metrics(rank_last_items(model, cyclic_corpus(), length=32), at=WORDS)  # out of 24
     assert found[f"hit_rate@{WORDS}"] > 0.6
 
 
 def test_plm(tmp_path: Path) -> None:
-    _, last = learn("plm", 120, tmp_path, xlnet)
-    assert last["plm"] < 0.75 * frequencies()
+    _, last = train_model("plm", 120, tmp_path, xlnet)
+    assert last["plm"] < 0.75 * unigram_entropy()
 
 
 @pytest.mark.parametrize("name", ["plm(stateful=true)", "lm(stateful=true)"])
-def test_memory_tells_what_comes_again(name: str, tmp_path: Path) -> None:
-    """Words are random, and come again eight words later, which is beyond a window."""
-    _, last = learn(name, 150, tmp_path, partial(xlnet, memory=8), 8, echoes())
+def test_memory_predicts_repetitions(name: str, tmp_path: Path) -> None:
+    """Words are random and repeat eight words later, which is outside the window."""
+    _, last = train_model(name, 150, tmp_path, partial(xlnet, memory=8), 8, repeated_corpus())
     assert last[name.partition("(")[0]] < 0.7 * math.log(16)

@@ -1,4 +1,4 @@
-"""The live table: what it shows is what objectives do, and adds up to the text."""
+"""Tests of the table of worked examples of `pretune show objectives`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def one(expression: str, text: str = SENTENCE, seed: int = 0) -> dict[str, str]:
     return row
 
 
-def test_every_objective_is_shown_and_those_with_other_data_say_so() -> None:
+def test_every_objective_has_an_example_and_other_data_is_noted() -> None:
     rows = {row["objective"]: row for row in demonstrate()}
     assert set(OBJECTIVES) <= set(rows)
     for name, row in rows.items():
@@ -31,7 +31,7 @@ def test_every_objective_is_shown_and_those_with_other_data_say_so() -> None:
     assert rows == {row["objective"]: row for row in demonstrate()}
 
 
-def test_tasks_say_what_is_right() -> None:
+def test_examples_of_tasks_show_the_correct_answer() -> None:
     rows = {name: one(name) for name in ("classify", "regress", "choose", "match", "rank", "contrast", "entity")}
     assert rows["classify"]["says"] == one("classify(multi=true)")["says"] == "positive"
     assert rows["regress"]["says"] == "5"
@@ -44,7 +44,7 @@ def test_tasks_say_what_is_right() -> None:
     assert rows["match"]["says"] == "other"
 
 
-def test_the_papers_example_of_spans_as_printed() -> None:
+def test_example_of_the_t5_paper() -> None:
     for seed in range(400):
         row = one("spans(rate=0.3,mean=1.5)", PARTY, seed)
         if row["reads"] == "Thank you <X> me to your party <Y> week.":
@@ -55,7 +55,7 @@ def test_the_papers_example_of_spans_as_printed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_read_and_what_is_said_make_up_the_text(seed: int) -> None:
+def test_input_and_output_together_are_the_text(seed: int) -> None:
     text = "one two three four five six seven eight nine ten eleven twelve"
     words = text.split()
     mlm, mass = "mlm(rate=0.4,masked=1,swapped=0)", "mass(masked=1,swapped=0)"
@@ -66,8 +66,8 @@ def test_what_is_read_and_what_is_said_make_up_the_text(seed: int) -> None:
     found = dict(re.findall(r"(<\w+>) ([^<]*)", rows[spans]["says"]))
     assert " ".join(found.get(word, word).strip() for word in rows[spans]["reads"].split()) == text
     for name in (mlm, mass):
-        said = iter(re.split(r",? ", rows[name]["says"]))
-        assert [next(said) if word == "[MASK]" else word for word in inside(rows[name])] == words
+        outputs = iter(re.split(r",? ", rows[name]["says"]))
+        assert [next(outputs) if word == "[MASK]" else word for word in inside(rows[name])] == words
     assert rows[mass]["decoder_reads"].split() == ["[MASK]", *rows[mass]["says"].split()[:-1]]
     both = one("trtd", text, seed)
     assert both["note"] == "built-in pairs; tokens sampled by an untrained generator"
@@ -86,7 +86,7 @@ def inside(row: dict[str, str]) -> list[str]:
     return row["reads"].removeprefix("[CLS] ").removesuffix(" [SEP]").split()
 
 
-def test_text_of_several_documents_is_enough_for_those_that_need_them() -> None:
+def test_several_documents_suffice_for_objectives_that_need_them() -> None:
     text = "One. Two. Three.\n\nFour. Five. Six."
     rows = demonstrate(text, ["skip_thought", "nsp", "sop", "mlm+nsp"])
     assert not any("note" in row for row in rows)
@@ -94,7 +94,7 @@ def test_text_of_several_documents_is_enough_for_those_that_need_them() -> None:
     assert {one("sop", text, seed)["says"] for seed in range(4)} == {"in order", "swapped"}
 
 
-def test_the_verb_takes_text_and_one_objective(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_takes_a_text_and_one_objective(capsys: pytest.CaptureFixture[str]) -> None:
     facts = show("mlm(rate=0.5)", text=PARTY).describe()
     assert facts["text"] == PARTY
     assert [row["objective"] for row in facts["example"]] == ["mlm(rate=0.5)"]
@@ -105,7 +105,7 @@ def test_the_verb_takes_text_and_one_objective(capsys: pytest.CaptureFixture[str
     assert {row["objective"] for row in printed["objectives"]} <= {row["objective"] for row in printed["example"]}
 
 
-def test_what_cannot_be_shown_is_refused_in_a_line() -> None:
+def test_invalid_input_is_rejected() -> None:
     with pytest.raises(PretuneError, match="--text is empty"):
         demonstrate("  \n ")
     with pytest.raises(PretuneError, match="--text applies only to objectives"):

@@ -1,4 +1,4 @@
-"""Objectives that learn from rows, or predict both ways, fit their fixed shapes in every epoch."""
+"""Tests that every pack of every epoch fits the fixed shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each objective that writes falls below what the frequencies of tokens alone can tell, in seconds, through the one loop."""
+"""Tests that generative objectives reach a loss below the unigram entropy within seconds."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CIPHER = dict(zip(NAMES + VERBS + THINGS, THINGS + NAMES + VERBS, strict=True))
 
 
 def sentence(document: int, place: int) -> str:
-    """A sentence that follows from the one before it."""
+    """Return a sentence that is determined by the previous one."""
     one, other = THINGS[(document + 2 * place) % 10], THINGS[(7 * document + 3 * place) % 10]
     return f"{NAMES[(document + place) % 8]} {VERBS[(3 * document + place) % 6]} the {one} and the {other}."
 
 
 @cache
-def little_world() -> Data:
+def toy_data() -> Data:
     folder = Path(tempfile.mkdtemp())
     documents = [[sentence(d, i) for i in range(8)] for d in range(40)]
     lines = [" ".join(s.capitalize() for s in document) for document in documents]
@@ -56,15 +56,15 @@ def little_world() -> Data:
 
 
 def xlm(vocabulary: int, width: int) -> TransformerStack:
-    """Without vectors of languages nothing would tell which side a hidden word is on: both have the same words."""
+    """Build an XLM; without language embeddings, nothing would indicate the side of a masked word, as both share words."""
     torch.manual_seed(0)
     return build(
         XlmConfig(vocabulary, width, 2, 2, dropout=0.0, n_langs=2, max_position_embeddings=64, embed_init_std=0.08)
     )
 
 
-def learn(name: str, steps: int) -> tuple[Training, dict[str, float]]:
-    data, mixture = little_world(), parse_objective(name)
+def train_objective(name: str, steps: int) -> tuple[Training, dict[str, float]]:
+    data, mixture = toy_data(), parse_objective(name)
     make = {"prefix": stack, "tlm": xlm, "bilm": two_ways}.get(mixture.objectives[0].name, encoder_decoder)
     if make in (xlm, two_ways):
         data = replace(data, template=TEMPLATES["bert"])
@@ -98,11 +98,11 @@ def learn(name: str, steps: int) -> tuple[Training, dict[str, float]]:
         ("tlm(rate=0.3)", 120),
     ],
 )
-def test_it_learns_more_than_frequencies(name: str, steps: int) -> None:
+def test_loss_falls_below_the_unigram_entropy(name: str, steps: int) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        training, last = learn(name, steps)
+        training, last = train_objective(name, steps)
     finally:
         torch.set_num_threads(threads)
     stream = training.streams.streams[0]
@@ -115,22 +115,22 @@ def test_it_learns_more_than_frequencies(name: str, steps: int) -> None:
     assert math.isfinite(loss) and loss < frequencies - 0.3
     if name == "bilm":
         assert last["bilm/forward"] < frequencies - 0.3 and last["bilm/backward"] < frequencies - 0.3
-    if term == "tlm":  # with a translation beside it that belongs to another text, it knows less
+    if term == "tlm":  # the loss rises if the translation belongs to another text
         own, other = (
             evaluate_loss(training.root, stream.joint, [some], torch.device("cpu"))["tlm"]
             for some in (batches[0], other_translations(batches[0]))
         )
         assert own < other - 0.3
-    if name == "translate":  # sources that belong to other targets are no help: the decoder has learned to look
+    if name == "translate":  # the loss rises if the source belongs to another target: the decoder uses the source
         own, other = (
             evaluate_loss(training.root, stream.joint, some, torch.device("cpu"))["translate/plain"]
-            for some in (batches[:1], [strangers(batches[0])])
+            for some in (batches[:1], [exchange_sources(batches[0])])
         )
         assert own < other - 0.5
 
 
 def other_translations(batch):  # type: ignore[no-untyped-def]
-    """Every text gets the translation of the next one; all pairs have the same length here, and hidden tokens stay."""
+    """Give every text the translation of the next one; all pairs have the same length here, and masked tokens stay."""
     (packed,) = batch.packed
     size = int(packed.offsets[1])
     assert (packed.offsets.diff() == size).all()
@@ -139,7 +139,7 @@ def other_translations(batch):  # type: ignore[no-untyped-def]
     hidden[batch.targets["tlm"].at] = True
     half = size // 2
     ids[:, half:] = torch.where(hidden.view(-1, size)[:, half:], ids[:, half:], ids.roll(1, 0)[:, half:])
-    first = batch.targets["tlm"].at % size < half  # the others' own side is not what it was
+    first = batch.targets["tlm"].at % size < half  # the original side of the exchanged texts has changed
     targets = batch.targets | {"tlm": replace(batch.targets["tlm"], weight=first.float())}
     return replace(
         batch,
@@ -149,8 +149,8 @@ def other_translations(batch):  # type: ignore[no-untyped-def]
     )
 
 
-def strangers(batch):  # type: ignore[no-untyped-def]
-    """Every target gets the next one's source; all sources have the same length here."""
+def exchange_sources(batch):  # type: ignore[no-untyped-def]
+    """Give every target the source of the next one; all sources have the same length here."""
     source, target = batch.packed
     size = int(source.offsets[1])
     assert (source.offsets.diff() == size).all()

@@ -1,4 +1,4 @@
-"""Objectives and tasks are found by name: built-in ones, and those of packages outside."""
+"""Tests that objectives and tasks are found by name: built-in ones, and those of other packages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Half(MLM):
 
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package outside that adds an objective through an entry point."""
+    """Return the entry points of a package that adds an objective."""
     folder = tmp_path / "site"
     info = folder / "half_objective-1.0.dist-info"
     info.mkdir(parents=True)
@@ -49,7 +49,7 @@ def run_command(arguments: list[str]) -> None:
     assert end.value.code == 0
 
 
-def test_a_package_outside_adds_an_objective(plugin: Path, tmp_path: Path) -> None:
+def test_entry_point_adds_an_objective(plugin: Path, tmp_path: Path) -> None:
     assert "half_mlm" in OBJECTIVES and "half_mlm" not in task_names()
     corpus, tokenizer, run = tmp_path / "corpus.txt", tmp_path / "tokenizer", tmp_path / "run"
     corpus.write_text("".join(f"the {word} sat on the mat\n\n" for word in ("cat", "dog", "fox", "hen") * 4))
@@ -68,7 +68,7 @@ def test_a_package_outside_adds_an_objective(plugin: Path, tmp_path: Path) -> No
     assert "half_mlm" in (run / "metrics.jsonl").read_text()
 
 
-def test_entry_points_that_are_not_objectives_are_refused(plugin: Path) -> None:
+def test_entry_points_that_are_not_objectives_are_rejected(plugin: Path) -> None:
     plugin.write_text("[pretune.tasks]\nhalf = half_objective:Half\n")
     with pytest.raises(
         PretuneError, match=r"'half' of the group pretune\.tasks is not a class derived from pretune\.Task"
@@ -76,7 +76,7 @@ def test_entry_points_that_are_not_objectives_are_refused(plugin: Path) -> None:
         parse_objective("mlm")
 
 
-def test_a_name_belongs_to_one_objective() -> None:
+def test_objective_names_are_unique() -> None:
     with pytest.raises(PretuneError, match="both register an objective 'mlm'"):
 
         @register_objective
@@ -89,5 +89,5 @@ def test_a_name_belongs_to_one_objective() -> None:
 def test_wrappers_delegate_every_member_of_the_contract(wrapper: type, contract: type) -> None:
     members = {name for base in contract.__mro__[:-1] for name in vars(base) if not name.startswith("_")}
     declared = {name for name in vars(wrapper) if not name.startswith("_")}
-    # has_option asks the unwrapped task.
+    # has_option queries the unwrapped task.
     assert members - declared - {"has_option"} == set()

@@ -1,4 +1,4 @@
-"""What holds for every task: fixed shapes that change nothing, one graph for all batches, answers whatever the batching."""
+"""Tests for every task: fixed shapes change nothing, one graph for all batches, predictions independent of batching."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, st
 
 
 def labeled(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Texts whose label is their color."""
+    """Return texts whose label is their color."""
     chance = random.Random(seed)
     colors = [chance.choice(COLORS[:2]) for _ in range(count)]
     return [{"text": f"i saw a {c} {chance.choice(BEASTS)}", "label": c, "id": i} for i, c in enumerate(colors)]
 
 
 def tagged(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Words, of which beasts are entities, with their colors."""
+    """Return tagged sentences in which animals, with their colors, are entities."""
     chance = random.Random(seed)
     made = []
     for _ in range(count):
@@ -47,8 +47,8 @@ def tagged(count: int, seed: int = 0) -> list[dict[str, object]]:
     return made
 
 
-def asked(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Which color it was; none is the answer where there is none."""
+def questions(count: int, seed: int = 0) -> list[dict[str, object]]:
+    """Return questions for a color; the answer is empty if the passage has none."""
     chance = random.Random(seed)
     made = []
     for number in range(count):
@@ -61,7 +61,7 @@ def asked(count: int, seed: int = 0) -> list[dict[str, object]]:
 ROWS: dict[str, Any] = {
     "classify": labeled,
     "tag": tagged,
-    "answer(stride=4)": asked,
+    "answer(stride=4)": questions,
     "classify(multi=true,weights=balanced)": test_several_labels.rows,
     "regress": test_regress.rows,
     "choose": test_choose.rows,
@@ -75,7 +75,7 @@ ROWS: dict[str, Any] = {
 
 
 def prepare(name: str, folder: Path, count: int = 40) -> tuple[Any, Any]:
-    """A task, fitted, and its examples."""
+    """Return a fitted task and its examples."""
     (task,) = parse_objective(name).objectives
     assert isinstance(task, Task)
     examples = task.read(write(folder / "rows.jsonl", ROWS[name](count)), {})
@@ -83,7 +83,7 @@ def prepare(name: str, folder: Path, count: int = 40) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_fixed_shapes_change_nothing_and_are_one_graph(
+def test_fixed_shapes_change_nothing_and_compile_to_one_graph(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(multi_head, "attend", lambda q, k, v, *others, **more: q * k + v)
@@ -120,7 +120,7 @@ def test_fixed_shapes_change_nothing_and_are_one_graph(
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_answers_do_not_depend_on_the_batches_and_have_scores(
+def test_predictions_do_not_depend_on_batches_and_can_be_scored(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, examples = prepare(name, tmp_path, count=12)

@@ -1,4 +1,4 @@
-"""Atomic writes: whole or not at all, and never through a planted link."""
+"""Tests that writes are atomic: complete or not at all, and never through a planted link."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pretune.runtime.atomic_io import atomic_file, open_append, remove_temporari
 from pretune.runtime.errors import PretuneError
 
 
-def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     write_bytes(path, b"old")
     with pytest.raises(TypeError), atomic_file(path) as file:
@@ -20,14 +20,14 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_planted_link_is_replaced_and_its_target_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_link_is_replaced_and_its_target_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "target"
     target.write_text("precious")
     path = tmp_path / "out.json"
     path.symlink_to(target)
     write_bytes(path, b"ours")
     assert target.read_text() == "precious" and path.read_bytes() == b"ours" and not path.is_symlink()
-    # Even somebody who guesses the temporary name gains nothing.
+    # Even guessing the temporary name has no effect.
     monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
     (tmp_path / f"{atomic_io.TEMPORARY}guessed").symlink_to(target)
     with pytest.raises(FileExistsError):
@@ -35,14 +35,14 @@ def test_a_planted_link_is_replaced_and_its_target_left_alone(tmp_path: Path, mo
     assert target.read_text() == "precious"
 
 
-def test_appending_refuses_a_link(tmp_path: Path) -> None:
+def test_appending_rejects_links(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("precious")
     (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="symbolic links"):
         open_append(tmp_path / "metrics.jsonl")
 
 
-def test_temporary_names_are_not_predictable(tmp_path: Path) -> None:
+def test_temporary_names_are_unpredictable(tmp_path: Path) -> None:
     assert len({temporary_folder(tmp_path / "final").name for _ in range(20)}) == 20
 
 
@@ -60,6 +60,6 @@ def test_leftovers_are_removed_and_links_are_not_followed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["x" * 256, "я" * 128, "a\0b"])
-def test_impossible_names_are_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_file_names_are_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(PretuneError, match="not a valid file name"):
         write_bytes(tmp_path / name, b"")

@@ -1,4 +1,4 @@
-"""Safetensors files with checksums: every damaged byte shows."""
+"""Tests of safetensors files with checksums: every damaged byte is detected."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def same(found: dict[str, torch.Tensor]) -> bool:
     )
 
 
-def test_tensors_come_back_and_others_read_them(tmp_path: Path) -> None:
+def test_tensors_are_restored_and_other_programs_can_read_them(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     write_tensors(path, TENSORS, {"format": "pt"})
     assert same(read_tensors(path)) and same(load_file(path))
     with safe_open(path, "pt") as file:
         assert file.metadata()["format"] == "pt" and len(file.metadata()[CHECKSUM]) == 64
-    save_file(TENSORS, path)  # of other origin: no checksum
+    save_file(TENSORS, path)  # from another program: no checksum
     assert same(read_tensors(path))
 
 
-def test_every_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected_or_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     write_tensors(path, TENSORS)
     good = path.read_bytes()
@@ -50,7 +50,7 @@ def test_every_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None
             assert same(read_tensors(path)), place
         except PretuneError:
             refused += 1
-    assert refused > 0.8 * len(good)  # the rest is white space and the name of the checksum
+    assert refused > 0.8 * len(good)  # the rest is whitespace and the name of the checksum
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_every_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None
         ((4).to_bytes(8, "little") + b"null", "damaged or truncated"),
     ],
 )
-def test_files_that_are_not_safetensors_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_that_are_not_safetensors_are_rejected(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(PretuneError, match=message):
@@ -75,8 +75,8 @@ def test_files_that_are_not_safetensors_are_refused(tmp_path: Path, content: byt
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
-def test_nan_and_infinity_are_refused_by_name(bad: float, kind: torch.dtype) -> None:
+def test_nan_and_infinity_are_rejected_by_name(bad: float, kind: torch.dtype) -> None:
     tensors = {"good": torch.full((4,), 3.0e38), "layer.weight": torch.tensor([1.0, bad, 2.0]).to(kind)}
     with pytest.raises(PretuneError, match=r"NaN or infinity in layer\.weight;"):
         check_finite(tensors, Path("model.safetensors"))
-    check_finite({"good": tensors["good"]}, Path("model.safetensors"))  # whose sum overflows
+    check_finite({"good": tensors["good"]}, Path("model.safetensors"))  # its sum overflows

@@ -15,7 +15,7 @@ from pretune.runtime.html_report import (
 )
 
 
-def test_a_page_is_well_formed_and_harmless() -> None:
+def test_page_is_well_formed_and_escaped() -> None:
     rows = [{"learner": "<script>alert(1)</script>", "accuracy": 0.51234}, {"learner": "b & c", "accuracy": 2}]
     text = render_page(
         "A < B", section("S & T", paragraph("x < y"), render_table(rows, best=1), command_block("a", "b > c"))
@@ -28,7 +28,7 @@ def test_a_page_is_well_formed_and_harmless() -> None:
     assert "src=" not in text and "http" not in text
 
 
-def test_a_chart_draws_each_line_and_names_it_once() -> None:
+def test_chart_draws_each_line_and_labels_it_once() -> None:
     lines = [
         ChartLine("tall", [(0, 0), (1, 1)], faint=True), ChartLine("tall", [(0, 1), (1, 2)]), ChartLine("flat", [(0, 0.5)], level=True),
     ]  # fmt: skip
@@ -40,7 +40,7 @@ def test_a_chart_draws_each_line_and_names_it_once() -> None:
     assert render_chart(lines, across="epochs", up="accuracy").count("<path") == svg.count("<path")
 
 
-def test_what_is_wider_than_a_phone_scrolls_in_its_own_box() -> None:
+def test_wide_content_scrolls_in_its_own_box() -> None:
     rows = [{"text": "a long text that no narrow column should squeeze", "right": 1}]
     drawn = render_chart([ChartLine("one", [(0, 0), (1, 1)])], across="x", up="y")
     text = render_page("Wide", section("S", render_table(rows), drawn))

@@ -1,4 +1,4 @@
-"""Locks on folders: one writer at a time, even if processes are killed."""
+"""Tests of locks on folders: one writer at a time, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def hold(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_second_process_is_rejected_and_the_owner_is_reported(tmp_path: Path) -> None:
     other = hold(tmp_path / "run")
     try:
         with (
@@ -47,12 +47,12 @@ def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> No
             pass
     finally:
         other.communicate("")
-    with lock_folder(tmp_path / "run"):  # it ended well
+    with lock_folder(tmp_path / "run"):  # it ended normally
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
+def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     other = hold(tmp_path / "run")
     other.send_signal(signal.SIGKILL)
     other.communicate()
@@ -61,7 +61,7 @@ def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
         pass
 
 
-def test_folders_come_and_go_while_they_are_locked(tmp_path: Path) -> None:
+def test_locked_folders_may_be_created_and_removed(tmp_path: Path) -> None:
     with lock_folder(tmp_path / "a" / "store"):
         (tmp_path / "a" / "store.partial").mkdir()
         (tmp_path / "a" / "store.partial").rename(tmp_path / "a" / "store")
@@ -71,7 +71,7 @@ def test_folders_come_and_go_while_they_are_locked(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()  # nothing was written there
 
 
-def test_calls_of_one_thread_may_be_nested_and_other_threads_are_refused(tmp_path: Path) -> None:
+def test_locks_are_reentrant_within_a_thread_and_exclude_other_threads(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "other-name").symlink_to(tmp_path / "run")
     found: list[str] = []
@@ -94,7 +94,7 @@ def test_calls_of_one_thread_may_be_nested_and_other_threads_are_refused(tmp_pat
     assert found[1:] == ["held"]
 
 
-def test_long_names_and_parents_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_names_and_read_only_parents_are_supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with lock_folder(tmp_path / ("ä" * 120)):
         pass
     (tmp_path / "run").mkdir()
@@ -102,8 +102,8 @@ def test_long_names_and_parents_that_cannot_be_written_to(tmp_path: Path, monkey
     assert lock_file(tmp_path / "run") == tmp_path / "run" / ".lock"
 
 
-def test_two_commands_on_one_folder(tmp_path: Path) -> None:
-    """The second is refused before it touches anything, and works once the first has ended, even by a kill."""
+def test_second_command_on_a_folder_is_rejected(tmp_path: Path) -> None:
+    """It is rejected before it changes anything, and works once the first has ended, even if that was killed."""
     (tmp_path / "text.txt").write_text("A text of a few words.\n" * 20)
     tokenizer = pt.train_tokenizer(tmp_path / "text.txt", size=60, out=tmp_path / "tokenizer")
     other = hold(tmp_path / "store")
@@ -120,8 +120,10 @@ def test_two_commands_on_one_folder(tmp_path: Path) -> None:
     assert not lock_file(tmp_path / "store").exists()
 
 
-def test_what_another_command_made_in_the_meantime_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both found the folder free; the one that gets the lock later finds what the first has written."""
+def test_output_that_appeared_while_waiting_for_the_lock_is_detected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both commands found the folder free; the one that gets the lock later finds the output of the first."""
 
     @contextmanager
     def late(folder: Path) -> Iterator[None]:
@@ -134,7 +136,7 @@ def test_what_another_command_made_in_the_meantime_is_seen(tmp_path: Path, monke
         pt.export("pretune-small-en", out=tmp_path / "out")
 
 
-def test_a_file_system_without_locks_is_reported(
+def test_file_system_without_locks_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unsupported(*_: object) -> None:
@@ -147,7 +149,7 @@ def test_a_file_system_without_locks_is_reported(
     assert "has no locks" in capsys.readouterr().err
 
 
-def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
+def test_planted_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("precious")
     lock_file(tmp_path / "run").symlink_to(tmp_path / "target")
     with pytest.raises(PretuneError, match="cannot be locked"), lock_folder(tmp_path / "run"):

@@ -1,4 +1,4 @@
-"""Every verb that writes checks `--out` before it reads anything."""
+"""Tests that every verb that writes checks `--out` before it reads anything."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FOLDERS = [name for name in WRITING if name not in FILES]
 
 
 def call(name: str, out: Path, **more: Any) -> None:
-    """A verb with inputs that do not exist: to read them would end in another message."""
+    """Call a verb with inputs that do not exist: reading them would give another message."""
     parameters = inspect.signature(VERBS[name]).parameters.values()
     needed = {p.name: "nowhere" for p in parameters if p.default is inspect.Parameter.empty}
     VERBS[name](**{**needed, "out": out, **more})
 
 
 @pytest.mark.parametrize("name", WRITING)
-def test_what_cannot_be_created_is_refused_first(name: str, tmp_path: Path) -> None:
+def test_paths_that_cannot_be_created_are_rejected_first(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("something")
     for out, words in (
         (tmp_path / "file" / "inside", "Not a directory"),
@@ -43,7 +43,7 @@ def test_what_cannot_be_created_is_refused_first(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("name", WRITING)
-def test_what_cannot_be_written_is_refused_first(
+def test_paths_that_cannot_be_written_are_rejected_first(
     name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def touch(path: Path, *_: Any, **__: Any) -> None:
@@ -56,11 +56,11 @@ def test_what_cannot_be_written_is_refused_first(
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_folder_that_holds_something_else_is_refused_first(name: str, tmp_path: Path) -> None:
+def test_folders_with_other_contents_are_rejected_first(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("something")
     with pytest.raises(PretuneError, match="file is a file; choose another --out"):
         call(name, tmp_path / "file")
-    if name == "tokenizer train":  # a tokenizer may stand beside other files
+    if name == "tokenizer train":  # a tokenizer may be saved next to other files
         return
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.tex").write_text("years of work")
@@ -70,19 +70,19 @@ def test_a_folder_that_holds_something_else_is_refused_first(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_folder_in_place_of_a_file_is_refused_first(name: str, tmp_path: Path) -> None:
+def test_folder_in_place_of_a_file_is_rejected_first(name: str, tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=" is a folder; give the name of a file"):
         call(name, tmp_path)
 
 
-def test_a_plot_is_an_output_too(tmp_path: Path) -> None:
+def test_plot_is_checked_as_an_output(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=" is a folder; give the name of a file"):
         pt.translate("nowhere", ["a"], plot=tmp_path)
 
 
-# A quickstart and a pretraining begin their folder before they look at the model.
+# A quickstart and a pretraining create their folder before they load the model.
 @pytest.mark.parametrize("name", [name for name in WRITING if name not in ("quickstart", "pretrain")])
-def test_a_good_place_is_left_as_it_was(name: str, tmp_path: Path) -> None:
+def test_valid_path_is_left_unchanged(name: str, tmp_path: Path) -> None:
     with pytest.raises(PretuneError) as refused:
         call(name, tmp_path / "deep" / "new.csv", **({"suite": "glue"} if name == "evaluate" else {}))
     assert "--out" not in str(refused.value)
@@ -90,7 +90,7 @@ def test_a_good_place_is_left_as_it_was(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pretrain", "adapt", "finetune"])
-def test_a_run_is_resumed_or_refused_first(name: str, tmp_path: Path) -> None:
+def test_existing_run_is_resumed_or_rejected_first(name: str, tmp_path: Path) -> None:
     (tmp_path / RECIPE).write_text("model: another\n")
     with pytest.raises(PretuneError, match="already contains a run; resume it with --resume"):
         call(name, tmp_path)
@@ -102,7 +102,7 @@ def test_a_run_is_resumed_or_refused_first(name: str, tmp_path: Path) -> None:
         call(name, tmp_path, **other)
 
 
-def test_a_search_and_an_evaluation_with_other_settings_are_refused_first(tmp_path: Path) -> None:
+def test_search_and_evaluation_with_other_settings_are_rejected_first(tmp_path: Path) -> None:
     (tmp_path / RECIPE).write_text("model: another\n")
     with pytest.raises(PretuneError, match="this run was started with other settings"):
         call("tune", tmp_path, model=start() / "start", trials=1)
@@ -111,7 +111,7 @@ def test_a_search_and_an_evaluation_with_other_settings_are_refused_first(tmp_pa
         pt.evaluate("nowhere", data=start(), suite="glue", out=tmp_path)
 
 
-def test_intermediate_results_of_an_earlier_attempt_do_not_stand_in_the_way(tmp_path: Path) -> None:
+def test_intermediate_results_of_an_earlier_attempt_are_accepted(tmp_path: Path) -> None:
     (tmp_path / INTERMEDIATE).mkdir()
     for name in ("distill", "prune", "quantize", "compress", "finetune"):
         with pytest.raises(PretuneError) as refused:
@@ -119,7 +119,7 @@ def test_intermediate_results_of_an_earlier_attempt_do_not_stand_in_the_way(tmp_
         assert str(tmp_path) not in str(refused.value)
 
 
-def test_the_command_line_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_gives_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="1"):
         main(["export", "nowhere", "--out", str(tmp_path / ("long" * 100))])
     error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""JSON and YAML from damaged and malicious files: limits, and one-line errors."""
+"""Tests of JSON and YAML from damaged and malicious files: limits, and one-line errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def depth(value: Any) -> int:
 
 
 @given(VALUES)
-def test_depth_is_that_of_the_value(value: Any) -> None:
+def test_json_depth_equals_that_of_the_value(value: Any) -> None:
     text = json.dumps(value)
     assert json_depth(text) == depth(value)
     assert parse_json(text, "x") == value
@@ -54,7 +54,7 @@ def test_depth_is_that_of_the_value(value: Any) -> None:
         ("", "not valid JSON"),
     ],
 )
-def test_bad_json_ends_in_one_line(text: str, message: str) -> None:
+def test_invalid_json_gives_a_one_line_error(text: str, message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         parse_json(text, "file")
 
@@ -80,16 +80,16 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a: \x00", "not valid YAML"),
     ],
 )
-def test_bad_yaml_ends_in_one_line(text: str, message: str) -> None:
+def test_invalid_yaml_gives_a_one_line_error(text: str, message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         parse_yaml(text, "file")
 
 
-def test_aliases_of_a_reasonable_size_are_fine() -> None:
+def test_small_aliases_are_accepted() -> None:
     assert parse_yaml("a: &a {lr: 1e-4}\nb: *a\nc: {<<: *a, seed: 1}", "file")["c"] == {"lr": 1e-4, "seed": 1}
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"none\.json: there is no such file"):
         read_text(tmp_path / "none.json")
     with pytest.raises(PretuneError, match="cannot be read"):
@@ -104,7 +104,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         read_mapping(tmp_path / "b.json", "a config")
 
 
-def test_a_line_that_a_kill_cut_off_is_skipped_only_where_that_is_normal(tmp_path: Path) -> None:
+def test_truncated_last_line_is_skipped_only_if_allowed(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text('{"a": 1}\n\n{"a": 2}\n{"a":')
     assert [row["a"] for row in read_json_lines(path, torn=True)] == [1, 2]
@@ -116,7 +116,7 @@ def test_a_line_that_a_kill_cut_off_is_skipped_only_where_that_is_normal(tmp_pat
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=4), st.data())
-def test_a_sealed_file_shows_every_change(
+def test_checksummed_json_detects_every_change(
     tmp_path_factory: pytest.TempPathFactory, value: Any, data: st.DataObject
 ) -> None:
     value.pop("sha256", None)
@@ -131,17 +131,17 @@ def test_a_sealed_file_shows_every_change(
         found = read_checksummed_json(path, "a state")
     except PretuneError:
         return
-    assert found == value  # white space, or another spelling of the same value
+    assert found == value  # whitespace, or another spelling of the same value
 
 
-def test_values_of_the_wrong_type_are_named() -> None:
+def test_values_of_the_wrong_type_are_reported() -> None:
     with pytest.raises(PretuneError, match=r"state\.json: step: input should be a valid integer, not 'three'"):
         validate_schema({"step": "three"}, dict[str, int], "state.json")
     with pytest.raises(PretuneError, match="step"):
         validate_schema({"step": True}, dict[str, int], "state.json")
 
 
-def test_messages_stay_short_and_on_one_line() -> None:
+def test_messages_are_short_and_on_one_line() -> None:
     error = PretuneError("a\nb\x1b[31m" + "x" * 200_000 + " end")
     assert len(str(error)) <= LONGEST_MESSAGE and str(error).startswith("a b [31m") and str(error).endswith(" end")
     assert "\n" not in str(error)
@@ -149,7 +149,7 @@ def test_messages_stay_short_and_on_one_line() -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_json, parse_yaml])
-def test_lone_surrogates_are_refused(parse: Any) -> None:
+def test_lone_surrogates_are_rejected(parse: Any) -> None:
     assert parse_json(r'{"model": "\ud83d\ude00"}', "config.json") == {"model": "\U0001f600"}
     for text in (r'{"model": ["\ud800"]}', r'{"\uDFFF": 1}'):
         with pytest.raises(PretuneError, match=r"config\.json: a string contains .ud"):

@@ -1,4 +1,4 @@
-"""Entry points of installed packages."""
+"""Tests of entry points of installed packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def install(folder: Path, package: str, module: str, entry_points: str) -> None:
     (info / "entry_points.txt").write_text(entry_points)
 
 
-def test_a_group_without_entry_points_is_empty() -> None:
+def test_group_without_entry_points_is_empty() -> None:
     assert entry_point_objects("pretune.tests.nothing") == {}
 
 
@@ -31,7 +31,7 @@ def test_entry_points_are_loaded_by_name(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("module", ["import a_module_that_does_not_exist\n", "TWO = 2\n"])
-def test_a_broken_plugin_is_named(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_plugin_is_reported(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"broken_plugin_{len(module)}"
     install(tmp_path, name, module, f"[pretune.tests.broken]\none = {name}:ONE\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -40,7 +40,7 @@ def test_a_broken_plugin_is_named(module: str, tmp_path: Path, monkeypatch: pyte
     assert "cannot be imported" in str(raised.value)
 
 
-def test_two_packages_cannot_claim_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_packages_cannot_register_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("first_claim", "second_claim"):
         install(tmp_path, package, "X = 1\n", f"[pretune.tests.claims]\none = {package}:X\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster: the same results as locally, even if workers are lost."""
+"""Tests of jobs on a Ray cluster: the same results as locally, even if workers are lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pretune.text.store.store import MANIFEST
 from tests.support.one_word_task import start, tune
 
 
-def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PretuneError, match=r"pip install 'pretune\[cluster\]'"):
         ray_jobs.connect_ray()
@@ -31,9 +31,9 @@ def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch: pytest.
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    """A local cluster of two workers, which find this package and these tests.
+    """Yield a local cluster of two workers, which can import this package and these tests.
 
-    Ray waits 30 seconds for its own processes, which a busy machine may exceed; we try again, then skip:
+    Ray waits 30 seconds for its own processes, which a busy machine may exceed. In this case, we try again and then skip:
     whether Ray itself starts is not tested here.
     """
     found = pytest.importorskip("ray", reason="Ray is not installed; pip install 'pretune[cluster]'")
@@ -67,7 +67,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def lost_once(number: int, *rest: Any) -> Any:
-    """A job whose worker is killed in the middle, the first time."""
+    """Build a unit in a worker that is killed during the first attempt."""
     files, _, folder, _ = rest
     mark = Path(folder).parent / "lost"
     if number == 1 and not mark.exists():
@@ -77,18 +77,18 @@ def lost_once(number: int, *rest: Any) -> Any:
     return builder.build_unit(number, files, *rest[1:])
 
 
-def test_a_cluster_prepares_the_same_bytes_and_loses_nothing(
+def test_cluster_prepares_the_same_bytes_despite_a_lost_worker(
     ray: Any, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builder, "UNIT_BYTES", 10_000)  # each file is a unit, and a job
+    monkeypatch.setattr(builder, "UNIT_BYTES", 10_000)  # each file is a unit, and thus a job
     tokenizer = pt.train_tokenizer([texts], kind="bpe", size=300)
     here = pt.prepare(texts, tokenizer, tmp_path / "here", processes=1)
     assert len({shard["file"].split("-")[0] for shard in here.shards}) == 6
-    monkeypatch.setattr(builder, "build_unit", lost_once)  # here, not there
+    monkeypatch.setattr(builder, "build_unit", lost_once)  # replaced here, not in the workers
     there = pt.prepare(texts, tokenizer, tmp_path / "there", engine="ray")
-    assert (tmp_path / "lost").exists()  # a worker was
+    assert (tmp_path / "lost").exists()  # a worker was killed
     assert contents(here.folder) == contents(there.folder)
-    # Again, from what a killed command would have left: finished shards stay as they are.
+    # Repeat from what a killed command would have left: finished shards are kept.
     unfinished = (tmp_path / "there").rename(tmp_path / "there.partial")
     (unfinished / MANIFEST).unlink()
     kept = sorted(unfinished.glob("*.safetensors"))
@@ -99,20 +99,20 @@ def test_a_cluster_prepares_the_same_bytes_and_loses_nothing(
     assert times == [(again.folder / path.name).stat().st_mtime_ns for path in kept]
 
 
-def test_errors_of_a_cluster_are_those_of_one_machine(ray: Any, texts: Path, tmp_path: Path) -> None:
+def test_errors_of_a_cluster_equal_local_ones(ray: Any, texts: Path, tmp_path: Path) -> None:
     tokenizer = pt.train_tokenizer([texts], kind="bpe", size=300)
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe broken \xff" * 10)
-    with pytest.raises(PretuneError, match=r"bad\.txt") as told:
+    with pytest.raises(PretuneError, match=r"bad\.txt") as remote:
         pt.prepare(tmp_path / "bad.txt", tokenizer, tmp_path / "store", engine="ray")
     with pytest.raises(PretuneError) as here:
         pt.prepare(tmp_path / "bad.txt", tokenizer, tmp_path / "store", processes=1)
-    assert str(told.value) == str(here.value)
+    assert str(remote.value) == str(here.value)
     assert not (tmp_path / "store").exists() and not (tmp_path / "store.partial").exists()
     with pytest.raises(PretuneError, match="cannot see this path"):
         next(ray_jobs.run_on_ray(ray_jobs.check_visible, [(tmp_path / "elsewhere",)]))
 
 
-def test_a_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tune(tmp_path / "run", steps=5)
     monkeypatch.setattr(prediction_table, "ROWS", 10)
     for engine in ("local", "ray"):
@@ -127,7 +127,7 @@ def test_a_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch:
         assert mine == pytest.approx(other, abs=1e-6)
 
 
-def test_a_teacher_on_a_cluster_says_the_same(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teacher_on_a_cluster_gives_the_same_labels(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tune(tmp_path / "run", steps=5)
     monkeypatch.setattr(teacher_labels, "EXCERPT_ROWS", 20)
     rows = Classify().read(start() / "train.csv", {})

@@ -39,14 +39,14 @@ def verb(
     budget: Budget | None = None,
     out: str | Path | None = None,
 ) -> None:
-    """A verb for the tests."""
+    """Accept arguments of the kinds that verbs have."""
 
 
 def check(values: dict[str, object]) -> dict[str, object]:
     return validate_arguments(verb, values, "verb")
 
 
-def test_sections_become_objects_and_defaults_stay_out() -> None:
+def test_sections_become_objects_and_defaults_are_omitted() -> None:
     assert check({"model": "m", "optimizer": {"lr": 1}}) == {"model": "m", "optimizer": Optimizer(lr=1.0)}
 
 
@@ -69,7 +69,7 @@ def test_errors_suggest_the_nearest_key(values: dict[str, object], message: str)
     assert "\n" not in str(caught.value)
 
 
-def test_settings_and_recipes_read_numbers_as_people_write_them(tmp_path: Path) -> None:
+def test_numbers_in_settings_and_recipes_may_have_exponents(tmp_path: Path) -> None:
     values = parse_settings(["optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.98]", "out=", "model=a=b"])
     assert values == {"optimizer": {"lr": 1e-4, "betas": [0.9, 0.98]}, "out": None, "model": "a=b"}
     (tmp_path / "r.yaml").write_text("optimizer:\n  lr: 3e-5\n")
@@ -77,7 +77,7 @@ def test_settings_and_recipes_read_numbers_as_people_write_them(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("setting", ["novalue", "=3", "a=[1,", "a=1 a.b=2"])
-def test_bad_settings(setting: str) -> None:
+def test_invalid_settings_are_rejected(setting: str) -> None:
     with pytest.raises(PretuneError, match="--set"):
         parse_settings(setting.split())
 
@@ -86,7 +86,7 @@ def test_bad_settings(setting: str) -> None:
     ("content", "message"),
     [("a: [", "line 1: not valid YAML"), ("- a", "must be a mapping"), (b"\xff", "not valid UTF-8")],
 )
-def test_bad_recipe_files(tmp_path: Path, content: str | bytes, message: str) -> None:
+def test_invalid_recipe_files_are_rejected(tmp_path: Path, content: str | bytes, message: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(PretuneError, match=message):
@@ -109,7 +109,7 @@ def test_recipes_round_trip(tmp_path_factory: pytest.TempPathFactory, values: di
     assert read_recipe(path) == values
 
 
-def test_merging_goes_section_by_section() -> None:
+def test_recipes_are_merged_by_section() -> None:
     assert merge_recipes({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}, "c": 4}) == {
         "a": {"x": 1, "y": 3},
         "b": 1,

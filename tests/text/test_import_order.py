@@ -1,4 +1,4 @@
-"""The packages of pretune.text import one way only, as the docstring of pretune.text states."""
+"""Tests that the packages of pretune.text import in one direction only, as its docstring states."""
 
 from __future__ import annotations
 

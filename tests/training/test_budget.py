@@ -31,7 +31,7 @@ class FakeTime:
 
 
 def timed(step: float, budget: Budget, run: Path | None = None, evaluation: float | None = None) -> Training:
-    """A training of which every step takes so many seconds, and every evaluation."""
+    """Return a training whose steps and evaluations take the given number of seconds."""
     training, time = make("mlm+nsp", 1, run), FakeTime()
     training.budget, training.now = budget, time
     packs = training.streams.stages[0].packs
@@ -46,12 +46,12 @@ def timed(step: float, budget: Budget, run: Path | None = None, evaluation: floa
     return training
 
 
-def test_a_budget_in_seconds_ends_with_the_step_that_reaches_it() -> None:
+def test_budget_in_seconds_ends_with_the_step_that_reaches_it() -> None:
     last = train(timed(step=2.0, budget=Budget(seconds=5)))
     assert last["step"] == 3 and last["seconds"] == pytest.approx(6.0)
 
 
-def test_a_single_step_that_takes_longer_than_the_budget_is_the_only_one() -> None:
+def test_step_longer_than_the_budget_is_the_only_one() -> None:
     last = train(timed(step=12.0, budget=Budget(seconds=5)))
     assert last["step"] == 1 and last["seconds"] == pytest.approx(12.0)
 
@@ -61,7 +61,7 @@ def test_evaluation_time_is_not_part_of_the_budget() -> None:
     training.watching = resolve_section(Monitoring, Monitoring(evaluate=2))
     last = train(training)
     assert last["step"] == 5 and last["seconds"] == pytest.approx(10.0)
-    assert last["evaluation_seconds"] == pytest.approx(400.0)  # before, after 2 and 4 steps, at the end
+    assert last["evaluation_seconds"] == pytest.approx(400.0)  # before, after 2 and 4 steps, and at the end
 
 
 def test_time_between_stop_and_resume_is_not_counted(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_time_between_stop_and_resume_is_not_counted(tmp_path: Path) -> None:
     assert last["step"] == 5 and last["seconds"] == pytest.approx(10.0)
 
 
-def test_the_first_step_of_a_budget_in_seconds_has_a_learning_rate(tmp_path: Path) -> None:
-    """What a step takes of the budget is known when its rate is set, so that few and long steps are not lost to the warmup."""
+def test_first_step_of_a_budget_in_seconds_has_a_learning_rate(tmp_path: Path) -> None:
+    """The progress within the budget includes the current step, so that few long steps are not all spent on warmup."""
     training = timed(step=2.0, budget=Budget(seconds=10), run=tmp_path)
     training.schedule, training.watching = Schedule("linear", 0.4, 0.0), resolve_section(Monitoring, Monitoring(log=1))
     train(training)
@@ -87,8 +87,8 @@ def test_the_first_step_of_a_budget_in_seconds_has_a_learning_rate(tmp_path: Pat
     assert lines[0]["lr"] == pytest.approx(peak / 2)
 
 
-def logged(tmp_path: Path, steps: list[tuple[float, float]], lines: set[int], interval: int) -> list[dict[str, Any]]:
-    """The lines of a log of steps with these losses and numbers of targets, written after these steps."""
+def log_lines(tmp_path: Path, steps: list[tuple[float, float]], lines: set[int], interval: int) -> list[dict[str, Any]]:
+    """Return the log lines of steps with these losses and numbers of targets, written after the steps in `lines`."""
     clock = Clock(Budget(steps=len(steps)), now=lambda: 0.0)
     log = MetricsLog(tmp_path, World(), clock, torch.device("cpu"), interval)
     for number, (loss, targets) in enumerate(steps, 1):
@@ -102,9 +102,9 @@ def logged(tmp_path: Path, steps: list[tuple[float, float]], lines: set[int], in
     return [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
 
 
-def test_the_last_loss_is_the_mean_of_an_interval_and_not_one_small_batch(tmp_path: Path) -> None:
-    steps = [(1.0, 32.0)] * 10 + [(9.0, 1.0)]  # an epoch's last batch has one row
-    first, last = logged(tmp_path, steps, lines={10, 11}, interval=10)
+def test_last_loss_is_the_mean_over_an_interval(tmp_path: Path) -> None:
+    steps = [(1.0, 32.0)] * 10 + [(9.0, 1.0)]  # the last batch of an epoch has one row
+    first, last = log_lines(tmp_path, steps, lines={10, 11}, interval=10)
     assert first["classify"] == pytest.approx(1.0)
     assert last["classify"] == pytest.approx((9 * 32 * 1.0 + 9.0) / (9 * 32 + 1))
     assert last["tokens_per_second"] == pytest.approx(10.0)
@@ -112,6 +112,6 @@ def test_the_last_loss_is_the_mean_of_an_interval_and_not_one_small_batch(tmp_pa
 
 def test_each_step_is_in_one_log_line(tmp_path: Path) -> None:
     steps = [(float(number), 4.0) for number in range(1, 7)]
-    assert [line["classify"] for line in logged(tmp_path, steps, {2, 4, 6}, interval=2)] == pytest.approx(
+    assert [line["classify"] for line in log_lines(tmp_path, steps, {2, 4, 6}, interval=2)] == pytest.approx(
         [1.5, 3.5, 5.5]
     )

@@ -1,4 +1,4 @@
-"""The callback interface of the training loop: the order of the hooks, vetoed updates, and ending a training."""
+"""Tests of the callbacks of the training loop: the order of the hooks, vetoed updates, and ending a training."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def test_hooks_are_called_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert results["recorded"] == len(recorder.calls) and results["step"] == 2
 
 
-def test_a_vetoed_update_leaves_the_parameters_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vetoed_update_leaves_the_parameters_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     trained, _ = train(Recorder(allow=False), monkeypatch)
     for name, tensor in make("mlm+nsp", 1).root.tensors().items():
         torch.testing.assert_close(trained.tensors()[name], tensor, rtol=0, atol=0, msg=name)
 
 
-def test_a_finished_callback_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_callback_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(finish_after=3)
     train(recorder, monkeypatch, steps=9)
     assert [call for call in recorder.calls if call.startswith("before_step")][-1] == "before_step 3"

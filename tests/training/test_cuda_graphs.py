@@ -1,4 +1,4 @@
-"""CUDA graphs: replayed steps update the same parameters as eager ones, not the heads of streams without packs."""
+"""Tests of CUDA graphs: replayed steps update the same parameters as eager ones, and no unused heads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pretune.training.jobs import finetuning
 from tests.support.tiny_models import read, tiny, tune
 
 
-class Launched(CudaGraphs):
+class InPlaceGradients(CudaGraphs):
     """An execution without CUDA that keeps gradients in place, as zeros, like CUDA graphs."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
@@ -49,7 +49,7 @@ def test_heads_without_packs_in_a_step_are_not_updated(
         Path(files[name]).write_text("text,label\n" + "red yes,yes\nblue no,no\n" * 4, encoding="utf-8")
     start = tiny("bert-tiny", read(["red yes blue no . it was"] * 4), tmp_path / "start", "mlm")
     made = finetuning.Training
-    monkeypatch.setattr(loop, "CudaGraphs", Launched)
+    monkeypatch.setattr(loop, "CudaGraphs", InPlaceGradients)
     found = []
     for graphed in (False, True):
         parts = {"cuda_graphs": graphed}

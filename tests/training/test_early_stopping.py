@@ -1,4 +1,4 @@
-"""Early stopping: training ends when the metric stops improving, keeps the best parameters, and resumes exactly."""
+"""Tests of early stopping: it ends training without improvement, keeps the best parameters, and resumes exactly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def training(steps: int, evaluate: Callable[[Training], float] | None = None, ru
 
 
 def test_training_stops_early_with_the_best_parameters(tmp_path: Path) -> None:
-    scores = iter([0.1, 0.5, float("nan"), 0.5])  # the same again is no better
+    scores = iter([0.1, 0.5, float("nan"), 0.5])  # an equal score is not an improvement
     stopped = training(20, lambda _: next(scores), tmp_path)
     last = train(stopped)
     assert (last["step"], last["best_step"], last["dev/score"]) == (8, 4, 0.5)
@@ -41,7 +41,7 @@ def test_training_stops_early_with_the_best_parameters(tmp_path: Path) -> None:
     same(stopped, short)
 
 
-def test_the_best_parameters_are_kept_when_the_budget_is_spent() -> None:
+def test_best_parameters_are_kept_when_the_budget_is_spent() -> None:
     scores = iter([float("nan"), 0.1, 0.3])
     whole = training(5, lambda _: next(scores))
     assert train(whole)["best_step"] == 5
@@ -49,15 +49,15 @@ def test_the_best_parameters_are_kept_when_the_budget_is_spent() -> None:
     assert train(training(5, lambda _: next(scores)))["best_step"] == 2
 
 
-def wobble(t: Training) -> float:
-    """A score that goes up and down, of the parameters alone."""
+def fluctuating_score(t: Training) -> float:
+    """Return a score that goes up and down, as a function of the parameters only."""
     return float(t.root.state_dict()["backbone.embed.tokens"].double().sum() * 1e4) % 1.0
 
 
 @pytest.mark.parametrize("averaged", [False, True])
 def test_early_stopping_resumes_bit_identically(averaged: bool, tmp_path: Path) -> None:
     def one(folder: str) -> Training:
-        made = training(12, wobble, tmp_path / folder)
+        made = training(12, fluctuating_score, tmp_path / folder)
         if averaged:
             made.optimizer = resolve_section(Optimizer, Optimizer(lr=3e-3, ema=0.8))
         return made
@@ -78,19 +78,21 @@ def test_early_stopping_resumes_bit_identically(averaged: bool, tmp_path: Path) 
             key: last[key] for key in ("step", "best_step", "dev/score")
         }
     over = one("whole")
-    assert train(over, resume=True)["best_step"] == last["best_step"]  # killed after its end, before it was written
+    assert (
+        train(over, resume=True)["best_step"] == last["best_step"]
+    )  # killed after the end, before the result was written
     same(whole, over)
 
 
 def test_fine_tuning_evaluates_each_epoch_and_stops_early(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", steps=400, watching=pt.Monitoring(patience=2))
     seen = [(line["step"], line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]
-    assert [step for step, _ in seen] == [4 * number for number in range(1, len(seen) + 1)]  # 64 rows, 16 a step
+    assert [step for step, _ in seen] == [4 * number for number in range(1, len(seen) + 1)]  # 64 rows, 16 per step
     best = max(accuracy for _, accuracy in seen)
     first = next(step for step, accuracy in seen if accuracy == best)
     assert run.results["best_step"] == first == seen[-3][0] and run.results["dev/accuracy"] == best
     (scores,) = pt.predict(run, start() / "train.csv", score=True).facts["scores"]
-    assert scores["accuracy"] == best  # what was saved is the best
+    assert scores["accuracy"] == best  # the saved model is the best one
 
 
 def test_patience_needs_dev_examples(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_frozen_parameters_are_not_copied() -> None:
 
 
 def test_buffers_are_restored_with_the_best_parameters() -> None:
-    """Batch norm's, and the ranges that quantization-aware training learned, belong to the parameters beside them."""
+    """Buffers such as batch norm's running statistics and learned quantization ranges belong to the parameters."""
     layers = torch.nn.BatchNorm1d(2)
     best = EarlyStopping(layers, "x", 1, Clock(Budget(steps=2)))
     layers.running_mean.fill_(1.0)  # type: ignore[union-attr]

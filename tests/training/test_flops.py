@@ -22,12 +22,12 @@ from tests.support.tiny_training_cases import bert, encoder_decoder, modern, tra
 
 @pytest.fixture(autouse=True)
 def _plain_attention():  # type: ignore[no-untyped-def]
-    with sdpa_kernel(SDPBackend.MATH):  # the counter does not know the CPU's fused kernel
+    with sdpa_kernel(SDPBackend.MATH):  # the FLOP counter does not support the fused CPU kernel
         yield
 
 
 def even_batch(sides: int, length: int, rows: int) -> Batch:
-    """Sequences of one length, so that the dense path pads nothing and the counter counts what is needed."""
+    """Return sequences of one length, so that the dense path has no padding and the counter counts only useful FLOPs."""
     chance = np.random.default_rng(0)
     packed = tuple(pack(chance.integers(5, 200, length * rows), np.full(rows, length)) for _ in range(sides))
     at = np.arange(0, length * rows, 5)
@@ -38,7 +38,7 @@ def even_batch(sides: int, length: int, rows: int) -> Batch:
 
 @pytest.mark.parametrize("kind", ["bert", "modern"])
 @pytest.mark.parametrize("shape", [(8, 3), (30, 2), (17, 5)])
-def test_the_formula_is_what_a_counter_counts(kind: str, shape: tuple[int, int]) -> None:
+def test_formula_equals_the_flop_counter(kind: str, shape: tuple[int, int]) -> None:
     root = Network({"bert": bert, "modern": modern}[kind]())
     mixture = parse_objective("mlm+nsp" if kind == "bert" else "mlm")
     for objective in mixture.objectives:
@@ -55,7 +55,7 @@ def test_the_formula_is_what_a_counter_counts(kind: str, shape: tuple[int, int])
 
 @pytest.mark.parametrize("name", ["rtd", "rtd(size=1,layers=1)+sop", "mlm(unit=span,boundary=true)", "item"])
 @pytest.mark.parametrize("kind", ["bert", "modern"])
-def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
+def test_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
     root = Network({"bert": bert, "modern": modern}[kind]())
     mixture = parse_objective(name)
     for objective in mixture.objectives:
@@ -78,12 +78,12 @@ def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
     with FlopCounterMode(display=False) as counter:
         root(mixture.joints[0], batch).over(batch.counts).backward()
     assert counter.get_total_flops() == training_flops(root, batch)
-    others = even_batch(1, length, rows)  # another objective's turn
+    others = even_batch(1, length, rows)  # a step of another objective
     assert forward_flops(root, others) < forward_flops(root, batch)
 
 
 @pytest.mark.parametrize("name", ["rtd", "trtd"])
-def test_a_head_that_two_share_is_counted_once(name: str) -> None:
+def test_shared_head_is_counted_once(name: str) -> None:
     root, mixture = Network(bert()), parse_objective("rtd|trtd")
     root.heads["rtd"] = root.heads["trtd"] = mixture.objectives[0].head(root.backbone)
     batch = even_batch(1, 12, 4)
@@ -98,7 +98,7 @@ def test_a_head_that_two_share_is_counted_once(name: str) -> None:
     assert itemize_flops(root, batch)[filled] > 0
 
 
-def test_the_formula_for_two_stacks() -> None:
+def test_formula_for_bidirectional_stacks() -> None:
     backbone = small(
         "elmo-transformer", hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
@@ -128,7 +128,7 @@ STACKS = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 48, "deco
         partial(small, "bart", **STACKS),
     ],
 )
-def test_the_formula_for_an_encoder_decoder(make: Any) -> None:
+def test_formula_for_encoder_decoders(make: Any) -> None:
     backbone = make()
     root = Network(backbone, [("mlm", backbone.vocabulary_head())]).eval()
     batch = even_batch(2, 12, 3)
@@ -138,7 +138,7 @@ def test_the_formula_for_an_encoder_decoder(make: Any) -> None:
     assert counter.get_total_flops() == forward_flops(root, batch)
 
 
-def test_filler_costs_nothing() -> None:
+def test_padding_costs_nothing() -> None:
     from pretune.packed import Capacity
 
     root = Network(bert())
@@ -150,7 +150,7 @@ def test_filler_costs_nothing() -> None:
     assert forward_flops(root, plain) == forward_flops(root, padded) > 0
 
 
-def test_items_add_up_and_windows_count_what_they_see() -> None:
+def test_items_sum_to_the_total_and_windows_count_only_visible_pairs() -> None:
     root = Network(bert())
     mixture = parse_objective("mlm+nsp")
     for objective in mixture.objectives:
@@ -171,7 +171,7 @@ def test_items_add_up_and_windows_count_what_they_see() -> None:
 
 
 @pytest.mark.parametrize("name", ["spans", "translate", "skip_thought"])
-def test_sides_of_different_lengths_cost_what_a_counter_counts(name: str) -> None:
+def test_formula_for_source_and_target_of_different_lengths(name: str) -> None:
     mixture = parse_objective(name)
     root = Network(encoder_decoder())
     for objective in mixture.objectives:
@@ -196,7 +196,7 @@ def test_sides_of_different_lengths_cost_what_a_counter_counts(name: str) -> Non
     assert counter.get_total_flops() == training_flops(root, batch)
 
 
-def test_filler_on_both_sides_costs_nothing() -> None:
+def test_padding_on_both_sides_costs_nothing() -> None:
     from pretune.text.packing.sequences import Packing, Sequences, collate
 
     joint = parse_objective("translate").joints[0]
@@ -214,7 +214,7 @@ def test_filler_on_both_sides_costs_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["xlnet", "transformer-xl"])
 @pytest.mark.parametrize("columns", [(), ("segment",), ("document_start",)])
-def test_the_formula_with_relative_positions_and_memory(kind: str, columns: tuple[str, ...]) -> None:
+def test_formula_with_relative_positions_and_memory(kind: str, columns: tuple[str, ...]) -> None:
     root, mixture = Network(xl(6) if kind == "xlnet" else transformer_xl()), parse_objective("lm")
     root.heads["lm"] = mixture.objectives[0].head(root.backbone)
     batch = even_batch(1, 12, 4)
@@ -229,7 +229,7 @@ def test_the_formula_with_relative_positions_and_memory(kind: str, columns: tupl
 
 @pytest.mark.parametrize("kind", ["deberta", "deberta-v2"])
 @pytest.mark.parametrize("max_distance", [5, 40])
-def test_the_formula_with_vectors_of_distances(kind: str, max_distance: int) -> None:
+def test_formula_with_relative_position_embeddings(kind: str, max_distance: int) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     positions = {"relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": max_distance}
     backbone = small(kind, **sizes, **positions, position_buckets=4, share_att_key=True, conv_kernel_size=3)
@@ -243,12 +243,12 @@ def test_the_formula_with_vectors_of_distances(kind: str, max_distance: int) -> 
     assert counter.get_total_flops() == training_flops(root, batch)
 
 
-def test_recurrence_is_every_gate_once_a_token_on_both_sides() -> None:
+def test_recurrence_counts_every_gate_once_per_token() -> None:
     from tests.support.tiny_training_cases import rnn, two_lstms
 
     batch = even_batch(1, 8, 3)
     batch.targets, batch.counts = {}, {"tokens": 24.0}
-    gates = 4 * 64 * (32 + 32) + 32 * 64  # of a layer, and its projection
+    gates = 4 * 64 * (32 + 32) + 32 * 64  # of one layer, with its projection
     assert itemize_flops(Network(two_lstms()), batch)["recurrence"] == 2 * 4 * gates * 24
     batch = even_batch(2, 8, 3)
     batch.targets, batch.counts = {}, {"tokens": 48.0}

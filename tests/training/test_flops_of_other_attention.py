@@ -1,4 +1,4 @@
-"""Attention in chunks, by hashing and by random features: the formula is what a counter counts."""
+"""Tests that the FLOP formulas of chunked, hashed and random-feature attention equal the FLOP counter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PERFORMER = {
 }  # fmt: skip
 
 
-def made(family: str, objective: str, length: int, rows: int, **sizes: Any) -> tuple[Network, Any, Batch]:
+def make_case(family: str, objective: str, length: int, rows: int, **sizes: Any) -> tuple[Network, Any, Batch]:
     root, mixture = Network(small(family, **sizes)), parse_objective(objective)
     root.heads[objective] = mixture.objectives[0].head(root.backbone)
     batch = even_batch(1, length, rows)
@@ -37,7 +37,7 @@ def made(family: str, objective: str, length: int, rows: int, **sizes: Any) -> t
 @pytest.mark.parametrize("kinds", [["local", "lsh", "local"], ["lsh"], ["local"]])
 @pytest.mark.parametrize("shape", [(16, 3), (48, 1), (32, 2)])
 def test_reformer(kinds: list[str], shape: tuple[int, int]) -> None:
-    root, joint, batch = made("reformer", "lm", *shape, **REFORMER, attn_layers=kinds)
+    root, joint, batch = make_case("reformer", "lm", *shape, **REFORMER, attn_layers=kinds)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         root(joint, batch)
     assert counter.get_total_flops() == forward_flops(root, batch)
@@ -46,7 +46,7 @@ def test_reformer(kinds: list[str], shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("objective", ["mlm", "lm"])
 @pytest.mark.parametrize("shape", [(64, 3), (128, 2)])
 def test_performer(objective: str, shape: tuple[int, int]) -> None:
-    root, joint, batch = made("performer", objective, *shape, **PERFORMER)
+    root, joint, batch = make_case("performer", objective, *shape, **PERFORMER)
     if objective == "lm":
         for layer in root.backbone.layers:
             layer.attention.part.pattern = causal
@@ -55,13 +55,13 @@ def test_performer(objective: str, shape: tuple[int, int]) -> None:
     assert counter.get_total_flops() == forward_flops(root, batch)
     with FlopCounterMode(display=False) as counter:
         root(joint, batch).over(batch.counts).backward()
-    # Random features have no gradient: what the formula counts for it is a little too much, as is the custom.
+    # Random features have no gradient; the formula still counts it, as is customary.
     features = 2 * PERFORMER["hidden_size"] * 4 * PERFORMER["num_random_features"] * shape[0] * shape[1]
     assert counter.get_total_flops() == training_flops(root, batch) - features
 
 
 @pytest.mark.parametrize(("family", "sizes"), [("reformer", REFORMER), ("performer", PERFORMER)])
-def test_work_grows_with_the_length(family: str, sizes: dict[str, Any]) -> None:
+def test_attention_flops_grow_linearly_with_length(family: str, sizes: dict[str, Any]) -> None:
     root = Network(small(family, **sizes))
     short, long = (itemize_flops(root, even_batch(1, length, 1))["attention"] for length in (64, 640))
     assert long == 10 * short

@@ -35,14 +35,12 @@ def make(folder: Path, tokenizer: Any, documents: list[list[str]], language: str
 
 
 @pytest.mark.parametrize("counts", [[300], [200, 90, 10], [12]])
-def test_of_few_documents_passages_are_held_out_each_sentence_once(
-    counts: list[int], tokenizer: Any, tmp_path: Path
-) -> None:
+def test_passages_of_few_documents_are_held_out(counts: list[int], tokenizer: Any, tmp_path: Path) -> None:
     store = make(tmp_path / "a", tokenizer, [sentences(count, seed) for seed, count in enumerate(counts)])
     assert store.documents == len(counts)
     cut, learned, judged = hold_out_documents(store, 0.01)
     assert len(judged) and not set(learned) & set(judged) and len(learned) + len(judged) == cut.documents
-    # The same tokens in the same order, and no document crosses the end of an old one.
+    # The tokens and their order are the same, and no new document crosses the end of an old one.
     assert np.array_equal(cut.read(0, cut.tokens), store.read(0, store.tokens))
     assert set(store.document_offsets) <= set(cut.document_offsets)
     held = sum(len(cut.document(document)) for document in judged)
@@ -60,7 +58,7 @@ def test_many_documents_are_held_out_whole(tokenizer: Any, tmp_path: Path) -> No
     assert same is store and len(judged) == 4 and len(learned) == 36
 
 
-def test_nothing_is_held_out_of_a_few_sentences_or_where_none_is_asked_for(tokenizer: Any, tmp_path: Path) -> None:
+def test_nothing_is_held_out_of_very_little_text_or_if_not_requested(tokenizer: Any, tmp_path: Path) -> None:
     store = make(tmp_path / "a", tokenizer, [sentences(5)])
     assert [len(part) for part in hold_out_documents(store, 0.01)[1:]] == [1, 0]
     store = make(tmp_path / "b", tokenizer, [sentences(50)])
@@ -73,8 +71,8 @@ def test_passages_keep_the_language_of_their_document(tokenizer: Any, tmp_path: 
     both = join_stores(parts)
     cut, _, _ = hold_out_documents(both, 0.01)
     bound = parts[0].sentences
-    spoken = [cut.languages[number] for number in cut.document_languages]
-    assert spoken == ["en" if start < bound else "fr" for start in cut.document_offsets[:-1]]
+    languages = [cut.languages[number] for number in cut.document_languages]
+    assert languages == ["en" if start < bound else "fr" for start in cut.document_offsets[:-1]]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +81,7 @@ def model(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("documents", [1, 3])
-def test_a_corpus_of_a_few_documents_can_be_adapted_to(model: Path, documents: int, tmp_path: Path) -> None:
+def test_model_is_adapted_to_a_few_documents(model: Path, documents: int, tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("\n\n".join("\n".join(sentences(60, seed)) for seed in range(documents)), encoding="utf-8")
     made = pt.adapt(model, text, layout="file" if documents == 1 else "auto", out=tmp_path / "run", budget=pt.Budget(steps=2), **FEW)  # type: ignore[arg-type]  # fmt: skip
@@ -91,7 +89,7 @@ def test_a_corpus_of_a_few_documents_can_be_adapted_to(model: Path, documents: i
     assert made.run.recipe["layout"] == ("file" if documents == 1 else "auto")
 
 
-def test_too_little_text_is_refused_before_training_and_leaves_the_name_free(
+def test_too_little_text_is_rejected_before_training(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = tmp_path / "notes.txt"
@@ -107,7 +105,7 @@ def test_too_little_text_is_refused_before_training_and_leaves_the_name_free(
     assert made.run.finished and not made.before and not made.after and not made.fills
 
 
-def test_adapt_and_pretrain_read_text_as_prepare_does(model: Path, tokenizer: Any, tmp_path: Path) -> None:
+def test_adapt_and_pretrain_read_text_like_prepare(model: Path, tokenizer: Any, tmp_path: Path) -> None:
     table = tmp_path / "notes.csv"
     rows = "".join(f"{number},{line}\n" for number, line in enumerate(sentences(40)))
     table.write_bytes(f"id,remark\n{rows}".encode() + b"40,caf\xe9\n")
@@ -128,7 +126,7 @@ def test_adapt_and_pretrain_read_text_as_prepare_does(model: Path, tokenizer: An
         pt.pretrain("bert-tiny", tmp_path / "b/store", column="remark", out=tmp_path / "c")
 
 
-def test_a_short_budget_in_seconds_is_divided_into_smaller_steps_and_evaluated_on_less() -> None:
+def test_short_budgets_in_seconds_use_smaller_steps_and_evaluations() -> None:
     short, long, steps = (default_settings(budget) for budget in (pt.Budget(seconds=5), None, pt.Budget(steps=100)))
     assert short["batch"]["tokens"] < long["batch"]["tokens"] == steps["batch"]["tokens"]
     read = [settings["batch"]["tokens"] * settings["watching"]["packs"] for settings in (short, long)]

@@ -42,12 +42,12 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-# -- one step, however it is cut ------------------------------------------------------------------------------------
+# -- equivalent steps -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["mlm+nsp", "mlm|lm", "spans", "distill"])
 def test_accumulated_packs_equal_one_big_batch(name: str) -> None:
-    """The gradient of a step over several packs is that of one pack with all their sequences."""
+    """The gradient of a step over several packs equals that of one pack with all their sequences."""
     small = make(name, 1)
     streams = small.streams
     count = min(4, len(streams.streams[0].epoch_plan(0)))
@@ -74,7 +74,7 @@ def test_accumulated_packs_equal_one_big_batch(name: str) -> None:
             torch.testing.assert_close(accumulated[parameter_name], parameter.grad, atol=1e-6, rtol=1e-4)
 
 
-def test_a_joint_loss_is_the_sum_of_its_parts_from_one_forward() -> None:
+def test_joint_loss_is_the_sum_of_its_parts_from_one_forward_pass() -> None:
     training = make("mlm+nsp", 1)
     batch = training.streams.batch(Pack(0, 0, 0, 0), 0.0)
     joint = training.streams.streams[0].joint
@@ -140,7 +140,7 @@ def test_objectives_of_a_mixture_are_sampled_by_their_shares() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_resumed_training_is_bit_identical(name: str, tmp_path: Path) -> None:
+def test_resumed_training_is_bit_identical(name: str, tmp_path: Path) -> None:
     """The data position, optimizer state, recurrent state, and random numbers are restored bit for bit."""
     whole = make(name, 9, tmp_path / "whole", save=100)
     train(whole)
@@ -180,18 +180,18 @@ save_file({{n: x.detach().contiguous() for n, x in t.root.tensors().items()}}, {
 """
 
 
-def test_a_training_killed_during_a_checkpoint_resumes_bit_identically(tmp_path: Path) -> None:
+def test_training_killed_during_a_checkpoint_resumes_bit_identically(tmp_path: Path) -> None:
     here = str(ROOT)
 
-    def play(folder: str, inside: bool = False) -> int:
+    def run_script(folder: str, inside: bool = False) -> int:
         (tmp_path / folder).mkdir(exist_ok=True)
         script = KILLED.format(here=here, inside=inside, folder=str(tmp_path / folder))
         return subprocess.run([sys.executable, "-c", script], stderr=subprocess.DEVNULL, check=False).returncode
 
-    assert play("whole") == 0
-    assert play("killed", inside=True) == -signal.SIGKILL
+    assert run_script("whole") == 0
+    assert run_script("killed", inside=True) == -signal.SIGKILL
     assert len(list_checkpoints(tmp_path / "killed")) == 1
-    assert play("killed") == 0
+    assert run_script("killed") == 0
     expected, found = ((tmp_path / f / "final.safetensors").read_bytes() for f in ("whole", "killed"))
     assert expected == found
 
@@ -210,7 +210,7 @@ def test_resuming_falls_back_from_a_damaged_checkpoint(
     assert "the checkpoint is damaged (root.safetensors does not match its checksum)" in capsys.readouterr().err
 
 
-def test_a_failed_save_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = make("mlm+nsp", 3, tmp_path, save=3)
     train(training)
     before = list_checkpoints(tmp_path)
@@ -230,7 +230,7 @@ def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
     assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000008", "step-00000009"]
 
 
-def test_a_stop_signal_saves_a_checkpoint_and_stops(tmp_path: Path) -> None:
+def test_stop_signal_saves_a_checkpoint_and_stops(tmp_path: Path) -> None:
     training = make("mlm+nsp", 10_000, tmp_path, save=10_000)
     timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
     timer.start()
@@ -264,7 +264,7 @@ def test_every_kind_of_budget_ends_a_training(tmp_path: Path) -> None:
     assert 0.5 <= train(training)["seconds"] < 3
 
 
-def test_a_training_without_a_budget_is_refused() -> None:
+def test_training_without_a_budget_is_rejected() -> None:
     training = make("mlm+nsp", 1)
     training.budget = Budget()
     with pytest.raises(PretuneError, match="needs a budget: give --steps"):
@@ -273,7 +273,7 @@ def test_a_training_without_a_budget_is_refused() -> None:
         Budget(steps=0)
 
 
-def test_the_learning_rate_warms_up_then_decays() -> None:
+def test_learning_rate_warms_up_then_decays() -> None:
     schedule = Schedule("linear", warmup=0.25, final=0.0)
     factors = [lr_factor(schedule, step / 8, (step + 1) / 8) for step in range(8)]
     assert factors == pytest.approx([0.5, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
@@ -304,7 +304,7 @@ def test_schedules_match_their_papers() -> None:
     for share in (0.05, 0.1, 0.3, 0.9):
         p = share / 0.1 if share < 0.1 else 1 - (share - 0.1) / (0.1 * (1 / 0.1 - 1))
         assert at(triangular, share) == pytest.approx((1 + p * (32 - 1)) / 32)
-    transformer = Schedule("inverse-sqrt", warmup=0.04)  # Vaswani et al. (2017), section 5.3, over its peak
+    transformer = Schedule("inverse-sqrt", warmup=0.04)  # Vaswani et al. (2017), section 5.3, divided by its peak
     for share in (0.01, 0.04, 0.16, 1.0):
         assert at(transformer, share) == pytest.approx(min(share**-0.5, share * 0.04**-1.5) / 0.04**-0.5)
     assert at(Schedule("cosine", 0.0, 0.0), 0.5) == pytest.approx(0.5)
@@ -320,12 +320,12 @@ def test_given_settings_override_the_preset_and_the_defaults() -> None:
     assert resolve_section(Monitoring, None).save == 100
 
 
-def test_a_loss_term_without_targets_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_term_without_targets_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """All pairs of a step may be unlabeled: their loss is 0, not 0 / 0."""
 
     def unlabeled(self: NSP, sequences: Any, tokenizer: Any, draws: Any) -> Any:
         places = sequences.offsets[:-1]
-        sequences.targets["nsp"] = (places, np.zeros_like(places), np.zeros(len(places)))  # as where shapes are fixed
+        sequences.targets["nsp"] = (places, np.zeros_like(places), np.zeros(len(places)))  # as with fixed shapes
         return sequences
 
     monkeypatch.setattr(NSP, "corrupt", unlabeled)
@@ -335,7 +335,7 @@ def test_a_loss_term_without_targets_is_zero(monkeypatch: pytest.MonkeyPatch) ->
     assert all(torch.isfinite(tensor).all() for tensor in weights(training).values())
 
 
-def test_a_nan_loss_stops_the_training() -> None:
+def test_nan_loss_stops_the_training() -> None:
     training = make("mlm+nsp", 50)
     training.optimizer = replace(training.optimizer, lr=1e30, clip=0.0)
     with pytest.raises(PretuneError, match=r"step \d+: the gradient is not a number .stream 0, epoch"):
@@ -343,7 +343,7 @@ def test_a_nan_loss_stops_the_training() -> None:
 
 
 @pytest.mark.slow
-def test_a_training_killed_thirty_times_resumes_bit_identically() -> None:
+def test_training_killed_thirty_times_resumes_bit_identically() -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # pytest shows it when the test fails
     doing = kill_often(30, seed)

@@ -1,4 +1,4 @@
-"""Features of the training loop: length stages, batch ramps, weight averaging, spike detection, gradient checkpointing."""
+"""Tests of features of the training loop: length stages, batch ramps, weight averaging, spike detection, checkpointing."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_length_stages_each_read_the_text_in_order() -> None:
     assert max(made.batch(pack, 0.0).packed[0].longest for pack in early) <= 16
     longest = max(made.batch(pack, 0.0).packed[0].longest for pack in late)
     assert 16 < longest <= 32
-    assert made.next_step(1.0)[0].stream == 1  # nothing comes after the last one
+    assert made.next_step(1.0)[0].stream == 1  # the last stage continues
 
 
-def test_batch_size_ramp() -> None:
+def test_batch_size_ramps_up() -> None:
     made = streams(ramp=(0.25, 0.5))
     assert [len(made.next_step(share)) for share in (0.0, 0.25, 0.49, 0.5, 0.9)] == [2, 5, 8, 8, 8]
 
@@ -66,7 +66,7 @@ def test_stages_must_end_with_the_budget_and_fit_the_model() -> None:
         check_stages(((0.5, 128), (1.0, 1024)), model)
 
 
-def test_stateful_objectives_refuse_stages_and_ramps() -> None:
+def test_stateful_objectives_reject_stages_and_ramps() -> None:
     mixture = parse_objective("lm(stateful=true)")
     with pytest.raises(PretuneError, match="stateful objective needs one sequence length"):
         streams(mixture, ramp=(0.5, 0.5))
@@ -95,7 +95,7 @@ def test_weight_averaging_is_the_mean_of_steps_and_resumes_bit_identically(
         patch.setattr(WeightAverage, "after_update", note)
         train(whole)
     if "average" in settings:
-        expected = torch.stack(seen[3:]).mean(0)  # after steps 4 to 8, half of the budget and more
+        expected = torch.stack(seen[3:]).mean(0)  # after steps 4 to 8, from half of the budget on
     else:
         expected = seen[0]
         for count, value in enumerate(seen[1:], 2):
@@ -148,7 +148,7 @@ def test_dropout_stops_at_the_scheduled_progress() -> None:
     shares: list[float] = []
     training.root.register_forward_hook(lambda *_: shares.append(max(layer.share for layer in layers)))
     train(training)
-    assert shares == [0.1] * 4 + [0.0] * 4  # two packs a step
+    assert shares == [0.1] * 4 + [0.0] * 4  # two packs per step
 
 
 @pytest.mark.parametrize("name", ["mlm+nsp", "spans"])
@@ -186,37 +186,39 @@ def test_layer_gradient_norms_are_logged(tmp_path: Path) -> None:
     assert sum(value**2 for value in parts.values()) == pytest.approx(last["gradient_norm"] ** 2, rel=1e-4)
 
 
-def poison(training: Training, step: int, value: float) -> None:
-    """One step's gradient becomes this many times itself."""
+def scale_gradient(training: Training, step: int, value: float) -> None:
+    """Multiply the gradient of one step by a value."""
     steps = iter(range(1000))
     parameter = training.root.backbone.embed.tokens
     count = [0]
 
     def spoil(gradient: torch.Tensor) -> torch.Tensor:
         count[0] = next(steps)
-        return gradient * value if count[0] // 2 == step else gradient  # two packs a step
+        return gradient * value if count[0] // 2 == step else gradient  # two packs per step
 
     parameter.register_hook(spoil)
 
 
 @pytest.mark.parametrize("value", [1e4, float("nan")])
-def test_a_spike_stops_training_or_is_skipped(value: float, capsys: Any, monkeypatch: Any) -> None:
+def test_spike_stops_training_or_is_skipped(value: float, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     training = make("mlm+nsp", 30)
     training.watching = resolve_section(Monitoring, Monitoring(log=5, save=0, spike=20.0))
-    poison(training, 25, value)
+    scale_gradient(training, 25, value)
     with pytest.raises(
         PretuneError, match=r"step 26: the gradient norm is .* \(stream 0, epoch \d+, pack \d+; stream 0"
     ):
         train(training)
     training = make("mlm+nsp", 30)
     training.watching = resolve_section(Monitoring, Monitoring(log=5, save=0, spike=20.0, on_spike="skip"))
-    poison(training, 25, value)
-    assert train(training)["mlm"] < 5.5  # from ln 300 = 5.7, and no number after the bad step unless it is skipped
+    scale_gradient(training, 25, value)
+    assert (
+        train(training)["mlm"] < 5.5
+    )  # from ln 300 = 5.7; the loss would be NaN after the bad step if it were not skipped
     assert "step 26: the gradient norm is" in capsys.readouterr().err
 
 
-def test_bench_device_measures_and_training_shows_its_share(tmp_path: Path, monkeypatch: Any) -> None:
+def test_bench_device_enables_model_flops_utilization(tmp_path: Path, monkeypatch: Any) -> None:
     from pretune.runtime.devices import choose_device, peak_flops
     from pretune.verbs.evaluation import bench_device
 

@@ -1,4 +1,4 @@
-"""Whole steps on a GPU, compiled or replayed, in half precision: as on the host. Run with -m gpu."""
+"""Tests that compiled or replayed steps on a GPU in half precision equal those on the CPU. Run with -m gpu."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 
 
 def make_batch(vocabulary: int) -> Batch:
-    """Ragged sequences, all slots in use, some tokens to predict."""
+    """Return sequences of different lengths, with all slots in use and some targets."""
     chance = np.random.default_rng(0)
     lengths = chance.integers(1, 65, 40)
     n = int(lengths.sum())
@@ -33,13 +33,13 @@ def make_batch(vocabulary: int) -> Batch:
 
 
 @pytest.mark.parametrize("preset", ["bert-tiny", "modern-small"])
-def test_a_compiled_step_equals_the_hosts(preset: str) -> None:
+def test_compiled_step_on_the_gpu_equals_the_cpu(preset: str) -> None:
     torch._dynamo.reset()
     model = make_model(preset, 512)
     mixture = parse_objective("mlm")
     model.add_heads(mixture.objectives)
     root, joint, batch = model.root.train(), mixture.joints[0], make_batch(512)
-    for parameter in root.parameters():  # nothing may start at 0, which would hide a gradient
+    for parameter in root.parameters():  # no parameter may start at 0, which would hide a gradient
         torch.nn.init.normal_(parameter, std=0.05) if parameter.dim() > 1 else None
     disable_dropout(root)
     root(joint, batch).over(batch.counts).backward()
@@ -57,8 +57,8 @@ def test_a_compiled_step_equals_the_hosts(preset: str) -> None:
             assert gone < 0.06, (name, gone)
 
 
-@pytest.mark.parametrize("names", [(), ("a", "b")], ids=["one task", "two, in turns"])
-def test_replayed_graphs_train_as_launched_kernels_do(
+@pytest.mark.parametrize("names", [(), ("a", "b")], ids=["one task", "two alternating tasks"])
+def test_replayed_graphs_train_like_eager_steps(
     names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pretune.training.jobs import finetuning

@@ -1,4 +1,4 @@
-"""Prefetching: results are bit-identical with and without a thread, also after interruptions and errors."""
+"""Tests of prefetching: results are bit-identical with and without a thread, also after interruptions and errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.support.tiny_training_cases import TEMPLATE, make, store
 STEPS = 8
 
 
-def changing() -> DataStreams:
-    """Streams whose packs and batches depend on how far the training is: rate, length and size of steps change."""
+def progress_dependent_streams() -> DataStreams:
+    """Return streams that depend on the progress of training: masking rate, sequence length and batch size change."""
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
     mixture, packing = parse_objective("mlm(rate=0.1,final_rate=0.6)"), Packing(64, 16)
     return make_streams(
@@ -35,11 +35,11 @@ def changing() -> DataStreams:
 
 
 def training(name: str = "changing", run: Path | None = None, ahead: bool = True, **options: Any) -> Training:
-    """A canary that looks ahead, or not."""
+    """Return a tiny training case with or without prefetching."""
     if name != "changing":
         return make(name, STEPS, run, ahead=ahead, **options)
     made = make("shared layers", STEPS, run, ahead=ahead, **options)
-    made.streams = changing()
+    made.streams = progress_dependent_streams()
     return made
 
 
@@ -59,7 +59,7 @@ def test_prefetching_does_not_change_the_result(name: str) -> None:
         one.streams.batch = lambda *a, n=names, b=batch: n.add(threading.current_thread().name) or b(*a)  # type: ignore
         train(one)
         seen.append(names)
-    assert seen == [{"MainThread"}, {"MainThread", "feed_0"}]  # the first step is made when it is asked for
+    assert seen == [{"MainThread"}, {"MainThread", "feed_0"}]  # the first step is made when it is requested
     same(*made)
 
 
@@ -98,11 +98,11 @@ def test_recurrent_state_survives_prefetching(ahead: bool, tmp_path: Path) -> No
             assert torch.equal(tensor, parts[1].carry[slot].tensors()[name]), name
 
 
-def test_a_budget_of_seconds_ends_and_a_step_never_taken_does_not_count() -> None:
+def test_unused_prefetched_steps_do_not_count() -> None:
     one = make("mlm+nsp", 1, ahead=True)
     one.budget = Budget(seconds=0.3)
     steps = train(one)["step"]
-    assert one.streams.state()[0]["taken"] == 2 * steps  # two packs a step
+    assert one.streams.state()[0]["taken"] == 2 * steps  # two packs per step
 
 
 def test_errors_in_the_prefetching_thread_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pretune.training.metrics_log import METRICS
 from pretune.training.run_folder import RECIPE, Run, finish_run
 
 
-def finished(folder: Path, results: dict[str, object]) -> Run:
+def make_finished_run(folder: Path, results: dict[str, object]) -> Run:
     folder.mkdir()
     (folder / RECIPE).write_text("seed: 0\n")
     line = {"step": 2, "flops": 1e9, "seconds": 3.0, "classify": 0.7, "gradient_norm": 1.5}
@@ -19,30 +19,30 @@ def finished(folder: Path, results: dict[str, object]) -> Run:
     return finish_run(folder, results)
 
 
-def test_scores_come_first_and_what_it_cost_comes_last(tmp_path: Path) -> None:
+def test_scores_are_listed_first_and_costs_last(tmp_path: Path) -> None:
     results = {
         "model": "m", "rows": 47, "step": 2, "flops": 1e9, "seconds": 3.0, "classify": 0.7, "gradient_norm": 1.5,
         "dev/accuracy": 0.9, "dev/f1": 0.8, "positive_class": "yes",
     }  # fmt: skip
-    run = finished(tmp_path / "run", results)
+    run = make_finished_run(tmp_path / "run", results)
     lines = [line.split("  ")[0] for line in format_result(run.table()).splitlines() if not line.startswith(" ")]
     assert lines == ["run", "dev/accuracy", "dev/f1 (of 'yes')", "finished", "model", "rows", "seconds", "train/classify", "details"]  # fmt: skip
     assert list(run.table()["details"]) == ["step", "flops", "gradient_norm"]
-    assert run.describe()["dev/f1"] == 0.8  # programs find what they always found
+    assert run.describe()["dev/f1"] == 0.8  # machine-readable names do not change
 
 
-def test_f1_names_its_class_in_every_task_of_several(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run", {"dev/a/f1": 0.5, "dev/b/f1": 0.6, "positive_class": {"a": "yes"}})
+def test_f1_names_its_class_for_each_task(tmp_path: Path) -> None:
+    run = make_finished_run(tmp_path / "run", {"dev/a/f1": 0.5, "dev/b/f1": 0.6, "positive_class": {"a": "yes"}})
     assert list(run.table())[1:3] == ["dev/a/f1 (of 'yes')", "dev/b/f1"]
 
 
-def test_the_metric_that_models_are_compared_by_comes_first() -> None:
+def test_primary_metric_comes_first() -> None:
     (classify,) = parse_objective("classify(multi=true)", labels=("a", "b")).objectives
     rows = LabeledRows(Path("x.csv"), {}, ["…"], labels=[("a",)])
     assert next(iter(score(classify, [{"labels": ["a"]}], rows))) == "micro_f1"
 
 
-def test_f1_is_of_the_second_of_two_classes_and_of_no_class_of_more() -> None:
+def test_f1_is_of_the_second_of_two_classes_and_undefined_for_more() -> None:
     two, three, tags = (
         parse_objective(kind, labels=labels).objectives[0]
         for kind, labels in (("classify", ("0", "1")), ("classify", ("a", "b", "c")), ("tag", ("O", "B-X")))

@@ -1,4 +1,4 @@
-"""`pretune export`: what we write, `transformers` loads with the class that config.json names, and answers alike."""
+"""Tests of `pretune export`: `transformers` loads the class in config.json and gives the same outputs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TEXT = "An assignment is a statement"
 
 
 def save(folder: Path, family: str, objective: str, **sizes: Any) -> Path:
-    """A model of ours, as a run leaves it."""
+    """Save a small model like a run and return its folder."""
     kind = "wordpiece" if family == "bert" else "byte-bpe"
     small(family, tokenizer(kind), objective, **sizes).save(folder)  # type: ignore[arg-type]
     return folder
 
 
-def read(kind: str, folder: Path, **options: Any) -> Any:
-    """The peer's model, with nothing missing and nothing left over, of the class that config.json names."""
+def load_with_transformers(kind: str, folder: Path, **options: Any) -> Any:
+    """Load a model with `transformers`, with no missing or unexpected tensors and the class in config.json."""
     import transformers
 
     model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
@@ -43,7 +43,7 @@ def inputs(folder: Path, text: str = TEXT) -> Any:
     return AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
 
 
-def test_a_masked_language_model(tmp_path: Path) -> None:
+def test_masked_language_model_agrees_with_transformers(tmp_path: Path) -> None:
     from transformers import pipeline
 
     run = save(tmp_path / "run", "bert", "mlm+sop")
@@ -52,18 +52,18 @@ def test_a_masked_language_model(tmp_path: Path) -> None:
     assert "head.safetensors" not in facts["files"]
     again = pt.load(tmp_path / "out")
     assert list(again.root.heads) == ["mlm"] and not again.untrained
-    read("AutoModelForMaskedLM", tmp_path / "out")
+    load_with_transformers("AutoModelForMaskedLM", tmp_path / "out")
     text = "An assignment is a [MASK]"
     theirs = pipeline("fill-mask", model=str(tmp_path / "out"), top_k=3)(text)
     ours = MaskFiller.load(tmp_path / "out").fill(text, 3)["gaps"][0]
     assert [row["token_str"] for row in theirs] == [row["token"] for row in ours]
-    # The peer counts special tokens and rows that only round the size among the candidates.
+    # `transformers` includes special tokens and padding rows of the vocabulary among the candidates.
     assert ours[1]["probability"] / ours[0]["probability"] == pytest.approx(
         theirs[1]["score"] / theirs[0]["score"], abs=1e-4
     )
 
 
-def test_a_classifier(tmp_path: Path) -> None:
+def test_classifier_agrees_with_transformers(tmp_path: Path) -> None:
     from transformers import pipeline
 
     from pretune.models.model import Model
@@ -75,17 +75,17 @@ def test_a_classifier(tmp_path: Path) -> None:
     task.add_heads(parse_objective("classify", labels=tuple(labels)).objectives)
     task.save(tmp_path / "run")
     assert pt.export(tmp_path / "run", out=tmp_path / "out").facts["class"] == "BertForSequenceClassification"
-    read("AutoModelForSequenceClassification", tmp_path / "out")
+    load_with_transformers("AutoModelForSequenceClassification", tmp_path / "out")
     theirs = pipeline("text-classification", model=str(tmp_path / "out"), top_k=None)([TEXT])[0]
     (ours,) = predict_texts(tmp_path / "run", [TEXT])
     assert {row["label"]: row["score"] for row in theirs} == pytest.approx(ours["probabilities"], abs=1e-5)
 
 
-def test_a_causal_language_model(tmp_path: Path) -> None:
+def test_causal_language_model_agrees_with_transformers(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "gpt2", "lm")
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "GPT2LMHeadModel"
-    peer, given = read("AutoModelForCausalLM", tmp_path / "out"), inputs(tmp_path / "out")
-    written = peer.generate(**given, max_new_tokens=8, do_sample=False)[0].tolist()
+    reference, given = load_with_transformers("AutoModelForCausalLM", tmp_path / "out"), inputs(tmp_path / "out")
+    written = reference.generate(**given, max_new_tokens=8, do_sample=False)[0].tolist()
     (ours,) = TextGenerator.load(tmp_path / "out", "cpu").write_ids(
         [given["input_ids"][0].tolist()], GenerationConfig(8), set()
     )
@@ -93,15 +93,15 @@ def test_a_causal_language_model(tmp_path: Path) -> None:
     assert ours.ids[: len(new)] == new
 
 
-def test_an_encoder_decoder(tmp_path: Path) -> None:
+def test_encoder_decoder_agrees_with_transformers(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "t5", "spans")
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "T5ForConditionalGeneration"
-    peer, given = read("AutoModelForSeq2SeqLM", tmp_path / "out"), inputs(tmp_path / "out")
+    reference, given = load_with_transformers("AutoModelForSeq2SeqLM", tmp_path / "out"), inputs(tmp_path / "out")
     model = pt.load(run)
     packed, target = (_pack(ids) for ids in (given["input_ids"][0], [0, 9, 8, 7]))
     ours = model.root.heads["spans"](model.backbone(packed, target).last, model.backbone.embed.tokens)
     with torch.no_grad():
-        theirs = peer(**given, decoder_input_ids=torch.tensor([[0, 9, 8, 7]])).logits[0]
+        theirs = reference(**given, decoder_input_ids=torch.tensor([[0, 9, 8, 7]])).logits[0]
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -113,16 +113,16 @@ def _pack(ids: Any) -> Any:
     return pack(np.array([int(i) for i in ids]), np.array([len(ids)]))
 
 
-def test_the_bare_model(tmp_path: Path) -> None:
+def test_model_without_head_agrees_with_transformers(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "modernbert", "mlm")
     assert pt.export(run, head="none", out=tmp_path / "out").facts["class"] == "ModernBertModel"
-    peer, given = read("AutoModel", tmp_path / "out"), inputs(tmp_path / "out")
+    reference, given = load_with_transformers("AutoModel", tmp_path / "out"), inputs(tmp_path / "out")
     with torch.no_grad():
-        theirs = peer(**given).last_hidden_state[0]
+        theirs = reference(**given).last_hidden_state[0]
     torch.testing.assert_close(pt.load(run).backbone(_pack(given["input_ids"][0])).last, theirs, atol=1e-5, rtol=1e-5)
 
 
-def test_one_head_of_several(tmp_path: Path) -> None:
+def test_one_of_several_heads_can_be_exported(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "bert", "mlm+nsp")
     names = {"mlm": "BertForMaskedLM", "nsp": "BertForNextSentencePrediction", "mlm+nsp": "BertForPreTraining"}
     for number, (head, name) in enumerate(names.items()):
@@ -136,26 +136,26 @@ def test_one_head_of_several(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_and_shards(dtype: Any, tmp_path: Path) -> None:
+def test_half_precision_and_shards_can_be_loaded(dtype: Any, tmp_path: Path) -> None:
     run = save(tmp_path / "run", "bert", "mlm")
     facts = pt.export(run, dtype=dtype, shard_size="10KB", out=tmp_path / "out").facts
     assert "model.safetensors.index.json" in facts["files"]
-    peer = read("AutoModelForMaskedLM", tmp_path / "out", dtype="auto")
-    assert peer.dtype == getattr(torch, dtype)
+    reference = load_with_transformers("AutoModelForMaskedLM", tmp_path / "out", dtype="auto")
+    assert reference.dtype == getattr(torch, dtype)
     ours = pt.load(tmp_path / "out").backbone.embed.tokens
     assert ours.dtype == torch.float32
-    assert torch.equal(ours.to(peer.dtype), peer.get_input_embeddings().weight)
+    assert torch.equal(ours.to(reference.dtype), reference.get_input_embeddings().weight)
 
 
-def test_the_generator_comes_along_where_it_was_trained(tmp_path: Path) -> None:
+def test_generator_is_exported_if_it_was_trained(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "electra", "rtd")
     facts = pt.export(run, out=tmp_path / "out").facts
     assert facts["class"] == "ElectraForPreTraining" and "generator" in facts["files"]
-    (run / "head.safetensors").unlink()  # as published: the discriminator alone
+    (run / "head.safetensors").unlink()  # as published: only the discriminator
     assert "generator" not in pt.export(run, out=tmp_path / "alone").facts["files"]
 
 
-def test_another_vocabulary_and_more_positions(tmp_path: Path) -> None:
+def test_vocabulary_and_positions_can_be_changed(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "bert", "mlm")
     new = tokenizer("byte-bpe")
     new.save(tmp_path / "words")
@@ -163,12 +163,12 @@ def test_another_vocabulary_and_more_positions(tmp_path: Path) -> None:
     assert facts["vocabulary"]["tokens"] == new.size
     assert facts["vocabulary"]["matched"] > 40
     assert facts["positions"] == {"positions": 100, "were": 24, "new_ones": "copied over and over"}
-    peer = read("AutoModelForMaskedLM", tmp_path / "out")
-    assert peer.config.vocab_size == new.size and peer.config.max_position_embeddings == 100
-    assert peer(**inputs(tmp_path / "out", TEXT * 8)).logits.shape[1] > 50
+    reference = load_with_transformers("AutoModelForMaskedLM", tmp_path / "out")
+    assert reference.config.vocab_size == new.size and reference.config.max_position_embeddings == 100
+    assert reference(**inputs(tmp_path / "out", TEXT * 8)).logits.shape[1] > 50
 
 
-def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
+def test_unsupported_exports_are_rejected(tmp_path: Path) -> None:
     run = save(tmp_path / "elmo", "elmo-transformer", "bilm")
     with pytest.raises(PretuneError, match="`transformers` has no model class for elmo-transformer"):
         pt.export(run, out=tmp_path / "out")
@@ -181,7 +181,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_model_in_the_box_fills_in_the_same_in_a_pipeline(tmp_path: Path) -> None:
+def test_bundled_model_gives_the_same_predictions_in_a_pipeline(tmp_path: Path) -> None:
     from transformers import pipeline
 
     pt.export("pretune-small-en", out=tmp_path / "out")
@@ -192,7 +192,7 @@ def test_the_model_in_the_box_fills_in_the_same_in_a_pipeline(tmp_path: Path) ->
         assert [[row["token_str"] for row in rows] for rows in theirs] == ours
 
 
-def test_lm_eval_finds_the_same_likelihoods(tmp_path: Path) -> None:
+def test_lm_eval_computes_the_same_likelihoods(tmp_path: Path) -> None:
     pytest.importorskip("lm_eval", reason="lm-eval is not installed; `pip install -e .[dev]` brings it")
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
@@ -200,23 +200,23 @@ def test_lm_eval_finds_the_same_likelihoods(tmp_path: Path) -> None:
     from pretune.inference.likelihood import LikelihoodScorer
 
     pt.export(save(tmp_path / "run", "gpt2", "lm"), out=tmp_path / "out")
-    peer = HFLM(pretrained=str(tmp_path / "out"), device="cpu", batch_size=2)
-    assert peer.max_length == 24
+    reference = HFLM(pretrained=str(tmp_path / "out"), device="cpu", batch_size=2)
+    assert reference.max_length == 24
     pairs = [("An assignment is", " a statement"), ("The object", " is a class and"), ("x", " is bound")]
     requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
-    found = [value for value, _ in peer.loglikelihood(requests, disable_tqdm=True)]
+    found = [value for value, _ in reference.loglikelihood(requests, disable_tqdm=True)]
     scorer = LikelihoodScorer.load(tmp_path / "out", "cpu")
     model, words = scorer.model, scorer.model.require_tokenizer()
 
     def likelihood(context: str, text: str) -> float:
-        """Of a text after its context, from our logits."""
+        """Return the log-likelihood of a text after its context, from the logits."""
         ids, begin = words.encode(context + text), len(words.encode(context))
         logits = model.root.heads["lm"](model.backbone(_pack(ids)).last, model.backbone.embed.tokens)
         chances = logits[begin - 1 : -1].log_softmax(-1)
         return float(chances.gather(1, torch.tensor(ids[begin:])[:, None]).sum())
 
     assert found == pytest.approx([likelihood(*pair) for pair in pairs], abs=1e-4)
-    # Whole texts are read from what stands between documents on.
+    # Whole texts are scored after the token between documents.
     requests = [Instance("loglikelihood_rolling", {}, ("".join(pair),), 0) for pair in pairs]
     whole = [float(x.sum()) for x in scorer(["".join(pair) for pair in pairs])]
-    assert peer.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(whole, abs=1e-4)
+    assert reference.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(whole, abs=1e-4)

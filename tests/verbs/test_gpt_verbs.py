@@ -1,4 +1,4 @@
-"""A causal language model through the verbs: pretrain, generate, finetune, predict, embed; and in the peer's hands."""
+"""Tests of a causal language model with all verbs and with `transformers`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[s
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A tiny GPT-2 that has learned a text by heart: documents of one sentence."""
+    """Return a tiny GPT-2 that has memorized a text: documents of one sentence."""
     folder = tmp_path_factory.mktemp("gpt")
     sentences = [f"the {a} of the {b} is a {b}." for a in WORDS for b in WORDS]
     (folder / "text.txt").write_text("\n\n".join(sentences * 5), encoding="utf-8")
@@ -43,7 +43,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )  # fmt: skip
 
 
-def test_it_writes_what_it_read_and_stops_at_the_end(pretrained: Run) -> None:
+def test_generation_reproduces_the_text_and_stops_at_its_end(pretrained: Run) -> None:
     assert pretrained.results["lm"] < 1.0
     row = pt.generate(pretrained, ["the list of the string"])[0]
     assert row["text"] == "the list of the string is a string." and row["ended"]
@@ -66,8 +66,8 @@ def test_generate_on_the_command_line(pretrained: Run) -> None:
     assert "beam search and sampling cannot be combined" in refused.stderr
 
 
-def test_the_peer_writes_the_same(pretrained: Run) -> None:
-    """Its tokenizer puts nothing around a prompt either, though ours was trained to put [CLS] and [SEP] there."""
+def test_generated_text_equals_that_of_transformers(pretrained: Run) -> None:
+    """The exported tokenizer adds nothing to a prompt, although the original was trained with [CLS] and [SEP]."""
     from transformers import pipeline
 
     write = pipeline("text-generation", model=str(pretrained.folder))
@@ -80,13 +80,13 @@ def test_the_peer_writes_the_same(pretrained: Run) -> None:
         assert theirs == pt.generate(pretrained, [prompt], tokens=20)[0]["text"]
 
 
-def test_pretraining_goes_on_with_the_same_store(pretrained: Run, tmp_path: Path) -> None:
-    """What other programs put around texts is no other tokenizer."""
-    goes_on = pt.pretrain(
+def test_pretraining_continues_with_the_same_store(pretrained: Run, tmp_path: Path) -> None:
+    """An exported template does not make it another tokenizer."""
+    continued = pt.pretrain(
         pretrained, pretrained.folder / "store", objective="lm", out=tmp_path / "on", budget=pt.Budget(steps=1),
         batch=pt.Batching(tokens=512, length=32),
     )  # fmt: skip
-    assert goes_on.results["lm"] < 1.0
+    assert continued.results["lm"] < 1.0
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def task(pretrained: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
 )  # fmt: skip
 
 
-def test_a_classifier_stands_on_the_last_token_and_serves_in_the_peer(task: Run) -> None:
+def test_classifier_uses_the_last_token_and_agrees_with_transformers(task: Run) -> None:
     from transformers import pipeline
 
     assert task.results["dev/accuracy"] > 0.95 and "lm" in task.results
@@ -115,8 +115,8 @@ def test_a_classifier_stands_on_the_last_token_and_serves_in_the_peer(task: Run)
         assert a["label"] == b["label"] and a["probability"] == pytest.approx(b["score"], abs=1e-4)
 
 
-def test_a_text_without_tokens_is_nobody_elses(task: Run) -> None:
-    """GPT-2 puts nothing around a text: an empty one has no token to stand on."""
+def test_text_without_tokens_does_not_use_its_neighbors(task: Run) -> None:
+    """GPT-2 has no template: an empty text has no token to pool."""
     alone, between = task.predict([""])[0], task.predict(["the list of class", "", "a string"])[1]
     assert alone["probability"] == pytest.approx(between["probability"], abs=1e-6)
     vectors = [row["vector"] for row in pt.embed(task, ["the list", "", "a"], pooling="last")]

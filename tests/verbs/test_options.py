@@ -1,4 +1,4 @@
-"""Every option of every verb is used, or is an error that names it where it does not apply."""
+"""Tests that every option of every verb is used, or gives an error that names it if it does not apply."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_every_section_key_declares_where_it_applies() -> None:
             keys.get(section, ()) for keys in (recipe_sections.NEEDS, recipe_sections.ON_TEXT, recipe_sections.ON_ROWS)
         )
         assert {*always.split(), *kinds, *needs, *text, *rows} == {key.name for key in fields(section)}  # type: ignore[arg-type]
-        for name in {name for where in kinds.values() for name in where}:  # of kinds that there are
+        for name in {name for where in kinds.values() for name in where}:  # these kinds exist
             assert resolve_section(section, section(name))  # type: ignore[type-var]
 
 
@@ -109,8 +109,8 @@ def test_verbs_accept_the_keys_of_their_kind_of_training() -> None:
         assert refused == {"pretrain": rows, "adapt": rows, "distill": text | rows}.get(name, text), name
 
 
-def test_an_option_is_described_once() -> None:
-    """A text that two verbs would repeat belongs in verbs/options.py, and `help` in Python shows it all the same."""
+def test_options_are_described_once() -> None:
+    """A text that two verbs would repeat belongs in verbs/options.py; `help` in Python shows it nevertheless."""
     shared = {hint.__metadata__[0] for hint in vars(options).values() if hasattr(hint, "__metadata__")}
     described: dict[tuple[str, str], str] = {}
     used = set()
@@ -288,16 +288,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def put(value: Any, places: Any) -> Any:
+def fill_in(value: Any, places: Any) -> Any:
     """Return a value with {x} replaced by places.x in all strings."""
     if isinstance(value, dict):
-        return {key: put(item, places) for key, item in value.items()}
+        return {key: fill_in(item, places) for key, item in value.items()}
     if isinstance(value, list):
-        return [put(item, places) for item in value]
+        return [fill_in(item, places) for item in value]
     return value.format(**vars(places)) if isinstance(value, str) else value
 
 
-def broken(function: Any, options: dict[str, Any]) -> list[Any]:
+def violated_rules(function: Any, options: dict[str, Any]) -> list[Any]:
     """Return the rules that a call violates."""
     signature = inspect.signature(function)
     call = signature.bind(**options)
@@ -313,18 +313,18 @@ def broken(function: Any, options: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "options", "wrong", "right"), CASES, ids=lambda x: x if isinstance(x, str) else "")
-def test_an_option_that_does_not_apply_is_refused_by_name(
+def test_option_that_does_not_apply_is_rejected_by_name(
     name: str, options: dict[str, Any], wrong: dict[str, Any], right: dict[str, Any], places: Places
 ) -> None:
     function: Any = VERBS[name]
-    for option, value in put(options, places).items():
+    for option, value in fill_in(options, places).items():
         keys = (
             [f"{option}.{key}" for key, x in vars(value).items() if x is not None]
             if hasattr(value, "flat")
             else [option]
         )
         with pytest.raises(PretuneError) as refused:
-            function(**{**put(wrong, places), option: value})
+            function(**{**fill_in(wrong, places), option: value})
         message = str(refused.value)
         assert all(option_spelling(key) in message for key in keys) and " only " in message and "leave" in message, (
             message
@@ -332,7 +332,9 @@ def test_an_option_that_does_not_apply_is_refused_by_name(
         assert not places.out.exists()
         if right:
             assert not [
-                rule for rule in broken(function, {**put(right, places), option: value}) if option in names(rule)
+                rule
+                for rule in violated_rules(function, {**fill_in(right, places), option: value})
+                if option in names(rule)
             ]
 
 
@@ -359,7 +361,7 @@ def test_options_that_are_off_are_accepted() -> None:
         sample(seed=1, flag=True)
 
 
-def test_the_command_line_refuses_options_at_their_default(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_command_line_rejects_options_at_their_default(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """An option that is typed out is an error even if its value is the default."""
     asked = ["distill", "teacher", "--student", "layers=2", "--data", "text.txt", "--out", str(tmp_path / "never")]
     for words in (
@@ -375,7 +377,7 @@ def test_the_command_line_refuses_options_at_their_default(capsys: pytest.Captur
         assert "not with --data; leave it out" in error and len(error.splitlines()) == 1, error
 
 
-def test_keys_of_another_optimizer_or_schedule_are_refused() -> None:
+def test_keys_of_another_optimizer_or_schedule_are_rejected() -> None:
     for given, words in (
         (Optimizer(momentum=0.9), r"optimizer\.momentum applies only to muon, sgd, not to name=adamw"),
         (Optimizer(matrix_lr=0.02), r"optimizer\.matrix_lr applies only to muon"),
@@ -389,7 +391,7 @@ def test_keys_of_another_optimizer_or_schedule_are_refused() -> None:
     ):
         with pytest.raises(PretuneError, match=words):
             resolve_section(type(given), given)  # type: ignore[type-var]
-    # What another layer says and the kind has no use for is left out: recipes name what counts.
+    # Keys of presets that the kind does not use are dropped: recipes contain only what applies.
     assert resolve_section(Optimizer, Optimizer(name="sgd"), {"betas": [0.9, 0.98]}).betas is None
     assert (
         resolve_section(Optimizer, None).matrix_lr is None
@@ -403,7 +405,7 @@ def test_keys_of_another_optimizer_or_schedule_are_refused() -> None:
 
 
 @contextmanager
-def reads(cls: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+def record_reads(cls: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     """Record the fields of a job that are read, other than to copy the job or to write its recipe."""
     found: set[str] = set()
 
@@ -432,12 +434,12 @@ MODES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "several tasks": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),
     "pretrain": ("pretrain", pretraining_settings.PretrainingJob, {"model": "bert-tiny", "data": "{text}", "out": "{out}", "objective": "mlm", **FAST}),
 }  # fmt: skip
-BY_THE_VERB = {"prune": {"vocabulary"}, "finetune": {"unlabeled"}}  # which passes them on in another form
+BY_THE_VERB = {"prune": {"vocabulary"}, "finetune": {"unlabeled"}}  # the verb passes them on in another form
 
 
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize("mode", MODES)
-def test_an_accepted_option_is_used(mode: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_option_is_used(mode: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, job, call = MODES[mode]
     if name == "quantize":
         pytest.importorskip("onnxruntime")
@@ -448,8 +450,8 @@ def test_an_accepted_option_is_used(mode: str, places: Places, tmp_path: Path, m
             places.model, places.text, out=tmp_path / "language", budget=Budget(steps=1), batch=Batching(tokens=256)
         )
         place.language = tmp_path / "language"
-    options = put(call, place)
-    with reads(job, monkeypatch) as found:
+    options = fill_in(call, place)
+    with record_reads(job, monkeypatch) as found:
         function(**options)
     signature = inspect.signature(function)
     bound = signature.bind(**options)

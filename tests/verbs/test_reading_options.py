@@ -1,4 +1,4 @@
-"""Every verb that reads running text from files reads it as `prepare` does."""
+"""Tests that every verb that reads running text from files reads it like `prepare`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LINES = ["the red cat sat", "the old dog ran", "a red dog sat"]
 READERS = ("tokenizer train", "prepare", "pretrain", "adapt", "ulmfit", "distill", "neighbors", "vectors train")
 
 
-class Enough(Exception):  # noqa: N818
-    """Ends a verb when it has read its text."""
+class TextWasRead(Exception):  # noqa: N818
+    """Raised to end a verb when it has read its text."""
 
 
 @pytest.fixture(scope="module")
@@ -29,21 +29,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A table whose text is in a column of an unusual name, and not all of it UTF-8."""
+    """Return a table whose text is in a column with an unusual name, and partly not UTF-8."""
     rows = "".join(f"{number},{line}\n" for number, line in enumerate(LINES))
     (tmp_path / "notes.csv").write_bytes(f"id,remark\n{rows}".encode() + b"9,caf\xe9 cat\n")
     return tmp_path / "notes.csv"
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_the_options_are_the_same_everywhere(name: str) -> None:
+def test_reading_options_are_the_same_for_all_verbs(name: str) -> None:
     known, ours = parameter_types(VERBS["prepare"]), parameter_types(VERBS[name])
     assert {option: ours[option] for option in ("layout", "column", "errors")} == {
         option: known[option] for option in ("layout", "column", "errors")
     }
 
 
-def test_neighbors_are_looked_for_in_text_read_as_told(model: Path, table: Path) -> None:
+def test_neighbors_applies_reading_options(model: Path, table: Path) -> None:
     with pytest.raises(
         PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'; choose one with --column"
     ):
@@ -53,7 +53,7 @@ def test_neighbors_are_looked_for_in_text_read_as_told(model: Path, table: Path)
     assert pt.neighbors(model, "cat", "the red cat", in_=table, column="remark", errors="replace", top=2)
 
 
-def test_texts_to_evaluate_on_are_read_as_told(model: Path, tmp_path: Path) -> None:
+def test_evaluate_applies_reading_options(model: Path, tmp_path: Path) -> None:
     text = tmp_path / "texts.txt"
     text.write_bytes("\n".join(LINES).encode() + b"\ncaf\xe9\n")
     with pytest.raises(PretuneError, match="line 4: not valid UTF-8"):
@@ -67,18 +67,16 @@ def test_texts_to_evaluate_on_are_read_as_told(model: Path, tmp_path: Path) -> N
         pt.evaluate(model, data=tmp_path, suite="glue", layout="line", out=tmp_path / "out")
 
 
-def test_word_vectors_learn_from_text_read_as_told(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_train_vectors_applies_reading_options(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(documents: Iterator[Any], *_: Any, **__: Any) -> None:
-        raise Enough([document.text for document in documents])
+        raise TextWasRead([document.text for document in documents])
 
     monkeypatch.setattr("pretune.inference.word_vector_models.train_word_vectors", stop)
-    with pytest.raises(Enough, match="caf\ufffd cat"):
+    with pytest.raises(TextWasRead, match="caf\ufffd cat"):
         pt.train_vectors(table, column="remark", errors="replace", out=tmp_path / "vectors")
 
 
-def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Path) -> None:
+def test_distill_applies_reading_options(model: Path, table: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "student": "layers=1",
         "budget": pt.Budget(steps=1),
@@ -92,7 +90,7 @@ def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Pat
         pt.distill(model, train=table, column="remark", out=tmp_path / "c", **options)
 
 
-def test_a_vocabulary_is_pruned_by_text_read_as_told(model: Path, table: Path, tmp_path: Path) -> None:
+def test_prune_applies_reading_options(model: Path, table: Path, tmp_path: Path) -> None:
     run = pt.prune(model, vocabulary=table, column="remark", errors="replace", out=tmp_path / "a")
     kept = pt.load(run).require_tokenizer().vocabulary
     assert len(kept) < len(pt.load(model).require_tokenizer().vocabulary)
@@ -101,14 +99,14 @@ def test_a_vocabulary_is_pruned_by_text_read_as_told(model: Path, table: Path, t
         pt.prune(model, drop="top(1)", column="remark", out=tmp_path / "b")
 
 
-def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ulmfit_applies_reading_options(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pretune.training.jobs import ulmfit
 
     def stop(files: list[Path], tokenizer: Any, out: Path, settings: Any) -> None:
         from pretune.text.corpus.documents import read_documents
 
         how = {"layout": settings.layout, "column": settings.column, "errors": settings.errors}
-        raise Enough([document.text for document in read_documents(files, **how)])
+        raise TextWasRead([document.text for document in read_documents(files, **how)])
 
     train = tmp_path / "train.csv"
     train.write_text("text,label\ngood film,a\nbad film,b\n", encoding="utf-8")
@@ -116,7 +114,7 @@ def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, m
     monkeypatch.setattr(ulmfit, "match_model_vocabulary", lambda *_: None)
     monkeypatch.setattr(ulmfit.Tokenizer, "load", lambda *_: None)
     monkeypatch.setattr(ulmfit, "build_store", stop)
-    with pytest.raises(Enough, match=r"good film.*the red cat sat.*caf\ufffd cat"):
+    with pytest.raises(TextWasRead, match=r"good film.*the red cat sat.*caf\ufffd cat"):
         pt.ulmfit("any", train, texts=[table], column="remark", errors="replace", out=tmp_path / "runs")
     with pytest.raises(PretuneError, match="--column applies only to tables of --texts"):
         pt.ulmfit("any", train, column="remark", out=tmp_path / "other")

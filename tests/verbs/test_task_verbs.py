@@ -1,4 +1,4 @@
-"""Tags and answers through the verbs: fine-tuning that learns, predicting, export, and what is wrong said in a line."""
+"""Tests of tagging and question answering with all verbs: training, prediction, export, and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[s
 
 
 def sentence(chance: random.Random) -> list[tuple[str, str]]:
-    """Names are people, alone or in twos; capital letters are places."""
+    """Return tagged words: first names, alone or in pairs, are people; other capitalized words are places."""
     pairs: list[tuple[str, str]] = []
     for _ in range(chance.randint(2, 4)):
         pairs += [(word, "O") for word in chance.choices(FILLER, k=chance.randint(1, 3))]
@@ -39,7 +39,7 @@ def sentence(chance: random.Random) -> list[tuple[str, str]]:
 
 
 def question(chance: random.Random, number: int) -> dict[str, object]:
-    """Who is asked for; where nobody is there, nobody is the answer."""
+    """Return a question for a person; without a person in the passage, it has no answer."""
     words = chance.choices(FILLER, k=12)
     if number % 3:
         words.insert(chance.randrange(12), chance.choice(PEOPLE))
@@ -56,7 +56,7 @@ def question(chance: random.Random, number: int) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer, and files of tagged words and of questions."""
+    """Return a folder with a tokenizer, tagged words and questions."""
     folder, chance = tmp_path_factory.mktemp("tasks"), random.Random(0)
     sentences = [sentence(chance) for _ in range(120)]
     lines = [" ".join(word for word, _ in pairs) + " who was it?" for pairs in sentences]
@@ -86,7 +86,7 @@ def tagger(folder: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def answerer(folder: Path) -> Run:
+def question_answerer(folder: Path) -> Run:
     return pt.finetune(
         "bert-tiny",
         folder / "train.json",
@@ -133,7 +133,7 @@ def test_texts_and_files_are_tagged(tagger: Run, folder: Path, tmp_path: Path) -
     assert together.facts["scores"][0]["f1"] == together.facts["scores"][2]["f1"] == tagger.results["dev/f1"]
 
 
-def test_a_tagger_serves_in_transformers(tagger: Run) -> None:
+def test_tagger_works_in_transformers(tagger: Run) -> None:
     from transformers import pipeline
 
     text = "the Anna Boris went to Oslo"
@@ -142,7 +142,7 @@ def test_a_tagger_serves_in_transformers(tagger: Run) -> None:
     assert [(e["entity_group"], e["word"]) for e in theirs] == [(e["label"], e["text"]) for e in ours["entities"]]
 
 
-def test_parts_of_speech_from_the_command_line(folder: Path, tmp_path: Path) -> None:
+def test_part_of_speech_tagging_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     rows = [
         f"{i + 1}\t{word}\t_\t{'PROPN' if tag != 'O' else 'X'}" + "\t_" * 6
         for i, (word, tag) in enumerate(sentence(random.Random(1)))
@@ -157,8 +157,8 @@ def test_parts_of_speech_from_the_command_line(folder: Path, tmp_path: Path) -> 
     assert load(tmp_path / "run").options == {"scheme": "plain", "usual": "X"}
 
 
-def test_roles_of_predicates_are_learned(folder: Path, tmp_path: Path) -> None:
-    """The word before the predicate is its agent: only the mark tells which that is."""
+def test_semantic_role_labeling_is_learned(folder: Path, tmp_path: Path) -> None:
+    """The word before the predicate is its agent; only the mark shows which word is the predicate."""
     chance = random.Random(0)
     rows = []
     for _ in range(160):
@@ -187,7 +187,7 @@ def test_roles_of_predicates_are_learned(folder: Path, tmp_path: Path) -> None:
         result.predict(["the old house"])
 
 
-def test_bad_tags_are_said_in_a_line(
+def test_invalid_tags_give_a_one_line_error(
     tagger: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = tmp_path / "bad.jsonl"
@@ -197,67 +197,67 @@ def test_bad_tags_are_said_in_a_line(
     ):
         pt.finetune(tagger, bad, objective="tag", out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
-    said: list[str] = []
-    monkeypatch.setattr("pretune.objectives.tasks.tag.log_info", said.append)
+    messages: list[str] = []
+    monkeypatch.setattr("pretune.objectives.tasks.tag.log_info", messages.append)
     odd = tmp_path / "odd.conll"
     odd.write_text("Anna B-PER\n\nMars B-PLANET\n", encoding="utf-8")
     pt.finetune(
         tagger, folder / "train.conll", dev=odd, objective="tag", out=tmp_path / "y", budget=pt.Budget(steps=1), seeds=1
     )
-    assert said == [f"{odd}, line 3: tag 'B-PLANET' was not in training; such words (1) count as wrong"]
+    assert messages == [f"{odd}, line 3: tag 'B-PLANET' was not in training; such words (1) count as wrong"]
 
 
 # -- answer ---------------------------------------------------------------------------------------------------------
 
 
-def test_answers_are_learned_and_a_threshold_is_chosen(answerer: Run) -> None:
-    results = answerer.results
+def test_answers_are_learned_and_a_threshold_is_chosen(question_answerer: Run) -> None:
+    results = question_answerer.results
     assert results["dev/f1"] > 0.8
     assert {"dev/exact_match", "dev/has_answer_f1", "dev/no_answer_f1"} <= results.keys() and "f1" not in results
-    options = json.loads((answerer.folder / "config.json").read_text())["pretune"]["options"]
+    options = json.loads((question_answerer.folder / "config.json").read_text())["pretune"]["options"]
     assert isinstance(options["threshold"], float) and options["threshold"] != 0.0
 
 
-def test_questions_are_answered_from_texts_and_files(answerer: Run, folder: Path, tmp_path: Path) -> None:
+def test_questions_are_answered_for_texts_and_files(question_answerer: Run, folder: Path, tmp_path: Path) -> None:
     far = " ".join(["the old house"] * 60) + " Clara went again"
     passages = ["to the house Boris went", "the old house again", far, ""]
-    rows = answerer.predict(["who was it?"] * 4, pairs=passages)
+    rows = question_answerer.predict(["who was it?"] * 4, pairs=passages)
     assert [row["answer"] for row in rows] == ["Boris", "", "Clara", ""]
     assert (rows[0]["start"], rows[0]["end"]) == (13, 18)
     assert rows[0]["candidates"][0]["answer"] == "Boris"
     out = tmp_path / "answers.jsonl"
-    pt.predict(answerer, folder / "dev.json", out=out)
+    pt.predict(question_answerer, folder / "dev.json", out=out)
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert (
         len(lines) == 30
         and {"question", "context", "answer", "start", "end", "score", "probability"} <= lines[0].keys()
     )
-    scores = pt.predict([answerer, answerer], folder / "dev.json", score=True).facts["scores"]
-    assert scores[0]["f1"] == scores[2]["f1"] == answerer.results["dev/f1"]
+    scores = pt.predict([question_answerer, question_answerer], folder / "dev.json", score=True).facts["scores"]
+    assert scores[0]["f1"] == scores[2]["f1"] == question_answerer.results["dev/f1"]
     with pytest.raises(pt.PretuneError, match=r"no field 'passage'.* give it a file"):
-        answerer.predict(["who?"])
+        question_answerer.predict(["who?"])
 
 
-def test_an_answerer_serves_in_transformers(answerer: Run, tmp_path: Path) -> None:
+def test_question_answering_works_in_transformers(question_answerer: Run, tmp_path: Path) -> None:
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-    pt.export(answerer, out=tmp_path / "out")
-    peer, tokenizer = (
+    pt.export(question_answerer, out=tmp_path / "out")
+    reference, tokenizer = (
         kind.from_pretrained(tmp_path / "out") for kind in (AutoModelForQuestionAnswering, AutoTokenizer)
     )
     asked, passage = "who was it?", "to the house Boris went"
     inputs = tokenizer(asked, passage, return_tensors="pt", return_offsets_mapping=True)
     places = inputs.pop("offset_mapping")[0]
     with torch.no_grad():
-        out = peer.eval()(**inputs)
+        out = reference.eval()(**inputs)
     first, last = int(out.start_logits.argmax()), int(out.end_logits.argmax())
     assert passage[places[first, 0] : places[last, 1]] == "Boris"
-    (ours,) = pt.Run(answerer.folder).predict([asked], pairs=[passage])
+    (ours,) = pt.Run(question_answerer.folder).predict([asked], pairs=[passage])
     score = float(out.start_logits[0, first] + out.end_logits[0, last])
     assert ours["score"] == pytest.approx(score, abs=1e-4)
 
 
-def test_bad_questions_are_said_in_a_line(answerer: Run, folder: Path, tmp_path: Path) -> None:
+def test_invalid_questions_give_a_one_line_error(question_answerer: Run, folder: Path, tmp_path: Path) -> None:
     content = json.loads((folder / "train.json").read_text())
     content["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] += 1
     bad = tmp_path / "bad.json"
@@ -266,15 +266,15 @@ def test_bad_questions_are_said_in_a_line(answerer: Run, folder: Path, tmp_path:
     with pytest.raises(
         pt.PretuneError, match="1 answers in 'answers' are not at the given position of their passage: question q1"
     ):
-        pt.finetune(answerer, bad, objective="answer", **limit)  # type: ignore[arg-type]
-    result = pt.finetune(answerer, bad, objective="answer(drop_bad=true)", **limit)  # type: ignore[arg-type]
+        pt.finetune(question_answerer, bad, objective="answer", **limit)  # type: ignore[arg-type]
+    result = pt.finetune(question_answerer, bad, objective="answer(drop_bad=true)", **limit)  # type: ignore[arg-type]
     assert result.results["rows"] == 95
     assert result.recipe["batch"]["length"] == 384
 
 
-def test_a_threshold_that_is_given_stays(answerer: Run, folder: Path, tmp_path: Path) -> None:
+def test_given_threshold_is_kept(question_answerer: Run, folder: Path, tmp_path: Path) -> None:
     files = {"train": folder / "train.json", "dev": folder / "dev.json", "out": tmp_path / "run"}
-    pt.finetune(answerer, **files, objective="answer(threshold=1.5)", budget=pt.Budget(steps=1), seeds=1)  # type: ignore[arg-type]
+    pt.finetune(question_answerer, **files, objective="answer(threshold=1.5)", budget=pt.Budget(steps=1), seeds=1)  # type: ignore[arg-type]
     assert json.loads((tmp_path / "run" / "config.json").read_text())["pretune"] == {
         "objective": "answer(threshold=1.5)"
     }

@@ -1,4 +1,4 @@
-"""Every kind of task from the command line: it learns, files keep their rows and columns, and all that is for tasks is for each."""
+"""Tests of every task on the command line: it learns, and output files keep rows and columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STRATEGIES = ["frozen", "top(1)", "gradual", "lora(2)+reset(1)", "freelb(2)", "a
 
 
 def run(command: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What a verb says to programs."""
+    """Run a command with --json and return its output."""
     with pytest.raises(SystemExit) as stop:
         main([*shlex.split(command), "--json"])
     out = capsys.readouterr()
@@ -38,14 +38,14 @@ def tiny(tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
-def test_every_task_is_here() -> None:
+def test_every_task_has_rows() -> None:
     tasks = set(task_names())
-    tasks -= {"prompt", "generate"}  # which take the vocabulary's head, and have tests of their own
+    tasks -= {"prompt", "generate"}  # these use the vocabulary head and have their own tests
     assert tasks == {name.partition("(")[0] for name in ROWS}
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_it_learns_and_files_keep_their_rows(
+def test_task_learns_and_output_keeps_the_rows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,8 +65,8 @@ def test_it_learns_and_files_keep_their_rows(
     assert done.results[decides] > 0.8
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "95% interval" in page and decides.removeprefix("dev/") in page and "Training" in page
-    said = run("predict run dev.jsonl --score --out out.jsonl", capsys)
-    assert said["scores"][0][decides.removeprefix("dev/")] == pytest.approx(done.results[decides], abs=1e-6)
+    printed = run("predict run dev.jsonl --score --out out.jsonl", capsys)
+    assert printed["scores"][0][decides.removeprefix("dev/")] == pytest.approx(done.results[decides], abs=1e-6)
     rows = [json.loads(line) for line in Path("out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(rows) == len(few)
     for row, given in zip(rows, few, strict=True):
@@ -112,7 +112,7 @@ def test_every_strategy_and_other_layers(name: str, tiny: Path, tmp_path: Path) 
     assert len(pt.predict(done, train)) == 12 or name.startswith("rank")
 
 
-def test_a_row_with_several_queries_gets_their_answers_as_lists(tiny: Path, tmp_path: Path) -> None:
+def test_row_with_several_queries_gets_a_list_of_answers(tiny: Path, tmp_path: Path) -> None:
     passage = {"text": "i saw the cat and the dog", "entities": [{"text": "cat"}, {"text": "dog"}]}
     asked = [{"query": "the @placeholder is red", "answers": [{"text": "cat"}]}]
     rows = [{"passage": passage, "qas": asked * count, "id": count} for count in (1, 3, 2)]
@@ -124,28 +124,28 @@ def test_a_row_with_several_queries_gets_their_answers_as_lists(tiny: Path, tmp_
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_bad_rows_are_refused_in_a_line_with_file_row_and_column(name: str, tmp_path: Path) -> None:
-    """Every column of every task, empty or of another kind, or not there: good enough, or told."""
+def test_invalid_rows_are_rejected_with_file_line_and_column(name: str, tmp_path: Path) -> None:
+    """Values of each column are made empty, of another type, or missing: each is either accepted or reported."""
     (task,) = parse_objective(name).objectives
     assert isinstance(task, Task)
     file = tmp_path / "bad.jsonl"
-    said = []
+    messages = []
     for column in ROWS[name](1)[0]:
         for value in (None, "", 17, [], [None], {"a": 1}, "\ud83d", ["\ud83d", "x"]):
             rows = ROWS[name](6)
             rows[2][column] = value
             file.write_text("\n".join(map(json.dumps, rows)))
-            if message := refusal(task, file):
-                said.append(message)
+            if message := read_error(task, file):
+                messages.append(message)
                 assert "bad.jsonl" in message and "line 3" in message and "\n" not in message, (column, value)
                 assert column in message or name.startswith(("match", "answer", "tag")), (column, value, message)
-    assert len(said) > 2
+    assert len(messages) > 2
     for rows in ([], ROWS[name](1)):
-        assert "few.jsonl" in refusal(task, write(tmp_path / "few.jsonl", rows)) + "few.jsonl" * bool(rows)
+        assert "few.jsonl" in read_error(task, write(tmp_path / "few.jsonl", rows)) + "few.jsonl" * bool(rows)
 
 
-def refusal(task: Task, file: Path) -> str:
-    """Why the examples of a file are refused, if they are."""
+def read_error(task: Task, file: Path) -> str:
+    """Return the error message for the examples of a file, or an empty string."""
     try:
         examples = task.read(file, {})
         task.fit(examples).tokenize_examples(Data(Tokenizer.load(few_words()), TEMPLATE, rows=examples), 32)
@@ -154,7 +154,7 @@ def refusal(task: Task, file: Path) -> str:
     return ""
 
 
-def test_other_metrics_decide_a_search(tiny: Path, tmp_path: Path) -> None:
+def test_search_uses_the_primary_metric(tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     file = write(tmp_path / "a.jsonl", ROWS["contrast(temperature=1)"](16))
     found = pt.tune(tiny, file, dev=file, out=tmp_path / "out", trials=1, objective="contrast", epochs=1)

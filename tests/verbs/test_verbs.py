@@ -1,4 +1,4 @@
-"""Verbs end to end: pretrain, finetune, predict, fill, embed, show, from Python and from the command line."""
+"""Tests of the verbs end to end: pretrain, finetune, predict, fill, embed, show, in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def task(pretrained: Run, labeled: Path, tmp_path_factory: pytest.TempPathFactor
 # -- pretrain -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_folder_has_recipe_metrics_and_results(pretrained: Run) -> None:
+def test_run_folder_has_recipe_metrics_and_results(pretrained: Run) -> None:
     names = {path.name for path in pretrained.folder.iterdir()}
     assert {
         "recipe.yaml", "config.json", "model.safetensors", "tokenizer.json", "checkpoints", "metrics.jsonl",
@@ -101,13 +101,13 @@ def test_a_run_folder_has_recipe_metrics_and_results(pretrained: Run) -> None:
     assert pretrained.finished and pretrained.results["step"] == 60
 
 
-def test_a_recipe_reproduces_its_run(pretrained: Run, tmp_path: Path) -> None:
+def test_recipe_reproduces_its_run(pretrained: Run, tmp_path: Path) -> None:
     run("pretrain", "--recipe", pretrained.folder / "recipe.yaml", "--out", tmp_path / "again")
     first, second = (load_file(folder / "model.safetensors") for folder in (pretrained.folder, tmp_path / "again"))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_a_run_loads_in_transformers_and_fills_masks_the_same(pretrained: Run) -> None:
+def test_run_loads_in_transformers_and_fills_masks_the_same(pretrained: Run) -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     text = "the value of the [MASK] is a list ."
@@ -122,7 +122,7 @@ def test_a_run_loads_in_transformers_and_fills_masks_the_same(pretrained: Run) -
     assert [c["token"] for c in ours] == theirs
 
 
-def test_a_run_killed_five_times_and_resumed_gives_the_same_weights(text: Path, tmp_path: Path) -> None:
+def test_run_killed_five_times_and_resumed_has_the_same_weights(text: Path, tmp_path: Path) -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # pytest shows it when the test fails
     chance = random.Random(seed)
@@ -143,7 +143,7 @@ def test_a_run_killed_five_times_and_resumed_gives_the_same_weights(text: Path, 
 
     assert start("whole").wait() == 0
     process = start("killed")
-    # Far enough apart that each kill falls into new ground, far enough from the end that it finds the run alive.
+    # Steps are far enough apart that each kill hits new steps, and far enough from the end that the run is alive.
     for number, step in enumerate(chance.randrange(start, start + 20) for start in (5, 35, 65, 95, 125)):
         if number == 2:  # while a checkpoint is being written
             wait_for(step, writing=True)
@@ -199,10 +199,10 @@ def test_resume_and_from_differ(pretrained: Run, tmp_path: Path) -> None:
     assert np.allclose(old[name], new[name], atol=1e-6)
 
 
-def test_continued_pretraining_uses_the_models_tokenizer(pretrained: Run, text: Path, tmp_path: Path) -> None:
+def test_continued_pretraining_uses_the_tokenizer_of_the_model(pretrained: Run, text: Path, tmp_path: Path) -> None:
     store = pretrained.folder.parent / "store"
-    goes_on = pt.pretrain(pretrained, store, out=tmp_path / "on", objective="mlm", budget=pt.Budget(steps=1), batch=pt.Batching(tokens=512, length=64))  # fmt: skip
-    assert goes_on.results["mlm"] < 6.5
+    continued = pt.pretrain(pretrained, store, out=tmp_path / "on", objective="mlm", budget=pt.Budget(steps=1), batch=pt.Batching(tokens=512, length=64))  # fmt: skip
+    assert continued.results["mlm"] < 6.5
     other = pt.train_tokenizer(text, kind="bpe", size=700, out=tmp_path / "other")
     wrong = pt.prepare(text, other, out=tmp_path / "store")
     with pytest.raises(pt.PretuneError, match="tokenized with another tokenizer than this model's"):
@@ -238,7 +238,7 @@ def test_predictions_are_in_order_for_any_batch_size(task: Run, monkeypatch: pyt
     assert all(abs(sum(row["probabilities"].values()) - 1) < 1e-5 for row in together)
 
 
-def test_predicting_a_file(task: Run, labeled: Path, tmp_path: Path) -> None:
+def test_predicting_a_file_writes_all_rows(task: Run, labeled: Path, tmp_path: Path) -> None:
     out = tmp_path / "answers.jsonl"
     answer = run("predict", task.folder, labeled / "dev.csv", "--out", out, "--json")
     assert json.loads(answer.stdout) == {"written": [{"file": str(out), "rows": 40}]}
@@ -276,7 +276,7 @@ def test_dropout_can_be_changed(pretrained: Run, labeled: Path, tmp_path: Path) 
         pt.finetune("bert-tiny", labeled / "train.csv", tokenizer=pretrained, out=tmp_path / "d", dropout=other)
 
 
-def test_pairs_and_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path: Path) -> None:
+def test_pairs_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path: Path) -> None:
     rows = ["text_a\ttext_b\tlabel"]
     for i in range(60):
         words = ["list", "string", "class"]
@@ -297,7 +297,9 @@ def test_pairs_and_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path:
         assert 0 <= result.results["dev/accuracy"] <= 1
         rows = pt.predict(result, tmp_path / "pairs.tsv", text="text_a", pair="text_b")
         right = [row["predicted_label"] == row["label"] for row in rows]
-        assert np.mean(right) == pytest.approx(result.results["dev/accuracy"])  # loaded again, it pools as it did
+        assert np.mean(right) == pytest.approx(
+            result.results["dev/accuracy"]
+        )  # after loading, it uses the same pooling
     assert "mlm" in result.results
 
 
@@ -312,7 +314,7 @@ def test_training_from_scratch(pretrained: Run, labeled: Path, tmp_path: Path) -
         pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x", seeds=1)
 
 
-def test_invalid_labeled_data_is_refused(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
+def test_invalid_labeled_data_is_rejected(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.csv"
     one.write_text("text,label\na,x\nb,x\n")
     with pytest.raises(pt.PretuneError, match="every row has the label 'x'; classification needs two classes"):
@@ -333,7 +335,7 @@ def test_long_texts_are_truncated_and_counted(pretrained: Run, tmp_path: Path) -
     assert result.results["truncated"] == 1
 
 
-def test_a_finetuned_model_predicts_the_same_in_transformers(task: Run) -> None:
+def test_finetuned_model_predicts_the_same_in_transformers(task: Run) -> None:
     from transformers import pipeline
 
     texts = ["the value is true", "the name is false"]
@@ -353,7 +355,7 @@ def test_predict_needs_a_finetuned_model(pretrained: Run) -> None:
 # -- fill, embed, show ----------------------------------------------------------------------------------------------
 
 
-def test_fill(pretrained: Run) -> None:
+def test_fill_returns_candidates_for_each_mask(pretrained: Run) -> None:
     rows = pt.fill(pretrained, ["the [MASK] of a [MASK] is .", "[MASK] [MASK]"], top=3)
     assert [row["gap"] for row in rows] == [1, 2, 1, 2]
     assert all(len(row["candidates"]) == 3 for row in rows)
@@ -368,7 +370,7 @@ def test_fill(pretrained: Run) -> None:
         pt.fill(pretrained, ["word " * 600 + "[MASK]"])
 
 
-def test_embed(pretrained: Run, tmp_path: Path) -> None:
+def test_embed_returns_one_vector_per_text(pretrained: Run, tmp_path: Path) -> None:
     texts = ["one", "two words", "one", ""]
     rows = pt.embed(pretrained, texts)
     assert [row["text"] for row in rows] == texts
@@ -378,7 +380,7 @@ def test_embed(pretrained: Run, tmp_path: Path) -> None:
     assert np.load(tmp_path / "v.npy").shape == (3, 128)
 
 
-def test_show(pretrained: Run) -> None:
+def test_show_describes_presets_objectives_runs_and_stores(pretrained: Run) -> None:
     presets = json.loads(run("show", "presets", "--json").stdout)["presets"]
     assert {row["preset"]: row["parameters"] for row in presets}["bert-base"] == 108_891_648
     assert {"mlm", "nsp", "lm", "classify"} <= {r["objective"] for r in pt.show("objectives").facts["objectives"]}
@@ -398,7 +400,7 @@ def test_adapt_continues_pretraining_and_compares(pretrained: Run, text: Path, t
     for row in result["fills"]:
         assert row["text"].count("[MASK]") == 1 and row["was"].isalpha()
         assert len(row["before"].split(", ")) == 3
-    # What it started from is the model itself: a run that may not move ends where this one began.
+    # The starting point is the model itself: a run with a zero learning rate ends where this one began.
     still = pt.adapt(
         pretrained, text, budget=pt.Budget(steps=1), optimizer=pt.Optimizer(lr=1e-12), out=tmp_path / "b",
         batch=pt.Batching(tokens=256, length=64),
@@ -408,7 +410,7 @@ def test_adapt_continues_pretraining_and_compares(pretrained: Run, text: Path, t
     assert pt.fill(still, ["the [MASK] of a list"])
 
 
-def test_neighbors(pretrained: Run, tmp_path: Path) -> None:
+def test_neighbors_are_sorted_by_similarity(pretrained: Run, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("A function returns the value.\nThe list is empty. Names are strings!\n\n", encoding="utf-8")
     rows = pt.neighbors(pretrained, "Value", "A function returns the value.", in_=corpus, top=4)
@@ -418,12 +420,14 @@ def test_neighbors(pretrained: Run, tmp_path: Path) -> None:
     assert all(row["word"] in row["text"].lower() for row in rows)
     similarities = [row["similarity"] for row in rows]
     assert similarities == sorted(similarities, reverse=True)
-    assert len(pt.neighbors(pretrained, "returns", "It returns nothing.", top=3)) == 3  # in the example messages
+    assert (
+        len(pt.neighbors(pretrained, "returns", "It returns nothing.", top=3)) == 3
+    )  # in the bundled example messages
     refused = run("neighbors", pretrained.folder, "dog", "A cat.", check=False)
     assert refused.returncode == 1 and "'dog' is not in the text" in refused.stderr
 
 
-def test_a_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None:
+def test_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None:
     import torch
 
     from pretune.inference.neighbors import word_vectors
@@ -453,7 +457,7 @@ def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path)
     arguments = ["quickstart", pretrained.folder, "--labels", 4, "--seeds", 2, "--epochs", 2, "--seconds", 2, "--json"]
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / MARKER).touch()
-    (tmp_path / "q" / "report.html").write_text("of another day")  # a quickstart that is there is replaced
+    (tmp_path / "q" / "report.html").write_text("an older report")  # an existing quickstart is replaced
     result = json.loads(run(*arguments, "--out", tmp_path / "q").stdout)
     assert sorted(result) == ["bag_of_words", "pretrained", "scratch", "seconds"]
     for name in ("pretrained", "scratch", "bag_of_words"):
@@ -467,7 +471,7 @@ def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path)
     assert (tmp_path / "other" / "thesis.tex").exists()
 
 
-def test_scratch_is_the_same_network_with_random_weights(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
+def test_scratch_reinitializes_the_same_network(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     still = {"epochs": 0.01, "optimizer": pt.Optimizer(lr=1e-12)}
     for name, scratch in (("kept", False), ("scratch", True), ("again", True)):
         pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / name, scratch=scratch, **still, seeds=1)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""XLNet through the verbs: pretrain with memory, resume, finetune with the classifier's token at the end, predict."""
+"""Tests of XLNet with the verbs: pretraining with memory, resuming, fine-tuning and prediction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )  # fmt: skip
 
 
-def test_it_learns_and_its_memory_is_saved(pretrained: Run) -> None:
+def test_pretraining_learns_and_saves_its_memory(pretrained: Run) -> None:
     first, *_, last = (line["plm"] for line in pretrained.metrics() if "plm" in line)
     assert last < first
     newest = load_newest(pretrained.folder)
@@ -49,7 +49,7 @@ def test_it_learns_and_its_memory_is_saved(pretrained: Run) -> None:
     assert memory.states[0].shape[1:] == (8, 32) and len(memory.states) == 2
 
 
-def test_it_is_finetuned_and_predicts_as_the_peer_does(pretrained: Run, tmp_path: Path) -> None:
+def test_finetuned_model_predicts_like_transformers(pretrained: Run, tmp_path: Path) -> None:
     from transformers import pipeline
 
     with (tmp_path / "train.csv").open("w", encoding="utf-8", newline="") as file:

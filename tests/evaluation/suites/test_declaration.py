@@ -1,4 +1,4 @@
-"""Suites: declarations, official layouts, what is missing, what is wrong."""
+"""Tests of suites: declarations, official file formats, missing files and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_suite_is_well_formed(name: str) -> None:
         assert {name.split(".")[0] for name in flat} <= {*suite.tasks, *bases}
 
 
-def test_issue_names_are_there() -> None:
+def test_suites_have_their_official_tasks() -> None:
     assert [task.title for task in find_suite("glue").tasks.values()] == [
         "MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "WNLI", "AX",
     ]  # fmt: skip
@@ -51,7 +51,7 @@ def test_issue_names_are_there() -> None:
     assert len({task.like for task in find_suite("xglue").tasks.values()}) == 11
 
 
-def test_glue_tables(tmp_path: Path) -> None:
+def test_glue_tables_are_read(tmp_path: Path) -> None:
     write(tmp_path / "CoLA/train.tsv", 'gj04\t1\t\tHe said "no.\ngj04\t0\t*\tHim said.\n')
     write(tmp_path / "CoLA/test.tsv", "index\tsentence\n0\tShe left.\n")
     write(tmp_path / "MRPC/dev.tsv", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t5\t6\tOne .\tAnother .\n")
@@ -66,7 +66,7 @@ def test_glue_tables(tmp_path: Path) -> None:
     assert read("glue", "sts-b", "dev", tmp_path).rows[0]["label"] == "2.500"
 
 
-def test_diagnostics_have_categories_and_the_model_of_another_task(tmp_path: Path) -> None:
+def test_diagnostics_have_categories_and_use_the_model_of_another_task(tmp_path: Path) -> None:
     header = "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel\n"
     row = "Redundancy\t\tNegation;Double negation\t\tNews\tA cat sat.\tNo cat sat.\tcontradiction\n"
     write(tmp_path / "diagnostic/diagnostic-full.tsv", header + row)
@@ -80,7 +80,7 @@ def test_diagnostics_have_categories_and_the_model_of_another_task(tmp_path: Pat
     assert tasks["ax"].taught_by == tasks["mnli-mm"].taught_by == "mnli" and "train" not in tasks["ax"].files
 
 
-def test_superglue_objects(tmp_path: Path) -> None:
+def test_superglue_files_are_read(tmp_path: Path) -> None:
     write(tmp_path / "BoolQ/val.jsonl", [{"question": "is it", "passage": "It is.", "label": True, "idx": 0}])
     cause = {
         "premise": "It broke.",
@@ -132,7 +132,7 @@ def test_superglue_objects(tmp_path: Path) -> None:
     assert [row["group"] for row in read("superglue", "ax-g", "dev", tmp_path).rows] == [0, 0, 1, 1]
 
 
-def test_russian_superglue(tmp_path: Path) -> None:
+def test_russian_superglue_files_are_read(tmp_path: Path) -> None:
     write(tmp_path / "TERRa/test.jsonl", [{"premise": "Шёл дождь.", "hypothesis": "Было мокро.", "idx": 5}])
     row = {"sentence1": "А", "sentence2": "Б", "label": "entailment", "logic": "Negation", "knowledge": "", "idx": 1}
     write(tmp_path / "LiDiRus/LiDiRus.jsonl", [row])
@@ -145,7 +145,7 @@ def test_russian_superglue(tmp_path: Path) -> None:
     assert "answers" not in read("russian-superglue", "rucos", "test", tmp_path).rows[0]
 
 
-def test_xglue_in_other_languages(tmp_path: Path) -> None:
+def test_xglue_files_of_several_languages_are_read(tmp_path: Path) -> None:
     write(tmp_path / "NER/de.dev", "Anna B-PER\nlief O\n\n\nsie O\n")
     write(tmp_path / "XNLI/de.dev", "Satz eins\tSatz zwei\tcontradictory\n")
     write(tmp_path / "QADSM/xglue.qadsm.fr.dev", "fleurs\tRoses\tVente de roses\tGood\n")
@@ -166,7 +166,7 @@ def test_xglue_in_other_languages(tmp_path: Path) -> None:
     assert set(suite.chosen(["nc"]).tasks) == {"nc-en", "nc-de", "nc-es", "nc-fr", "nc-ru"}
 
 
-def test_other_layouts(tmp_path: Path) -> None:
+def test_other_file_formats_are_read(tmp_path: Path) -> None:
     (tmp_path / "TREC").mkdir()
     (tmp_path / "TREC/TREC_10.label").write_bytes("NUM:dist How far is Malm\xf6 ?\n".encode("latin-1"))
     write(tmp_path / "ag_news_csv/test.csv", '"3","A, title","And ""text"""\n')
@@ -207,7 +207,7 @@ def test_other_layouts(tmp_path: Path) -> None:
     ]
 
 
-def test_missing_tasks_are_named(tmp_path: Path) -> None:
+def test_missing_tasks_are_reported(tmp_path: Path) -> None:
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     write(tmp_path / "RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     write(tmp_path / "MNLI/dev_mismatched.tsv", "sentence1\tsentence2\tgold_label\na\tb\tneutral\n")
@@ -218,16 +218,16 @@ def test_missing_tasks_are_named(tmp_path: Path) -> None:
         find_suite("glue").there(tmp_path / "nothing")
 
 
-def test_a_file_of_the_wrong_length_is_refused_with_the_right_one(tmp_path: Path) -> None:
+def test_file_of_the_wrong_length_is_rejected_with_the_right_one(tmp_path: Path) -> None:
     write(tmp_path / "RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     task = find_suite("glue").tasks["rte"]
     with pytest.raises(PretuneError, match=r"RTE/dev.tsv: 1 rows instead of the 277 of RTE's dev split; .* --subsets"):
         task.read("dev", tmp_path)
-    assert not task.read("train", tmp_path).complete  # which is said
+    assert not task.read("train", tmp_path).complete  # this is reported
 
 
-def test_malformed_rows_are_named(
+def test_malformed_rows_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
@@ -255,7 +255,7 @@ def test_malformed_rows_are_named(
         read("translation", "multi30k-de", "dev", tmp_path)
 
 
-def test_a_suite_of_ones_own(tmp_path: Path) -> None:
+def test_custom_suites_are_read(tmp_path: Path) -> None:
     task = (
         "{title: T, kind: classify, metrics: [accuracy], files: {train: a.tsv, dev: b.tsv}, roles: {text: 1, label: 2}"
     )
@@ -270,7 +270,7 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
         find_suite("glue").chosen(["colla"])
 
 
-def test_a_role_without_a_column_is_refused(tmp_path: Path) -> None:
+def test_role_without_a_column_is_rejected(tmp_path: Path) -> None:
     task = "{title: One, kind: classify, metrics: [accuracy], files: {dev: dev.csv}, roles: {text: [], label: label}}"
     (tmp_path / "own.yaml").write_text(f"title: Own\ntasks: {{one: {task}}}\n")
     with pytest.raises(PretuneError, match="the role 'text' has no column"):

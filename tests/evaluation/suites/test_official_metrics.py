@@ -1,4 +1,4 @@
-"""The official metrics of suites, and the averages that published tables have."""
+"""Tests of the official metrics of suites and of the averages in published tables."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def labels(given: list[Any]) -> list[dict[str, Any]]:
     return [{"label": value} for value in given]
 
 
-def test_classes_and_choices() -> None:
+def test_metrics_of_classes_and_choices() -> None:
     rows, answers = labels(["1", "0", "1", "1"]), labels(["1", "1", "0", "1"])
     assert suite_metrics(["f1", "accuracy"], rows, answers) == pytest.approx({"f1": 2 / 3, "accuracy": 0.5})
     assert suite_metrics(["accuracy"], labels(["C", "A"]), [{"choice": 2}, {"choice": 1}]) == {"accuracy": 0.5}
     assert suite_metrics(["accuracy"], labels([0, 1]), [{"choice": 0}, {"choice": 1}]) == {"accuracy": 1.0}
-    assert suite_metrics(["f1"], labels(["0", "0"]), labels(["0", "0"])) == {"f1": 0.0}  # nothing is found
+    assert suite_metrics(["f1"], labels(["0", "0"]), labels(["0", "0"])) == {"f1": 0.0}  # no positive prediction
     # CB: F1 is the mean over its three classes.
     rows, answers = (
         labels(["entailment", "neutral", "contradiction"]),
@@ -38,7 +38,7 @@ def test_classes_and_choices() -> None:
     assert suite_metrics(["macro_f1"], rows, answers)["macro_f1"] == pytest.approx((2 / 3 + 0 + 1) / 3)
 
 
-def test_groups_numbers_gaps_tags_and_texts() -> None:
+def test_metrics_of_groups_numbers_clozes_tags_and_texts() -> None:
     rows = [{"label": 1, "group": "a"}, {"label": 0, "group": "a"}, {"label": 1, "group": "b"}]
     assert suite_metrics(["f1a", "exact_questions"], rows, labels(["1", "0", "0"])) == pytest.approx(
         {"f1a": 2 / 3, "exact_questions": 0.5}
@@ -48,8 +48,8 @@ def test_groups_numbers_gaps_tags_and_texts() -> None:
         suite_metrics(["spearman"], labels(["1.0", "2.5", "5"]), [{"value": x} for x in (0, 1, 9)])["spearman"] == 1.0
     )
     gaps = [{"answers": ["the U.S. Army", "Army"]}, {"answers": ["Bob"]}]
-    said = [{"answer": "us army"}, {"answer": "Anna"}]
-    assert suite_metrics(["gap_f1", "gap_exact"], gaps, said) == {"gap_f1": 0.5, "gap_exact": 0.5}
+    predicted = [{"answer": "us army"}, {"answer": "Anna"}]
+    assert suite_metrics(["gap_f1", "gap_exact"], gaps, predicted) == {"gap_f1": 0.5, "gap_exact": 0.5}
     spans = [{"label": [{"text": "Paris", "start": 3}]}, {"label": []}]
     assert suite_metrics(["answer_exact"], spans, [{"answer": "paris."}, {"answer": ""}]) == {"answer_exact": 1.0}
     tags = [{"label": ["B-PER", "I-PER", "O"]}]
@@ -63,12 +63,12 @@ def test_groups_numbers_gaps_tags_and_texts() -> None:
     assert suite_metrics(list(written), labels(["a b c d e"]), [{"answer": "a b c d e"}]) == pytest.approx(written)
 
 
-def test_phenomena_of_rows() -> None:
+def test_scores_are_grouped_by_phenomenon() -> None:
     rows = [{"label": "a", "categories": {"logic": ["Negation"]}}, {"label": "b"}]
     assert [row["phenomenon"] for row in phenomena(rows, labels(["a", "a"]))] == ["all", "Negation"]
 
 
-# The BERT table: MNLI-m, -mm, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE, average.
+# The table of the BERT paper: MNLI-m, -mm, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE, average.
 TABLE = {
     "Pre-OpenAI SOTA": (80.6, 80.1, 66.1, 82.3, 93.2, 35.0, 81.0, 86.0, 61.7, 74.0),
     "OpenAI GPT": (82.1, 81.4, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0, 75.1),
@@ -78,7 +78,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_the_average_of_the_bert_table(name: str) -> None:
+def test_average_of_the_bert_table(name: str) -> None:
     glue = find_suite("glue")
     *values, expected = TABLE[name]
     columns = ("mnli", "mnli-mm", "qqp", "qnli", "sst-2", "cola", "sts-b", "mrpc", "rte")
@@ -88,7 +88,7 @@ def test_the_average_of_the_bert_table(name: str) -> None:
     assert found.value == pytest.approx(expected, abs=0.051) and found.label == ""
 
 
-def test_the_official_glue_score() -> None:
+def test_official_glue_score() -> None:
     # BERT-large on the leaderboard: 80.5
     scores = {
         "cola": {"matthews": 60.5}, "sst-2": {"accuracy": 94.9}, "mrpc": {"f1": 89.3, "accuracy": 85.4},
@@ -99,7 +99,7 @@ def test_the_official_glue_score() -> None:
     assert averages(find_suite("glue"), scores)["glue_score"].value == pytest.approx(80.5, abs=0.05)
 
 
-def test_the_official_scores_of_superglue_and_russian_superglue() -> None:
+def test_official_scores_of_superglue_and_russian_superglue() -> None:
     human = {
         "boolq": {"accuracy": 89.0}, "cb": {"macro_f1": 95.8, "accuracy": 98.9}, "copa": {"accuracy": 100.0},
         "multirc": {"f1a": 81.8, "exact_questions": 51.9}, "record": {"gap_f1": 91.7, "gap_exact": 91.3},
@@ -116,11 +116,11 @@ def test_the_official_scores_of_superglue_and_russian_superglue() -> None:
     assert averages(find_suite("russian-superglue"), people)["score"].value == pytest.approx(0.811, abs=0.0005)
 
 
-def test_an_average_over_a_part_says_so() -> None:
+def test_partial_averages_are_marked() -> None:
     glue = find_suite("glue")
     found = averages(glue, {"rte": {"accuracy": 0.6}, "mnli": {"accuracy": 0.8}})
     assert found["average"].value == pytest.approx(0.7) and found["average"].label == " (2 of 9)"
-    assert found["glue_score"].label == " (1 of 9)"  # MNLI counts with both its halves alone
+    assert found["glue_score"].label == " (1 of 9)"  # MNLI counts only with both parts
     assert averages(glue, {}) == {}
     xglue = find_suite("xglue")
     tongues = {f"qam-{tongue}": {"accuracy": value} for tongue, value in (("en", 0.7), ("de", 0.6), ("fr", 0.5))}

@@ -1,4 +1,4 @@
-"""Reference rows: well formed, consistent with their own averages, and beside ours in one table."""
+"""Tests of published results: well formed, consistent with their averages, and in one table with new results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_rows_name_tasks_metrics_splits_and_sources(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_ROWS)
-def test_printed_averages_are_those_of_their_rows(name: str) -> None:
+def test_printed_averages_equal_those_of_their_rows(name: str) -> None:
     suite = find_suite(name)
     for row in published_results(suite):
         whole = {}
@@ -31,18 +31,18 @@ def test_printed_averages_are_those_of_their_rows(name: str) -> None:
             metric = suite.tasks[task].metrics[0]
             whole[task] = scores if isinstance(scores, dict) else {metric: scores}
         for average, value in row.averages.items():
-            # The SOTA before OpenAI's is of different systems; its average is printed as it is.
+            # The SOTA row before OpenAI's combines different systems; its average is as printed.
             close = 0.0011 if suite.scale == 1 else 0.11
             assert averages(suite, whole)[average].value == pytest.approx(value, abs=close), row.name
 
 
-def test_systems_of_the_lectures_are_there() -> None:
+def test_systems_of_the_lecture_are_included() -> None:
     names = {row.name for row in published_results(find_suite("glue"))}
     assert {"Pre-OpenAI SOTA", "BiLSTM+ELMo+Attn", "OpenAI GPT", "BERT-base", "BERT-large", "RoBERTa", "XLNet"} <= names
     assert {"ALBERT (1.5M)", "ELECTRA-1.75M"} <= names
 
 
-def test_our_row_stands_beside_them() -> None:
+def test_new_results_are_listed_with_published_ones() -> None:
     glue = find_suite("glue")
     tasks = {name: glue.tasks[name] for name in ("cola", "mrpc", "sts-b")}
     scores = {"cola": {"matthews": (0.3456, 0.0123)}, "mrpc": {"f1": (0.88, 0.01), "accuracy": (0.84, 0.02)}}

@@ -1,4 +1,4 @@
-"""Submissions: the official files, and a check that finds what a server would refuse."""
+"""Tests of submissions: the official files, and a check that finds what a server would reject."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from pretune.evaluation.suites.submission import check_submission, write_submiss
 from pretune.runtime.errors import PretuneError
 
 
-def whole(suite: Suite, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """As many rows and answers as the official test has."""
+def full_test_set(suite: Suite, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return as many rows and predictions as the official test set has."""
     task = suite.tasks[name]
     count = task.counts["test"]
     labels = task.submission.get("labels", ["some name"])
     key = {"regress": "value", "choose": "choice", "entity": "answer"}.get(task.kind, "label")
-    # A model answers with the labels of the training file, where true is not capitalized.
-    said = [str(label).lower() if isinstance(label, str) and label.istitle() else label for label in labels]
+    # Predictions use the labels of the training file, where true is not capitalized.
+    predicted = [str(label).lower() if isinstance(label, str) and label.istitle() else label for label in labels]
     rows = [{"id": [i // 6, i // 3, i] if task.format == "multirc" else i} for i in range(count)]
-    return rows, [{key: said[i % len(said)]} for i in range(count)]
+    return rows, [{key: predicted[i % len(predicted)]} for i in range(count)]
 
 
 @pytest.mark.parametrize("name", ["glue", "superglue", "russian-superglue"])
-def test_a_whole_submission_passes(name: str, tmp_path: Path) -> None:
+def test_complete_submission_passes(name: str, tmp_path: Path) -> None:
     suite = find_suite(name)
     small = [task for task in suite.tasks if suite.tasks[task].counts["test"] < 4000]
     path = tmp_path / "submission.zip"
-    missing = write_submission(path, suite, {task: whole(suite, task) for task in small})
+    missing = write_submission(path, suite, {task: full_test_set(suite, task) for task in small})
     assert set(missing) == set(suite.tasks) - set(small) and check_submission(path, suite) == missing
     with zipfile.ZipFile(path) as archive:
         assert set(archive.namelist()) == {suite.tasks[task].submission["file"] for task in small}
     first = path.read_bytes()
-    write_submission(path, suite, {task: whole(suite, task) for task in small})
+    write_submission(path, suite, {task: full_test_set(suite, task) for task in small})
     assert path.read_bytes() == first
 
 
@@ -47,7 +47,7 @@ def content(suite: str, task: str, rows: list[Any], answers: list[Any], path: Pa
         return archive.read(found.tasks[task].submission["file"]).decode().splitlines()
 
 
-def test_the_files_are_the_official_ones(tmp_path: Path) -> None:
+def test_files_have_the_official_format(tmp_path: Path) -> None:
     answers: list[Any] = [{"label": "entailment"}, {"label": "not_entailment"}]
     assert content("glue", "rte", [{}, {}], answers, tmp_path) == [
         "index\tprediction", "0\tentailment", "1\tnot_entailment",
@@ -84,14 +84,14 @@ def test_the_files_are_the_official_ones(tmp_path: Path) -> None:
         ("QNLI2.tsv", "", "GLUE does not accept the file QNLI2.tsv"),
     ],
 )
-def test_what_a_server_would_refuse_is_refused(file: str, written: str, message: str, tmp_path: Path) -> None:
+def test_invalid_submissions_are_rejected(file: str, written: str, message: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
         archive.writestr(file, written)
     with pytest.raises(PretuneError, match=message):
         check_submission(tmp_path / "s.zip", find_suite("glue"))
 
 
-def test_objects_are_checked_too(tmp_path: Path) -> None:
+def test_json_submissions_are_checked(tmp_path: Path) -> None:
     for written, message in (
         ('{"idx": 0, "label": "entailment"}\n{"idx": 0, "label": "entailment"}\n', "duplicate idx 0"),
         ('{"label": "entailment"}\n', "not an answer with idx and label"),

@@ -1,4 +1,4 @@
-"""A suite end to end on a tiny model: every task once, what is finished is not done again, and all is told."""
+"""Tests of a suite end to end with a tiny model: every task once, resuming, and reports."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ WORDS = ["red", "blue", "green", "yellow", "stone", "water"]
 
 
 def sentences(count: int) -> list[tuple[str, str]]:
-    """Texts and labels: one word decides."""
+    """Return texts and labels that one word determines."""
     rest = [" ".join(WORDS[(i * 5 + j) % 6] for j in range(3)) for i in range(count)]
     return [(f"{'good' if i % 2 else 'bad'} {text}", str(i % 2)) for i, text in enumerate(rest)]
 
 
-def lay(folder: Path) -> Path:
-    """CoLA and WNLI in GLUE's layout, AX-like rows for nobody, STS-B of a kind that may not be there."""
+def write_suite_files(folder: Path) -> Path:
+    """Write CoLA and WNLI in GLUE's format, and partial files of other tasks."""
     cola = "".join(f"x\t{label}\t\t{text}\n" for text, label in sentences(24))
     pairs = [f"{i}\t{text}\tstone\t{label}" for i, (text, label) in enumerate(sentences(16))]
     files = {
@@ -53,11 +53,11 @@ OPTIONS: dict[str, Any] = {
 
 @cache
 def evaluated() -> tuple[Path, Path, Any]:
-    data, out = lay(Path(mkdtemp())), Path(mkdtemp()) / "out"
+    data, out = write_suite_files(Path(mkdtemp())), Path(mkdtemp()) / "out"
     return data, out, pt.evaluate(start() / "start", data=data, out=out, **OPTIONS)
 
 
-def test_every_task_that_is_there_is_scored() -> None:
+def test_every_available_task_is_scored() -> None:
     _, out, result = evaluated()
     found = result.evaluation
     assert set(found.tasks) == {"cola", "wnli"} and len(found.tasks["cola"]["scores"]["matthews"]) == 2
@@ -65,8 +65,8 @@ def test_every_task_that_is_there_is_scored() -> None:
         24,
         1043,
     ]
-    told = json.loads((out / "results.json").read_text())
-    assert told["tasks"] == found.tasks and told["averages"]["average"]["missing"]
+    summary = json.loads((out / "results.json").read_text())
+    assert summary["tasks"] == found.tasks and summary["averages"]["average"]["missing"]
     cost = found.tasks["wnli"]["cost"]
     assert cost["parameters"] > 1000 and cost["examples_per_second"] > 0 and cost["peak_memory"] > 0
     assert not list(out.rglob("model.safetensors"))
@@ -77,7 +77,7 @@ def test_every_task_that_is_there_is_scored() -> None:
     assert any("24 of 1,043 rows" in note for note in table["notes"])
 
 
-def test_there_is_a_report_and_a_submission() -> None:
+def test_report_and_submission_are_written() -> None:
     _, out, _ = evaluated()
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "BERT-base" in page and "CoLA" in page and "examples/s" in page
@@ -88,7 +88,7 @@ def test_there_is_a_report_and_a_submission() -> None:
         check_submission(out / "submission.zip", find_suite("glue"))
 
 
-def test_what_is_finished_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_tasks_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     data, out, before = evaluated()
 
     def refuse(*_: Any) -> None:
@@ -99,12 +99,12 @@ def test_what_is_finished_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert again.describe() == before.describe()
     with pytest.raises(PretuneError, match=r"other settings \(settings\); choose another --out"):
         pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "strategy": "frozen"})
-    with pytest.raises(AssertionError, match="again"):  # a third seed is to be done
+    with pytest.raises(AssertionError, match="again"):  # a third seed is missing
         pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "seeds": 3})
 
 
-def test_a_killed_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = lay(tmp_path / "data")
+def test_killed_evaluation_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_suite_files(tmp_path / "data")
     options = {**OPTIONS, "tasks": ["cola"]}
     plain = suite_runner.run_seed
     calls = []
@@ -133,7 +133,7 @@ def test_two_evaluations_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
         pt.compare(out, out / "cola")
 
 
-def test_a_task_that_has_the_model_of_another(tmp_path: Path) -> None:
+def test_task_can_use_the_model_of_another_task(tmp_path: Path) -> None:
     rows = [{"premise": text, "hypothesis": "stone", "label": ["entailment", "not_entailment"][int(label)], "idx": i}
             for i, (text, label) in enumerate(sentences(16))]  # fmt: skip
     asked = [{"sentence1": row["premise"], "sentence2": "stone", "label": row["label"], "idx": row["idx"],
@@ -152,8 +152,8 @@ def test_a_task_that_has_the_model_of_another(tmp_path: Path) -> None:
         assert archive.namelist() == ["LiDiRus.jsonl"]
 
 
-def test_unlabeled_diagnostics_are_answered_for_the_submission(tmp_path: Path) -> None:
-    """As GLUE's come with the others: without labels, which are in another file."""
+def test_unlabeled_diagnostics_are_predicted_for_the_submission(tmp_path: Path) -> None:
+    """GLUE distributes its diagnostics without labels; these are in another file."""
     labels = ("entailment", "neutral", "contradiction")
     pairs = "".join(f"{text}\tstone\t{labels[i % 3]}\n" for i, (text, _) in enumerate(sentences(12)))
     asked = "".join(f"{i}\t{text}\tstone\n" for i, (text, _) in enumerate(sentences(5)))
@@ -174,8 +174,8 @@ def test_unlabeled_diagnostics_are_answered_for_the_submission(tmp_path: Path) -
         assert len(archive.read("AX.tsv").decode().splitlines()) == 6
 
 
-def test_bad_requests(tmp_path: Path) -> None:
-    data = lay(tmp_path / "data")
+def test_invalid_requests_are_rejected(tmp_path: Path) -> None:
+    data = write_suite_files(tmp_path / "data")
     with pytest.raises(PretuneError, match="1,043"):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "out", suite="glue", seeds=1)
     with pytest.raises(PretuneError, match="--out"):
@@ -190,10 +190,10 @@ def test_bad_requests(tmp_path: Path) -> None:
         pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", seeds=0)
 
 
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from pretune.cli import main
 
-    data = lay(tmp_path / "data")
+    data = write_suite_files(tmp_path / "data")
     options = ["--tasks", "wnli", "--seeds", "1", "--steps", "2", "--subsets", "--out", str(tmp_path / "out"), "--json"]
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(start() / "start"), "--suite", "glue", "--data", str(data), *options])
@@ -201,7 +201,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert set(json.loads(capsys.readouterr().out)["tasks"]) == {"wnli"}
 
 
-def test_two_devices_come_to_the_same_answers(tmp_path: Path) -> None:
+def test_two_devices_give_the_same_predictions(tmp_path: Path) -> None:
     data, out, result = evaluated()
     shared = pt.evaluate(start() / "start", data=data, out=tmp_path / "out", devices=2, **OPTIONS)
     assert shared.evaluation.scores == result.evaluation.scores

@@ -1,4 +1,4 @@
-"""Every kind of task goes through a suite: learned from official files, answered, scored, and ready to be submitted."""
+"""Tests that every kind of task works in a suite: learned from official files, predicted, scored and submitted."""
 
 from __future__ import annotations
 
@@ -45,23 +45,27 @@ OPTIONS: dict[str, Any] = {
 
 
 def lines(rows: list[dict[str, Any]], hide: bool = False) -> str:
-    """A row a line; `hide`: as test files are, without what would tell the answer."""
+    """Return one JSON row per line; with `hide`, without the answers, like test files."""
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    return text if not hide else "".join(json.dumps(hidden(json.loads(line))) + "\n" for line in text.splitlines())
+    return (
+        text
+        if not hide
+        else "".join(json.dumps(without_answers(json.loads(line))) + "\n" for line in text.splitlines())
+    )
 
 
-def hidden(value: Any) -> Any:
+def without_answers(value: Any) -> Any:
     if isinstance(value, list):
-        return [hidden(item) for item in value]
+        return [without_answers(item) for item in value]
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key != "label"}
         if "query" in kept:
             kept.pop("answers")
-        return {key: hidden(item) for key, item in kept.items()}
+        return {key: without_answers(item) for key, item in kept.items()}
     return value
 
 
-def test_superglue(tmp_path: Path) -> None:
+def test_superglue_tasks_are_evaluated(tmp_path: Path) -> None:
     for name, rows in SUPERGLUE.items():
         (tmp_path / name).mkdir()
         for split in ("train", "val", "test"):
@@ -127,7 +131,9 @@ def table(header: str, rows: list[str]) -> str:
     ],
     ids=["regress", "tag", "answer", "rank"],
 )  # fmt: skip
-def test_other_kinds(suite: str, task: str, files: dict[str, str], metric: str, tmp_path: Path) -> None:
+def test_other_kinds_of_tasks_are_evaluated(
+    suite: str, task: str, files: dict[str, str], metric: str, tmp_path: Path
+) -> None:
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
@@ -135,4 +141,4 @@ def test_other_kinds(suite: str, task: str, files: dict[str, str], metric: str, 
     found = result.evaluation.means
     assert found and all(metric in scores for scores in found.values())
     if suite == "xglue":
-        assert set(found) == {"wpr-en", "wpr-de"}  # learned in one language, judged in both
+        assert set(found) == {"wpr-en", "wpr-de"}  # trained in one language, evaluated in both

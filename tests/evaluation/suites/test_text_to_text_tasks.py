@@ -1,4 +1,4 @@
-"""Tasks whose answers are texts go through a suite: summaries, questions and titles in several languages, translations."""
+"""Tests of text-to-text tasks in suites: summaries, questions and titles in several languages, translations."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def model() -> Path:
     return tiny("t5-tiny", read([*SOURCES, "summarize :"] * 9), folder / "t5", "generate")
 
 
-def lay(folder: Path, names: list[tuple[str, str]]) -> None:
-    """Two files for each name: what is read, and what is to be written."""
+def write_files(folder: Path, names: list[tuple[str, str]]) -> None:
+    """Write two files for each pair of names: sources and targets."""
     for pair in names:
         for name, texts in zip(pair, (SOURCES, TARGETS), strict=True):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,13 +55,13 @@ SUITES = {
 
 
 @pytest.mark.parametrize("suite", SUITES)
-@pytest.mark.parametrize("shots", [None, 1], ids=["learned", "asked"])
-def test_texts_are_written_and_scored(
+@pytest.mark.parametrize("shots", [None, 1], ids=["fine-tuned", "in-context"])
+def test_generated_texts_are_scored(
     suite: str, shots: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
     tasks, files, expected = SUITES[suite]
-    lay(tmp_path / "data", files)
+    write_files(tmp_path / "data", files)
     options: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(sequences=8, length=32)}
     options = {} if shots else options
     result = pt.evaluate(
@@ -69,24 +69,26 @@ def test_texts_are_written_and_scored(
         shots=shots, **options,
     )  # fmt: skip
     found = result.evaluation.tasks
-    assert {name: (told["split"], list(told["scores"])) for name, told in found.items()} == expected
+    assert {name: (summary["split"], list(summary["scores"])) for name, summary in found.items()} == expected
     own = {"bleu": bleu, "chrf": chrf, **{f"rouge{n}": lambda a, b, n=n: rouge(a, b)[f"rouge{n}"] for n in "12L"}}
-    for name, told in found.items():
+    for name, summary in found.items():
         task = result.evaluation.suite.tasks[name]
         answers = read_lines(
-            tmp_path / "out" / (task.taught_by or name) / f"seeds/0/answers/{name}.{told['split']}.jsonl"
+            tmp_path / "out" / (task.taught_by or name) / f"seeds/0/answers/{name}.{summary['split']}.jsonl"
         )
         assert len(answers) == 6 and all(isinstance(answer["answer"], str) for answer in answers)
         written = [answer["answer"] for answer in answers]
-        assert {m: x[0] for m, x in told["scores"].items()} == {m: own[m](TARGETS, written) for m in told["scores"]}
+        assert {m: x[0] for m, x in summary["scores"].items()} == {
+            m: own[m](TARGETS, written) for m in summary["scores"]
+        }
     titles = {result.evaluation.suite.tasks[name].title for name in expected}
     assert titles <= set(result.table()[result.evaluation.suite.title][0])
     assert {row["task"] for row in pt.compare(tmp_path / "out", tmp_path / "out")} == titles
 
 
-def test_what_can_be_learned_is(tmp_path: Path) -> None:
+def test_learnable_task_is_learned(tmp_path: Path) -> None:
     tasks, files, _ = SUITES["translation"]
-    lay(tmp_path / "data", files)
+    write_files(tmp_path / "data", files)
     result = pt.evaluate(
         model(), suite="translation", tasks=tasks[:1], data=tmp_path / "data", out=tmp_path / "out", subsets=True, seeds=1,
         budget=pt.Budget(steps=100), batch=pt.Batching(sequences=8, length=32), optimizer=pt.Optimizer(lr=1e-2),

@@ -1,4 +1,4 @@
-"""Generation: cached equals uncached, greedy and beam search equal `transformers`, sampling is unbiased, and texts end."""
+"""Tests of generation: cached equals uncached, decoding equals `transformers`, sampling is unbiased, and texts end."""
 
 from __future__ import annotations
 
@@ -41,41 +41,43 @@ SMALL = {
 PROMPTS = [[5, 9, 200], [17] * 9, [250, 4, 30, 31, 32, 90], [8], [44, 45]]
 
 
-def enliven(peer: torch.nn.Module) -> None:
-    """Parameters with which every context has a next token of its own, far from any tie."""
-    for name, parameter in peer.named_parameters():
+def randomize_parameters(reference: torch.nn.Module) -> None:
+    """Set parameters with which every context has its own next token, far from any tie."""
+    for name, parameter in reference.named_parameters():
         scale = "ln_" in name and name.endswith("weight")
         torch.nn.init.normal_(parameter, mean=float(scale), std=0.4 if parameter.dim() > 1 else 0.1)
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Model, Path]:
-    """The peer, the same of ours, and its folder."""
+    """Return a model of `transformers`, the same model in pretune, and its folder."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(1)
     ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    peer = AutoModelForCausalLM.from_config(AutoConfig.for_model(request.param, **SMALL, **ids)).eval()
-    enliven(peer)
+    reference = AutoModelForCausalLM.from_config(AutoConfig.for_model(request.param, **SMALL, **ids)).eval()
+    randomize_parameters(reference)
     folder = tmp_path_factory.mktemp("models") / request.param
-    peer.save_pretrained(folder)
+    reference.save_pretrained(folder)
     model = load_model(folder, parse_objective("lm"))
     model.tokenizer = tiny_training_cases.store().tokenizer
     model.root.eval()
     model.save(folder)
-    return peer, model, folder
+    return reference, model, folder
 
 
-def theirs(peer: Any, prompt: list[int], end: set[int], **options: Any) -> list[int]:
-    """What the peer adds to a prompt, without the end token."""
+def generate_with_transformers(reference: Any, prompt: list[int], end: set[int], **options: Any) -> list[int]:
+    """Return what `transformers` adds to a prompt, without the end token."""
     options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": list(end) or None, "pad_token_id": 0} | options
-    out = peer.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), **options)
+    out = reference.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), **options
+    )
     added: list[int] = out[0, len(prompt) :].tolist()
     return added[: next((i for i, token in enumerate(added) if token in end), len(added))]
 
 
 @torch.inference_mode()
-def ours(model: Model, prompts: list[list[int]], how: GenerationConfig, end: set[int]) -> list[list[int]]:
+def generate_ids(model: Model, prompts: list[list[int]], how: GenerationConfig, end: set[int]) -> list[list[int]]:
     reader = DecodingSession(model, len(prompts), max(map(len, prompts)) + how.tokens)
     limits = [how.tokens] * len(prompts)
     if how.beams > 1:
@@ -83,9 +85,9 @@ def ours(model: Model, prompts: list[list[int]], how: GenerationConfig, end: set
     return [text.ids for text in sample_texts(reader, prompts, range(len(prompts)), limits, how, end)]
 
 
-def common(model: Model) -> int:
-    """A token that greedy texts have in their middle, to end at."""
-    texts = ours(model, PROMPTS, GenerationConfig(tokens=12), set())
+def frequent_token(model: Model) -> int:
+    """Return a token that is in the middle of greedy texts, to use as an end token."""
+    texts = generate_ids(model, PROMPTS, GenerationConfig(tokens=12), set())
     return int(np.bincount([token for text in texts for token in text[2:]]).argmax())
 
 
@@ -114,17 +116,19 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-def in_their_words(rules: dict[str, Any]) -> dict[str, Any]:
+def transformers_options(rules: dict[str, Any]) -> dict[str, Any]:
     names = {"beams": "num_beams", "no_repeat_ngram": "no_repeat_ngram_size"}
     return {names.get(name, name): value for name, value in rules.items()}
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_greedy_decoding_equals_transformers_for_any_batch(pair: tuple[Any, Model, Path], rule: str) -> None:
-    peer, model, _ = pair
-    end = {common(model)}
-    found = ours(model, PROMPTS, GenerationConfig(tokens=12, **RULES[rule]), end)
-    assert found == [theirs(peer, prompt, end, **in_their_words(RULES[rule])) for prompt in PROMPTS]
+    reference, model, _ = pair
+    end = {frequent_token(model)}
+    found = generate_ids(model, PROMPTS, GenerationConfig(tokens=12, **RULES[rule]), end)
+    assert found == [
+        generate_with_transformers(reference, prompt, end, **transformers_options(RULES[rule])) for prompt in PROMPTS
+    ]
     if rule == "greedy":
         assert len(set(map(len, found))) > 1  # some ended, at different steps
 
@@ -132,17 +136,20 @@ def test_greedy_decoding_equals_transformers_for_any_batch(pair: tuple[Any, Mode
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("rule", ["greedy", "both"])
 def test_beam_search_equals_transformers(pair: tuple[Any, Model, Path], penalty: float, rule: str) -> None:
-    peer, model, _ = pair
+    reference, model, _ = pair
     ending = False
-    for end in (set(), {common(model)}, {5, 17}):
+    for end in (set(), {frequent_token(model)}, {5, 17}):
         rules = {"beams": 4, "length_penalty": penalty, **RULES[rule]}
-        found = ours(model, PROMPTS, GenerationConfig(tokens=10, **rules), end)
-        assert found == [theirs(peer, p, end, max_new_tokens=10, **in_their_words(rules)) for p in PROMPTS]
+        found = generate_ids(model, PROMPTS, GenerationConfig(tokens=10, **rules), end)
+        assert found == [
+            generate_with_transformers(reference, p, end, max_new_tokens=10, **transformers_options(rules))
+            for p in PROMPTS
+        ]
         ending |= any(len(text) < 10 for text in found)
     assert ending
 
 
-def test_more_beams_find_likelier_texts(pair: tuple[Any, Model, Path]) -> None:
+def test_more_beams_find_more_likely_texts(pair: tuple[Any, Model, Path]) -> None:
     _, model, _ = pair
 
     def likelihood(prompt: list[int], text: list[int]) -> float:
@@ -155,14 +162,16 @@ def test_more_beams_find_likelier_texts(pair: tuple[Any, Model, Path]) -> None:
     sums = [
         sum(
             likelihood(p, t)
-            for p, t in zip(PROMPTS, ours(model, PROMPTS, GenerationConfig(tokens=6, beams=b), set()), strict=True)
+            for p, t in zip(
+                PROMPTS, generate_ids(model, PROMPTS, GenerationConfig(tokens=6, beams=b), set()), strict=True
+            )
         )
         for b in (1, 3, 12)
     ]
     assert sums == sorted(sums) and sums[0] < sums[-1]
 
 
-# -- chance ---------------------------------------------------------------------------------------------------------
+# -- sampling -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,7 +187,7 @@ def test_more_beams_find_likelier_texts(pair: tuple[Any, Model, Path]) -> None:
     ids=str,
 )
 def test_sampled_tokens_follow_their_probabilities(options: dict[str, Any]) -> None:
-    """Chi-square against the shares of the peer's own filters."""
+    """Compare with the probabilities of the logits processors of `transformers` by a chi-square test."""
     from scipy.stats import chisquare
     from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -205,7 +214,7 @@ def test_nucleus_sampling_equals_transformers(top_p: float) -> None:
 
     logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)) * torch.tensor([[0.1], [1.0], [5.0]])
     kept = TopPLogitsWarper(top_p)(None, logits.double()).isfinite().sum(-1)
-    last = sample(logits, np.full(3, 1.0 - 1e-15), top_p=top_p)  # the least likely that may be drawn
+    last = sample(logits, np.full(3, 1.0 - 1e-15), top_p=top_p)  # the least likely token that may be sampled
     ranks = [int((row > row[token]).sum()) + 1 for row, token in zip(logits, last, strict=True)]
     assert ranks == kept.tolist()
 
@@ -222,20 +231,20 @@ def test_top_1_is_greedy_and_sampling_depends_on_the_seed(
     pair: tuple[Any, Model, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, model, folder = pair
-    greedy = ours(model, PROMPTS, GenerationConfig(tokens=12), set())
-    assert ours(model, PROMPTS, GenerationConfig(tokens=12, top_k=1), set()) == greedy
-    assert ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=1e-4), set()) == greedy
-    one = ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=1), set())
-    assert one == ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=1), set()) != greedy
-    assert one != ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=2), set())
+    greedy = generate_ids(model, PROMPTS, GenerationConfig(tokens=12), set())
+    assert generate_ids(model, PROMPTS, GenerationConfig(tokens=12, top_k=1), set()) == greedy
+    assert generate_ids(model, PROMPTS, GenerationConfig(tokens=12, temperature=1e-4), set()) == greedy
+    one = generate_ids(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=1), set())
+    assert one == generate_ids(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=1), set()) != greedy
+    assert one != generate_ids(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=2), set())
     prompts = ["the value", "of", "a list is not a list", "the value", "if"]
     together = pt.generate(folder, prompts, tokens=8, temperature=1.0, seed=4)
-    assert together[0]["text"] != together[3]["text"]  # the same words, another chance
+    assert together[0]["text"] != together[3]["text"]  # the same prompt, other random numbers
     monkeypatch.setattr(module, "ROWS", (2, 2))
     assert pt.generate(folder, prompts, tokens=8, temperature=1.0, seed=4).rows == together.rows
 
 
-def test_repetition_penalties_by_hand() -> None:
+def test_repetition_penalties_match_worked_examples() -> None:
     logits = torch.arange(8.0).repeat(2, 1) - 3.5
     out = penalize_repetition(logits, [[1, 2, 3, 1, 2], [7]], penalty=2.0, ngram=3)
     assert out[0].tolist() == [-3.5, -5.0, -3.0, -torch.inf, 0.5, 1.5, 2.5, 3.5]
@@ -267,22 +276,22 @@ def test_beam_search_ends_when_no_token_is_allowed() -> None:
 # -- texts ----------------------------------------------------------------------------------------------------------
 
 
-def test_texts_end_where_the_model_ends_them(pair: tuple[Any, Model, Path]) -> None:
-    peer, model, folder = pair
+def test_texts_end_at_the_end_token(pair: tuple[Any, Model, Path]) -> None:
+    reference, model, folder = pair
     writer = TextGenerator.load(folder)
     tokenizer = writer.model.require_tokenizer()
-    tokenizer.roles["end"] = common(model)
+    tokenizer.roles["end"] = frequent_token(model)
     rows = writer.write(["the value of", "a list"], GenerationConfig(tokens=12))
     for row, prompt in zip(rows, ["the value of", "a list"], strict=True):
         ids = tokenizer.encode(prompt)
-        expected = theirs(peer, ids, {tokenizer.roles["end"]})
+        expected = generate_with_transformers(reference, ids, {tokenizer.roles["end"]})
         assert row["text"] == tokenizer.decode(ids + expected) and row["text"].endswith(row["continuation"])
         assert row["tokens"] == len(expected) and row["ended"] == (len(expected) < 12)
     searched = writer.write(["the value of"], GenerationConfig(tokens=12, beams=3))
     assert searched[0]["prompt"] == "the value of" and searched[0]["tokens"] <= 12
 
 
-def test_no_text_is_longer_than_the_model(pair: tuple[Any, Model, Path]) -> None:
+def test_texts_do_not_exceed_the_positions_of_the_model(pair: tuple[Any, Model, Path]) -> None:
     _, model, folder = pair
     tokenizer = model.require_tokenizer()
     long = tokenizer.decode([tokenizer.encode("list")[0]] * 40)
@@ -298,7 +307,7 @@ def test_no_text_is_longer_than_the_model(pair: tuple[Any, Model, Path]) -> None
         pt.generate(folder, ["the", long * 3])
 
 
-def test_an_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[Any, Model, Path]) -> None:
+def test_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[Any, Model, Path]) -> None:
     _, model, folder = pair
     if model.family.name == "openai-gpt":
         with pytest.raises(
@@ -307,7 +316,7 @@ def test_an_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[A
             pt.generate(folder, [""])
         return
     end = model.require_tokenizer().role("end")
-    (expected,) = ours(model, [[end]], GenerationConfig(tokens=5), {end})
+    (expected,) = generate_ids(model, [[end]], GenerationConfig(tokens=5), {end})
     row = pt.generate(folder, [""], tokens=5)[0]
     assert row["text"] == row["continuation"] == model.require_tokenizer().decode(expected)
 
@@ -324,7 +333,7 @@ def test_an_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[A
         ({"beams": 2, "temperature": 1.0}, "leave out temperature, top_k, and top_p, or the beams"),
     ],
 )
-def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(pt.PretuneError, match=message):
         GenerationConfig(**options)
 
@@ -344,7 +353,7 @@ def test_only_language_models_generate_text(tmp_path: Path) -> None:
     writer = TextGenerator.load(tmp_path / "0.5")
     assert writer.encode("") == [tokenizer.role("start")]
     (row,) = writer.write(["the value"], GenerationConfig(tokens=4))
-    # Rows that only round the size are never written, and layers that see both ways do not look ahead.
+    # Padding rows of the vocabulary are never generated, and bidirectional layers do not look ahead.
     packed = pack_lists([writer.encode("the value")], pattern=causal)
     with torch.no_grad():
         logits = writer.model.root.heads["lm"](writer.model.backbone(packed).last, writer.model.backbone.embed.tokens)
@@ -354,8 +363,8 @@ def test_only_language_models_generate_text(tmp_path: Path) -> None:
         pt.generate(tmp_path / "0.5")
 
 
-def test_a_russian_gpt_in_the_published_layout(tmp_path: Path) -> None:
-    """ruGPT's folders: GPT-2 with a byte-level BPE of Cyrillic text, vocab.json and merges.txt, and masks among the weights."""
+def test_russian_gpt_in_the_published_format(tmp_path: Path) -> None:
+    """ruGPT is a GPT-2 with a byte-level BPE of Russian text, and has attention masks among its weights."""
     import json
 
     import tokenizers
@@ -371,10 +380,10 @@ def test_a_russian_gpt_in_the_published_layout(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | names))
     torch.manual_seed(0)
     small = {**SMALL, "vocab_size": 424, "n_ctx": POSITIONS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    peer = GPT2LMHeadModel(GPT2Config(**small)).eval()
-    enliven(peer)
-    peer.transformer.wte.weight.data[trained.get_vocab_size() :] = 0.0
-    peer.save_pretrained(tmp_path)
+    reference = GPT2LMHeadModel(GPT2Config(**small)).eval()
+    randomize_parameters(reference)
+    reference.transformer.wte.weight.data[trained.get_vocab_size() :] = 0.0
+    reference.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     for layer in range(2):
         tensors[f"transformer.h.{layer}.attn.bias"] = torch.ones(1, 1, POSITIONS, POSITIONS, dtype=torch.bool).tril()
@@ -382,18 +391,18 @@ def test_a_russian_gpt_in_the_published_layout(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
 
     writer = TextGenerator.load(tmp_path)
-    theirs_too = GPT2Tokenizer.from_pretrained(tmp_path)
+    reference_tokenizer = GPT2Tokenizer.from_pretrained(tmp_path)
     prompt = RUSSIAN[0][:40]
     ids = writer.encode(prompt)
-    assert ids == theirs_too(prompt)["input_ids"] and writer.model.require_tokenizer().decode(ids) == prompt
+    assert ids == reference_tokenizer(prompt)["input_ids"] and writer.model.require_tokenizer().decode(ids) == prompt
     row = writer.write([prompt], GenerationConfig(tokens=10))[0]
     assert row["text"].startswith(prompt)
-    added = theirs(peer, ids, {2}, max_new_tokens=10)
-    assert row["text"] == theirs_too.decode(ids + added, skip_special_tokens=True)
+    added = generate_with_transformers(reference, ids, {2}, max_new_tokens=10)
+    assert row["text"] == reference_tokenizer.decode(ids + added, skip_special_tokens=True)
 
 
 def test_documents_have_an_end_token_and_other_texts_have_none() -> None:
-    """What GPT-2 learns from: its template."""
+    """GPT-2 trains on documents that end with its end token."""
     from pretune.objectives import Data
     from pretune.objectives.pretraining.lm import LM
     from pretune.runtime.randomness import EpochRandom

@@ -1,4 +1,4 @@
-"""Generation on a GPU: the same texts as on a CPU, many sequences at once. Run with -m gpu."""
+"""Tests that texts generated on a GPU equal those on the CPU. Run with -m gpu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding settings: equivalent settings agree, choices are closed, stop strings end texts, and streams add up."""
+"""Tests of decoding settings: equivalent settings agree, and choices, stop strings and streams work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.tiny_models import read, tiny
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud", "good", "bad"]
 CHOICES = ("good", "good fire", "bad", "stone cloud tree")
-WAYS: list[dict[str, Any]] = [
+SETTINGS: list[dict[str, Any]] = [
     {}, {"temperature": 3.0}, {"top_k": 5, "temperature": 9.0}, {"top_p": 0.5}, {"beams": 3}, {"beams": 2, "length_penalty": 0.0},
     {"no_repeat_ngram": 1, "repetition_penalty": 5.0}, {"beams": 2, "no_repeat_ngram": 1},
 ]  # fmt: skip
@@ -32,7 +32,7 @@ WAYS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models that learned nothing."""
+    """Return a folder with untrained models."""
     folder = tmp_path_factory.mktemp("writing")
     known = read([" ".join(WORDS)] * 9)
     tiny("gpt2-tiny", known, folder / "gpt2", "lm")
@@ -45,7 +45,7 @@ def writer(request: pytest.FixtureRequest, folder: Path) -> TextGenerator | Seq2
     return (TextGenerator if request.param == "gpt2" else Seq2SeqGenerator).load(folder / request.param)
 
 
-def written(writer: TextGenerator | Seq2SeqGenerator, prompts: list[str], how: GenerationConfig) -> list[str]:
+def generate(writer: TextGenerator | Seq2SeqGenerator, prompts: list[str], how: GenerationConfig) -> list[str]:
     return [row.get("continuation", row["text"]) for row in writer.write(prompts, how)]
 
 
@@ -68,48 +68,50 @@ def test_one_beam_is_greedy(penalty: float, folder: Path) -> None:
 def test_top_p_1_is_plain_sampling(folder: Path, seed: int, temperature: float) -> None:
     writer = TextGenerator.load(folder / "gpt2")
     plain, *same = (
-        written(writer, ["red", "good tree"], GenerationConfig(8, temperature=temperature, seed=seed, **options))
+        generate(writer, ["red", "good tree"], GenerationConfig(8, temperature=temperature, seed=seed, **options))
         for options in ({}, {"top_p": 1.0}, {"top_k": 10**6})
     )
     assert same == [plain, plain]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_only_the_given_choices_are_generated(way: dict[str, Any], writer: TextGenerator | Seq2SeqGenerator) -> None:
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_only_the_given_choices_are_generated(
+    settings: dict[str, Any], writer: TextGenerator | Seq2SeqGenerator
+) -> None:
     prompts = [f"{a} {b}" for a in WORDS for b in WORDS[:3]]
-    found = written(writer, prompts, GenerationConfig(1, choices=CHOICES, seed=3, **way))
+    found = generate(writer, prompts, GenerationConfig(1, choices=CHOICES, seed=3, **settings))
     assert {text.strip() for text in found} <= set(CHOICES)
-    if way.get("temperature") == 3.0:
+    if settings.get("temperature") == 3.0:
         assert len(set(found)) > 1
 
 
-@pytest.mark.parametrize("way", WAYS[:5], ids=str)
-def test_texts_end_before_stop_strings(way: dict[str, Any], writer: TextGenerator | Seq2SeqGenerator) -> None:
+@pytest.mark.parametrize("settings", SETTINGS[:5], ids=str)
+def test_texts_end_before_stop_strings(settings: dict[str, Any], writer: TextGenerator | Seq2SeqGenerator) -> None:
     prompts = ["red water", "bad", "tree fire"]
-    whole = written(writer, prompts, GenerationConfig(12, **way))
+    whole = generate(writer, prompts, GenerationConfig(12, **settings))
     stop = tuple({text[len(text) // 2 :][:3] for text in whole if text.strip()}) or ("re",)
-    stopped = written(writer, prompts, GenerationConfig(12, stop=stop, **way))
+    stopped = generate(writer, prompts, GenerationConfig(12, stop=stop, **settings))
     assert not any(string in text for text in stopped for string in stop)
-    if "beams" not in way:
+    if "beams" not in settings:
         assert stopped == [truncate_at_stop(text, stop) for text in whole]
 
 
-@pytest.mark.parametrize("way", WAYS[:4], ids=str)
-def test_streams_add_up_to_the_text(way: dict[str, Any], writer: TextGenerator | Seq2SeqGenerator) -> None:
+@pytest.mark.parametrize("settings", SETTINGS[:4], ids=str)
+def test_streams_add_up_to_the_text(settings: dict[str, Any], writer: TextGenerator | Seq2SeqGenerator) -> None:
     prompts = ["red water", "bad"]
     for more in ({}, {"stop": ("e", " w")}, {"choices": CHOICES}):
-        how = GenerationConfig(9, seed=2, **way, **more)
-        for row, text in enumerate(written(writer, prompts, how)):
+        how = GenerationConfig(9, seed=2, **settings, **more)
+        for row, text in enumerate(generate(writer, prompts, how)):
             assert "".join(writer.stream(prompts[row], how, row)) == text
     assert not torch.is_inference_mode_enabled()
 
 
-def test_streams_hold_back_what_may_still_change() -> None:
+def test_streams_withhold_text_that_may_still_change() -> None:
     pieces = TextStream(["\n\n"])
     assert [pieces.grow("на\ufffd"), pieces.grow("над\n"), pieces.grow("над\nа\n\nб", whole=True)] == ["на", "д", "\nа"]
 
 
-def test_the_command_line_streams_and_chooses(
+def test_command_line_streams_and_restricts_choices(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
@@ -131,9 +133,9 @@ def test_the_command_line_streams_and_chooses(
                 ]
             )
         assert not end.value.code
-        said = capsys.readouterr()
-        texts = [row.get("continuation", row["text"]) for row in json.loads(said.out)["texts"]]
-        assert said.err.endswith("\n".join([*texts, ""]))
+        captured = capsys.readouterr()
+        texts = [row.get("continuation", row["text"]) for row in json.loads(captured.out)["texts"]]
+        assert captured.err.endswith("\n".join([*texts, ""]))
         again = pt.generate(folder / name, ["red", "bad tree"], temperature=2, stop=["e", "w"])
         assert [row.get("continuation", row["text"]) for row in again] == texts
     (row,) = pt.generate(folder / "t5", ["red"], choices=["good", "bad"])
@@ -153,6 +155,6 @@ def test_the_command_line_streams_and_chooses(
         ("gpt2", {"prompts": ["red " * 1022], "choices": CHOICES}, "no room"),
     ],
 )
-def test_invalid_requests_are_refused(model: str, options: dict[str, Any], message: str, folder: Path) -> None:
+def test_invalid_requests_are_rejected(model: str, options: dict[str, Any], message: str, folder: Path) -> None:
     with pytest.raises(pt.PretuneError, match=message):
         pt.generate(folder / model, **{"prompts": ["red"], **options})

@@ -1,4 +1,4 @@
-"""Translation with recurrent models and a Transformer: beam search, ensembles, alignments, heat maps, BLEU."""
+"""Tests of translation with recurrent models and a Transformer: beam search, ensembles, alignments, heat maps, BLEU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def folder() -> Path:
 
 @cache
 def trained(kind: str, seed: int = 0) -> Path:
-    """A model that knows these sentences by heart."""
+    """Return a model that has memorized these sentences."""
     where = folder() / f"{kind}-{seed}"
     tokenizer = pt.train_tokenizer([folder() / "text.en.txt", folder() / "text.de.txt"], kind="words", size=64)
     sizes = dict(SIZES[kind])
@@ -111,7 +111,7 @@ def test_ensembles_average_next_token_probabilities() -> None:
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_alignments_have_the_words_on_both_sides(kind: str, tmp_path: Path) -> None:
+def test_alignments_have_the_words_of_both_sides(kind: str, tmp_path: Path) -> None:
     row = pt.translate(trained(kind), SENTENCES[:2], alignments=True, plot=tmp_path / "map.png")[0]
     aligned = row["alignment"]
     assert aligned["source"] == [*SENTENCES[0].split(), "[SEP]"]
@@ -140,18 +140,18 @@ def test_alignments_of_subwords_are_merged_into_words() -> None:
 def test_bleu_equals_sacrebleu(tmp_path: Path) -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
     rows = pt.translate(trained("rnn"), folder() / "text.en.txt", references=folder() / "text.de.txt")
-    said = [row["translation"] for row in rows]
-    assert rows.facts["bleu"] == round(sacrebleu.corpus_bleu(said, [GERMAN]).score, 2) > 50
+    translations = [row["translation"] for row in rows]
+    assert rows.facts["bleu"] == round(sacrebleu.corpus_bleu(translations, [GERMAN]).score, 2) > 50
     assert "nrefs:1" in rows.facts["signature"]
 
 
-def test_on_the_command_line(tmp_path: Path) -> None:
+def test_translate_on_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pretune", "translate", str(trained("rnn"))]
     shown = subprocess.run([*command, SENTENCES[0], "--json"], capture_output=True, text=True, check=True).stdout
     assert json.loads(shown)["translations"][0]["translation"] == GERMAN[0]
 
 
-def test_bad_input_is_refused(tmp_path: Path) -> None:
+def test_invalid_input_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("one line", encoding="utf-8")
     with pytest.raises(pt.PretuneError, match="1 references for 2 texts"):
         pt.translate(trained("rnn"), ["a", "b"], references=tmp_path / "one.txt")
@@ -159,6 +159,6 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         pt.translate(trained("rnn"), [])
 
 
-def test_translations_go_to_a_file(tmp_path: Path) -> None:
+def test_translations_are_written_to_a_file(tmp_path: Path) -> None:
     pt.translate(trained("rnn"), SENTENCES[:3], out=tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines() == GERMAN[:3]

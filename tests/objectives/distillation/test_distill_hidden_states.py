@@ -1,4 +1,4 @@
-"""Distillation inside: maps of layers, what becomes alike, and that the teacher stays as it is."""
+"""Tests of hidden-state distillation: layer maps, matching losses, and a teacher whose weights stay fixed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sequences() -> Sequences:
     )
 
 
-def both(match: str, width: int = 16, family: str = "bert") -> tuple[DistillHidden, Any, Any, Batch]:
+def student_and_teacher(match: str, width: int = 16, family: str = "bert") -> tuple[DistillHidden, Any, Any, Batch]:
     words = tokenizer("wordpiece")
     teacher = small(family, words, "mlm", num_hidden_layers=4)
     student = small(family, words, "mlm", num_hidden_layers=2, hidden_size=width)
@@ -42,8 +42,8 @@ def both(match: str, width: int = 16, family: str = "bert") -> tuple[DistillHidd
 
 @pytest.mark.parametrize("match", ["hidden(skip)", "states(last)", "attention(1:2/2:4)", "embedding", "cosine"])
 @pytest.mark.parametrize("width", [16, 8])
-def test_everything_becomes_alike(match: str, width: int) -> None:
-    imitate, student, head, batch = both(match, width)
+def test_training_reduces_the_matching_loss_and_leaves_the_teacher_unchanged(match: str, width: int) -> None:
+    imitate, student, head, batch = student_and_teacher(match, width)
     (term,) = imitate.max_targets(Packing(tokens=64, length=8))
     parameters = [*student.parameters(), *head.parameters()]
     assert bool(list(head.parameters())) == (width == 8 and "attention" not in match)
@@ -60,8 +60,8 @@ def test_everything_becomes_alike(match: str, width: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, imitate.teacher.parameters(), strict=True))
 
 
-def test_patient_distance_by_hand() -> None:
-    imitate, student, head, batch = both("hidden(1:2)")
+def test_hidden_loss_equals_the_patient_kd_formula() -> None:
+    imitate, student, head, batch = student_and_teacher("hidden(1:2)")
     states = [backbone(*batch.packed, keep="all").layers for backbone in (student, imitate.teacher.backbone)]
     firsts = batch.packed[0].offsets[:-1].long()
     ours, theirs = (x / x.norm(dim=-1, keepdim=True) for x in (states[0][1][firsts], states[1][2][firsts]))
@@ -69,15 +69,15 @@ def test_patient_distance_by_hand() -> None:
     torch.testing.assert_close(imitate.loss(head, student, batch).sums["match_hidden"], wanted)
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn() -> None:
-    imitate, _, _, batch = both("hidden(2:2)+states(2:2)+attention(2:2)+embedding+cosine")
-    twin: Any = imitate.teacher.backbone
-    loss = imitate.loss(imitate.head(twin), twin, batch)
+def test_loss_is_zero_when_the_student_is_the_teacher() -> None:
+    imitate, _, _, batch = student_and_teacher("hidden(2:2)+states(2:2)+attention(2:2)+embedding+cosine")
+    backbone: Any = imitate.teacher.backbone
+    loss = imitate.loss(imitate.head(backbone), backbone, batch)
     assert len(loss.sums) == 5 and all(abs(float(x)) < 1e-4 for x in loss.sums.values())
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2"])
-def test_looks_are_what_attention_weighs_by(family: str) -> None:
+def test_attention_weights_reproduce_the_attention_output(family: str) -> None:
     model = small(family, tokenizer("byte-bpe"), "lm" if family == "gpt2" else "mlm", num_attention_heads=1, n_head=1)
     packed = pack_lists([[5, 9, 12, 40, 7], [3, 8], [11, 30, 31]])
     x = torch.randn(10, 16)
@@ -98,7 +98,7 @@ def test_looks_are_what_attention_weighs_by(family: str) -> None:
     )
 
 
-def test_maps() -> None:
+def test_layer_maps_are_parsed_and_checked() -> None:
     assert map_layers("skip", 6, 12) == ((1, 2), (2, 4), (3, 6), (4, 8), (5, 10))
     assert map_layers("last", 6, 12) == ((1, 7), (2, 8), (3, 9), (4, 10), (5, 11))
     assert map_layers("1:3/2:4", 2, 4) == ((1, 3), (2, 4))
@@ -116,8 +116,8 @@ def test_maps() -> None:
         parse_matches("cosine(skip)", 2, 4)
 
 
-def test_one_forward_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    imitate, student, head, batch = both("states(skip)")
+def test_one_student_forward_pass_serves_all_joint_objectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    imitate, student, head, batch = student_and_teacher("states(skip)")
     words = tokenizer("wordpiece")
     mlm = parse_objective("mlm(rate=0.5)").objectives[0]
     joint = JointObjective(((1.0, mlm), (2.0, imitate)))  # type: ignore[arg-type]
@@ -129,19 +129,19 @@ def test_one_forward_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 1 and loss.sums.keys() == {"mlm", "match_states"} and loss.weights["match_states"] == 2.0
 
 
-def test_soft_answers_and_labels() -> None:
+def test_soft_and_hard_targets_give_the_expected_losses() -> None:
     task = parse_objective("classify", labels=("no", "yes")).objectives[0]
     shares = np.array([[1.0, 0.0], [0.0, 1.0], [0.3, 0.7]])
     taught = np.array([[0.6, 0.4], [0.1, 0.9]])
     logits = torch.tensor([[0.2, -0.1], [0.5, 1.5], [0.0, 0.3]])
 
-    class Said:
+    class FixedLogits:
         def outputs(self, *_: Any) -> torch.Tensor:
             return logits
 
     def total(**options: Any) -> float:
         soft = DistillLogits(task, TeacherTargets(shares, 2, **options))  # type: ignore[arg-type]
-        object.__setattr__(soft, "task", type("T", (), {"name": "classify", "outputs": Said().outputs})())
+        object.__setattr__(soft, "task", type("T", (), {"name": "classify", "outputs": FixedLogits().outputs})())
         batch = Batch((), {"classify": pack_targets(np.arange(3), np.arange(3))})
         return float(soft.loss(None, None, batch).sums["classify"])  # type: ignore[arg-type]
 
@@ -155,7 +155,7 @@ def test_soft_answers_and_labels() -> None:
     assert total(temperature=heat, taught=taught, soft=0.25) == pytest.approx(
         float(0.75 * hard[:2].sum() + 0.25 * each[:2].sum() + each[2]), abs=1e-5
     )
-    # What is added to all logits of a row does not matter to their squared distance.
+    # A constant added to all logits of a row does not change their squared distance.
     before = total(taught=taught, soft=1.0, match="mse")
     logits += 3.0
     assert total(taught=taught, soft=1.0, match="mse") == pytest.approx(before, abs=1e-4)

@@ -23,12 +23,12 @@ from tests.support.objective_data import KINDS, data, stack, store, two_ways
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 3), length=st.sampled_from([8, 64]))
-def test_every_token_is_predicted_from_both_sides(kind: Kind, seed: int, epoch: int, length: int) -> None:
+def test_every_token_is_predicted_in_both_directions(kind: Kind, seed: int, epoch: int, length: int) -> None:
     made, draws, packing = data(kind), EpochRandom(seed, epoch), Packing(256, length)
     plan = BiLM().arrange(made, packing, draws)
     index = seed % len(plan)
     clean, same = plan.pack(index), BiLM().corrupt(plan.pack(index), made.tokenizer, draws)
-    assert (same.ids == clean.ids).all()  # nothing is hidden
+    assert (same.ids == clean.ids).all()  # nothing is masked
     (at, way), target = same.targets["bilm"][0].T, same.targets["bilm"][1]
     assert len(target) <= BiLM().max_targets(packing)["bilm"]
     predicted = at + np.where(way == 0, 1, -1)
@@ -39,7 +39,7 @@ def test_every_token_is_predicted_from_both_sides(kind: Kind, seed: int, epoch: 
     assert predicted[way == 1].tolist() == np.setdiff1d(places, clean.offsets[1:] - 1).tolist()
 
 
-def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
+def test_batches_depend_only_on_seed_epoch_and_index() -> None:
     def contents(draws: EpochRandom, index: int) -> list[Any]:
         same = BiLM().corrupt(BiLM().arrange(data(), Packing(256, 64), draws).pack(index), data().tokenizer, draws)
         return [same.ids.tolist(), same.lengths.tolist(), same.targets["bilm"][0].tolist()]
@@ -52,8 +52,8 @@ def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
     )
 
 
-def test_no_direction_sees_what_it_predicts() -> None:
-    """Gradients: the forward prediction depends on tokens up to its own, the backward one on those from its own on."""
+def test_neither_direction_sees_its_target() -> None:
+    """Check by gradients: forward predictions depend on tokens up to their position, backward ones on those from it."""
     made, draws = data(), EpochRandom(1)
     network = two_ways(made.tokenizer.size).eval()
     same = BiLM().corrupt(BiLM().arrange(made, Packing(96, 32), draws).pack(0), made.tokenizer, draws)
@@ -63,7 +63,7 @@ def test_no_direction_sees_what_it_predicts() -> None:
         kept.append(parts[-1].detach().requires_grad_())
         return kept[-1]
 
-    network.embed.register_forward_hook(hook)  # read twice: forward, then from the end
+    network.embed.register_forward_hook(hook)  # called twice: on the sequence, then on its reverse
     head = BiLM().head(network)
     head.register_forward_pre_hook(lambda _, parts: states.append(parts[0]))
     BiLM().loss(head, network, batch)
@@ -78,7 +78,7 @@ def test_no_direction_sees_what_it_predicts() -> None:
         assert (seen[1][turned] == (own & after & (way[number] == 1))).all()
 
 
-def test_the_loss_is_the_mean_of_both_ways_whatever_the_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_is_the_mean_of_both_directions_for_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     made, draws = data(), EpochRandom(1)
     network = two_ways(made.tokenizer.size).eval()
     head: Any = BiLM().head(network)
@@ -96,7 +96,7 @@ def test_the_loss_is_the_mean_of_both_ways_whatever_the_shapes(monkeypatch: pyte
     assert means["bilm/forward"] == pytest.approx(float(each[0]) / half, rel=1e-5)
     assert means["bilm/backward"] == pytest.approx(float(each[1]) / half, rel=1e-5)
     assert means["bilm"] == pytest.approx((means["bilm/forward"] + means["bilm/backward"]) / 2, rel=1e-5)
-    # Filler, and logits made in pieces, change nothing.
+    # Padding, and logits computed in chunks, change nothing.
     filled = collate(same, Capacity(128, 40, 32, {"bilm": 256}))
     with torch.no_grad():
         torch.testing.assert_close(BiLM().loss(head, network, filled).sums["bilm"], loss.sums["bilm"])
@@ -106,14 +106,14 @@ def test_the_loss_is_the_mean_of_both_ways_whatever_the_shapes(monkeypatch: pyte
     torch.testing.assert_close(again.logs, loss.logs)
 
 
-def test_one_embedding_and_one_softmax_serve_both_ways() -> None:
+def test_both_directions_share_the_embedding_and_the_softmax() -> None:
     network = two_ways(store().tokenizer.size)
     root = torch.nn.ModuleList([network, BiLM().head(network)])
     sizes = [p for p in root.parameters() if store().tokenizer.size in p.shape]
     assert len(sizes) == 2  # the embedding and a bias
 
 
-def test_wrong_use_is_refused() -> None:
+def test_invalid_use_is_rejected() -> None:
     with pytest.raises(PretuneError, match="bilm needs a model with a forward and a backward stack"):
         BiLM().head(stack(99))
     for name in ("mlm", "lm"):

@@ -36,7 +36,7 @@ def source(kind: Kind = "wordpiece", rows: Dialogues | None = None, template: Te
     length=st.sampled_from([24, 64, 200]),
     fake=st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_real_turns_follow_one_another_and_fake_ones_are_of_another_dialogue(
+def test_real_turns_are_consecutive_and_fake_turns_come_from_another_dialogue(
     kind: Kind, seed: int, epoch: int, turns: int, length: int, fake: float
 ) -> None:
     made, objective = source(kind), DLM(turns=turns, fake=fake)
@@ -67,13 +67,15 @@ def test_real_turns_follow_one_another_and_fake_ones_are_of_another_dialogue(
             assert rows.texts[read[place]] != rows.texts[original[place]]
         assert arrangement.columns["segment"][row, :count].tolist() == [rows.roles[turn] for turn in original]
         whole, spans = tokens.lengths[read, 0], arrangement.spans[row, :count]
-        if whole.sum() + 1 + turns <= length:  # the turn that is exchanged, or could be, may be cut to another's length
+        if (
+            whole.sum() + 1 + turns <= length
+        ):  # the turn that is or could be exchanged may be truncated to another length
             assert (spans < whole).sum() <= (label[row] >= 0)
-        else:  # the longest give way, down to one length
+        else:  # the longest turns are truncated first, to a common length
             assert (spans[whole > spans] < spans.max()).sum() <= (label[row] >= 0)
         seen += original
-    assert len(set(seen)) == len(seen)  # no turn stands in two windows
-    if epoch == 0:  # and none is left out, but for single ones at the end
+    assert len(set(seen)) == len(seen)  # no turn is in two windows
+    if epoch == 0:  # all turns are used, except single ones at the end
         counts = np.bincount(dialogue[used], minlength=len(rows))
         assert len(seen) == int(np.where(counts % turns == 1, counts - 1, counts).sum())
     judged = label[label >= 0]
@@ -81,12 +83,12 @@ def test_real_turns_follow_one_another_and_fake_ones_are_of_another_dialogue(
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, ROBERTA, XLNET.template])
-def test_turns_are_in_the_template_with_their_roles(template: Template) -> None:
+def test_turns_follow_the_template_and_have_their_roles_as_segments(template: Template) -> None:
     texts = ["how are you", "fine", "and what is this", "a call"]
     rows = Dialogues(Path("x"), [*texts, *reversed(texts)], [0, 1, 1, 0] * 2, [4, 4])
     made, role = source(rows=rows, template=template), data().tokenizer.role
     sequences = DLM(turns=4).arrange(made, Packing(256, 64), EpochRandom(0)).pack(0)
-    assert sequences.labels["dlm"].tolist() == [-1, -1]  # turns of different roles were drawn
+    assert sequences.labels["dlm"].tolist() == [-1, -1]  # the sampled partners have different roles
     row = sequences.index.tolist().index(0)
     wanted, roles = [role("start")] * (not template.last), []
     for number, (text, who) in enumerate(zip(rows.texts[:4], rows.roles[:4], strict=True)):
@@ -97,7 +99,7 @@ def test_turns_are_in_the_template_with_their_roles(template: Template) -> None:
     own = slice(sequences.offsets[row], sequences.offsets[row + 1])
     assert sequences.ids[own].tolist() == wanted
     assert sequences.columns["segment"][own].tolist() == (roles if template.segments else [0] * len(wanted))
-    sequences.labels["dlm"] = np.array([-1, 1])  # as if the second had a match
+    sequences.labels["dlm"] = np.array([-1, 1])  # as if the second sequence had a partner
     judged = DLM().corrupt(sequences, made.tokenizer, EpochRandom(0)).targets["dlm"]
     assert judged[0].tolist() == [sequences.offsets[1]] and judged[1].tolist() == [1]
 
@@ -105,7 +107,7 @@ def test_turns_are_in_the_template_with_their_roles(template: Template) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 3))
-def test_masked_tokens_of_turns_are_targets_and_boundaries_are_kept(kind: Kind, seed: int, epoch: int) -> None:
+def test_masked_tokens_of_turns_are_targets_and_boundaries_are_not_masked(kind: Kind, seed: int, epoch: int) -> None:
     made, joint = source(kind), parse_objective("mlm(unit=word)+dlm").joints[0]
     plan = joint.arrange(made, Packing(512, 64), EpochRandom(seed, epoch))
     index = seed % len(plan)
@@ -120,7 +122,7 @@ def test_masked_tokens_of_turns_are_targets_and_boundaries_are_kept(kind: Kind, 
     assert len(at) <= room["mlm"] and len(noisy.targets["dlm"][0]) <= room["dlm"]
 
 
-def test_half_are_fake_and_every_turn_of_a_window_may_be() -> None:
+def test_half_of_the_windows_are_fake_and_any_turn_may_be_exchanged() -> None:
     labels, places, chats = [], np.zeros(3), source()
     for seed in range(40):
         made: Any = DLM().arrange(chats, Packing(1024, 200), EpochRandom(seed))
@@ -132,7 +134,7 @@ def test_half_are_fake_and_every_turn_of_a_window_may_be() -> None:
     assert places.min() > 0.2 * places.sum()
 
 
-def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
+def test_batches_depend_only_on_seed_epoch_and_index() -> None:
     joint = parse_objective("mlm+dlm").joints[0]
 
     def contents(draws: EpochRandom, index: int) -> list[Any]:
@@ -148,9 +150,9 @@ def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
     )
 
 
-def test_windows_by_hand() -> None:
+def test_turn_windows_match_worked_examples() -> None:
     made = turn_windows(np.array([0, 0, 0, 0, 1, 2, 2, 2, 2, 2]), 3, EpochRandom(0))
-    assert made.tolist() == [[0, 1, 2], [5, 6, 7], [8, 9, -1]]  # 3 and 4 would be alone
+    assert made.tolist() == [[0, 1, 2], [5, 6, 7], [8, 9, -1]]  # 3 and 4 would be windows of one turn
     later = {tuple(turn_windows(np.zeros(7, dtype=int), 3, EpochRandom(0, epoch))[0]) for epoch in range(1, 12)}
     assert later == {(0, 1, 2), (0, 1, -1), (1, 2, 3)}
 
@@ -163,10 +165,10 @@ def test_turns_are_truncated_longest_first(spans: list[list[int]], room: int) ->
     assert (after.sum(1) <= room).all() and (after <= before).all()
     assert (after == before)[before.sum(1) <= room].all()
     cut = before.sum(1) > room
-    assert (after[cut].sum(1) > room - 3).all()  # nothing is wasted but what cannot be shared
+    assert (after[cut].sum(1) > room - 3).all()  # only the remainder of the division is unused
 
 
-def test_a_turn_with_the_same_words_is_not_a_negative() -> None:
+def test_turns_with_the_same_text_are_not_negatives() -> None:
     rows = Dialogues(Path("x"), ["yes", "no"] * 6, [0, 1] * 6, [2] * 6)
     with pytest.raises(
         PretuneError, match="x: dlm exchanges turns between dialogues, but no two dialogues have turns of the same role"
@@ -174,8 +176,8 @@ def test_a_turn_with_the_same_words_is_not_a_negative() -> None:
         DLM().arrange(source(rows=rows), Packing(256, 32), EpochRandom(0))
 
 
-def test_a_fake_turn_has_the_role_and_the_source_of_the_one_it_replaces() -> None:
-    """Otherwise the role or the file, and not what is said, would give it away."""
+def test_fake_turns_have_the_role_and_source_of_the_turn_they_replace() -> None:
+    """Otherwise the role or the file would give the label away, instead of the content."""
     texts = [f"{word} {number}" for number in range(40) for word in ("why", "so", "and")]
     rows = Dialogues(Path("x"), texts, [0, 1, 1] * 40, [3] * 40, files=[number % 3 for number in range(40)])
     files = np.repeat(rows.files, 3)
@@ -191,7 +193,7 @@ def test_a_fake_turn_has_the_role_and_the_source_of_the_one_it_replaces() -> Non
             assert {int(files[turn]) for turn in read} == {rows.files[own]}
 
 
-def test_wrong_use_is_refused() -> None:
+def test_invalid_use_is_rejected() -> None:
     for text, message in {
         "dlm(turns=1)": "at least 2 turns",
         "dlm(fake=2)": "the share must be between 0 and 1",

@@ -1,7 +1,8 @@
-"""What nsp, sop and dlm learn from: on random words there is nothing, and nothing may be found.
+"""Tests that nsp, sop and dlm labels cannot be predicted from anything but the content of the texts.
 
-Texts are random words, so that no text follows from another. Whatever predicts a label there is a leak: lengths, numbers of
-sentences, where a text is cut, or the source. All draws are hashed, so that the figures are the same on every machine.
+The texts are random words, so that no text follows from another. Whatever predicts a label here is a leak: lengths,
+numbers of sentences, where a text is truncated, or the source. All draws are hashed, so the numbers are the same on
+every machine.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ WORDS = [f"{one}{two}" for one in LETTERS for two in LETTERS[:12]]
 
 @dataclass(frozen=True)
 class Source:
-    """A kind of text: how many documents, of how many sentences, of how many words, from which part of the vocabulary."""
+    """Describe a kind of text: documents, sentences per document, words per sentence, vocabulary range."""
 
     documents: int
     sentences: tuple[int, int]
@@ -74,8 +75,8 @@ def tokenizer() -> Tokenizer:
 
 
 @cache
-def written(name: str) -> list[list[Path]]:
-    """The files of each source."""
+def write_corpus(name: str) -> list[list[Path]]:
+    """Return the files of each source."""
     folder, found = Path(tempfile.mkdtemp()), []
     for number, source in enumerate(CORPORA[name]):
         chance = np.random.default_rng(number)
@@ -93,8 +94,8 @@ def written(name: str) -> list[list[Path]]:
 
 @cache
 def corpus(name: str, stores: bool = True) -> tuple[Store, Array]:
-    """A store of each source, or one of all their files, and the number of the source of each document."""
-    files, settings = written(name), StoreSettings("lines", "blank")
+    """Return one store per source, or one of all their files, and the source of each document."""
+    files, settings = write_corpus(name), StoreSettings("lines", "blank")
     groups = files if stores else [[file for group in files for file in group]]
     made = [build_store(group, tokenizer(), Path(tempfile.mkdtemp()), settings, 1) for group in groups]
     if stores:
@@ -105,10 +106,10 @@ def corpus(name: str, stores: bool = True) -> tuple[Store, Array]:
     return joined, owners
 
 
-def surface(store: Store, owners: Array, arrangement: Any) -> Array:
-    """(m, features) all that a model could know of two texts without a look at their words, and their sources.
+def surface_features(store: Store, owners: Array, arrangement: Any) -> Array:
+    """Return (m, features): all that a model could know of two texts without their words, and their sources.
 
-    Where documents begin and end is not among them: a model sees it only by what is said there.
+    Where documents begin and end is not included: a model sees it only in the content.
     """
     sentences = store.sentence_offsets
     starts, ends = arrangement.starts, arrangement.starts + arrangement.spans
@@ -128,20 +129,20 @@ def surface(store: Store, owners: Array, arrangement: Any) -> Array:
     )
 
 
-def check_chance(parts: list[tuple[list[Array], list[Array]]]) -> None:
-    """Learn labels from the surface of one part of the texts, and tell those of the other part no better than by chance."""
+def assert_labels_are_unpredictable(parts: list[tuple[list[Array], list[Array]]]) -> None:
+    """Fit a classifier on the features of one half and check that it is at the chance level on the other half."""
     (known, answers), (others, labels) = ((np.concatenate(x), np.concatenate(y)) for x, y in parts)
     judged, asked = answers >= 0, labels >= 0
     model = HistGradientBoostingClassifier(max_iter=60, random_state=0).fit(known[judged], answers[judged])
     accuracy = float(model.score(others[asked], labels[asked]))
-    assert asked.sum() > 5000  # of which chance alone gives 50 ± 1 %: the two sequences of a match have the same label
+    assert asked.sum() > 5000  # the chance level is 50 ± 1 %, as the two sequences of a match have the same label
     assert abs(accuracy - 0.5) < 0.03
     assert abs(labels[asked].mean() - 0.5) < 0.03
 
 
 @pytest.mark.parametrize("objective", [NSP(), SOP()], ids=["nsp", "sop"])
 @pytest.mark.parametrize("name", [*CORPORA, "several files in one store"])
-def test_the_surface_of_pairs_says_nothing_about_the_label(name: str, objective: NSP | SOP) -> None:
+def test_surface_features_of_pairs_do_not_predict_the_label(name: str, objective: NSP | SOP) -> None:
     store, owners = corpus("several files", stores=False) if "one store" in name else corpus(name)
     parts = []
     for half in (0, 1):
@@ -152,7 +153,7 @@ def test_the_surface_of_pairs_says_nothing_about_the_label(name: str, objective:
         for epoch in range(80):
             made: Any = objective.arrange(data, Packing(4096, (48, 128)[epoch % 2]), EpochRandom(1, epoch))
             arrangement = made.arrangement
-            found.append(surface(store, owners, arrangement))
+            found.append(surface_features(store, owners, arrangement))
             labels.append(arrangement.labels[objective.name])
             pairs += int((arrangement.spans[:, 1] > 0).sum())
             judged += int((labels[-1] >= 0).sum())
@@ -160,11 +161,11 @@ def test_the_surface_of_pairs_says_nothing_about_the_label(name: str, objective:
                 break
         assert judged > 0.9 * pairs
         parts.append((found, labels))
-    check_chance(parts)
+    assert_labels_are_unpredictable(parts)
 
 
-def test_partners_are_drawn_from_all_documents_of_the_source() -> None:
-    """Not at a fixed distance, and others in each epoch."""
+def test_negatives_are_sampled_from_all_documents_of_the_source() -> None:
+    """Negatives are not at a fixed distance, and change from epoch to epoch."""
     store, owners = corpus("several files")
     data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents))
     distances, partners = [], []
@@ -184,7 +185,7 @@ def test_partners_are_drawn_from_all_documents_of_the_source() -> None:
     assert len(again) > 100 and np.mean(again) < 0.1
 
 
-def test_almost_every_token_of_pairs_is_read_once_an_epoch() -> None:
+def test_almost_every_token_of_pairs_is_read_once_per_epoch() -> None:
     store, _ = corpus("several files")
     data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents))
     for epoch in range(2):
@@ -198,7 +199,7 @@ def test_almost_every_token_of_pairs_is_read_once_an_epoch() -> None:
 
 
 def dialogues(sources: int, count: int = 3000) -> Dialogues:
-    """Random words; how long turns are depends on the dialogue, the place of a turn and, with the words, on the source."""
+    """Return dialogues of random words; lengths depend on the dialogue, the position of the turn and the source."""
     chance = np.random.default_rng(0)
     made = Dialogues(Path("x"))
     for number in range(count):
@@ -216,7 +217,7 @@ def dialogues(sources: int, count: int = 3000) -> Dialogues:
 
 @pytest.mark.parametrize("sources", [1, 3])
 @pytest.mark.parametrize("length", [48, 128])
-def test_the_surface_of_dialogues_says_nothing_about_the_label(sources: int, length: int) -> None:
+def test_surface_features_of_dialogues_do_not_predict_the_label(sources: int, length: int) -> None:
     whole = dialogues(sources)
     parts = []
     for half in (0, 1):
@@ -236,10 +237,10 @@ def test_the_surface_of_dialogues_says_nothing_about_the_label(sources: int, len
             labels.append(arrangement.labels["dlm"])
             assert (labels[-1] >= 0).mean() > 0.95
         parts.append((found, labels))
-    check_chance(parts)
+    assert_labels_are_unpredictable(parts)
 
 
-def test_matches_are_of_one_kind_different_owners_and_about_equal_length() -> None:
+def test_matches_share_a_kind_differ_in_owner_and_have_similar_lengths() -> None:
     chance = np.random.default_rng(0)
     lengths, kinds = chance.integers(1, 30, 4000), chance.integers(0, 3, 4000)
     owners, words = chance.integers(0, 200, 4000), chance.integers(0, 50, 4000)
@@ -253,14 +254,14 @@ def test_matches_are_of_one_kind_different_owners_and_about_equal_length() -> No
     assert (match_in_pairs(lengths, kinds, owners, EpochRandom(1), words) != partner).mean() > 0.9
 
 
-def test_files_are_sources_and_those_of_one_document_are_one_together() -> None:
+def test_files_are_sources_and_single_document_files_are_grouped() -> None:
     files, languages = np.array([0, 0, 1, 2, 2, 3, 4]), np.array([0, 0, 0, 0, 0, 1, 1])
     assert exchange_groups(files, languages, np.arange(7)).tolist() == [0, 0, -1, 2, 2, -2, -2]
-    # Of the third file only one document is read.
+    # Only one document of the third file is read.
     assert exchange_groups(files, languages, np.array([0, 1, 2, 3, 3])).tolist() == [0, 0, -1, -1, -1]
 
 
-def test_a_source_of_one_document_is_read_but_not_judged() -> None:
+def test_documents_of_a_single_document_source_get_no_nsp_label() -> None:
     chance = np.random.default_rng(0)
     texts = ["\n".join(" ".join(WORDS[i] for i in chance.integers(0, 300, 9)) for _ in range(n)) for n in (40, 20, 20)]
     folder = Path(tempfile.mkdtemp())
@@ -277,7 +278,7 @@ def test_a_source_of_one_document_is_read_but_not_judged() -> None:
 
 
 def accuracy_after_training(objective: str, data: Data, held_out: Data, steps: int, count: int) -> float:
-    """Train a small BERT, and return how many of `count` labels of other texts it gets right."""
+    """Train a small BERT and return its accuracy on at least `count` labels of held-out texts."""
     torch.manual_seed(0)
     joint = parse_objective(objective).joints[0]
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
@@ -311,8 +312,8 @@ def accuracy_after_training(objective: str, data: Data, held_out: Data, steps: i
     return right / total
 
 
-def halves(objective: str, name: str) -> list[Data]:
-    """What to learn from, and what is held out."""
+def train_and_held_out_data(objective: str, name: str) -> list[Data]:
+    """Return the data for training and the held-out data."""
     if objective == "dlm":
         rows = dialogues(3 if name == "several files" else 1)
         return [Data(tokenizer(), TEMPLATE, rows=rows.take(range(half, len(rows), 2))) for half in (0, 1)]
@@ -322,8 +323,8 @@ def halves(objective: str, name: str) -> list[Data]:
 
 
 def test_nsp_learns_nothing_from_random_words_of_several_files() -> None:
-    """A few steps are enough to find sources that give the label away."""
-    accuracy = accuracy_after_training("nsp", *halves("nsp", "several files"), steps=30, count=3000)
+    """A few steps are enough to learn from sources that give the label away."""
+    accuracy = accuracy_after_training("nsp", *train_and_held_out_data("nsp", "several files"), steps=30, count=3000)
     assert abs(accuracy - 0.5) < 0.06  # 50 ± 1.3 %: the two pairs of a match have the same label
 
 
@@ -331,7 +332,7 @@ def test_nsp_learns_nothing_from_random_words_of_several_files() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("objective", ["nsp", "sop", "dlm"])
 @pytest.mark.parametrize("name", ["one source", "several files"])
-def test_nothing_is_learned_from_random_words(objective: str, name: str) -> None:
-    accuracy = accuracy_after_training(objective, *halves(objective, name), steps=1500, count=10_000)
+def test_accuracy_on_random_words_stays_at_the_chance_level(objective: str, name: str) -> None:
+    accuracy = accuracy_after_training(objective, *train_and_held_out_data(objective, name), steps=1500, count=10_000)
     print(f"{objective}, {name}: {100 * accuracy:.1f} %")
     assert abs(accuracy - 0.5) < 0.03

@@ -46,7 +46,9 @@ def test_streams_predict_every_token_of_a_document_except_the_first(
 
 @settings(max_examples=40)
 @given(st.integers(3, 80), st.integers(0, 3), st.integers(0, 9))
-def test_cutting_covers_every_token_once_in_whole_sentences(length: int, epoch: int, seed: int) -> None:
+def test_documents_are_split_into_whole_sentences_that_cover_every_token_once(
+    length: int, epoch: int, seed: int
+) -> None:
     chosen = np.arange(store().documents)[:: 1 + seed % 3]
     starts, lengths, owner = cut_documents(store(), chosen, length, EpochRandom(seed, epoch))
     bounds = store().sentence_offsets[store().document_offsets]
@@ -61,7 +63,7 @@ def test_cutting_covers_every_token_once_in_whole_sentences(length: int, epoch: 
         assert np.isin(starts, store().sentence_offsets).all()
 
 
-def test_cuts_move_from_epoch_to_epoch() -> None:
+def test_split_points_change_from_epoch_to_epoch() -> None:
     chosen = np.arange(store().documents)
     first, second = (cut_documents(store(), chosen, 40, EpochRandom(0, epoch))[0] for epoch in (1, 2))
     assert set(first.tolist()) != set(second.tolist())

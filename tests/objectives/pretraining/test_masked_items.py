@@ -39,7 +39,7 @@ def make_items(lines: list[str], size: int = 500) -> Store:
 
 @cache
 def rings(users: int = 60) -> Store:
-    """Users go round a ring of 20 items from a place of their own: the next item is sure."""
+    """Return histories of users who go through a ring of 20 items from a random start: the next item is certain."""
     chance = np.random.default_rng(0)
     lines = []
     for _ in range(users):
@@ -52,14 +52,14 @@ def source(store: Store) -> Data:
     return Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents))
 
 
-def test_items_are_tokens_whatever_they_are_called() -> None:
+def test_items_are_single_tokens_with_any_characters() -> None:
     store = make_items(
         ["B00-1(x) 🙂 5.99 [MASK] a-very-long-name-of-an-item-that-nobody-cuts-up B00-1(x)", "5.99 B00-1(x)"]
     )
     tokenizer = store.tokenizer
-    assert tokenizer.vocabulary[5:7] == ["B00-1(x)", "5.99"]  # the most frequent first
+    assert tokenizer.vocabulary[5:7] == ["B00-1(x)", "5.99"]  # sorted by frequency
     assert tokenizer.tokens(store.document(0)) == [
-        # what spells a special token is none
+        # an item that is spelled like a special token is unknown
         "B00-1(x)", "🙂", "5.99", "[UNK]", "a-very-long-name-of-an-item-that-nobody-cuts-up", "B00-1(x)"
     ]  # fmt: skip
     assert store.sentences == store.documents == 2
@@ -71,7 +71,7 @@ def test_items_are_tokens_whatever_they_are_called() -> None:
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**40), st.integers(0, 3), st.sampled_from([6, 12, 40]), st.integers(0, 3))
-def test_windows_cover_all_but_the_held_items_and_the_newest_come_last(
+def test_windows_cover_all_but_the_held_out_items_and_end_with_the_newest(
     seed: int, epoch: int, length: int, held: int
 ) -> None:
     store = rings()
@@ -113,7 +113,7 @@ def test_targets_are_the_original_items(seed: int, epoch: int, rate: float, last
         assert (at == clean.offsets[1:] - 2).all()
 
 
-def test_in_some_sequences_only_the_last_item_is_masked() -> None:
+def test_some_sequences_mask_only_the_last_item() -> None:
     only = total = 0
     for seed in range(20):
         plan = MaskedItem(rate=0.5, last=0.3).arrange(source(rings()), Packing(512, 16), EpochRandom(seed))
@@ -125,15 +125,15 @@ def test_in_some_sequences_only_the_last_item_is_masked() -> None:
     assert abs(only / total - 0.3) < 5 * (0.3 * 0.7 / total) ** 0.5
 
 
-def test_metrics_by_hand() -> None:
+def test_ranking_metrics_match_worked_examples() -> None:
     found = ranking_metrics(np.array([1, 2, 10, 11, 50]), at=10)
     assert found["hit_rate@10"] == pytest.approx(3 / 5)
     assert found["ndcg@10"] == pytest.approx((1 + 1 / np.log2(3) + 1 / np.log2(11)) / 5)
     assert found["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 10 + 1 / 11 + 1 / 50) / 5)
 
 
-def test_ranks_of_last_items() -> None:
-    """Ranks are those of the model's own logits; special tokens and spare rows do not count; equals share a rank."""
+def test_ranks_of_last_items_follow_the_logits() -> None:
+    """Special tokens and padding rows of the vocabulary do not count, and ties share a rank."""
     store = rings()
     config = BertConfig(
         vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
@@ -142,7 +142,7 @@ def test_ranks_of_last_items() -> None:
     model = Model(BERT, config, Network(build(config)), store.tokenizer)
     model.add_heads(parse_objective("item").objectives)
     head: Any = model.root.heads["item"]
-    torch.nn.init.zeros_(model.backbone.embed.tokens)  # the bias alone decides
+    torch.nn.init.zeros_(model.backbone.embed.tokens)  # only the bias matters
     with torch.no_grad():
         head.bias.copy_(torch.arange(64.0))
     for back in (1, 2):
@@ -150,10 +150,10 @@ def test_ranks_of_last_items() -> None:
         last = np.array([int(store.document(i)[-back]) for i in range(store.documents)])
         assert (ranks == store.tokenizer.size - last).all()
     torch.nn.init.zeros_(head.bias)
-    assert (rank_last_items(model, store) == 10.5).all()  # of twenty that are all equal
+    assert (rank_last_items(model, store) == 10.5).all()  # all twenty items are tied
 
 
-def test_histories_that_are_too_short_are_refused() -> None:
+def test_histories_that_are_too_short_are_rejected() -> None:
     short = make_items(["a b c", "a b"])
     with pytest.raises(PretuneError, match="item needs histories of 4 items or more, of which the last 2 are held out"):
         MaskedItem().arrange(source(short), Packing(64, 16), EpochRandom(0))

@@ -73,7 +73,7 @@ def masked(kind: Kind, objective: MLM, seed: int, epoch: int, progress: float = 
     unit=st.sampled_from(UNITS),
     boundary=st.booleans(),
 )
-def test_labels_are_the_originals_and_specials_are_never_touched(
+def test_targets_are_the_original_tokens_and_special_tokens_are_never_masked(
     kind: Kind, seed: int, epoch: int, rate: float, unit: str, boundary: bool
 ) -> None:
     clean, noisy = masked(kind, make(unit, rate=rate, boundary=boundary), seed, epoch)
@@ -95,11 +95,11 @@ def test_labels_are_the_originals_and_specials_are_never_touched(
     else:
         assert (chosen <= wanted).all()
     if boundary:
-        check_boundaries(clean, noisy)
+        assert_boundaries_are_valid(clean, noisy)
 
 
-def check_boundaries(clean: Sequences, noisy: Sequences) -> None:
-    """Each target lies between two tokens of its sequence that are not hidden, with nothing but hidden ones between."""
+def assert_boundaries_are_valid(clean: Sequences, noisy: Sequences) -> None:
+    """Check that each target lies between two unmasked tokens of its sequence, with only masked tokens between."""
     hidden = np.zeros(len(clean.ids), dtype=bool)
     hidden[noisy.targets["mlm"][0]] = True
     places, target = noisy.targets["boundary"]
@@ -109,14 +109,14 @@ def check_boundaries(clean: Sequences, noisy: Sequences) -> None:
     assert (clean.owner[left] == clean.owner[right]).all()
     run_starts = np.cumsum(np.append(0, hidden))
     assert (run_starts[right] - run_starts[left + 1] == right - left - 1).all()
-    # The template's special tokens are boundaries too: only what lies deep inside a long span is left out.
+    # Special tokens are boundaries too; only targets deep inside a long span are dropped.
     assert len(set((left + 1 + place).tolist())) == len(target)
     assert len(target) >= hidden.sum() - np.maximum(0, right - left - 1 - PLACES).sum()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("unit", ["word", "span", "ngram", "phrase"])
-def test_whole_words_are_hidden_whole(kind: Kind, unit: str) -> None:
+def test_whole_words_are_masked(kind: Kind, unit: str) -> None:
     clean, noisy = masked(kind, make(unit, rate=0.3), 3, 0)
     at = set(noisy.targets["mlm"][0].tolist())
     word = np.cumsum(clean.columns["word"] | clean.columns["special"])
@@ -127,20 +127,22 @@ def test_whole_words_are_hidden_whole(kind: Kind, unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["word", "span", "ngram", "phrase"])
-def test_rates_are_kept_by_every_unit(unit: str) -> None:
+def test_all_units_respect_the_masking_rate(unit: str) -> None:
     hidden = free = 0
     for seed in range(20):
         clean, noisy = masked("wordpiece", make(unit), seed, 0)
         hidden += len(noisy.targets["mlm"][0])
         free += int((~clean.columns["special"]).sum())
     deviation = (0.15 * 0.85 / free) ** 0.5
-    assert 0.15 - 0.005 - 4 * deviation < hidden / free < 0.15 + 4 * deviation  # words that do not fit are left out
+    assert (
+        0.15 - 0.005 - 4 * deviation < hidden / free < 0.15 + 4 * deviation
+    )  # words that do not fit the budget are dropped
 
 
 @pytest.mark.parametrize(
     ("unit", "shares"), [("span", geometric_weights(0.2, 10)), ("ngram", inverse_length_weights(3))]
 )
-def test_lengths_of_spans_follow_their_distribution(unit: str, shares: Any) -> None:
+def test_span_lengths_follow_their_distribution(unit: str, shares: Any) -> None:
     counts = np.zeros(len(shares))
     for seed in range(40):
         clean = masked("wordpiece", make(unit), seed, 0)[0]
@@ -148,12 +150,12 @@ def test_lengths_of_spans_follow_their_distribution(unit: str, shares: Any) -> N
         breaks = np.append(run_starts(clean, units), True)
         assert (
             units.unit[run_starts(clean, units)] == units.first[run_starts(clean, units)]
-        ).all()  # none reaches across a break
+        ).all()  # no span crosses a break
         starts = np.append(np.flatnonzero(units.unit == units.first), len(units.first))
         lengths = np.diff(starts)
         assert (units.unit <= units.first).all() and lengths.max() <= len(shares)
-        whole = ~breaks[starts[1:]]  # others are cut where text ends
-        # What is about to be cut is long rather than short: count only where the longest would have had room.
+        whole = ~breaks[starts[1:]]  # the others are truncated at the end of the text
+        # Spans that would be truncated tend to be long: count only where the longest span would have fit.
         room = np.diff(np.append(np.flatnonzero(breaks[:-1]), len(units.first)))
         ends = np.cumsum(room)[np.cumsum(breaks[:-1])[starts[:-1]] - 1]
         whole &= starts[:-1] + len(shares) < ends
@@ -164,8 +166,8 @@ def test_lengths_of_spans_follow_their_distribution(unit: str, shares: Any) -> N
     assert (np.abs(counts / counts.sum() - expected) < 5 * deviation).all()
 
 
-def test_words_have_about_the_same_chance_wherever_they_stand() -> None:
-    """The span that no longer fits is cut, which favors the first words a little."""
+def test_masking_probability_is_nearly_uniform_over_positions() -> None:
+    """The last span is truncated to fit the budget, which slightly favors the first words."""
     bare = {"special": np.zeros(60, dtype=bool), "word": np.ones(60, dtype=bool)}
     many = Sequences(
         np.arange(60 * 2000), np.full(2000, 60), np.arange(2000), {k: np.tile(v, 2000) for k, v in bare.items()}
@@ -182,9 +184,9 @@ def test_words_have_about_the_same_chance_wherever_they_stand() -> None:
     assert (np.abs(hidden[6:-6] - 0.15) < 0.005 + 4 * deviation).all()
 
 
-def test_the_tokens_of_a_span_have_one_fate() -> None:
+def test_all_tokens_of_a_span_get_the_same_replacement() -> None:
     tokenizer = data().tokenizer
-    fates = {"mask": 0, "same": 0, "other": 0}
+    replacements = {"mask": 0, "same": 0, "other": 0}
     for seed in range(40):
         clean, noisy = masked("wordpiece", make("span"), seed, 0)
         at = noisy.targets["mlm"][0]
@@ -192,14 +194,14 @@ def test_the_tokens_of_a_span_have_one_fate() -> None:
             masks = noisy.ids[span] == tokenizer.role("mask")
             same = noisy.ids[span] == clean.ids[span]
             assert masks.all() or same.all() or not masks.any()
-            fates["mask" if masks.all() else "same" if same.all() else "other"] += 1
-    total = sum(fates.values())
+            replacements["mask" if masks.all() else "same" if same.all() else "other"] += 1
+    total = sum(replacements.values())
     deviation = (0.8 * 0.2 / total) ** 0.5
-    assert abs(fates["mask"] / total - 0.8) < 5 * deviation
-    assert abs(fates["other"] / total - 0.1) < 5 * deviation
+    assert abs(replacements["mask"] / total - 0.8) < 5 * deviation
+    assert abs(replacements["other"] / total - 0.1) < 5 * deviation
 
 
-def test_spans_end_where_sequences_do_without_any_special_tokens() -> None:
+def test_spans_do_not_cross_sequences_without_special_tokens() -> None:
     word = np.ones(40, dtype=bool)
     bare = Sequences(
         np.arange(40), np.full(4, 10), np.arange(4), {"special": np.zeros(40, dtype=bool), "word": word.copy()}
@@ -216,8 +218,8 @@ def test_spans_end_where_sequences_do_without_any_special_tokens() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_phrases_are_hidden_whole(kind: Kind) -> None:
-    """In every text that has a phrase, all of its words are hidden or none."""
+def test_phrases_are_masked_whole(kind: Kind) -> None:
+    """All words of a phrase are masked, or none of them."""
     tokenizer = data(kind).tokenizer
     seen = hidden = 0
     for seed in range(12):
@@ -241,11 +243,11 @@ def test_phrases_are_hidden_whole(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlm(copies=3)", "mlm(copies=3,unit=span)+nsp", "mlm(copies=3)+sop"])
-def test_copies_come_again_in_another_order(name: str) -> None:
+def test_copies_repeat_the_same_masks_in_another_order(name: str) -> None:
     joint = parse_objective(name).joints[0]
 
     def read(epoch: int) -> list[tuple[int, ...]]:
-        """All sequences of an epoch as a model reads them."""
+        """Return all corrupted sequences of an epoch."""
         plan = joint.arrange(data(), Packing(512, 48), EpochRandom(7, epoch))
         found = []
         for index in range(len(plan)):
@@ -262,11 +264,11 @@ def test_copies_come_again_in_another_order(name: str) -> None:
     "name",
     ["mlm", "mlm(unit=span,boundary=true)", "mlm(unit=ngram)+sop", "rtd+nsp", "0.5*mlm(unit=word)|0.5*rtd", "item"],
 )
-def test_a_batch_follows_from_seed_epoch_and_index_alone(name: str) -> None:
+def test_batches_depend_only_on_seed_epoch_and_index(name: str) -> None:
     mixture = parse_objective(name)
     for number, joint in enumerate(mixture.joints):
         made = []
-        for wanted in ([(0, 0), (0, 1), (2, 1)], [(2, 1), (0, 1), (0, 0), (1, 0)]):  # whatever was asked for before
+        for wanted in ([(0, 0), (0, 1), (2, 1)], [(2, 1), (0, 1), (0, 0), (1, 0)]):  # in any order of requests
             stream = DataStream(joint, data(), Packing(512, 48, fixed=True), seed=number)
             made.append({place: stream.batch(*place, progress=0.5) for place in wanted})
         for place in [(0, 0), (0, 1), (2, 1)]:
@@ -278,7 +280,7 @@ def test_a_batch_follows_from_seed_epoch_and_index_alone(name: str) -> None:
                 assert torch.equal(targets.target, other.targets[term].target)
 
 
-def test_wrong_options_are_refused(tmp_path: Path) -> None:
+def test_invalid_options_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n \n", encoding="utf-8")
     (tmp_path / "single.txt").write_text("alone\n", encoding="utf-8")
     for text, message in {
@@ -300,7 +302,7 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlm", "mlm(unit=span)", "rtd", "item"])
-def test_a_tokenizer_without_a_mask_is_refused(name: str) -> None:
+def test_tokenizers_without_a_mask_token_are_rejected(name: str) -> None:
     whole = data().tokenizer
     roles = {role: token for role, token in whole.role_tokens.items() if role != "mask"}
     joint = parse_objective(name).joints[0]
@@ -309,7 +311,7 @@ def test_a_tokenizer_without_a_mask_is_refused(name: str) -> None:
         joint.corrupt(sequences, Tokenizer(whole.backend, roles), EpochRandom(0))
 
 
-def test_replacements_follow_their_shares() -> None:
+def test_replacements_follow_their_proportions() -> None:
     counts = {"mask": 0, "same": 0, "other": 0}
     tokenizer = data().tokenizer
     for seed in range(40):
@@ -321,18 +323,18 @@ def test_replacements_follow_their_shares() -> None:
     total = sum(counts.values())
     deviation = (0.8 * 0.2 / total) ** 0.5
     assert abs(counts["mask"] / total - 0.8) < 5 * deviation
-    assert abs(counts["other"] / total - 0.1) < 5 * deviation + 0.1 / 900  # a random token may be the same one
+    assert abs(counts["other"] / total - 0.1) < 5 * deviation + 0.1 / 900  # a random token may be the original one
     assert abs(counts["same"] / total - 0.1) < 5 * deviation + 0.1 / 900
 
 
-def test_the_rate_follows_its_schedule() -> None:
+def test_masking_rate_follows_its_schedule() -> None:
     objective = MLM(rate=0.4, final_rate=0.1)
     sizes = [len(masked("wordpiece", objective, 0, 0, progress)[1].targets["mlm"][0]) for progress in (0.0, 0.5, 1.0)]
     tokens = int((~masked("wordpiece", objective, 0, 0)[0].columns["special"]).sum())
     assert np.array(sizes) / tokens == pytest.approx([0.4, 0.25, 0.1], abs=0.02)
 
 
-def test_masks_change_with_epoch_and_seed_and_with_nothing_else() -> None:
+def test_masks_depend_only_on_epoch_and_seed() -> None:
     objective = MLM()
     first = masked("wordpiece", objective, 0, 0)[1].targets["mlm"][0]
     assert (first == masked("wordpiece", objective, 0, 0)[1].targets["mlm"][0]).all()
@@ -341,7 +343,7 @@ def test_masks_change_with_epoch_and_seed_and_with_nothing_else() -> None:
     assert set(first) != set(other)
 
 
-def test_a_sequences_mask_does_not_depend_on_its_pack() -> None:
+def test_masks_do_not_depend_on_the_pack() -> None:
     objective, draws = MLM(), EpochRandom(5)
     packs = {}
     for tokens in (256, 1024):
@@ -354,7 +356,7 @@ def test_a_sequences_mask_does_not_depend_on_its_pack() -> None:
     assert all(len(versions) == 2 and versions[0] == versions[1] for versions in packs.values())
 
 
-def test_targets_fit_the_room() -> None:
+def test_targets_fit_max_targets() -> None:
     for rate in (0.15, 0.5):
         objective = MLM(rate=rate)
         packing = Packing(512, 64, sequences=40, fixed=True)
@@ -365,7 +367,7 @@ def test_targets_fit_the_room() -> None:
 
 
 @pytest.mark.parametrize("name", ["mlm+nsp", "mlm|lm", "rtd"])
-def test_logits_in_chunks_are_the_same_logits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_logits_equal_unchunked_logits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from pretune.objectives import objective
     from tests.support.tiny_training_cases import make as make_training
 
@@ -378,7 +380,7 @@ def test_logits_in_chunks_are_the_same_logits(name: str, monkeypatch: pytest.Mon
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal saved
-            if tensor.shape[-1:] == (wide,):  # logits, or something as large
+            if tensor.shape[-1:] == (wide,):  # logits, or a tensor as large
                 saved += tensor.numel()
             return tensor
 

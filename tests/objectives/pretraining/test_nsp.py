@@ -19,7 +19,7 @@ from tests.support.objective_data import TEMPLATE, data, store
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**40), st.integers(0, 3), st.sampled_from([24, 40, 64]))
-def test_negatives_never_come_from_the_same_document_and_positives_follow(seed: int, epoch: int, length: int) -> None:
+def test_negatives_come_from_another_document_and_positives_follow(seed: int, epoch: int, length: int) -> None:
     arrangement = NSP().arrange(data(), Packing(1024, length), EpochRandom(seed, epoch)).arrangement  # type: ignore[attr-defined]
     bounds = store().sentence_offsets[store().document_offsets]
     owner = lambda at: np.searchsorted(bounds, at, side="right") - 1  # noqa: E731
@@ -32,7 +32,7 @@ def test_negatives_never_come_from_the_same_document_and_positives_follow(seed: 
     pairs = arrangement.spans[:, 1] > 0
     assert (arrangement.spans[:, 0] > 0).all() and not (label[~pairs] >= 0).any()
     assert (arrangement.lengths <= length).all()
-    # First texts may start inside a cut sentence.
+    # First texts may begin inside a truncated sentence.
     assert np.isin(arrangement.starts[pairs, 1], store().sentence_offsets).all()
 
 
@@ -45,12 +45,12 @@ def test_half_of_the_pairs_are_negatives_and_every_text_is_read_once() -> None:
         starts.append(arrangement.starts[arrangement.spans > 0])
         assert (label[arrangement.spans[:, 1] > 0] >= 0).mean() > 0.7  # one document has a third of all pairs
         lost = store().tokens - arrangement.spans.sum()
-        assert 0 <= lost < 0.03 * store().tokens  # cut from second texts, to the length of another one
+        assert 0 <= lost < 0.03 * store().tokens  # truncated from second texts, to the length of another one
     assert abs(np.mean(share) - 0.5) < 0.05
     assert all(len(set(s.tolist())) == len(s) for s in starts)
 
 
-def test_the_template_and_segments_are_berts() -> None:
+def test_template_and_segments_equal_those_of_bert() -> None:
     plan = NSP().arrange(data(), Packing(512, 48), EpochRandom(0))
     sequences = plan.pack(0)
     tokenizer = data().tokenizer
@@ -68,7 +68,7 @@ def make_data(texts: list[str]) -> Data:
     return Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(made.documents))
 
 
-def test_corpora_without_pairs_are_refused() -> None:
+def test_corpora_without_pairs_are_rejected() -> None:
     with pytest.raises(PretuneError, match="needs two documents or more"):
         NSP(negatives=1.0).arrange(
             make_data(["One thing. Another thing. A third thing."]), Packing(99, 32), EpochRandom(0)
@@ -81,7 +81,7 @@ def test_corpora_without_pairs_are_refused() -> None:
         NSP().arrange(Data(store().tokenizer, TEMPLATE), Packing(99, 32), EpochRandom(0))
 
 
-def test_joints_are_checked() -> None:
+def test_joint_objectives_are_parsed_and_checked() -> None:
     assert str(parse_objective("mlm + nsp")) == "mlm+nsp"
     assert str(parse_objective("3*mlm|lm")) == "0.75*mlm|0.25*lm"
     assert parse_objective("mlm(rate=0.3,unit=word)").objectives[0].rate == 0.3  # type: ignore[attr-defined]

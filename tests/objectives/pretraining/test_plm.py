@@ -42,7 +42,7 @@ def corrupted(kind: Kind, objective: PLM, seed: int, epoch: int, template: str) 
     parts=st.integers(1, 4),
     stateful=st.booleans(),
 )
-def test_the_text_stays_and_queries_ask_for_it(
+def test_text_is_unchanged_and_queries_predict_its_tokens(
     kind: Kind, seed: int, epoch: int, template: str, k: float, parts: int, stateful: bool
 ) -> None:
     objective = PLM(k=k, parts=parts, stateful=stateful)
@@ -51,26 +51,26 @@ def test_the_text_stays_and_queries_ask_for_it(
     at, target = made.targets["plm"]
     assert (made.ids[~query] == clean.ids).all() and (at == np.flatnonzero(query)).all()
     assert (made.ids[query] == data(kind).tokenizer.role("mask")).all()
-    # A query follows its token, and has its position and its place in the order.
+    # A query follows its token and has the same position and rank in the order.
     assert (made.ids[at - 1] == target).all() and made.positions is not None
     assert (made.positions[~query] == clean.place).all()
     for column in (made.positions, made.columns["order"], made.owner):
         assert (column[at] == column[at - 1]).all()
     assert not made.columns["special"][at].any()
     assert made.pattern is not None and made.pattern.name == "permutation"
-    # Context has even places, one a part, before all else in it; the others have odd ones, each its own.
+    # Context tokens have even ranks, one per part, before all others of the part; the others have distinct odd ranks.
     order, size = made.columns["order"][~query], np.repeat(clean.lengths, clean.lengths)
     part = sum(clean.place >= size * number // parts for number in range(parts))
     context = order % 2 == 0
     special, fresh = clean.columns["special"], clean.columns.get("document_start", np.zeros(len(clean.ids), dtype=bool))
     assert context[clean.offsets[:-1][clean.lengths > 0]].all() and context[fresh].all()
-    asked = np.zeros(len(clean.ids), dtype=bool)
-    asked[np.cumsum(~query)[at] - 1] = True
-    assert not (asked & context).any() and not (~context & ~asked & ~special).any()
+    predicted = np.zeros(len(clean.ids), dtype=bool)
+    predicted[np.cumsum(~query)[at] - 1] = True
+    assert not (predicted & context).any() and not (~context & ~predicted & ~special).any()
     assert len(set(order[~context])) == (~context).sum()
     for row in range(len(clean.lengths)):
         own = clean.owner == row
-        assert asked[own].sum() <= max(1, round((~special)[own].sum() / k))
+        assert predicted[own].sum() <= max(1, round((~special)[own].sum() / k))
         highest = -1
         for number in np.unique(part[own]):
             inside = own & (part == number)
@@ -83,7 +83,7 @@ def test_the_text_stays_and_queries_ask_for_it(
     assert len(at) <= room and (made.lengths - clean.lengths).sum() == len(at)
 
 
-def test_orders_and_places_are_new_each_epoch_and_in_each_window() -> None:
+def test_orders_differ_between_epochs_and_windows() -> None:
     source = data()
     objective = PLM(stateful=True)
     seen = set()
@@ -97,25 +97,25 @@ def test_orders_and_places_are_new_each_epoch_and_in_each_window() -> None:
     assert len(seen) == 6
 
 
-def test_shares() -> None:
-    """One in six, in n-grams of one to five words."""
-    asked = text = 0
+def test_one_sixth_of_the_tokens_is_predicted_in_ngrams() -> None:
+    """The n-grams have one to five words."""
+    predicted = text = 0
     sizes = []
     for seed in range(30):
         clean, made = corrupted("wordpiece", PLM(), seed, 0, "bert")
         kept = made.columns["stream"] == 0
         at = np.cumsum(kept)[made.targets["plm"][0]] - 1
-        asked, text = asked + len(at), text + int((~clean.columns["special"]).sum())
+        predicted, text = predicted + len(at), text + int((~clean.columns["special"]).sum())
         whole = np.isin(word_units(clean).first, at)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], whole, [0]])))
         sizes += (edges[1::2] - edges[::2]).tolist()
-    assert 0.85 / 6 < asked / text < 1.1 / 6
+    assert 0.85 / 6 < predicted / text < 1.1 / 6
     assert np.mean(np.array(sizes) == 1) > 0.35 and np.mean(np.array(sizes) > 1) > 0.25
 
 
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("stateful", [False, True])
-def test_no_state_sees_itself_or_what_is_later_in_the_order(parts: int, stateful: bool) -> None:
+def test_attention_sees_only_earlier_tokens_of_the_permutation(parts: int, stateful: bool) -> None:
     torch.manual_seed(0)
     network = xl(8 if stateful else 0).eval()
     objective = PLM(k=2.5, parts=parts, stateful=stateful)
@@ -136,11 +136,11 @@ def test_no_state_sees_itself_or_what_is_later_in_the_order(parts: int, stateful
         seen = gradient.abs().sum(1).numpy() > 0
         same = (owner == owner[row]) & (document == document[row]) & (stream == 0)
         earlier = same & (order < order[row] if stream[row] else order <= order[row])
-        earlier[row] = True  # its own input, which of a query says nothing
+        earlier[row] = True  # its own input, which for a query contains no information
         assert seen.tolist() == earlier.tolist()
 
 
-def test_what_was_predicted_in_the_segment_before_is_context_in_the_next() -> None:
+def test_predicted_tokens_are_context_in_the_next_segment() -> None:
     torch.manual_seed(0)
     network = xl(8).eval().requires_grad_(False)
     objective, source = PLM(stateful=True), data()
@@ -162,7 +162,7 @@ def test_what_was_predicted_in_the_segment_before_is_context_in_the_next() -> No
 
 
 @pytest.mark.parametrize("stateful", ["true", "false"])
-def test_batches_of_fixed_shapes_are_the_same_batches(stateful: str) -> None:
+def test_fixed_shapes_do_not_change_the_batches(stateful: str) -> None:
     torch.manual_seed(0)
     mixture = parse_objective(f"plm(stateful={stateful})")
     root = Network(xl(8)).eval().requires_grad_(False)
@@ -172,7 +172,7 @@ def test_batches_of_fixed_shapes_are_the_same_batches(stateful: str) -> None:
     fixed = DataStream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
     count = len(fixed.epoch_plan(0))
     shapes = set()
-    for index in {0, 1, count - 2, count - 1}:  # windows and packs at an epoch's end are shorter
+    for index in {0, 1, count - 2, count - 1}:  # windows and packs at the end of an epoch are shorter
         batch = fixed.batch(0, index, 0.0)
         shapes.add((len(batch.packed[0]), batch.packed[0].longest, batch.packed[0].offsets.shape))
         if stateful == "true":
@@ -181,7 +181,7 @@ def test_batches_of_fixed_shapes_are_the_same_batches(stateful: str) -> None:
     assert len(shapes) == 1
 
 
-def test_refusals() -> None:
+def test_invalid_options_are_rejected() -> None:
     for text, message in [
         ("plm(k=1)", "k=1 leaves no context"),
         ("plm(parts=0)", "parts=0: expected a number that is at least 1"),
@@ -193,8 +193,8 @@ def test_refusals() -> None:
             parse_objective(text)
 
 
-def test_any_backbone_can_do_it_by_its_mask_token() -> None:
-    """Without a vector for queries, the mask token at the position is the query."""
+def test_backbones_without_a_query_vector_use_the_mask_token() -> None:
+    """The embedding of the mask token at the position is the query."""
     from tests.support.tiny_training_cases import encoder
 
     torch.manual_seed(0)
@@ -212,8 +212,8 @@ def test_any_backbone_can_do_it_by_its_mask_token() -> None:
 
 
 @pytest.mark.parametrize("name", ["plm(stateful=true)", "lm(stateful=true)"])
-def test_held_out_text_goes_on_from_batch_to_batch_however_little_it_is(name: str) -> None:
-    """Windows of little text are short, and there is room for the filler, whatever training needs of it."""
+def test_state_is_carried_across_held_out_batches_of_little_text(name: str) -> None:
+    """Windows of little text are short and are padded, independently of the capacity in training."""
     torch.manual_seed(0)
     (joint,) = parse_objective(name).joints
     root = Network(xl(8)).eval().requires_grad_(False)

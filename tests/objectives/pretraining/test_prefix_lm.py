@@ -17,7 +17,7 @@ from tests.support.tiny_training_cases import encoder
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 3), template=st.sampled_from(sorted(TEMPLATES)))
-def test_prefix_and_targets_are_the_text(kind: Kind, seed: int, epoch: int, template: str) -> None:
+def test_prefix_and_targets_together_are_the_text(kind: Kind, seed: int, epoch: int, template: str) -> None:
     source, draws = data(kind, template=template), EpochRandom(seed, epoch)
     plan = PrefixLM().arrange(source, Packing(512, 64), draws)
     sequences = PrefixLM().corrupt(plan.pack(seed % len(plan)), source.tokenizer, draws)
@@ -37,7 +37,7 @@ def test_prefix_and_targets_are_the_text(kind: Kind, seed: int, epoch: int, temp
             assert text[0] < len(prefix) <= text[-1]  # text on both sides
 
 
-def test_cuts_fall_everywhere() -> None:
+def test_split_points_are_uniform() -> None:
     source = data()
     shares: list[float] = []
     for seed in range(20):
@@ -49,7 +49,7 @@ def test_cuts_fall_everywhere() -> None:
     assert min(shares) == 0 and max(shares) == 1 and abs(np.mean(shares) - 0.5) < 0.05
 
 
-def test_the_lectures_example() -> None:
+def test_example_from_the_lecture() -> None:
     words = ["I", "am", "happy", "to", "join", "with", "you", "today"]
     ids = np.arange(8) + 10
     for seed in range(200):
@@ -61,7 +61,7 @@ def test_the_lectures_example() -> None:
     pytest.fail("no seed cut in the middle")
 
 
-def test_no_state_sees_what_it_predicts() -> None:
+def test_no_state_sees_its_target() -> None:
     torch.manual_seed(0)
     network = encoder().eval()
     lengths = np.array([9, 6])
@@ -80,7 +80,7 @@ def test_no_state_sees_what_it_predicts() -> None:
         seen = gradient.abs().sum(1).numpy() > 0
         assert not seen[row + 1 :].any()
         assert seen[: row + 1].tolist() == (owner == owner[row])[: row + 1].tolist()
-    # Inside the prefix everybody sees everybody.
+    # Inside the prefix, attention is bidirectional.
     prefix = np.flatnonzero((sequences.columns["prefix"] == 1) & (owner == 0))
     (gradient,) = torch.autograd.grad(states[0].square().sum(), inputs)
     assert (gradient.abs().sum(1).numpy() > 0).nonzero()[0].tolist() == prefix.tolist()

@@ -34,7 +34,9 @@ PACKING = Packing(512, 64)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 2), rate=st.sampled_from([0.15, 0.5]))
-def test_what_is_hidden_and_what_is_judged(kind: Kind, seed: int, epoch: int, rate: float) -> None:
+def test_generator_predicts_masked_tokens_and_discriminator_all_tokens(
+    kind: Kind, seed: int, epoch: int, rate: float
+) -> None:
     source, objective, draws = data(kind), RTD(rate=rate), EpochRandom(seed, epoch)
     plan = objective.arrange(source, PACKING, draws)
     clean = plan.pack(seed % len(plan))
@@ -54,7 +56,7 @@ def test_what_is_hidden_and_what_is_judged(kind: Kind, seed: int, epoch: int, ra
 
 
 def small_batch(capacity: Capacity | None = None) -> tuple[Sequences, Batch]:
-    """Random tokens below the canary's vocabulary."""
+    """Return a batch of random tokens below the vocabulary size of the tiny encoder."""
     chance = np.random.default_rng(0)
     ids = chance.integers(10, VOCABULARY, 60)
     special = np.zeros(60, dtype=bool)
@@ -75,14 +77,14 @@ def make_root(name: str = "rtd(size=0.5)", factory: Any = encoder) -> tuple[Netw
 
 
 @pytest.mark.parametrize("factory", [bert, modern, encoder])
-def test_the_discriminator_reads_the_text_with_gaps_filled_in(factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discriminator_reads_the_text_with_sampled_replacements(factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     clean, batch = small_batch()
     root, joint = make_root(factory=factory)
     fills = torch.full((len(batch.targets["generator"].at),), 7)
-    fills[::2] = batch.targets["generator"].target[::2]  # every other guess is right
+    fills[::2] = batch.targets["generator"].target[::2]  # every other sample is the original token
     monkeypatch.setattr(rtd, "sample_tokens", lambda logits: fills)
     loss = root.eval()(joint, batch)
-    assert loss.packed is None  # that is between the parts of a joint
+    assert loss.packed is None  # only set between the parts of a joint objective
     at = batch.targets["generator"].at
     expected = torch.from_numpy(clean.ids).clone()
     expected[at] = fills
@@ -90,7 +92,7 @@ def test_the_discriminator_reads_the_text_with_gaps_filled_in(factory: Any, monk
     logits = head(root.backbone(replace(batch.packed[0], ids=expected)).last)
     replaced = torch.zeros(60)
     replaced[at[1::2]] = 1
-    assert (replaced == (expected != torch.from_numpy(clean.ids))).all()  # 7 is no token of the text
+    assert (replaced == (expected != torch.from_numpy(clean.ids))).all()  # 7 is not a token of the text
     torch.testing.assert_close(loss.sums["rtd"], F.binary_cross_entropy_with_logits(logits, replaced, reduction="sum"))
     assert loss.weights == {"rtd": 50.0, "generator": 1.0}
     flagged = (logits > 0).float()
@@ -114,7 +116,7 @@ def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close({**other.sums, **other.logs}[name], value)
 
 
-def test_the_generator_learns_from_its_own_loss_alone_and_shares_the_embedding() -> None:
+def test_generator_learns_only_from_its_own_loss_and_shares_the_embedding() -> None:
     root, joint = make_root()
     _, batch = small_batch()
     head: Any = root.heads["rtd"]
@@ -133,7 +135,7 @@ def test_the_generator_learns_from_its_own_loss_alone_and_shares_the_embedding()
     }
 
 
-def test_draws_follow_the_softmax_and_the_seed() -> None:
+def test_samples_follow_the_softmax_and_the_seed() -> None:
     logits = torch.tensor([2.0, 0.0, -1.0, 1.0, -torch.inf]).expand(20_000, 5)
     torch.manual_seed(1)
     first = sample_tokens(logits)
@@ -146,7 +148,7 @@ def test_draws_follow_the_softmax_and_the_seed() -> None:
     assert not torch.equal(sample_tokens(logits), first)
 
 
-def test_a_step_follows_from_the_seed() -> None:
+def test_steps_depend_on_the_seed() -> None:
     root, joint = make_root()
     _, batch = small_batch()
     sums = []
@@ -157,7 +159,7 @@ def test_a_step_follows_from_the_seed() -> None:
 
 
 @pytest.mark.parametrize("name", ["rtd+nsp", "sop+rtd"])
-def test_in_a_joint_all_read_what_the_generator_made(name: str) -> None:
+def test_joint_objectives_read_the_text_with_replacements(name: str) -> None:
     root, joint = make_root(name)
     source = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
     plan = joint.arrange(source, PACKING, EpochRandom(0))
@@ -166,11 +168,11 @@ def test_in_a_joint_all_read_what_the_generator_made(name: str) -> None:
     root.backbone.register_forward_hook(lambda module, given, out: read.append(given[0]))
     loss = root(joint, batch)
     assert set(loss.sums) == {"rtd", "generator", name.replace("rtd", "").strip("+")}
-    assert len(read) == 1  # one forward for all
+    assert len(read) == 1  # one forward pass for all
     assert not torch.equal(read[0].ids, batch.packed[0].ids)
 
 
-def test_sizes() -> None:
+def test_generator_sizes_follow_the_options() -> None:
     class Wide(nn.Module):
         width = 768
 
@@ -193,20 +195,20 @@ def test_sizes() -> None:
             sizes(RTD(width=64, heads=3))
 
 
-def randomized(root: Network) -> None:
-    for parameter in root.parameters():  # norms and biases too: nothing may agree by chance
+def randomize(root: Network) -> None:
+    for parameter in root.parameters():  # norms and biases too, so that nothing agrees by accident
         torch.nn.init.normal_(parameter, std=0.2)
 
 
-def test_both_networks_are_the_peers() -> None:
-    """ELECTRA's discriminator and generator, by names: theirs are BERT's but for the prefix and the projection."""
+def test_both_networks_match_those_of_transformers() -> None:
+    """ELECTRA's discriminator and generator have BERT's tensor names, except for the prefix and the projection."""
     from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
     size = {"vocab_size": 60, "num_hidden_layers": 2, "max_position_embeddings": 40, "hidden_dropout_prob": 0.0}
     config = BertConfig(**size, hidden_size=32, num_attention_heads=4, intermediate_size=64)  # type: ignore[arg-type]
     root = Network(build(config))
     root.heads["rtd"] = RTD(width=16, heads=2).head(root.backbone)
-    randomized(root)
+    randomize(root)
     common = {**size, "attention_probs_dropout_prob": 0.0, "embedding_size": 32}
     discriminator = ElectraForPreTraining(
         ElectraConfig(**common, hidden_size=32, num_attention_heads=4, intermediate_size=64)
@@ -230,10 +232,10 @@ def test_both_networks_are_the_peers() -> None:
             rest = {}
         return {name: tensor for name, tensor in found.items() if not name.startswith("heads.")}
 
-    for peer, ours in ((discriminator, tensors), (generator, head.exports()["generator"].tensors(tensors))):
-        missing, unexpected = peer.load_state_dict(theirs(ours), strict=False)
+    for reference, ours in ((discriminator, tensors), (generator, head.exports()["generator"].tensors(tensors))):
+        missing, unexpected = reference.load_state_dict(theirs(ours), strict=False)
         assert not unexpected and set(missing) <= {"generator_lm_head.weight"}
-        peer.tie_weights()
+        reference.tie_weights()
     ragged = Ragged.make(60)
     loss, _ = rtd.run_generator(head.generator, root.backbone, ragged.packed, every_target(ragged))
     labels = torch.where(ragged.attention_mask.bool(), ragged.input_ids, -100)
@@ -249,7 +251,7 @@ def every_target(ragged: Ragged) -> Any:
     return pack_targets(np.arange(len(ragged.packed)), ragged.packed.ids.numpy())
 
 
-def test_the_generator_is_exported_where_the_layout_has_a_place_for_it(tmp_path: Path) -> None:
+def test_generator_is_exported_if_the_family_supports_it(tmp_path: Path) -> None:
     from transformers import BertForMaskedLM
 
     config = BertConfig(
@@ -258,9 +260,9 @@ def test_the_generator_is_exported_where_the_layout_has_a_place_for_it(tmp_path:
     )  # fmt: skip
     model = Model(replace(BERT, companions=("generator",)), config, Network(build(config)))
     model.add_heads(parse_objective("rtd(size=1,layers=1)").objectives)
-    randomized(model.root)
+    randomize(model.root)
     model.save(tmp_path)
-    peer, report = BertForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
+    reference, report = BertForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     ragged = Ragged.make(60)
     loss, _ = rtd.run_generator(
@@ -270,7 +272,7 @@ def test_the_generator_is_exported_where_the_layout_has_a_place_for_it(tmp_path:
         every_target(ragged),  # type: ignore[union-attr]
     )
     labels = torch.where(ragged.attention_mask.bool(), ragged.input_ids, -100)
-    expected = peer.eval()(**ragged.inputs, labels=labels).loss
+    expected = reference.eval()(**ragged.inputs, labels=labels).loss
     torch.testing.assert_close(loss.sums["generator"] / len(ragged.packed), expected, atol=1e-5, rtol=1e-5)
 
     plain = Model(BERT, config, model.root)

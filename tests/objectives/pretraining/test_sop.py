@@ -29,13 +29,13 @@ def arrangement(
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 3), length=st.sampled_from([24, 40, 64]))
-def test_texts_are_neighbors_of_one_document_in_order_or_swapped(
+def test_pairs_are_consecutive_texts_of_one_document_in_order_or_swapped(
     kind: Kind, seed: int, epoch: int, length: int
 ) -> None:
     made = arrangement(SOP(), seed, epoch, length, kind)
     bounds = store(kind).sentence_offsets[store(kind).document_offsets]
     assert (made.lengths <= length).all() and (made.spans[:, 0] > 0).all()
-    assert made.spans.sum() == store(kind).tokens  # all of it is read
+    assert made.spans.sum() == store(kind).tokens  # all tokens are read
     pairs = made.spans[:, 1] > 0
     assert not (made.labels["sop"][~pairs] >= 0).any()
     starts, spans, swapped = made.starts[pairs], made.spans[pairs], made.labels["sop"][pairs] == 1
@@ -49,7 +49,7 @@ def test_texts_are_neighbors_of_one_document_in_order_or_swapped(
     assert (spans > 0).all()
 
 
-def test_half_are_swapped_and_every_text_is_read_once() -> None:
+def test_half_of_the_pairs_are_swapped_and_every_text_is_read_once() -> None:
     total = swapped = 0
     for seed in range(30):
         made = arrangement(SOP(), seed)
@@ -58,12 +58,12 @@ def test_half_are_swapped_and_every_text_is_read_once() -> None:
         swapped += int((label == 1).sum())
         starts, pairs = made.starts[made.spans > 0], made.spans[:, 1] > 0
         assert len(set(starts.tolist())) == len(starts)
-        # Pairs that begin inside a sentence, which is a cut one, are not judged.
+        # Pairs that begin inside a truncated sentence have no label.
         assert ((label < 0) == ~np.isin(made.starts.min(1), store().sentence_offsets))[pairs].all()
     assert abs(swapped / total - 0.5) < 5 * (0.25 / total) ** 0.5
 
 
-def test_the_label_is_the_target_at_the_start() -> None:
+def test_label_is_predicted_at_the_start_token() -> None:
     joint = parse_objective("mlm(unit=ngram)+sop").joints[0]
     plan = joint.arrange(data(), Packing(512, 48), EpochRandom(0))
     noisy = joint.corrupt(plan.pack(0), data().tokenizer, EpochRandom(0))
@@ -73,7 +73,7 @@ def test_the_label_is_the_target_at_the_start() -> None:
 
 
 @pytest.mark.parametrize("objective", [SOP, NSP])
-def test_some_documents_are_read_in_shorter_pairs(objective: type[SOP] | type[NSP]) -> None:
+def test_option_short_gives_some_documents_shorter_pairs(objective: type[SOP] | type[NSP]) -> None:
     plain, some, all_ = (
         np.concatenate([arrangement(objective(short=share), seed, length=300).lengths for seed in range(8)])
         for share in (0.0, 0.1, 1.0)
@@ -103,7 +103,7 @@ def make_data(texts: list[str]) -> Data:
     return Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(made.documents))
 
 
-def test_corpora_without_pairs_are_refused() -> None:
+def test_corpora_without_pairs_are_rejected() -> None:
     one = make_data(["One thing. Another thing. A third thing."])
     assert len(SOP().arrange(one, Packing(99, 32), EpochRandom(0))) == 1  # one document is enough
     with pytest.raises(PretuneError, match="sop needs documents of two sentences or more"):

@@ -1,4 +1,4 @@
-"""Streams of contiguous text, forward and backward, with and without template tokens around documents."""
+"""Tests of streams of contiguous text, forward and backward, with and without template tokens around documents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKING = Packing(64, 16, lanes=2)
 
 
 def streams(epoch: StreamEpoch, backward: bool) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Ids, next ones and beginnings of every lane, all its time, in the order in which they are read."""
+    """Return the ids, targets and document starts of each stream over the whole epoch, in reading order."""
     found: dict[int, list[np.ndarray]] = {}
     for index in range(len(epoch)):
         pack = epoch.pack(index)
@@ -40,7 +40,7 @@ def streams(epoch: StreamEpoch, backward: bool) -> list[tuple[np.ndarray, np.nda
 
 
 @pytest.mark.parametrize("framed", [False, True])
-def test_a_backward_stream_is_a_forward_stream_read_from_its_end(framed: bool) -> None:
+def test_backward_streams_are_reversed_forward_streams(framed: bool) -> None:
     made, draws = data(), EpochRandom(3)
     ahead, back = (
         streams(stream_epoch(made, PACKING, draws, backward=way, framed=framed), way) for way in (False, True)
@@ -68,7 +68,7 @@ def test_template_tokens_are_special_and_start_words() -> None:
     assert pack.columns["word"][pack.columns["special"]].all() and not pack.columns["word"].all()
 
 
-def test_a_backward_language_model_predicts_the_token_before() -> None:
+def test_backward_language_models_predict_the_previous_token() -> None:
     made, draws = data(), EpochRandom(1)
     plan = LM(backward=True).arrange(made, Packing(96, 32), draws)
     sequences = LM(backward=True).corrupt(plan.pack(0), made.tokenizer, draws)
@@ -86,7 +86,7 @@ def stack(vocabulary: int, backward: bool = False) -> RecurrentBackbone:
     )
 
 
-def test_a_backward_stack_sees_only_later_tokens() -> None:
+def test_backward_stack_sees_only_later_tokens() -> None:
     made, draws = data(), EpochRandom(1)
     backbone = stack(made.tokenizer.size, backward=True)
     plan = LM(backward=True).arrange(made, Packing(96, 32), draws)
@@ -96,7 +96,7 @@ def test_a_backward_stack_sees_only_later_tokens() -> None:
     states = backbone(*batch.packed).last
     (gradient,) = torch.autograd.grad(states[3].sum(), kept[0])
     seen = gradient.abs().sum(1).nonzero().flatten().tolist()
-    assert seen == list(range(int(batch.packed[0].offsets[1]) - 3))  # the embeddings come from the end
+    assert seen == list(range(int(batch.packed[0].offsets[1]) - 3))  # the embeddings are in reverse order
 
 
 def windows(epoch: StreamEpoch | object, objective: LM | BiLM, count: int) -> list[Batch]:
@@ -124,7 +124,7 @@ def test_windows_with_recurrent_state_equal_one_long_text(backward: bool) -> Non
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_reading_backward_equals_reading_reversed_text_forward(device: str) -> None:
-    """States and gradients, window after window, with the state carried on."""
+    """States and gradients are equal, window after window, with recurrent state."""
     size = data().tokenizer.size
     ways = [stack(size, backward).to(device) for backward in (False, True)]
     epoch = stream_epoch(data(), PACKING, EpochRandom(2), backward=True)
@@ -147,7 +147,7 @@ def test_reading_backward_equals_reading_reversed_text_forward(device: str) -> N
         torch.testing.assert_close(ahead.grad, back.grad, rtol=1e-3, atol=1e-4)
 
 
-def test_both_directions_continue_in_their_own_streams() -> None:
+def test_both_directions_carry_state_in_their_own_streams() -> None:
     objective = BiLM(stateful=True)
     torch.manual_seed(0)
     embed = Embeddings(data().tokenizer.size, 12)

@@ -57,7 +57,7 @@ def masked(made: Data, objective: TLM, draws: EpochRandom, tokens: int = 512) ->
     rate=st.sampled_from([0.05, 0.15, 0.4, 1.0]),
     template=st.sampled_from(["bert", "t5"]),
 )
-def test_both_sides_are_hidden_and_labels_are_the_originals(
+def test_both_sides_are_masked_and_targets_are_the_original_tokens(
     kind: Kind, seed: int, epoch: int, rate: float, template: str
 ) -> None:
     made, objective = source(kind, template), TLM(rate=rate)
@@ -75,7 +75,7 @@ def test_both_sides_are_hidden_and_labels_are_the_originals(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", ["bert", "t5", "bart"])
-def test_a_pair_is_two_whole_texts_with_positions_and_languages_of_their_own(kind: Kind, template: str) -> None:
+def test_pairs_are_two_whole_texts_with_their_own_positions_and_languages(kind: Kind, template: str) -> None:
     made, draws = source(kind, template), EpochRandom(3)
     rows, frame = made.rows, TEMPLATES[template]
     assert isinstance(rows, LabeledRows) and rows.pairs is not None and rows.labels is not None
@@ -103,7 +103,7 @@ def test_a_pair_is_two_whole_texts_with_positions_and_languages_of_their_own(kin
     assert sorted(found) == sorted(wanted)
 
 
-def test_each_text_has_the_token_that_its_family_puts_last() -> None:
+def test_each_text_ends_with_the_last_token_of_the_template() -> None:
     made = source(template="bert")
     made.template = FAMILIES["xlnet"].template
     clean, noisy = masked(made, TLM(), EpochRandom(0))
@@ -112,7 +112,7 @@ def test_each_text_has_the_token_that_its_family_puts_last() -> None:
     assert (clean.columns["segment"] == clean.columns["side"]).all()
 
 
-def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
+def test_batches_depend_only_on_seed_epoch_and_index() -> None:
     def contents(draws: EpochRandom, index: int, tokens: int = 256) -> dict[int, list[Any]]:
         made = source(exponent=0.5)
         plan = TLM().arrange(made, Packing(tokens, 96), draws)
@@ -126,11 +126,11 @@ def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
         first != contents(draws, index)
         for draws, index in ((EpochRandom(4, 1), 1), (EpochRandom(3, 2), 1), (EpochRandom(3, 1), 2))
     )
-    everything = contents(EpochRandom(3, 1), 0, 1 << 20)  # whatever pack a sequence is in, its masks are the same
+    everything = contents(EpochRandom(3, 1), 0, 1 << 20)  # the masks of a sequence do not depend on its pack
     assert all(everything[index] == ids for index, ids in first.items())
 
 
-def test_rates_are_kept() -> None:
+def test_masking_and_replacement_rates_are_respected() -> None:
     hidden = free = kept = swapped = 0
     for seed in range(30):
         made = source()
@@ -143,8 +143,8 @@ def test_rates_are_kept() -> None:
     assert abs(kept / hidden - 0.1) < 0.02 and abs(swapped / hidden - 0.1) < 0.02
 
 
-def test_what_is_hidden_is_nowhere_in_what_is_read() -> None:
-    """Another token in a hidden place: nothing changes but the target."""
+def test_masked_tokens_do_not_appear_in_the_input() -> None:
+    """Another token in a masked position changes nothing but the target."""
     made, draws = source(), EpochRandom(1)
     objective = TLM(masked=1.0, swapped=0.0)
     plan = objective.arrange(made, Packing(256, 96), draws)
@@ -157,7 +157,7 @@ def test_what_is_hidden_is_nowhere_in_what_is_read() -> None:
     assert (noisy.ids == clean.ids).all() and (noisy.targets["tlm"][1] != clean.targets["tlm"][1]).all()
 
 
-def test_predictions_look_at_both_sides_and_at_no_other_pair() -> None:
+def test_predictions_depend_on_both_sides_and_on_no_other_pair() -> None:
     made, draws = source(), EpochRandom(2)
     network = stack(made.tokenizer.size).eval()
     noisy = TLM().corrupt(TLM().arrange(made, Packing(160, 96), draws).pack(0), made.tokenizer, draws)
@@ -181,7 +181,7 @@ def test_predictions_look_at_both_sides_and_at_no_other_pair() -> None:
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=200), st.sampled_from([0.0, 0.3, 0.7, 1.0]), st.integers(0, 9))
-def test_shares_are_smoothed(groups: list[int], power: float, seed: int) -> None:
+def test_language_proportions_are_smoothed(groups: list[int], power: float, seed: int) -> None:
     members = np.array(groups)
     chosen = resample_groups(members, power, EpochRandom(seed))
     kinds, counts = np.unique(members, return_counts=True)
@@ -189,13 +189,13 @@ def test_shares_are_smoothed(groups: list[int], power: float, seed: int) -> None
     wanted = counts**power / (counts**power).sum() * len(members)
     assert (np.abs(found - wanted) <= 1).all()
     times = np.bincount(chosen, minlength=len(members))
-    for kind in kinds:  # gone through evenly
+    for kind in kinds:  # repeated evenly
         assert np.ptp(times[members == kind]) <= 1
     if power == 1:
         assert (chosen == np.arange(len(members))).all()
 
 
-def test_another_part_of_a_large_language_comes_each_epoch() -> None:
+def test_each_epoch_reads_another_part_of_a_large_language() -> None:
     members = np.array([0] * 90 + [1] * 10)
     seen = [set(resample_groups(members, 0.5, EpochRandom(0, epoch)).tolist()) for epoch in range(6)]
     assert all(len(part) < 100 for part in seen) and len(set.union(*seen)) == 100 and seen[0] != seen[1]
@@ -210,7 +210,7 @@ def bilingual() -> Store:
 
 
 @pytest.mark.parametrize("name", ["mlm", "lm", "nsp", "sop", "rtd"])
-def test_every_document_is_read_in_its_language(name: str) -> None:
+def test_documents_have_the_column_of_their_language(name: str) -> None:
     both, joint = bilingual(), parse_objective(name).joints[0]
     assert both.languages == ["en", "ru"]
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 4, "ru": 7})
@@ -219,14 +219,14 @@ def test_every_document_is_read_in_its_language(name: str) -> None:
     russian = arranged.arrangement.starts >= bounds[store().documents]
     assert (arranged.arrangement.columns["language"] == np.where(russian, 7, 4)).all()
     assert russian.any() and not russian.all()
-    if russian.shape[1] == 2:  # no pair is told by its languages
+    if russian.shape[1] == 2:  # no pair can be classified by its languages
         assert (russian[:, 0] == russian[:, 1]).all()
     pack = joint.corrupt(arranged.pack(0), both.tokenizer, EpochRandom(1))
     assert (pack.columns["language"] == arranged.arrangement.columns["language"][pack.index, 0][pack.owner]).all()
 
 
 @pytest.mark.parametrize("objective", [MLM(), NSP(), SOP(), RTD()])
-def test_small_languages_come_more_often(objective: Any) -> None:
+def test_small_languages_are_oversampled(objective: Any) -> None:
     both = bilingual()
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 0, "ru": 1})
 
@@ -240,7 +240,7 @@ def test_small_languages_come_more_often(objective: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["lm", "plm"])
-def test_a_stateful_objective_reads_one_language(name: str) -> None:
+def test_stateful_objectives_reject_several_languages(name: str) -> None:
     both = bilingual()
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 0, "ru": 1})
     with pytest.raises(PretuneError, match="a stateful objective reads text in one language"):
@@ -260,7 +260,7 @@ def xlm(languages: int = 3) -> Model:
     return Model(family, config, Network(family.build(config)), store().tokenizer)
 
 
-def test_vectors_of_languages_and_positions_are_those_of_the_side() -> None:
+def test_language_and_position_embeddings_are_those_of_each_side() -> None:
     model, made = xlm(), source()
     model.add_heads(parse_objective("tlm").objectives)
     made = replace(made, template=model.family.template)
@@ -275,7 +275,7 @@ def test_vectors_of_languages_and_positions_are_those_of_the_side() -> None:
     assert not model.backbone.embed.positions.weight.grad[longest + 1 :].any()
 
 
-def test_mlm_and_tlm_share_a_head_that_others_read(tmp_path: Path) -> None:
+def test_mlm_and_tlm_share_a_head_that_transformers_can_load(tmp_path: Path) -> None:
     for name in ("tlm|mlm", "mlm|tlm", "tlm"):
         model = xlm()
         mixture = parse_objective(name)
@@ -287,7 +287,7 @@ def test_mlm_and_tlm_share_a_head_that_others_read(tmp_path: Path) -> None:
         again = load_model(tmp_path, mixture)
         assert torch.equal(again.root.heads["tlm"].bias, model.root.heads["mlm"].bias)
         assert again.config.lang2id == {"en": 0, "ru": 1, "de": 2}
-    # What it was trained for is no matter: others read a masked language model.
+    # It is exported as a masked language model, independently of the objective.
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["XLMWithLMHeadModel"]
     assert "pred_layer.proj.bias" in load_file(tmp_path / "model.safetensors")
     joined = parse_objective("tlm|mlm(boundary=true)")
@@ -296,7 +296,7 @@ def test_mlm_and_tlm_share_a_head_that_others_read(tmp_path: Path) -> None:
     assert hasattr(model.root.heads["tlm"], "boundary")
 
 
-def test_wrong_use_is_refused() -> None:
+def test_invalid_use_is_rejected() -> None:
     for text, message in {
         "tlm(rate=0)": "rate=0 is not a share",
         "tlm(masked=0.9,swapped=0.2)": "add up to more than 1",

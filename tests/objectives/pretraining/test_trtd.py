@@ -43,7 +43,7 @@ def source(kind: Kind = "wordpiece", template: str = "bert", **changes: Any) -> 
     rate=st.sampled_from([0.15, 0.5, 1.0]),
     template=st.sampled_from(["bert", "t5"]),
 )
-def test_sequences_are_those_of_tlm_and_targets_those_of_rtd(
+def test_sequences_equal_those_of_tlm_and_targets_those_of_rtd(
     kind: Kind, seed: int, epoch: int, rate: float, template: str
 ) -> None:
     made, objective, draws, packing = (
@@ -72,7 +72,7 @@ def test_sequences_are_those_of_tlm_and_targets_those_of_rtd(
     assert (noisy.columns["language"] == other.columns["language"]).all()
 
 
-def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
+def test_batches_depend_only_on_seed_epoch_and_index() -> None:
     def contents(draws: EpochRandom, index: int, tokens: int = 256) -> dict[int, list[Any]]:
         made = source(exponent=0.5)
         noisy = TRTD().corrupt(TRTD().arrange(made, Packing(tokens, 96), draws).pack(index), made.tokenizer, draws)
@@ -85,12 +85,12 @@ def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
         first != contents(draws, index)
         for draws, index in ((EpochRandom(4, 1), 1), (EpochRandom(3, 2), 1), (EpochRandom(3, 1), 2))
     )
-    everything = contents(EpochRandom(3, 1), 0, 1 << 20)  # whatever pack a sequence is in, its gaps are the same
+    everything = contents(EpochRandom(3, 1), 0, 1 << 20)  # the masks of a sequence do not depend on its pack
     assert all(everything[index] == ids for index, ids in first.items())
 
 
 def model(family: str = "xlm") -> Model:
-    """A small one; an XLM has vectors of three languages."""
+    """Return a small model; an XLM has embeddings of three languages."""
     size = store().tokenizer.size
     shapes = {
         "xlm": {"emb_dim": 32, "n_layers": 1, "n_heads": 2, "n_langs": 3, "embed_init_std": 0.1, "dropout": 0.0}
@@ -103,7 +103,7 @@ def model(family: str = "xlm") -> Model:
     return Model(FAMILIES[family], config, Network(FAMILIES[family].build(config)), store().tokenizer)
 
 
-def test_the_loss_is_that_of_rtd_under_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_equals_that_of_rtd_under_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rtd, "sample_tokens", lambda logits: logits.argmin(-1))
     made, network = source(), model()
     mixture = parse_objective("rtd(weight=7)|trtd(weight=7)")
@@ -121,8 +121,8 @@ def test_the_loss_is_that_of_rtd_under_other_names(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", ["rtd", "trtd"])
-def test_generator_and_discriminator_know_the_languages(name: str, tmp_path: Path) -> None:
-    """Of text in two languages, and of pairs in three: vectors of those that are read move, by either loss alone."""
+def test_generator_and_discriminator_use_language_embeddings(name: str, tmp_path: Path) -> None:
+    """Either loss alone gives gradients to the embeddings of the languages that were read, and to no others."""
     (tmp_path / "ru.txt").write_text("\n".join(RUSSIAN * 2), encoding="utf-8")
     russian = build_store(
         [tmp_path / "ru.txt"], store().tokenizer, tmp_path / "ru", StoreSettings("ru", layout="line"), 1
@@ -134,16 +134,16 @@ def test_generator_and_discriminator_know_the_languages(name: str, tmp_path: Pat
     made.template = network.family.template
     stream = DataStream(mixture.joints[0], made, Packing(1024, 96), seed=0)
     batch = stream.batch(0, 0, 0.0)
-    spoken = torch.isin(torch.arange(3), batch.packed[0].columns["language"])
-    assert spoken.tolist() == [True, True, name == "trtd"]
+    languages_read = torch.isin(torch.arange(3), batch.packed[0].columns["language"])
+    assert languages_read.tolist() == [True, True, name == "trtd"]
     vectors = network.backbone.embed.columns["language"].weight
     for term in batch.targets:
         network.root.zero_grad()
         network.root(stream.joint, batch).sums[term].backward()
-        assert ((vectors.grad.abs().sum(1) > 0) == spoken).all()
+        assert ((vectors.grad.abs().sum(1) > 0) == languages_read).all()
 
 
-def test_rtd_and_trtd_share_a_head_and_both_networks_are_left(tmp_path: Path) -> None:
+def test_rtd_and_trtd_share_a_head_and_both_networks_are_exported(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
     for name in ("trtd", "trtd|rtd(width=16,layers=1)", "rtd(width=16,layers=1)|trtd"):
@@ -179,7 +179,7 @@ def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close({**found.sums, **found.logs}[name], value)
 
 
-def test_wrong_use_is_refused() -> None:
+def test_invalid_use_is_rejected() -> None:
     for text, message in {
         "trtd(rate=0)": "trtd: rate=0 is not a share",
         "trtd(size=2)": "trtd: size=2 is not a share",

@@ -17,7 +17,7 @@ from tests.support.objective_data import KINDS, data
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])
-def test_the_second_half_is_the_first_and_all_of_it_is_predicted(kind: Kind) -> None:
+def test_second_half_repeats_the_first_and_is_predicted_completely(kind: Kind) -> None:
     made, packing = data(kind), Packing(256, 64)
     plan = Autoencode().arrange(made, packing, EpochRandom(1))
     for index in range(min(3, len(plan))):
@@ -34,21 +34,21 @@ def test_the_second_half_is_the_first_and_all_of_it_is_predicted(kind: Kind) -> 
         assert batch.counts["autoencode"] == len(clean.ids)
 
 
-def test_it_shares_its_batches_with_none() -> None:
+def test_autoencode_cannot_be_joined_with_other_objectives() -> None:
     from pretune import PretuneError
 
     with pytest.raises(PretuneError, match="adds tokens to the text"):
         parse_objective("autoencode+lm")
 
 
-def test_weights_rise_along_a_text() -> None:
+def test_rising_pooling_weights_increase_along_the_text() -> None:
     states, packed = torch.tensor([[1.0], [2.0], [4.0], [5.0]]), pack_lists([[7, 7, 7], [7]])
-    # 0, 1/2 and 1 over their sum; of one token, itself
+    # weights 0, 1/2 and 1, normalized; a single token has weight 1
     assert pool(states, packed, "rising").tolist() == [[pytest.approx((0.5 * 2 + 4) / 1.5)], [5.0]]
     assert pool(torch.zeros(1, 2), pack_lists([[], [3]]), "rising").tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
-def test_an_lstm_autoencodes_then_classifies_with_rising_weights(tmp_path: Path) -> None:
+def test_lstm_pretrained_as_autoencoder_learns_to_classify(tmp_path: Path) -> None:
     import pretune as pt
 
     words = ["good", "bad", "fine", "poor"]

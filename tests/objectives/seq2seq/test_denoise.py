@@ -37,7 +37,7 @@ def rows(texts: FlatTexts) -> list[list[int]]:
 def corrupted(
     kind: Kind, objective: Denoise, seed: int, epoch: int = 0, template: str = "bart"
 ) -> tuple[Sequences, Sequences, list[list[int]], list[list[int]]]:
-    """The pack before and after, the texts before, and what the encoder reads without its template."""
+    """Return the pack before and after, the texts before, and the encoder's input without its template."""
     source = data(kind, template=template)
     draws = EpochRandom(seed, epoch)
     plan = objective.arrange(source, Packing(1024, 64), draws)
@@ -62,7 +62,7 @@ def is_subsequence(part: list[int], whole: list[int]) -> bool:
     name=st.sampled_from(sorted(NOISES)),
     template=st.sampled_from(sorted(TEMPLATES)),
 )
-def test_the_target_is_the_whole_text_and_the_source_is_no_longer(
+def test_target_is_the_whole_text_and_the_source_is_not_longer(
     kind: Kind, seed: int, epoch: int, name: str, template: str
 ) -> None:
     clean, noisy, texts, read = corrupted(kind, NOISES[name], seed, epoch, template)
@@ -75,7 +75,7 @@ def test_the_target_is_the_whole_text_and_the_source_is_no_longer(
         whole = [i for item in target for i in (text if item == "A" else [tokenizer.role(item)])]
         assert wrote == whole[1:] and late == whole[:-1]
         assert len(one) <= len(text)
-        # Nothing but masks is new.
+        # Only masks are new.
         mask = tokenizer.role("mask")
         assert not Counter(i for i in one if i != mask) - Counter(text)
     around = len(TEMPLATES[template].single) - 1
@@ -83,7 +83,7 @@ def test_the_target_is_the_whole_text_and_the_source_is_no_longer(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_noise_does_what_it_says(kind: Kind) -> None:
+def test_each_kind_of_noise_has_its_documented_effect(kind: Kind) -> None:
     mask = data(kind).tokenizer.role("mask")
     for seed in range(5):
         _, _, texts, read = corrupted(kind, NOISES["rotate"], seed)
@@ -106,14 +106,14 @@ def test_each_kind_of_noise_does_what_it_says(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sentences_stay_whole_when_they_change_places(kind: Kind) -> None:
+def test_permuted_sentences_stay_whole(kind: Kind) -> None:
     objective, source, moved = NOISES["permute"], data(kind), 0
     bounds = set(store(kind).sentence_offsets.tolist())
     plan = objective.arrange(source, Packing(1024, 64), EpochRandom(0))
     for index in range(len(plan)):
         clean, other = plan.pack(index), plan.pack(index)
         text = ~clean.columns["special"]
-        other.ids[text] = clean.ids[text] = np.arange(int(text.sum())) + 5000  # each token has a name of its own
+        other.ids[text] = clean.ids[text] = np.arange(int(text.sum())) + 5000  # each token gets a unique id
         noisy = objective.corrupt(other, source.tokenizer, EpochRandom(0))
         starts = plan.arrangement.starts[clean.index, 0]  # type: ignore[attr-defined]
         for row, start in enumerate(starts):
@@ -121,14 +121,14 @@ def test_sentences_stay_whole_when_they_change_places(kind: Kind) -> None:
             begins, was, read = clean.columns["sentence"][at], clean.ids[at], noisy.ids[at]
             assert begins.tolist() == [place == 0 or start + place in bounds for place in range(len(was))]
             sentences = np.split(was, np.flatnonzero(begins)[1:])
-            order = [number for number in read if number in was[begins]]  # first tokens, in the order of reading
+            order = [number for number in read if number in was[begins]]  # first tokens, in reading order
             wanted = [token for first in order for s in sentences if s[0] == first for token in s]
             assert read.tolist() == wanted and len(order) == len(sentences)
             moved += read.tolist() != was.tolist()
     assert moved > 5
 
 
-def test_infilling_follows_poissons_numbers_and_puts_masks_where_nothing_was() -> None:
+def test_infilled_span_lengths_are_poisson_and_may_be_zero() -> None:
     rows_, size = 400, 200
     texts = FlatTexts(np.tile(np.arange(size) + 10, rows_), np.full(rows_, size))
     filled = infill(texts, 0.3, 3.0, 1, EpochRandom(0), np.arange(rows_))
@@ -136,7 +136,7 @@ def test_infilling_follows_poissons_numbers_and_puts_masks_where_nothing_was() -
     for part in np.split(filled.ids, np.cumsum(filled.lengths)[:-1]):
         kept = part != 1
         assert kept.sum() == size - 60
-        # What a mask between two tokens hides, where no second mask stands beside it.
+        # The number of tokens that a mask between two tokens replaces, if no second mask is next to it.
         for at in np.flatnonzero(~kept):
             if 0 < at < len(part) - 1 and kept[at - 1] and kept[at + 1]:
                 lengths.append(int(part[at + 1] - part[at - 1] - 1))
@@ -146,17 +146,17 @@ def test_infilling_follows_poissons_numbers_and_puts_masks_where_nothing_was() -
     assert abs(np.mean(lengths) - 3) < 0.1
 
 
-def test_masks_fall_everywhere_alike() -> None:
+def test_infilled_positions_are_uniform() -> None:
     rows_, size = 4000, 60
     texts = FlatTexts(np.tile(np.arange(size) + 10, rows_), np.full(rows_, size))
     filled = infill(texts, 0.3, 3.0, 1, EpochRandom(0), np.arange(rows_))
     stays = np.bincount(filled.ids[filled.ids != 1] - 10, minlength=size) / rows_
-    # At the very ends fewer spans can lie than in the middle.
+    # Fewer spans can cover the ends than the middle.
     assert np.abs(stays[5:-5] - 0.69).max() < 0.03 and stays[[0, -1]].max() < 0.9
     assert np.abs(stays - stays[::-1]).max() < 0.04
 
 
-def test_options_are_checked_and_a_missing_mask_is_named() -> None:
+def test_options_are_checked_and_a_missing_mask_token_is_reported() -> None:
     assert parse_objective("denoise(infill=0.2,permute=false)").objectives[0] == Denoise(permute=False, infill=0.2)
     for text, message in {
         "denoise(mask=1)": "the share must be at least 0 and less than 1",
@@ -175,7 +175,7 @@ def test_options_are_checked_and_a_missing_mask_is_named() -> None:
     assert deleting.corrupt(plan.pack(0), without, EpochRandom(0)).second is not None
 
 
-def test_a_language_stands_where_the_template_has_one() -> None:
+def test_language_token_is_placed_by_the_template() -> None:
     from dataclasses import replace
 
     from pretune.text.corpus.documents import Document
@@ -199,7 +199,7 @@ def test_a_language_stands_where_the_template_has_one() -> None:
     assert (noisy.second.ids[noisy.second.offsets[:-1]] == french).all()
 
 
-def test_each_text_has_the_token_of_its_own_language(tmp_path: Path) -> None:
+def test_each_text_has_the_token_of_its_language(tmp_path: Path) -> None:
     from pretune.families.encoder_decoders.mbart import MBART
     from pretune.objectives import Data
     from pretune.text.corpus.documents import Document

@@ -31,7 +31,7 @@ def corrupted(
     removed=st.booleans(),
     template=st.sampled_from(sorted(TEMPLATES)),
 )
-def test_half_of_the_text_is_masked_and_written_at_its_own_places(
+def test_fragment_is_masked_and_predicted_at_its_own_positions(
     kind: Kind, seed: int, epoch: int, share: float, removed: bool, template: str
 ) -> None:
     clean, noisy = corrupted(kind, MASS(share=share, masked=1.0, removed=removed), seed, epoch, template)
@@ -51,7 +51,7 @@ def test_half_of_the_text_is_masked_and_written_at_its_own_places(
         assert positions[at[mine]].tolist() == hidden.tolist()
         assert wanted[mine].tolist() == clean.ids[own][hidden].tolist()
         filled[own][hidden] = wanted[mine]
-        # The decoder reads the fragment one step late, and nothing else.
+        # The decoder reads only the fragment, shifted by one.
         read = side.ids[side.offsets[row] : side.offsets[row + 1]]
         places = positions[side.offsets[row] : side.offsets[row + 1]]
         late = np.full(len(clean.ids[own]), mask)
@@ -61,7 +61,7 @@ def test_half_of_the_text_is_masked_and_written_at_its_own_places(
     assert (filled == clean.ids).all()
 
 
-def test_replacements_follow_their_shares() -> None:
+def test_replacements_follow_their_proportions() -> None:
     tokenizer = data().tokenizer
     counts = {"mask": 0, "same": 0, "other": 0}
     for seed in range(40):
@@ -80,7 +80,7 @@ def test_replacements_follow_their_shares() -> None:
         assert abs(counts[name] / total - share) < 0.01
 
 
-def test_fragments_start_everywhere() -> None:
+def test_fragment_starts_are_uniform() -> None:
     begins: list[float] = []
     for seed in range(30):
         clean, noisy = corrupted("wordpiece", MASS(), seed)

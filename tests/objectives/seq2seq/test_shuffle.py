@@ -21,13 +21,13 @@ from tests.support.objective_data import KINDS, data
     unit=st.sampled_from(["words", "sentences"]),
     window=st.sampled_from([None, 1, 3]),
 )
-def test_units_move_whole_and_no_further_than_the_window(kind: Kind, seed: int, unit: str, window: int | None) -> None:
+def test_units_move_whole_and_at_most_by_the_window(kind: Kind, seed: int, unit: str, window: int | None) -> None:
     source, draws = data(kind), EpochRandom(seed)
     objective = Shuffle(unit=unit, window=window)  # type: ignore[arg-type]
     plan = objective.arrange(source, Packing(512, 64), draws)
     clean, other = (plan.pack(seed % len(plan)) for _ in range(2))
     text = ~clean.columns["special"]
-    other.ids[text] = clean.ids[text] = np.arange(int(text.sum())) + 5000  # each token has a name of its own
+    other.ids[text] = clean.ids[text] = np.arange(int(text.sum())) + 5000  # each token gets a unique id
     noisy = objective.corrupt(other, source.tokenizer, draws)
     column = clean.columns["word" if unit == "words" else "sentence"]
     end = source.tokenizer.role("end")
@@ -42,8 +42,8 @@ def test_units_move_whole_and_no_further_than_the_window(kind: Kind, seed: int, 
         begins[:1] = True
         unit_of = np.cumsum(begins) - 1  # of each token of the text
         now = unit_of[read - was[0]]
-        order = now[np.concatenate([[True], now[1:] != now[:-1]])]  # units in the order in which they are read
-        assert sorted(order) == list(range(begins.sum()))  # each in one piece
+        order = now[np.concatenate([[True], now[1:] != now[:-1]])]  # units in reading order
+        assert sorted(order) == list(range(begins.sum()))  # each unit is contiguous
         assert read.tolist() == [token for number in order for token in was[unit_of == number]]
         if window is not None:
             assert np.abs(order - np.arange(len(order))).max() <= window

@@ -40,7 +40,7 @@ def test_neighbors_are_the_sentences_before_and_after(kind: Kind, seed: int, len
         if index != seed % len(plan):
             continue
         written = side.targets["skip_thought"][1]
-        before = target.index("A") - 1  # template tokens that are written before the text
+        before = target.index("A") - 1  # template tokens that are generated before the text
         for row, center in enumerate(centers):
             assert int(center) not in first and int(center) not in last
             for number, neighbor in ((2 * row, center - 1), (2 * row + 1, center + 1)):
@@ -57,7 +57,7 @@ def small_batch() -> Batch:
     return Batch((source, target), {"skip_thought": pack_targets(at, at + 30)})
 
 
-def test_the_decoder_sees_the_sentence_through_one_vector_alone() -> None:
+def test_decoder_sees_the_sentence_only_as_one_vector() -> None:
     torch.manual_seed(0)
     network = encoder_decoder().eval()
     objective = SkipThought()
@@ -65,7 +65,7 @@ def test_the_decoder_sees_the_sentence_through_one_vector_alone() -> None:
     batch = small_batch()
     source, target = batch.packed
     whole = objective.loss(head, network, batch).sums["skip_thought"]
-    # Each neighbor alone, from the mean of its own sentence's states and nothing else.
+    # Each neighbor alone, from the mean of the states of its own sentence only.
     states = network.encoder(source).last
     means = [states[a:b].mean(0) for a, b in zip(source.offsets[:-1], source.offsets[1:], strict=True)]
     total = torch.zeros(())
@@ -88,7 +88,7 @@ def test_bfloat16_states_keep_their_dtype() -> None:
     torch.testing.assert_close(found, wanted, atol=0.0, rtol=0.01)
 
 
-def test_corpora_without_triples_are_refused() -> None:
+def test_corpora_without_triples_are_rejected() -> None:
     two = np.flatnonzero(np.diff(store().document_offsets) == 2)
     assert len(two)
     source = Data(store().tokenizer, TEMPLATES["t5"], store=store(), documents=two)

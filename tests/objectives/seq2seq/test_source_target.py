@@ -1,4 +1,4 @@
-"""What all sequence-to-sequence objectives share."""
+"""Tests of what all sequence-to-sequence objectives share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = [
     "translate(both=true)",
     "skip_thought",
 ]
-HIDING = ("spans", "mass", "translate", "skip_thought")  # nothing that is written is read
+HIDING = ("spans", "mass", "translate", "skip_thought")  # objectives whose target tokens are not in the source
 
 
 def joint(name: str) -> JointObjective:
@@ -56,7 +56,7 @@ def contents(sequences: Sequences) -> list[object]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_batch_follows_from_seed_epoch_and_index_alone(name: str) -> None:
+def test_batches_depend_only_on_seed_epoch_and_index(name: str) -> None:
     packing = Packing(256, 64)
     first = contents(corrupted(name, EpochRandom(3, 1), packing, 1))
     assert first == contents(corrupted(name, EpochRandom(3, 1), packing, 1))
@@ -81,7 +81,7 @@ def test_noise_of_a_sequence_does_not_depend_on_its_pack(name: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_kind_of_tokenizer_will_do(name: str, kind: Kind) -> None:
+def test_all_tokenizer_kinds_are_supported(name: str, kind: Kind) -> None:
     sequences = corrupted(name, EpochRandom(0), Packing(256, 64), 0, kind)
     assert sequences.second is not None and isinstance(joint(name).objectives[0], TwoSided)
     assert sequences.ids.max() < store(kind, SENTINELS).tokenizer.size and sequences.ids.min() >= 0
@@ -106,7 +106,7 @@ def test_every_pack_fits_the_fixed_shapes(name: str, template: str, tokens: int,
     assert len(shapes) == 1
     (read, written) = next(iter(shapes))
     assert written[1][0] - 1 == (read[1][0] - 1) * (2 if name == "skip_thought" else 1)
-    if name == "spans" and tokens == 512:  # room for what is written, not for another 512
+    if name == "spans" and tokens == 512:  # capacity for the targets, not for another 512 tokens
         assert written[0][0] < 300
 
 
@@ -115,7 +115,7 @@ def test_padding_changes_nothing(name: str) -> None:
     network = encoder_decoder(store("wordpiece", SENTINELS).tokenizer.size).eval()
     objective = joint(name).objectives[0]
     head = objective.head(network)
-    # Packs are cut elsewhere when filler needs room, so take one that both have: the same sequences.
+    # Packs differ when padding needs space, so take one that both have: the same sequences.
     made = stream(name, "t5", 300, 40, True)
     sequences = made.joint.corrupt(made.epoch_plan(0).pack(0), made.data.tokenizer, EpochRandom(1))
     with torch.no_grad():
@@ -127,8 +127,8 @@ def test_padding_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_decoder_never_sees_what_it_has_to_predict(name: str) -> None:
-    """Gradients: a prediction depends on the decoder's inputs up to its own, and on its own source, and on no other."""
+def test_decoder_never_sees_its_target(name: str) -> None:
+    """Check by gradients: a prediction depends on decoder inputs up to its own, on its own source, and on no other."""
     network = encoder_decoder(store("wordpiece", SENTINELS).tokenizer.size).eval()
     objective = joint(name).objectives[0]
     made = stream(name, "t5", 96, 32, False)
@@ -163,15 +163,15 @@ def test_the_decoder_never_sees_what_it_has_to_predict(name: str) -> None:
         own = side.owner == side.owner[row]
         assert late.tolist() == (own & (np.arange(len(side.ids)) <= row)).tolist()
         assert read.tolist() == (sequences.owner == side.owner[row] // per).tolist()
-    # And what it reads there is what was to be written before, never what is to be written now.
+    # The input there is the previous target, never the current one.
     inside = np.flatnonzero(side.owner[at[1:]] == side.owner[at[:-1]]) + 1
     inside = inside[at[inside] == at[inside - 1] + 1]
     assert (side.ids[at[inside]] == target[inside - 1]).all()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(HIDING)])
-def test_the_target_is_not_in_the_source(name: str) -> None:
-    """Another token in a place that is written: nothing changes but the target, and the inputs after it."""
+def test_target_is_not_in_the_source(name: str) -> None:
+    """Another token in a target position changes only the target and the inputs after it."""
     source, draws = data("wordpiece", SENTINELS, "t5"), EpochRandom(2)
     plan = joint(name).arrange(source, Packing(256, 64), draws)
     clean = joint(name).corrupt(plan.pack(0), source.tokenizer, draws)
@@ -191,7 +191,7 @@ def test_the_target_is_not_in_the_source(name: str) -> None:
         noisy = joint(name).corrupt(other, source.tokenizer, draws)
         assert noisy.second is not None
         _, now = next(iter(noisy.second.targets.values()))
-        if (now == target).all():  # a token that is read, not written
+        if (now == target).all():  # a token of the source, not of the target
             assert (noisy.ids != clean.ids).sum() == 1
             continue
         (number,) = np.flatnonzero(now != target)

@@ -48,7 +48,7 @@ def sequence(sequences: Sequences, row: int) -> list[int]:
     mean=st.sampled_from([1.0, 3.0, 10.0]),
     template=st.sampled_from(sorted(TEMPLATES)),
 )
-def test_input_and_target_are_the_text_and_rates_are_kept(
+def test_source_and_target_together_are_the_text_and_rates_are_respected(
     kind: Kind, seed: int, epoch: int, rate: float, mean: float, template: str
 ) -> None:
     objective = SpanCorruption(rate=rate, mean=mean)
@@ -75,12 +75,12 @@ def test_input_and_target_are_the_text_and_rates_are_kept(
         before, after = target.index("A"), len(target) - target.index("A") - 1
         assert whole[len(whole) - after :] == [tokenizer.role(r) for r in target[len(target) - after :]]
         spans_text = whole[before : len(whole) - after]
-        # Sentinels in order on both sides, one more at the end, and none of them twice.
+        # Sentinels are in order on both sides, the target has one more at the end, and none is repeated.
         found = [i for i in source if i in sentinel]
         assert found == sentinel[: len(found)]
         assert [i for i in spans_text if i in sentinel] == sentinel[: len(found) + 1]
         assert spans_text[0] == sentinel[0] and spans_text[-1] == sentinel[len(found)]
-        # A span is put back for each sentinel.
+        # Replace each sentinel by its span.
         spans: dict[int, list[int]] = {}
         for token in spans_text:
             if token in sentinel:
@@ -89,14 +89,14 @@ def test_input_and_target_are_the_text_and_rates_are_kept(
                 current.append(token)
         assert all(spans[token] for token in found)
         assert [t for token in source for t in (spans.get(token, [token]))] == text
-        # No two sentinels touch; as many tokens and spans as the paper's rounding gives.
+        # No two sentinels are adjacent; the numbers of tokens and spans follow the rounding of the paper.
         assert not any(a in sentinel and b in sentinel for a, b in itertools.pairwise(source))
         hidden = sum(map(len, spans.values()))
         assert hidden == max(1, min(round(rate * len(text)), max(1, len(text) - 1)))
         assert len(found) == min(max(1, round(hidden / mean)), hidden, len(text) - hidden + 1)
 
 
-def test_the_papers_example_word_for_word() -> None:
+def test_example_of_the_t5_paper() -> None:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text(TEXT, encoding="utf-8")
     tokenizer = train_on_documents([Document(TEXT, folder, 1)] * 9, "raw-bpe", 200, sentinels=20)
@@ -120,7 +120,7 @@ def test_the_papers_example_word_for_word() -> None:
     assert render(source.ids) == "Thank you <X> me to your party <Y> week."
     assert render(target.ids) == "<X> for inviting <Y> last <Z>"
 
-    # And through the whole objective, for the draw that hides these words.
+    # The whole objective gives the same for the seed that masks these words.
     made = build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
     objective = SpanCorruption(rate=(ends - starts).sum() / len(ids), mean=(ends - starts).sum() / 2)
     source_data = Data(tokenizer, TEMPLATES["t5"], store=made, documents=np.arange(1))
@@ -139,11 +139,11 @@ def test_the_papers_example_word_for_word() -> None:
     pytest.fail("no seed of 2,000 drew the paper's spans")
 
 
-def test_spans_are_cut_and_placed_evenly() -> None:
+def test_spans_are_split_and_placed_uniformly() -> None:
     rows = 20_000
     objective = SpanCorruption(
         rate=0.4, mean=2.0
-    )  # of 10 tokens 4, in 2 spans: 3 ways to cut them, 21 ways to place them
+    )  # 4 of 10 tokens in 2 spans: 3 ways to split them, 21 ways to place them
     starts, lengths, counts = objective.choose(np.full(rows, 10), EpochRandom(0), np.arange(rows))
     assert (counts == 2).all()
     found = Counter(map(tuple, np.stack([starts, lengths], 1).reshape(rows, 4).tolist()))
@@ -157,8 +157,8 @@ def test_spans_are_cut_and_placed_evenly() -> None:
     assert segment_starts(counts)[:3].tolist() == [0, 2, 4]
 
 
-def test_a_tokenizer_with_too_few_sentinels_is_refused_with_how_many_are_needed() -> None:
-    # 126 of 128 tokens are text, 19 of them hidden in 6 spans: seven sentinels with the last.
+def test_too_few_sentinels_are_rejected_with_the_number_needed() -> None:
+    # 126 of 128 tokens are text, 19 of them masked in 6 spans: seven sentinels with the last one.
     with pytest.raises(
         PretuneError,
         match=r"sequences of 128 tokens need 7 sentinels, and this tokenizer has 0; train one with sentinels=7",
@@ -183,7 +183,7 @@ def test_options_are_checked() -> None:
             parse_objective(text)
 
 
-def test_short_texts_are_hidden_too() -> None:
+def test_short_texts_are_corrupted_too() -> None:
     for length in range(1, 12):
         hidden, spans = SpanCorruption().amounts(np.array([length]))
         assert 1 <= hidden[0] <= max(1, length - 1) and 1 <= spans[0] <= hidden[0]
@@ -203,7 +203,7 @@ def test_short_texts_are_hidden_too() -> None:
     st.integers(0, 4),
     st.integers(0, 4),
 )
-def test_shapes_have_room_for_texts_of_any_lengths(
+def test_capacity_suffices_for_texts_of_any_lengths(
     lengths: np.ndarray, rate: float, mean: float, around: int, written_around: int
 ) -> None:
     objective = SpanCorruption(rate, mean)

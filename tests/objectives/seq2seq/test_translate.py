@@ -39,7 +39,7 @@ def sequence(sequences: Sequences, row: int) -> list[int]:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12)
 @given(pairs=texts_strategy, both=st.booleans(), length=st.integers(8, 60), template=st.sampled_from(sorted(TEMPLATES)))
-def test_every_pair_that_fits_is_read_and_written(
+def test_every_pair_that_fits_is_used(
     kind: Kind, pairs: list[tuple[str, str]], both: bool, length: int, template: str
 ) -> None:
     tokenizer = store(kind).tokenizer
@@ -74,7 +74,7 @@ def test_every_pair_that_fits_is_read_and_written(
 
 
 @pytest.mark.parametrize("template", ["bart", "mbart"])
-def test_languages_change_places_with_the_texts(template: str) -> None:
+def test_languages_are_swapped_with_the_texts(template: str) -> None:
     tokenizer = train_on_documents([Document("a b c d e f " * 9, Path("x"), 1)], "bpe", 60, languages=["en", "fr"])
     rows = LabeledRows(Path("x"), {}, ["a b", "a"], ["c d", "c"])
     frame = MBART if template == "mbart" else TEMPLATES["bart"]
@@ -96,7 +96,7 @@ def test_languages_change_places_with_the_texts(template: str) -> None:
         Translate(languages="en-de").arrange(Data(tokenizer, frame, rows=rows), Packing(64, 16), EpochRandom(0)).pack(0)
 
 
-def test_wrong_use_is_refused() -> None:
+def test_invalid_use_is_rejected() -> None:
     for text, message in {
         "translate(smoothing=1)": "the share must be at least 0 and less than 1",
         "translate(languages=en)": "give two languages, as in languages=en-fr",
@@ -113,7 +113,7 @@ def test_wrong_use_is_refused() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("most", [1 << 30, 50 * 7])
-def test_smoothing_is_torchs(smoothing: float, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_label_smoothing_equals_that_of_torch(smoothing: float, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objective, "MAX_LOGITS", most)  # in chunks too
     torch.manual_seed(0)
     head = TiedVocabularyHead(50)
@@ -131,7 +131,7 @@ def test_smoothing_is_torchs(smoothing: float, most: int, monkeypatch: pytest.Mo
     torch.testing.assert_close(loss.logs.get("x/plain", loss.sums["x"].detach()), plain.detach())
 
 
-def test_smoothing_is_summed_over_targets_that_count() -> None:
+def test_label_smoothing_ignores_unused_targets() -> None:
     logits = torch.randn(3, 5)
     full = classification_loss("x", logits, pack_targets(np.arange(2), np.array([1, 4]), capacity=3), 0.1)
     part = classification_loss("x", logits[:2], pack_targets(np.arange(2), np.array([1, 4])), 0.1)

@@ -22,16 +22,16 @@ from pretune.text.tokenizers.training import Kind
 from tests.support.objective_data import KINDS, TEMPLATE, stack, store
 
 ROBERTA = Template(single=("start", "A", "separator"), pair=("separator", "B", "separator"), segments=False)
-LAST = Template(single=("A", "separator"), pair=("B", "separator"), last=("start",))  # XLNet's
+LAST = Template(single=("A", "separator"), pair=("B", "separator"), last=("start",))  # as in XLNet
 BARE = Template(single=("A",), pair=("separator", "B"))
 TEMPLATES = [TEMPLATE, ROBERTA, LAST, BARE]
 VOCABULARY = ["the", "name", "of", "functions", "is", "Поезд", "zebra", "10"]
 
 
-def asked(
+def make_questions(
     passages: list[list[str]], spans: list[tuple[int, int] | None], question: str = "what is the name"
 ) -> Questions:
-    """Questions about passages of words, answered by words from one to another."""
+    """Return questions about passages of words, whose answers are spans of words."""
     answers = []
     for words, span in zip(passages, spans, strict=True):
         start = len(" ".join(words[: span[0]])) + (span[0] > 0) if span else 0
@@ -41,8 +41,8 @@ def asked(
     return Questions(Path("x.json"), {}, [question] * len(texts), texts, answers, places, places)
 
 
-def wishes(laid: Arrangement) -> list[np.ndarray[Any, Any]]:
-    """Outputs of a model that has learned its targets by heart."""
+def perfect_outputs(laid: Arrangement) -> list[np.ndarray[Any, Any]]:
+    """Return the outputs of a model that predicts its targets perfectly."""
     made = []
     for number in range(len(laid)):
         logits = np.zeros((int(laid.lengths[number]), 2))
@@ -56,27 +56,27 @@ def wishes(laid: Arrangement) -> list[np.ndarray[Any, Any]]:
 @pytest.mark.parametrize("template", TEMPLATES)
 @settings(max_examples=8)
 @given(data=st.data())
-def test_a_model_that_knows_the_tokens_gives_the_text(kind: Kind, template: Template, data: st.DataObject) -> None:
+def test_perfect_outputs_give_the_answer_text(kind: Kind, template: Template, data: st.DataObject) -> None:
     passages = data.draw(st.lists(st.lists(st.sampled_from(VOCABULARY), max_size=40), min_size=1, max_size=3))
     spans: list[tuple[int, int] | None] = []
     for words in passages:
         first = data.draw(st.integers(0, max(0, len(words) - 1)))
         last = data.draw(st.integers(first, first + 2))
         spans.append((first, last) if last < len(words) and data.draw(st.booleans()) else None)
-    examples = asked(passages, spans)
+    examples = make_questions(passages, spans)
     length, stride = data.draw(st.integers(60, 90)), data.draw(st.integers(1, 40))
     task = AnswerTask(threshold=0.0, stride=stride, longest=200)
     source = Data(store(kind).tokenizer, template, rows=examples)
     laid = task.tokenize_examples(source, length)
     assert (laid.lengths <= length).all()
     assert set(laid.labels["example"]) == set(range(len(passages)))
-    answers = task.answers(wishes(laid), laid, examples)
+    answers = task.answers(perfect_outputs(laid), laid, examples)
     assert len(answers) == len(passages)
     assert examples.answers is not None
     for answer, gold, passage in zip(answers, examples.answers, examples.passages, strict=True):
         if gold and answer["answer"]:
             assert answer["answer"].split() == gold[0].text.split()
-        else:  # no answer, or one that no window holds whole
+        else:  # no answer, or one that fits no window
             assert answer["answer"] == "" and answer["start"] is None
             assert not gold or stride + 20 > length - laid.template.num_special_tokens(pair=True) - laid.spans[0, 0]
         if answer["answer"]:
@@ -84,24 +84,24 @@ def test_a_model_that_knows_the_tokens_gives_the_text(kind: Kind, template: Temp
         assert 0 <= answer["probability"] <= 1
 
 
-def test_every_token_of_a_long_passage_is_read_and_answers_far_inside_are_found() -> None:
+def test_windows_cover_long_passages_and_find_answers_far_inside() -> None:
     words = ["name"] * 300
     words[250] = "zebra"
-    examples = asked([words], [(250, 250)])
+    examples = make_questions([words], [(250, 250)])
     task = AnswerTask(stride=16)
     laid = task.tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=examples), 64)
     begin = laid.starts[:, 1] - laid.starts[0, 1]
     assert begin.tolist() == list(range(0, 16 * len(laid), 16))
     assert (begin + laid.spans[:, 1]).max() == laid.source.lengths[0, 1]  # type: ignore[attr-defined]
-    assert (laid.labels["first"] > 0).sum() >= 2  # of several windows
-    (answer,) = task.answers(wishes(laid), laid, examples)
+    assert (laid.labels["first"] > 0).sum() >= 2  # in several windows
+    (answer,) = task.answers(perfect_outputs(laid), laid, examples)
     assert answer["answer"] == "zebra" and answer["start"] == 250 * 5
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_landmarks_are_where_take_puts_things(template: Template) -> None:
+def test_landmarks_match_the_arranged_sequences(template: Template) -> None:
     tokenizer = store().tokenizer
-    examples = asked([["zebra", "name"], [], ["the"]], [None, None, None])
+    examples = make_questions([["zebra", "name"], [], ["the"]], [None, None, None])
     laid = AnswerTask().tokenize_examples(Data(tokenizer, template, rows=examples), 40)
     passage, none = passage_and_no_answer_positions(laid.spans, template)
     sequences = laid.take(np.arange(3))
@@ -115,9 +115,9 @@ def test_landmarks_are_where_take_puts_things(template: Template) -> None:
             assert ids[none[number]] == tokenizer.role("separator")
 
 
-def test_targets_and_loss_are_those_of_a_padded_softmax() -> None:
+def test_targets_and_loss_equal_those_of_a_padded_softmax() -> None:
     tokenizer = store().tokenizer
-    examples = asked([["the", "zebra", "is", "10"], ["name"], ["of", "functions"]], [(1, 2), None, (0, 1)])
+    examples = make_questions([["the", "zebra", "is", "10"], ["name"], ["of", "functions"]], [(1, 2), None, (0, 1)])
     task = AnswerTask()
     epoch = task.arrange(Data(tokenizer, TEMPLATE, rows=examples), Packing(256, 64), EpochRandom(0))
     sequences = task.corrupt(epoch.pack(0), tokenizer, EpochRandom(0))
@@ -140,7 +140,7 @@ def test_targets_and_loss_are_those_of_a_padded_softmax() -> None:
     assert all(p.grad is not None for p in head.parameters())
 
 
-def test_over_sequences_by_hand() -> None:
+def test_segment_logsumexp_equals_the_loop_over_sequences() -> None:
     packed = pack_lists([[1, 2], [3], [4, 5, 6]])
     logits = torch.randn(6, 2, requires_grad=True)
     highest, total = segment_logsumexp(logits, packed)
@@ -150,7 +150,7 @@ def test_over_sequences_by_hand() -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 9), st.integers(0, 99))
-def test_the_best_spans_are_the_best(count: int, longest: int, seed: int) -> None:
+def test_best_spans_have_the_highest_scores(count: int, longest: int, seed: int) -> None:
     logits = np.random.default_rng(seed).normal(size=(count, 2))
     begins = np.arange(count)
     found = sorted(best_spans(logits, (begins, begins + 1), "x" * count, longest), reverse=True)
@@ -163,10 +163,10 @@ def test_the_best_spans_are_the_best(count: int, longest: int, seed: int) -> Non
     assert best_spans(logits, (begins, begins + 1), " " * count, longest) == []
 
 
-def test_no_answer_is_given_above_the_threshold_alone() -> None:
-    examples = asked([["zebra", "name"]], [(0, 0)])
+def test_no_answer_is_predicted_only_above_the_threshold() -> None:
+    examples = make_questions([["zebra", "name"]], [(0, 0)])
     laid = AnswerTask().tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=examples), 40)
-    outputs = wishes(laid)
+    outputs = perfect_outputs(laid)
     outputs[0][0] = 10.0  # no answer scores 20, the zebra 18
     for threshold, text in ((None, "zebra"), (2.5, "zebra"), (1.5, "")):
         (answer,) = AnswerTask(threshold=threshold, best=2).answers(outputs, laid, examples)
@@ -177,37 +177,37 @@ def test_no_answer_is_given_above_the_threshold_alone() -> None:
         assert answer["probability"] == pytest.approx({None: 1.0, 2.5: 0.119, 1.5: 0.88}[threshold], abs=0.01)
 
 
-def test_questions_that_nothing_answers_make_it_an_option() -> None:
-    some, none = asked([["a"], ["b"]], [(0, 0), None]), asked([["a"]], [None])
+def test_unanswerable_questions_set_a_threshold() -> None:
+    some, none = make_questions([["a"], ["b"]], [(0, 0), None]), make_questions([["a"]], [None])
     assert AnswerTask().fit(some).threshold == 0.0
     assert AnswerTask(threshold=3.0).fit(some).threshold == 3.0
-    assert AnswerTask().fit(asked([["a"]], [(0, 0)])).threshold is None
+    assert AnswerTask().fit(make_questions([["a"]], [(0, 0)])).threshold is None
     with pytest.raises(PretuneError, match="no question has an answer"):
         AnswerTask().fit(none)
 
 
-def test_long_questions_are_cut_and_a_megabyte_of_passage_is_no_matter() -> None:
-    examples = asked([["name"] * 50_000, ["a"]], [(49_990, 49_990), (0, 0)], question="name " * 100)
+def test_long_questions_are_truncated_and_huge_passages_are_supported() -> None:
+    examples = make_questions([["name"] * 50_000, ["a"]], [(49_990, 49_990), (0, 0)], question="name " * 100)
     laid = AnswerTask(stride=1000).tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=examples), 384)
     assert laid.truncated == 2
     assert laid.spans[:, 0].max() == 64 and (laid.lengths <= 384).all()
-    answers = AnswerTask().answers(wishes(laid), laid, examples)
+    answers = AnswerTask().answers(perfect_outputs(laid), laid, examples)
     assert answers[0]["start"] == 49_990 * 5
 
 
-def test_answers_without_tokens_teach_nothing() -> None:
-    examples = asked([["the", "\u0001", "name"]], [(1, 1)])
+def test_answers_without_tokens_give_no_targets() -> None:
+    examples = make_questions([["the", "\u0001", "name"]], [(1, 1)])
     task = AnswerTask()
     source = Data(store("wordpiece").tokenizer, TEMPLATE, rows=examples)
     sequences = task.corrupt(task.tokenize_examples(source, 40).take(np.array([0])), source.tokenizer, EpochRandom(0))
     assert len(sequences.targets["answer"][0]) == 0
 
 
-def test_what_cannot_be_answered_is_refused() -> None:
+def test_invalid_use_is_rejected() -> None:
     task = AnswerTask()
     with pytest.raises(PretuneError, match="answer needs questions"):
         task.tokenize_examples(Data(store().tokenizer, TEMPLATE), 64)
     with pytest.raises(PretuneError, match="leave no room"):
-        task.tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=asked([["a"]], [None])), 4)
+        task.tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=make_questions([["a"]], [None])), 4)
     with pytest.raises(PretuneError, match=r"answer\(stride=0\): give 1 or more"):
         AnswerTask(stride=0)

@@ -25,7 +25,7 @@ from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, le
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """The right choice has the color of the premise; two to four choices."""
+    """Return rows with two to four choices; the correct one has the color of the premise."""
     chance = random.Random(seed)
     made = []
     for _ in range(count):
@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     return learn("choose", train, folder / "run", dev)
 
 
-def test_it_learns_from_different_numbers_of_choices(run: pt.Run, tmp_path: Path) -> None:
+def test_choose_learns_from_varying_numbers_of_choices(run: pt.Run, tmp_path: Path) -> None:
     assert run.results["dev/accuracy"] > 0.9
     asked = [{key: row[key] for key in ("premise", "choices")} for row in rows(6, seed=1)]
     answers = pt.predict(run, write(tmp_path / "new.jsonl", asked))
@@ -61,7 +61,7 @@ def read(folder: Path, name: str, content: str) -> ChoiceExamples:
     return read_choices(folder / name)
 
 
-def test_the_usual_layouts(tmp_path: Path) -> None:
+def test_common_file_formats_are_read(tmp_path: Path) -> None:
     copa = write(
         tmp_path / "copa.jsonl",
         [{"premise": "p", "choice1": "a", "choice2": "b", "question": "cause", "label": 1, "idx": 0}],
@@ -83,7 +83,7 @@ def test_the_usual_layouts(tmp_path: Path) -> None:
     assert table.pairs is None and table.texts == ["a", "b", "c", "d", "e"] and table.owner.tolist() == [0, 0, 1, 1, 1]
     assert table.take([1]).texts == ["c", "d", "e"]
     asked = "question\tanswer_1\tanswer_2\tanswer_10\tlabel\nq\tx\ty\tz\t3\nr\tx\t\tz\t1\n"
-    table = read(tmp_path, "counted.tsv", asked)  # counted from 1, and one choice fewer
+    table = read(tmp_path, "counted.tsv", asked)  # labels count from 1, and one row has fewer choices
     assert table.columns["choices"] == "answer_1,answer_2,answer_10"
     assert [group.right for group in table.groups] == [(2,), (0,)]
     assert table.groups[1].names == ("x", "z") and table.groups[1].pairs == ("x", "z")
@@ -107,13 +107,13 @@ def test_the_usual_layouts(tmp_path: Path) -> None:
         ('{"premise": null, "choices": ["a", "b"], "label": 0}', "line 1: the field 'premise' is missing"),
     ],
 )
-def test_bad_rows_are_refused_with_their_place(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_rows_are_rejected_with_their_line(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         read(tmp_path, "bad.jsonl", content)
 
 
 @given(st.lists(st.text("xyz", min_size=2), min_size=2, max_size=6, unique=True), st.data())
-def test_a_choice_is_found_by_number_letter_or_itself(names: list[str], data: st.DataObject) -> None:
+def test_choices_are_found_by_number_letter_or_text(names: list[str], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(names) - 1))
     assert {find_choice(label, names, 0) for label in (at, str(at), "ABCDEF"[at], "abcdef"[at], names[at])} == {at}
     assert find_choice(at + 1, names, 1) == at
@@ -122,7 +122,7 @@ def test_a_choice_is_found_by_number_letter_or_itself(names: list[str], data: st
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 99), st.integers(0, 3))
-def test_a_softmax_for_each_group_whatever_its_size(sizes: list[int], seed: int, spare: int) -> None:
+def test_each_group_has_its_own_softmax(sizes: list[int], seed: int, spare: int) -> None:
     chance = np.random.default_rng(seed)
     groups = chance.permutation(np.repeat(np.arange(len(sizes)) * 3, sizes))
     shares = np.zeros(len(groups), dtype=np.float32)
@@ -140,16 +140,16 @@ def test_a_softmax_for_each_group_whatever_its_size(sizes: list[int], seed: int,
     torch.testing.assert_close(loss, torch.stack(expected).mean())
     loss.backward()
     assert scores.grad is not None and torch.isfinite(scores.grad).all()
-    assert not group_targets(groups, np.zeros_like(shares), 5)[0].size  # nothing is right: nothing to learn
+    assert not group_targets(groups, np.zeros_like(shares), 5)[0].size  # no correct choice: no target
 
 
-@pytest.mark.parametrize("rows_of_a_step", [1, 12])
-def test_fixed_shapes_hold_every_draw(rows_of_a_step: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows_per_step", [1, 12])
+def test_fixed_shapes_fit_every_batch(rows_per_step: int, tmp_path: Path) -> None:
     table = read_choices(write(tmp_path / "a.jsonl", rows(60)))
     task = Choose().fit(table)
     assert task.most == 4
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
-    packing = row_packing(task.tokenize_examples(data, 16), rows_of_a_step, 16, fixed=True)
+    packing = row_packing(task.tokenize_examples(data, 16), rows_per_step, 16, fixed=True)
     stream = DataStream(single_objective(task).joints[0], data, packing, seed=0)
     shapes, seen = set(), []
     for epoch in range(2):
@@ -165,7 +165,7 @@ def test_fixed_shapes_hold_every_draw(rows_of_a_step: int, tmp_path: Path) -> No
     assert sorted(seen) == sorted(2 * table.owner.tolist())
 
 
-def test_other_rows_are_refused() -> None:
+def test_other_rows_are_rejected() -> None:
     with pytest.raises(PretuneError, match="choose needs rows with candidates"):
         Choose().tokenize_examples(
             Data(Tokenizer.load(few_words()), TEMPLATE, rows=LabeledRows(Path("x"), {}, ["a"])), 16

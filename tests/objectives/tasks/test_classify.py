@@ -24,14 +24,14 @@ from tests.support.objective_data import TEMPLATE, stack, store
 texts_strategy = st.lists(st.text("abcdefg hijk", max_size=60), min_size=1, max_size=9)
 
 
-def test_small_differences_between_long_texts_survive_16_bits() -> None:
+def test_mean_pooling_of_long_texts_is_accurate_in_bfloat16() -> None:
     states = 0.5 + 0.01 * torch.randn(2, 400, 8)
     means = states.bfloat16().double().mean(1)
     packed = pack_lists([[7] * 400] * 2)
     torch.testing.assert_close(pool(states.bfloat16().flatten(0, 1), packed, "mean").double(), means, rtol=1e-5, atol=0)
 
 
-def test_filler_does_not_reach_what_is_counted_over_a_batch() -> None:
+def test_padding_does_not_affect_batch_statistics() -> None:
     objective = Classify(labels=("bad", "good"), pooling="concat", hidden=6, dropout=0.0)
     rows = LabeledRows(Path("x"), {}, ["a b", "c", "d e f"], labels=["good", "bad", "good"])
     data = Data(store().tokenizer, TEMPLATE, rows=rows)
@@ -49,7 +49,7 @@ def test_filler_does_not_reach_what_is_counted_over_a_batch() -> None:
 
 @settings(max_examples=30)
 @given(texts_strategy, st.booleans(), st.integers(8, 40), st.data())
-def test_rows_are_cut_to_fit_and_nothing_else_changes(
+def test_rows_are_truncated_to_fit_and_otherwise_unchanged(
     texts: list[str], pair: bool, length: int, draw: st.DataObject
 ) -> None:
     pairs = [draw.draw(st.text("abcdefg hijk", max_size=60)) for _ in texts] if pair else None
@@ -79,7 +79,7 @@ def test_rows_are_cut_to_fit_and_nothing_else_changes(
     assert arrangement.truncated == truncated
 
 
-def test_labels_become_numbers_and_unknown_ones_are_refused() -> None:
+def test_labels_are_encoded_and_unknown_labels_are_rejected() -> None:
     rows = LabeledRows(Path("dev.csv"), {}, ["a", "b"], labels=["good", "bda"], lines=[2, 3])
     with pytest.raises(PretuneError, match=r"dev\.csv, line 3: label 'bda' was not in training; did you mean 'bad'"):
         Classify(labels=("bad", "good")).encode_labels(rows)
@@ -94,7 +94,7 @@ def test_labels_become_numbers_and_unknown_ones_are_refused() -> None:
         objective.arrange(Data(store().tokenizer, TEMPLATE), Packing(64, 16), EpochRandom(0))
 
 
-def test_pooling_by_hand() -> None:
+def test_pooling_matches_the_definition() -> None:
     packed = pack_lists([[1, 2, 3], [4], [5, 6]])
     states = torch.randn(6, 4)
     parts = [states[:3], states[3:4], states[4:]]
@@ -105,7 +105,7 @@ def test_pooling_by_hand() -> None:
     assert torch.equal(pool(states, packed, "max"), torch.stack([p.max(0).values for p in parts]))
 
 
-def test_a_decoder_reads_the_same_one_step_late() -> None:
+def test_decoder_input_is_the_source_shifted_by_one() -> None:
     tokenizer = store().tokenizer
     template = Template(single=("start", "A", "end"), pair=("separator", "B", "end"), target=("padding", "A", "end"))
     rows = TokenRows.make(LabeledRows(Path("x"), {}, ["one", "", "two three"], ["x", "y", ""]), tokenizer)

@@ -23,7 +23,7 @@ from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, le
 
 
 def pairs(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Texts of a color and a beast, in other words."""
+    """Return pairs of texts that say the same of a color and an animal in different words."""
     chance = random.Random(seed)
     made = []
     for _ in range(count):
@@ -33,7 +33,7 @@ def pairs(count: int, seed: int = 0) -> list[dict[str, object]]:
 
 
 def scored(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Pairs of texts, and how many of two words they share, times five."""
+    """Return pairs of texts with the number of words they share, times five."""
     chance = random.Random(seed)
     made = []
     for _ in range(count):
@@ -43,7 +43,7 @@ def scored(count: int, seed: int = 0) -> list[dict[str, object]]:
     return made
 
 
-def test_it_learns_by_contrast(tmp_path: Path) -> None:
+def test_contrast_learns_from_pairs(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", pairs(160)), write(tmp_path / "dev.jsonl", pairs(30, seed=1))
     run = learn("contrast", train, tmp_path / "run", dev, epochs=6)
     assert run.results["dev/accuracy"] > 0.9 and run.results["dev/mrr"] > 0.9
@@ -58,13 +58,13 @@ def test_it_learns_by_contrast(tmp_path: Path) -> None:
         run.predict(["red"])
 
 
-def test_it_learns_scores(tmp_path: Path) -> None:
+def test_contrast_learns_from_scores(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", scored(150)), write(tmp_path / "dev.jsonl", scored(40, seed=1))
     run = learn("contrast", train, tmp_path / "run", dev, epochs=6)
     assert run.results["dev/spearman"] > 0.8
 
 
-def test_embedding_pools_as_training_did(tmp_path: Path) -> None:
+def test_embed_uses_the_pooling_of_training(tmp_path: Path) -> None:
     run = learn("contrast(vector=start)", write(tmp_path / "a.jsonl", pairs(32)), tmp_path / "run", epochs=1)
     own, start, mean = (
         np.array([row["vector"] for row in pt.embed(run, ["red cat"], **given)])
@@ -76,7 +76,7 @@ def test_embedding_pools_as_training_did(tmp_path: Path) -> None:
 
 @settings(max_examples=30)
 @given(st.integers(2, 8), st.integers(0, 4), st.integers(0, 99))
-def test_unused_slots_and_repeated_texts_are_no_negatives(count: int, spare: int, seed: int) -> None:
+def test_unused_slots_and_repeated_texts_are_not_negatives(count: int, spare: int, seed: int) -> None:
     torch.manual_seed(seed)
     similar = torch.randn(count, count)
     numbers = np.arange(2 * count).reshape(count, 2)
@@ -90,7 +90,7 @@ def test_unused_slots_and_repeated_texts_are_no_negatives(count: int, spare: int
     wider[:count, :count] = similar
     targets = pack_targets(np.zeros((count, 2)), numbers, capacity=count + spare)
     torch.testing.assert_close(in_batch_contrastive_loss("x", wider, targets).over({"x": float(count)}), plain)
-    numbers[1] = numbers[0]  # the same pair twice: with it or without it, the others see one
+    numbers[1] = numbers[0]  # the same pair twice: the others see it once
     twice = in_batch_contrastive_loss("x", similar, pack_targets(np.zeros((count, 2)), numbers)).over(
         {"x": float(count)}
     )
@@ -100,7 +100,7 @@ def test_unused_slots_and_repeated_texts_are_no_negatives(count: int, spare: int
 
 
 @pytest.mark.parametrize("scores", [None, [0.0, 2.0, 5.0, 1.0, 4.0]])
-def test_both_texts_of_a_row_are_in_a_pack_and_shapes_do_not_matter(scores: list[float] | None) -> None:
+def test_both_texts_of_a_row_are_in_one_pack_and_shapes_do_not_matter(scores: list[float] | None) -> None:
     texts, others = ["red cat", "owl", "blue dog", "a fox", "green"], ["cat", "the owl is red", "dog", "fox", "owl"]
     table = LabeledRows(Path("x"), {}, texts, others, scores, [1, 2, 3, 4, 5])
     task = Contrast().fit(table)
@@ -121,7 +121,7 @@ def test_both_texts_of_a_row_are_in_a_pack_and_shapes_do_not_matter(scores: list
     torch.testing.assert_close(losses[0], losses[1])
 
 
-def test_places_are_counted_among_other_texts() -> None:
+def test_ranks_are_counted_among_different_texts() -> None:
     table = LabeledRows(Path("x"), {}, ["red", "red", "blue"], ["cat", "cat", "dog"], lines=[1, 2, 3])
     laid = Contrast().tokenize_examples(Data(Tokenizer.load(few_words()), TEMPLATE, rows=table), 12)
     one, two = np.array([1.0, 0.0]), np.array([0.0, 1.0])
@@ -139,7 +139,7 @@ def test_places_are_counted_among_other_texts() -> None:
         ("anchor,positive,score\na,b,2\nc,d,2\n", "every row has the score 2"),
     ],
 )
-def test_bad_rows_are_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_rows_are_rejected(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(PretuneError, match=message):
         Contrast().fit(Contrast().read(tmp_path / "a.csv", {}))

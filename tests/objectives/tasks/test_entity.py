@@ -17,7 +17,7 @@ from tests.support.objective_data import BEASTS, COLORS, learn, write
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Who of two or three is of the first color of the passage?"""
+    """Return clozes: which of two or three entities has the first color of the passage?"""
     chance = random.Random(seed)
     made: list[dict[str, object]] = []
     for _ in range(count):
@@ -29,7 +29,7 @@ def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
     return made
 
 
-def test_it_learns(tmp_path: Path) -> None:
+def test_entity_learns(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", rows(140)), write(tmp_path / "dev.jsonl", rows(20, seed=1))
     run = learn("entity", train, tmp_path / "run", dev)
     assert run.results["dev/exact_match"] > 0.9 and run.results["dev/f1"] > 0.9
@@ -42,7 +42,7 @@ def test_it_learns(tmp_path: Path) -> None:
     assert [row["answer"] for row in again] == [row["answer"] for row in answers]
 
 
-def test_the_published_layout(tmp_path: Path) -> None:
+def test_published_format_is_read(tmp_path: Path) -> None:
     text = "Paris is in France. The Seine is in Paris."
     spans = [
         {"start": 0, "end": 4},
@@ -82,20 +82,20 @@ def test_the_published_layout(tmp_path: Path) -> None:
         ({"passage": None}, "line 1: the field 'passage' is missing"),
     ],
 )
-def test_bad_rows_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_invalid_rows_are_rejected(tmp_path: Path, change: dict[str, object], message: str) -> None:
     file = write(tmp_path / "a.jsonl", [rows(1)[0] | change])
     with pytest.raises(PretuneError, match=rf"a\.jsonl.*{message}"):
         Entity().fit(Entity().read(file, {}))
 
 
-def test_a_table_without_queries_says_so(tmp_path: Path) -> None:
+def test_missing_query_column_is_reported(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", [{"passage": "red", "entities": ["red"]}])
     with pytest.raises(PretuneError, match=r"cannot infer the query column.* choose one with --columns.query"):
         read_entity_clozes(file)
 
 
 @given(st.lists(st.sampled_from([*COLORS, *BEASTS, "the", "U.S."]), max_size=5).map(" ".join), st.data())
-def test_scores_are_the_best_over_right_answers(answer: str, draw: st.DataObject) -> None:
+def test_scores_are_the_maximum_over_gold_answers(answer: str, draw: st.DataObject) -> None:
     gold = draw.draw(st.lists(st.sampled_from([*COLORS, *BEASTS, "The"]), min_size=1, max_size=4).map(" ".join))
     group = ChoiceExample((answer,), ("x",), None, (), (gold, answer))
     found = score(Entity(), [{"answer": answer}], ChoiceExamples(Path("x"), {}, [group], [1]))

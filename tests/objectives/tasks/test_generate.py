@@ -1,4 +1,4 @@
-"""Text to text: prefixes decide, answers are the peer's, closed sets hold, and what is cut is said."""
+"""Tests of text-to-text tasks: prefixes, agreement with `transformers`, closed label sets, and truncation."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ NAMES = ["t5-tiny", "gpt2-tiny"]
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def learned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
-    """A model that translates by prefix."""
+def translation_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
+    """Return a run that learned to translate, with the language as a prefix."""
     folder = tmp_path_factory.mktemp("runs")
     rows = [
         f"{prefix}: {word},{words[side]}"
@@ -49,15 +49,15 @@ def learned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return tune(model, folder / "train.csv", folder / "run", "generate(tokens=4)", steps=90)
 
 
-def test_the_same_input_with_another_prefix_gives_another_output(learned: pt.Run) -> None:
-    assert learned.results["dev/exact_match"] == 1.0
+def test_prefix_determines_the_output(translation_run: pt.Run) -> None:
+    assert translation_run.results["dev/exact_match"] == 1.0
     for word, words in WORDS.items():
-        answers = learned.predict([f"french: {word}", f"german: {word}"])
+        answers = translation_run.predict([f"french: {word}", f"german: {word}"])
         assert [answer["answer"] for answer in answers] == list(words)
 
 
-def test_a_prefix_is_an_option_and_beams_write_too(learned: pt.Run) -> None:
-    model, _ = load_task_model(learned.folder)
+def test_prefix_is_an_option_and_beam_search_works(translation_run: pt.Run) -> None:
+    model, _ = load_task_model(translation_run.folder)
     examples = LabeledRows(Path("x"), {}, list(WORDS))
     for side, prefix in enumerate(("french:", "german: ")):
         for beams in (1, 3):
@@ -66,25 +66,25 @@ def test_a_prefix_is_an_option_and_beams_write_too(learned: pt.Run) -> None:
             assert [answer["answer"] for answer in answers] == [words[side] for words in WORDS.values()]
 
 
-def test_closed_answers_are_those_that_are_known(learned: pt.Run) -> None:
-    model, _ = load_task_model(learned.folder)
+def test_closed_answers_are_restricted_to_the_labels(translation_run: pt.Run) -> None:
+    model, _ = load_task_model(translation_run.folder)
     examples = LabeledRows(Path("x"), {}, ["french: red", "german: tree", "red red"])
     for beams in (1, 2):
         task: Any = Generate(closed=True, labels=("eau", "wasser rot", "baum"), beams=beams)
         assert {answer["answer"] for answer in Predictor(model, task, examples)()} <= {"eau", "wasser rot", "baum"}
 
 
-def test_answers_do_not_depend_on_their_batch(learned: pt.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_do_not_depend_on_their_batch(translation_run: pt.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from pretune.inference.generation import text_to_text_answers
 
     texts = [f"french: {' '.join(list(WORDS)[: 1 + i % 4])}" for i in range(9)]
-    together = learned.predict(texts)
+    together = translation_run.predict(texts)
     monkeypatch.setattr(text_to_text_answers, "TOKENS", 1)
-    assert learned.predict(texts) == together
+    assert translation_run.predict(texts) == together
 
 
-def test_the_cache_gives_what_a_whole_forward_gives(learned: pt.Run) -> None:
-    model, _ = load_task_model(learned.folder)
+def test_cached_decoding_equals_the_full_forward_pass(translation_run: pt.Run) -> None:
+    model, _ = load_task_model(translation_run.folder)
     model.root.eval()
     task: Any = Generate(tokens=4)
     laid = task.tokenize_examples(
@@ -108,22 +108,22 @@ def test_the_cache_gives_what_a_whole_forward_gives(learned: pt.Run) -> None:
         torch.testing.assert_close(bits[i], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_it_comes_back_and_goes_to_others(learned: pt.Run) -> None:
+def test_saved_and_exported_models_give_the_same_answers(translation_run: pt.Run) -> None:
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(learned.folder)
-    ours = learned.predict(["french: red", "german: fire"])
-    model = load_model(learned.folder)
+    tokenizer = AutoTokenizer.from_pretrained(translation_run.folder)
+    ours = translation_run.predict(["french: red", "german: fire"])
+    model = load_model(translation_run.folder)
     if model.family.template.target:
-        peer = AutoModelForSeq2SeqLM.from_pretrained(learned.folder).eval()
+        reference = AutoModelForSeq2SeqLM.from_pretrained(translation_run.folder).eval()
         texts = [tokenizer(text, return_tensors="pt") for text in ("french: red", "german: fire")]
     else:
-        peer = AutoModelForCausalLM.from_pretrained(learned.folder).eval()
+        reference = AutoModelForCausalLM.from_pretrained(translation_run.folder).eval()
         texts = [tokenizer(text, return_tensors="pt") for text in ("french: red =", "german: fire =")]
     for answer, text in zip(ours, texts, strict=True):
         ids, mask = text["input_ids"], text["attention_mask"]
         end = model.require_tokenizer().role("end")
-        out = peer.generate(
+        out = reference.generate(
             input_ids=ids, attention_mask=mask, max_new_tokens=4, do_sample=False, eos_token_id=end, pad_token_id=0
         )
         new = out[0] if model.family.template.target else out[0, ids.shape[1] :]
@@ -141,12 +141,12 @@ def test_labels_as_texts_are_scored_as_classes(tmp_path: Path) -> None:
     dev = tmp_path / "dev.csv"
     dev.write_text("text,label\nred 3,hot\n", encoding="utf-8")
     again = tune(model, tmp_path / "train.csv", tmp_path / "again", "generate(closed=true)", steps=1, dev=dev)
-    assert again.results["dev/accuracy"] == 0.0  # an answer that training did not have is never given
+    assert again.results["dev/accuracy"] == 0.0  # an answer that is not in the training data is never predicted
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_writing_is_the_peers(name: str, beams: int, tmp_path: Path) -> None:
+def test_generated_text_equals_that_of_transformers(name: str, beams: int, tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
     tokenizer = store().tokenizer
@@ -160,13 +160,13 @@ def test_writing_is_the_peers(name: str, beams: int, tmp_path: Path) -> None:
     first = tokenizer.role("end" if name == "bart" else "padding")
     free = {"forced_eos_token_id": None, "forced_bos_token_id": None, "decoder_start_token_id": first}
     torch.manual_seed(3)
-    peer = AutoModelForSeq2SeqLM.from_config(
+    reference = AutoModelForSeq2SeqLM.from_config(
         AutoConfig.for_model(name, vocab_size=tokenizer.size, **shape, **ids, **free)
     )
-    for key, parameter in peer.named_parameters():
+    for key, parameter in reference.named_parameters():
         scale = "norm" in key and key.endswith("weight")
         torch.nn.init.normal_(parameter, mean=float(scale), std=0.5 if parameter.dim() > 1 else 0.1)
-    peer.eval().save_pretrained(tmp_path)
+    reference.eval().save_pretrained(tmp_path)
     model = load_model(tmp_path, parse_objective("generate"))
     model.tokenizer = tokenizer
     model.root.eval()
@@ -179,7 +179,7 @@ def test_writing_is_the_peers(name: str, beams: int, tmp_path: Path) -> None:
     begin = [tokenizer.role(item) for item in model.family.template.target if item != "A"][:-1]
     for row in range(3):
         source = torch.tensor([sequences.ids[sequences.offsets[row] : sequences.offsets[row + 1]].tolist()])
-        out = peer.generate(
+        out = reference.generate(
             input_ids=source, attention_mask=torch.ones_like(source), decoder_input_ids=torch.tensor([begin]),
             max_new_tokens=8, num_beams=beams, do_sample=False, eos_token_id=tokenizer.role("end"), pad_token_id=0,
         )[0, len(begin) :].tolist()  # fmt: skip
@@ -188,7 +188,7 @@ def test_writing_is_the_peers(name: str, beams: int, tmp_path: Path) -> None:
     assert len({tuple(ids) for ids in found}) > 1
 
 
-# -- arranging ------------------------------------------------------------------------------------------------------
+# -- arrangement ----------------------------------------------------------------------------------------------------
 
 strings = st.text("abcdefg hijk", max_size=50)
 
@@ -199,7 +199,7 @@ strings = st.text("abcdefg hijk", max_size=50)
     st.integers(14, 40),
     st.sampled_from(["t5", "bart", "bert"]),
 )
-def test_the_target_is_predicted_and_nothing_else(pairs: list[tuple[str, str]], length: int, template: str) -> None:
+def test_only_the_target_is_predicted(pairs: list[tuple[str, str]], length: int, template: str) -> None:
     tokenizer, frame = store().tokenizer, TEMPLATES[template]
     rows = LabeledRows(Path("x"), {}, [a for a, _ in pairs], labels=[b for _, b in pairs])
     task = Generate(prefix="say:")
@@ -239,7 +239,7 @@ def test_every_pack_fits_its_fixed_shapes(template: str) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=5), st.integers(3, 40))
-def test_room_is_shared_and_none_is_wasted(lengths: list[list[int]], room: int) -> None:
+def test_truncation_uses_all_available_tokens(lengths: list[list[int]], room: int) -> None:
     whole = np.array(lengths)
     kept = truncate_longest(whole, room)
     assert (kept <= whole).all() and (kept.sum(1) <= room).all()
@@ -247,17 +247,17 @@ def test_room_is_shared_and_none_is_wasted(lengths: list[list[int]], room: int) 
         assert before.sum() <= room or after.sum() == room
         assert (
             len({int(n) for n, w in zip(after, before, strict=True) if n < w}) <= 2
-        )  # all that are cut are equally long
+        )  # all that are truncated have the same length
         if (after < before).any():
             assert after.max() - after[after < before].min() <= 1
 
 
-def test_texts_that_leave_no_room_are_refused() -> None:
+def test_lengths_without_room_for_text_are_rejected() -> None:
     with pytest.raises(pt.PretuneError, match="A maximum length of 3 tokens leaves no room for text"):
         compose_sequences([["a"], (1, 2)], store().tokenizer, ("start", "A", "end"), 3)
 
 
-def test_a_trie_allows_what_goes_on() -> None:
+def test_trie_allows_only_valid_continuations() -> None:
     allowed = TokenTrie([[1, 2], [1, 3, 2], [4, 2]]).after
     assert allowed([]) == {1, 4} and allowed([1]) == {2, 3} and allowed([7]) == set()
     logits = torch.arange(5.0).repeat(2, 1)
@@ -281,11 +281,11 @@ def test_a_trie_allows_what_goes_on() -> None:
         (["a", "b", "c"], {}),
     ],
 )
-def test_columns_are_guessed(names: list[str], expected: dict[str, str]) -> None:
+def test_columns_are_inferred(names: list[str], expected: dict[str, str]) -> None:
     assert guess_source_target(names) == expected
 
 
-def test_tables_of_many_kinds_are_read(tmp_path: Path) -> None:
+def test_several_file_formats_are_read(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"article": "long", "highlights": "short", "id": 1}\n', encoding="utf-8")
     rows = read_text_to_text(file, {})
@@ -315,12 +315,12 @@ def test_tables_of_many_kinds_are_read(tmp_path: Path) -> None:
         ("generate(prefx=a)", "unknown option 'prefx'; did you mean 'prefix'"),
     ],
 )
-def test_wrong_use_is_refused(text: str, message: str) -> None:
+def test_invalid_options_are_rejected(text: str, message: str) -> None:
     with pytest.raises(pt.PretuneError, match=message):
         parse_objective(text)
 
 
-def test_quotes_keep_text_together() -> None:
+def test_quoted_values_may_contain_special_characters() -> None:
     mixture = parse_objective('0.5*generate(prefix="a | b, (c) + d: ",beams=2)|0.5*mlm(rate=0.3)')
     first, second = mixture.objectives
     assert isinstance(first, Generate) and first.prefix == "a | b, (c) + d: " and first.beams == 2
@@ -329,9 +329,11 @@ def test_quotes_keep_text_together() -> None:
     assert bare.sources(LabeledRows(Path("x"), {}, ["a text"])) == ["summarize: a text"]
 
 
-def test_the_verb_generate_writes_the_same(learned: pt.Run) -> None:
-    encoder = bool(load_model(learned.folder).family.template.target)
-    (row,) = pt.generate(learned.folder, ["french: red" if encoder else "french: red ="], tokens=4)
+def test_generate_verb_gives_the_same_output(translation_run: pt.Run) -> None:
+    encoder = bool(load_model(translation_run.folder).family.template.target)
+    (row,) = pt.generate(translation_run.folder, ["french: red" if encoder else "french: red ="], tokens=4)
     assert (
-        row["text" if encoder else "continuation"].strip() == learned.predict(["french: red"])[0]["answer"] == "rouge"
+        row["text" if encoder else "continuation"].strip()
+        == translation_run.predict(["french: red"])[0]["answer"]
+        == "rouge"
     )

@@ -27,24 +27,24 @@ from tests.support.objective_data import BEASTS, COLORS, KINDS, TEMPLATE, few_wo
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Two sentences with two beasts each, one of them marked; the label is whether the first marked one is a cat."""
+    """Return pairs of sentences with a marked animal each; the label is whether the first marked one is a cat."""
     chance = random.Random(seed)
     made = []
     for _ in range(count):
         row: dict[str, object] = {}
-        marked = []
+        marked_texts = []
         for number in (1, 2):
             pair = chance.sample(BEASTS[:2], 2)
             text = f"the {pair[0]} saw the {pair[1]}"
-            marked.append(chance.choice(pair))
-            start = text.index(marked[-1])
-            row |= {f"sentence{number}": text, f"start{number}": start, f"end{number}": start + len(marked[-1])}
-        made.append({**row, "label": marked[0] == "cat"})
+            marked_texts.append(chance.choice(pair))
+            start = text.index(marked_texts[-1])
+            row |= {f"sentence{number}": text, f"start{number}": start, f"end{number}": start + len(marked_texts[-1])}
+        made.append({**row, "label": marked_texts[0] == "cat"})
     return made
 
 
-def test_it_learns_where_to_look(tmp_path: Path) -> None:
-    """The same sentences have either label, according to what is marked in them."""
+def test_match_learns_from_the_marked_spans(tmp_path: Path) -> None:
+    """The same sentences have either label, depending on what is marked in them."""
     train, dev = write(tmp_path / "train.jsonl", rows(160)), write(tmp_path / "dev.jsonl", rows(40, seed=1))
     run = learn("match", train, tmp_path / "run", dev, epochs=6)
     assert run.results["dev/accuracy"] > 0.9 and run.results["labels"] == ["false", "true"]
@@ -59,24 +59,24 @@ def test_it_learns_where_to_look(tmp_path: Path) -> None:
         run.predict(["the cat saw the dog"])
 
 
-def marked(table: LabeledRows, row: int) -> list[str]:
+def marked_texts(table: LabeledRows, row: int) -> list[str]:
     first, second = table.more["spans"][row]
     other = table.texts if table.pairs is None else table.pairs
     return [table.texts[row][slice(*first)], other[row][slice(*second)]]
 
 
-def test_spans_are_given_by_offsets_or_by_words(tmp_path: Path) -> None:
+def test_spans_are_read_from_offsets_or_words(tmp_path: Path) -> None:
     by_word = write(
         tmp_path / "a.jsonl", [{"word": "bank", "sentence1": "Banks? A Bank!", "sentence2": "embankment", "label": 0}]
     )
-    assert marked(read_span_pairs(by_word), 0) == ["Bank", "bank"]
+    assert marked_texts(read_span_pairs(by_word), 0) == ["Bank", "bank"]
     text = "He said that he saw him , and he ran ."
     target = {"span1_text": "he", "span1_index": 3, "span2_text": "he", "span2_index": 8}
     wsc = write(tmp_path / "b.jsonl", [{"text": text, "target": target, "label": True}])
     assert read_span_pairs(wsc).more["spans"] == [((13, 15), (30, 32))]
     named = write(tmp_path / "c.jsonl", [{"text": text, "a": "saw him", "b": "ran", "label": 1}])
     table = read_span_pairs(named, {"word1": "a", "word2": "b"}, labels=False)
-    assert marked(table, 0) == ["saw him", "ran"] and table.labels is None
+    assert marked_texts(table, 0) == ["saw him", "ran"] and table.labels is None
     assert find_words("new\nyork", "in New  York now") == [(3, 12)]
 
 
@@ -97,7 +97,7 @@ def test_spans_are_given_by_offsets_or_by_words(tmp_path: Path) -> None:
         ({"start1": 3, "end1": 4, "word2": "cat"}, "line 1: ' ' has no tokens"),
     ],
 )
-def test_bad_spans_are_refused_with_their_place(tmp_path: Path, row: dict[str, object], message: str) -> None:
+def test_invalid_spans_are_rejected_with_their_line(tmp_path: Path, row: dict[str, object], message: str) -> None:
     file = write(tmp_path / "a.jsonl", [{"text": "red cat", "label": 1, **row}])
     place = (
         r"a\.jsonl: "
@@ -112,7 +112,7 @@ def test_bad_spans_are_refused_with_their_place(tmp_path: Path, row: dict[str, o
         )
 
 
-def test_rows_with_bad_spans_can_be_left_out(tmp_path: Path) -> None:
+def test_rows_with_invalid_spans_can_be_dropped(tmp_path: Path) -> None:
     good = {"text": "red cat", "label": 1, "word1": "red", "word2": "cat"}
     file = write(
         tmp_path / "a.jsonl", [good, *({**good, "word1": word} for word in ("dog", "fox", "owl", "elk")), good]
@@ -123,17 +123,17 @@ def test_rows_with_bad_spans_can_be_left_out(tmp_path: Path) -> None:
         Match().read(file, {})
     rows = Match(drop_bad=True).read(file, {})
     assert rows.lines == [1, 6] and rows.more["spans"] == [((0, 3), (4, 7))] * 2 and rows.labels == ["1", "1"]
-    with pytest.raises(PretuneError, match=r"correct them$"):  # n rows in, n answers out
+    with pytest.raises(PretuneError, match=r"correct them$"):  # prediction keeps all rows
         Match(drop_bad=True).read(file, {}, answered=False)
 
 
-def plain(text: str) -> str:
+def normalize_text(text: str) -> str:
     return "".join(c for c in unicodedata.normalize("NFKD", text).casefold() if c.isalnum())
 
 
 @settings(max_examples=40)
 @given(st.sampled_from([kind for kind in KINDS if kind != "items"]), st.data())
-def test_the_tokens_of_a_span_spell_it(kind: Kind, draw: st.DataObject) -> None:
+def test_tokens_of_a_span_decode_to_it(kind: Kind, draw: st.DataObject) -> None:
     tokenizer = store(kind).tokenizer
     words = draw.draw(
         st.lists(
@@ -150,12 +150,12 @@ def test_the_tokens_of_a_span_spell_it(kind: Kind, draw: st.DataObject) -> None:
     end = start + len(words[at])
     inside = [token for token, (first, last) in zip(ids, offsets, strict=True) if first < end and last > start]
     if words[at].strip() and tokenizer.roles.get("unknown") not in ids:
-        assert plain(tokenizer.decode(inside)) == plain(words[at])
+        assert normalize_text(tokenizer.decode(inside)) == normalize_text(words[at])
 
 
 @settings(max_examples=30)
 @given(st.integers(10, 40), st.booleans(), st.data())
-def test_cut_texts_keep_their_spans(length: int, pair: bool, draw: st.DataObject) -> None:
+def test_truncated_texts_keep_their_spans(length: int, pair: bool, draw: st.DataObject) -> None:
     def text() -> tuple[str, int]:
         before, after = draw.draw(st.integers(0, 40)), draw.draw(st.integers(0, 40))
         return " ".join(["red"] * before + ["cat"] + ["blue"] * after), 4 * before
@@ -176,7 +176,7 @@ def test_cut_texts_keep_their_spans(length: int, pair: bool, draw: st.DataObject
     assert len(sequences.ids) == min(length, whole)
 
 
-def test_spans_too_far_apart_are_refused() -> None:
+def test_spans_too_far_apart_are_rejected() -> None:
     text = "cat " + "red " * 30 + "dog"
     spans = [((0, 3), (len(text) - 3, len(text)))]
     table = LabeledRows(Path("far.csv"), {}, [text], None, ["a"], [7], {"spans": spans})
@@ -191,7 +191,7 @@ def test_spans_too_far_apart_are_refused() -> None:
         Match(("a",)).tokenize_examples(Data(data.tokenizer, writes, rows=table), 40)
 
 
-def test_the_head_by_hand_and_in_fixed_shapes() -> None:
+def test_head_matches_the_definition_with_and_without_fixed_shapes() -> None:
     torch.manual_seed(0)
     tokenizer = Tokenizer.load(few_words())
     backbone = stack(tokenizer.size).eval()
@@ -217,7 +217,7 @@ def test_the_head_by_hand_and_in_fixed_shapes() -> None:
     torch.testing.assert_close(losses[0], losses[1])
 
 
-def test_its_run_is_read_again(tmp_path: Path) -> None:
+def test_match_runs_can_be_loaded_and_exported(tmp_path: Path) -> None:
     run = learn("match", write(tmp_path / "a.jsonl", rows(40)), tmp_path / "run", epochs=1)
     config = json.loads((run.folder / "config.json").read_text())
     assert config["architectures"] == ["BertModel"] and config["id2label"] == {"0": "false", "1": "true"}

@@ -1,4 +1,4 @@
-"""`classify(multi=true)` and `classify(weights=balanced)`."""
+"""Tests of `classify(multi=true)` and `classify(weights=balanced)`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, le
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Texts with any number of three colors; these are the labels."""
+    """Return texts with any number of three colors, which are the labels."""
     chance = random.Random(seed)
     made = []
     for _ in range(count):
@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     return learn("classify(multi=true)", train, folder / "run", dev, epochs=10)
 
 
-def test_it_learns_and_answers_with_none_one_or_several(run: pt.Run) -> None:
+def test_predictions_have_zero_one_or_several_labels(run: pt.Run) -> None:
     assert run.results["dev/exact_match"] > 0.9 and run.results["dev/micro_f1"] > 0.9
     none, two = pt.predict(run, ["i saw dog", "i saw red blue cat"])
     assert none["labels"] == [] and two["labels"] == ["blue", "red"]
@@ -52,23 +52,23 @@ def test_it_learns_and_answers_with_none_one_or_several(run: pt.Run) -> None:
     assert sum(two["probabilities"].values()) > 1.5
 
 
-def test_the_peer_reads_it_and_we_read_the_peer(run: pt.Run, tmp_path: Path) -> None:
+def test_export_and_import_agree_with_transformers(run: pt.Run, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "BertForSequenceClassification"
-    peer = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
-    assert peer.config.problem_type == "multi_label_classification"
+    reference = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert reference.config.problem_type == "multi_label_classification"
     texts = ["i saw red blue cat", "i saw"]
     given = AutoTokenizer.from_pretrained(tmp_path / "out")(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
-        theirs = peer(**given, labels=torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
+        theirs = reference(**given, labels=torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
     ours = [list(row["probabilities"].values()) for row in pt.predict(tmp_path / "out", texts)]
     torch.testing.assert_close(torch.tensor(ours), theirs.logits.sigmoid(), atol=1e-5, rtol=1e-5)
     target = pack_targets(np.arange(2), np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
     loss = multi_label_loss("classify", theirs.logits, target)
     torch.testing.assert_close(loss.over({"classify": 2.0}), theirs.loss)
 
-    peer.save_pretrained(tmp_path / "theirs")
+    reference.save_pretrained(tmp_path / "theirs")
     config = json.loads((tmp_path / "theirs/config.json").read_text())
     config.pop("pretune", None)
     (tmp_path / "theirs/config.json").write_text(json.dumps(config))
@@ -78,7 +78,7 @@ def test_the_peer_reads_it_and_we_read_the_peer(run: pt.Run, tmp_path: Path) -> 
     assert json.loads((tmp_path / "again/config.json").read_text())["problem_type"] == "multi_label_classification"
 
 
-def test_tables_have_their_labels_apart_by_a_mark(tmp_path: Path) -> None:
+def test_multiple_labels_in_table_cells_are_split(tmp_path: Path) -> None:
     for name, mark in (("a.csv", ";"), ("b.csv", "|"), ("c.tsv", ",")):
         comma = "\t" if name.endswith("tsv") else ","
         lines = [f"text{comma}labels", f"x{comma}red {mark} blue", f"y{comma}", f"z{comma}red"]
@@ -101,7 +101,7 @@ def test_tables_have_their_labels_apart_by_a_mark(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(st.text("abc d", min_size=1).map(str.strip).filter(bool), max_size=4), min_size=1))
-def test_labels_come_back_from_cells(labels: list[list[str]]) -> None:
+def test_split_labels_inverts_joining(labels: list[list[str]]) -> None:
     wanted = [tuple(dict.fromkeys(row)) for row in labels]
     for mark in ";|,":
         assert split_labels([mark.join(row) for row in wanted]) == wanted
@@ -109,7 +109,7 @@ def test_labels_come_back_from_cells(labels: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize("multi", [False, True])
-def test_balanced_weights_are_those_of_scikit_learn_and_of_the_peer(multi: bool) -> None:
+def test_balanced_weights_equal_those_of_scikit_learn_and_transformers(multi: bool) -> None:
     from sklearn.utils.class_weight import compute_class_weight
 
     labels = ["a"] * 6 + ["b"] * 3 + ["c"]

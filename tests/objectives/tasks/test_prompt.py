@@ -1,4 +1,4 @@
-"""Prompts: the gap is where it should be, words are its labels, and few examples are enough."""
+"""Tests of prompts: the position of the mask, label words, and few-shot learning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROMPT = 'prompt(cloze="it was [MASK] .",words=no:bad/yes:good)'
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a gap filler, and reviews."""
+    """Return a folder with a masked language model and labeled reviews."""
     folder = tmp_path_factory.mktemp("prompt")
     rows = [
         f"{'lovely' if i % 2 else 'awful'} {THINGS[i // 2 % 6]} {i % 5},{'yes' if i % 2 else 'no'}" for i in range(60)
@@ -42,32 +42,34 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def learned(task: Path) -> pt.Run:
+def prompt_run(task: Path) -> pt.Run:
     return tune(
         task / "start", task / "train.csv", task / "run", PROMPT, steps=40, shots=12, batch=pt.Batching(sequences=8)
     )
 
 
-def test_a_few_examples_are_enough(learned: pt.Run) -> None:
-    assert learned.results["rows"] == 24 and learned.results["dev/accuracy"] > 0.9
-    answers = learned.predict(["lovely walk 3", "awful walk 3"])
+def test_few_examples_are_enough(prompt_run: pt.Run) -> None:
+    assert prompt_run.results["rows"] == 24 and prompt_run.results["dev/accuracy"] > 0.9
+    answers = prompt_run.predict(["lovely walk 3", "awful walk 3"])
     assert [answer["label"] for answer in answers] == ["yes", "no"]
     assert answers[0]["probabilities"]["yes"] == answers[0]["probability"] > 0.5
 
 
-def test_what_it_learned_is_the_gap_filler_itself(learned: pt.Run, task: Path) -> None:
-    """The head is that of mlm: asked without any training, the model gives the answers of the task."""
-    asked = pt.ask(learned, ["lovely walk 3", "awful walk 3"], cloze="it was [MASK] .", answers=["no:bad", "yes:good"])
-    for ours, theirs in zip(asked, learned.predict(["lovely walk 3", "awful walk 3"]), strict=True):
+def test_prompt_trains_the_masked_language_model_head(prompt_run: pt.Run, task: Path) -> None:
+    """`ask` gives the same answers with the trained model and the same cloze, because the head is that of mlm."""
+    asked = pt.ask(
+        prompt_run, ["lovely walk 3", "awful walk 3"], cloze="it was [MASK] .", answers=["no:bad", "yes:good"]
+    )
+    for ours, theirs in zip(asked, prompt_run.predict(["lovely walk 3", "awful walk 3"]), strict=True):
         assert ours["label"] == theirs["label"]
         assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-6)
-    filled = pt.fill(learned, ["lovely walk 3 it was [MASK] ."], top=5)[0]["candidates"]
+    filled = pt.fill(prompt_run, ["lovely walk 3 it was [MASK] ."], top=5)[0]["candidates"]
     assert "good" in [candidate["token"] for candidate in filled]
-    heads = load_model(learned.folder, parse_objective("mlm")).root.heads
-    assert set(heads) == {"mlm"} and not load_model(learned.folder, parse_objective("mlm")).untrained
+    heads = load_model(prompt_run.folder, parse_objective("mlm")).root.heads
+    assert set(heads) == {"mlm"} and not load_model(prompt_run.folder, parse_objective("mlm")).untrained
 
 
-def test_a_joint_with_mlm_leaves_the_gap_alone() -> None:
+def test_joint_mlm_does_not_mask_the_prompt_position() -> None:
     data = Data(store().tokenizer, TEMPLATES["bert"], rows=labeled(["the value"] * 40))
     joint = parse_objective("prompt+0.5*mlm(rate=0.5,masked=1,swapped=0)", labels=("a", "the")).joints[0]
     data.rows.labels = ["a", "the"] * 20
@@ -86,7 +88,7 @@ def labeled(texts: list[str], pairs: list[str] | None = None) -> LabeledRows:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "items"])
 @settings(max_examples=8)
 @given(st.lists(st.text("abcdefg hijk", max_size=50), min_size=1, max_size=5), st.integers(16, 40), st.booleans())
-def test_the_gap_stays_whatever_is_cut(kind: Kind, texts: list[str], length: int, pair: bool) -> None:
+def test_truncation_keeps_the_mask_position(kind: Kind, texts: list[str], length: int, pair: bool) -> None:
     tokenizer = store(kind).tokenizer
     cloze = "A: {text} B: {pair} is [MASK]." if pair else "A: {text} is [MASK]."
     rows = labeled(texts, [text[::-1] for text in texts] if pair else None)
@@ -100,7 +102,7 @@ def test_the_gap_stays_whatever_is_cut(kind: Kind, texts: list[str], length: int
         assert sequences.ids[place + 1 : sequences.offsets[row + 1]].tolist() == [*after, tokenizer.role("separator")]
 
 
-def test_outputs_are_the_words_logits_at_the_gaps() -> None:
+def test_outputs_are_the_logits_of_the_label_words_at_the_mask() -> None:
     tokenizer = store().tokenizer
     backbone = stack(tokenizer.size).eval()
     task = Prompt(cloze="is [MASK] or", words="x:the/y:a", labels=("x", "y")).with_tokenizer(tokenizer)
@@ -120,20 +122,22 @@ def test_outputs_are_the_words_logits_at_the_gaps() -> None:
     torch.testing.assert_close(loss.sums["prompt"], expected)
 
 
-def test_shots_are_drawn_by_seed_and_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shots_are_sampled_by_seed_and_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     rows = replace(labeled([f"text {i}" for i in range(30)]), labels=["a" if i % 3 else "b" for i in range(30)])
     one, again, other = (sample_per_class(rows, 4, seed) for seed in (0, 0, 1))
     assert one.lines == again.lines != other.lines and sorted(one.labels) == ["a"] * 4 + ["b"] * 4
-    said = capsys.readouterr().err
-    assert f"8 of 30 rows, 4 per class with seed 0: lines {', '.join(map(str, one.lines))}" in said
+    messages = capsys.readouterr().err
+    assert f"8 of 30 rows, 4 per class with seed 0: lines {', '.join(map(str, one.lines))}" in messages
     assert len(sample_per_class(rows, 15, 0)) == 25 and "only 10 of 'b'" in capsys.readouterr().err
 
 
 PAIR = LabeledRows(Path("x"), {}, ["A"], ["B"], more={"more": ["{pair}"]})
 
 
-def test_words_and_clozes() -> None:
+def test_label_words_and_clozes_are_parsed() -> None:
     assert verbalizer_words("good/bad", ["0", "1"]) == ["good", "bad"]
     assert Cloze.parse("[MASK] is it").pieces == ("{text}", " [MASK]", " is it")
     assert Cloze.parse("{text}? [MASK], {pair}", pair=True).fill(PAIR, 0, "yes") == "A? yes, B"
@@ -155,13 +159,13 @@ def test_words_and_clozes() -> None:
         ("prompt on mix", "prompt reads the last layer"),
     ],
 )
-def test_wrong_prompts_are_refused(objective: str, message: str, task: Path, tmp_path: Path) -> None:
+def test_invalid_prompts_are_rejected(objective: str, message: str, task: Path, tmp_path: Path) -> None:
     with pytest.raises(pt.PretuneError, match=message):
         tune(task / "start", task / "train.csv", tmp_path / "run", objective)
     assert not (tmp_path / "run").exists()
 
 
-def test_few_examples_take_labels_and_more_than_none(task: Path, tmp_path: Path) -> None:
+def test_shots_need_labels_and_must_be_positive(task: Path, tmp_path: Path) -> None:
     with pytest.raises(pt.PretuneError, match="shots=0: expected a number that is at least 1"):
         tune(task / "start", task / "train.csv", tmp_path / "run", "classify", shots=0)
     with pytest.raises(pt.PretuneError, match="examples without labels cannot be sampled per class"):

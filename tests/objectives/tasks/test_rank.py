@@ -19,7 +19,7 @@ from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, le
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Queries for a color, with candidates in any order of the file; those of that color are relevant."""
+    """Return queries for a color with candidates in random order; those of that color are relevant."""
     chance = random.Random(seed)
     made: list[dict[str, object]] = []
     for query in range(count):
@@ -33,7 +33,7 @@ def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("over", ["query", "row"])
-def test_it_learns(over: str, tmp_path: Path) -> None:
+def test_rank_learns(over: str, tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", rows(80)), write(tmp_path / "dev.jsonl", rows(20, seed=1))
     run = learn(f"rank(over={over})", train, tmp_path / "run", dev, epochs=9 if over == "query" else 12)
     assert run.results["dev/mrr"] > 0.9 and run.results["dev/ndcg@10"] > 0.9 and run.results["dev/map"] > 0.9
@@ -41,24 +41,24 @@ def test_it_learns(over: str, tmp_path: Path) -> None:
     assert len(answers) == len(rows(20, seed=1)) and set(answers[0]) == {"qid", "query", "passage", "label", "score"}
 
 
-def test_the_peer_gives_the_same_scores(tmp_path: Path) -> None:
+def test_scores_equal_those_of_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     run = learn("rank", write(tmp_path / "train.jsonl", rows(20)), tmp_path / "run", epochs=1)
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "BertForSequenceClassification"
-    peer = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
-    assert peer.config.num_labels == 1
+    reference = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert reference.config.num_labels == 1
     texts, pairs = ["red", "blue"], ["a red cat", "the dog"]
     given = AutoTokenizer.from_pretrained(tmp_path / "out")(texts, pairs, padding=True, return_tensors="pt")
     with torch.no_grad():
-        theirs = peer(**given).logits[:, 0].numpy()
+        theirs = reference(**given).logits[:, 0].numpy()
     ours = [row["score"] for row in run.predict(texts, pairs=pairs)]
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     with pytest.raises(PretuneError, match="texts: rank needs pairs of texts"):
         run.predict(["red"])
 
 
-def test_queries_are_told_by_their_ids_or_their_texts(tmp_path: Path) -> None:
+def test_queries_are_identified_by_id_or_text(tmp_path: Path) -> None:
     some = [{"id": i % 2, "query": "a", "document": "b", "relevance": 1} for i in range(4)]
     file = write(tmp_path / "a.jsonl", some)
     assert Rank().read(file, {"label": "relevance"}).queries.tolist() == [0, 0, 0, 0]
@@ -81,7 +81,7 @@ def test_queries_are_told_by_their_ids_or_their_texts(tmp_path: Path) -> None:
         ("query,passage,label\na,b,0\na,c,0\n", "no candidate is relevant"),
     ],
 )
-def test_bad_rows_are_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_rows_are_rejected(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(PretuneError, match=message):
         Rank().fit(Rank().read(tmp_path / "a.csv", {}))
@@ -89,7 +89,7 @@ def test_bad_rows_are_refused(tmp_path: Path, content: str, message: str) -> Non
         parse_objective("rank(over=line)")
 
 
-def test_candidates_of_a_query_share_a_pack_and_its_target() -> None:
+def test_candidates_of_a_query_share_a_pack_and_a_target() -> None:
     groups = [0, 1, 0, 1, 0, 2, 2]
     labels = [2.0, 0.0, 1.0, 3.0, 1.0, 0.0, 0.0]
     table = LabeledRows(Path("x"), {}, ["red"] * 7, ["cat"] * 7, labels, list(range(7)), {"group": groups})
@@ -106,4 +106,4 @@ def test_candidates_of_a_query_share_a_pack_and_its_target() -> None:
             if weight:
                 members = batch.rows[at[at >= 0]]
                 found[groups[members[0]]] = dict(zip(members.tolist(), target.tolist(), strict=False))
-    assert found == {0: {0: 0.5, 2: 0.25, 4: 0.25}, 1: {1: 0.0, 3: 1.0}}  # nothing is relevant to the third
+    assert found == {0: {0: 0.5, 2: 0.25, 4: 0.25}, 1: {1: 0.0, 3: 1.0}}  # the third query has no relevant candidate

@@ -26,7 +26,7 @@ from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, le
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Pairs of texts, and a number that is a hundred for each color of the first and ten for each of the second."""
+    """Return pairs of texts with a number: 100 for each color of the first text plus 10 for each of the second."""
     chance = random.Random(seed)
     made = []
     for _ in range(count):
@@ -43,31 +43,36 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     return learn("regress", train, folder / "run", dev)
 
 
-def test_it_learns_numbers_of_any_size(run: pt.Run) -> None:
+def test_regress_learns_numbers_of_any_scale(run: pt.Run) -> None:
     assert run.results["dev/pearson"] > 0.95 and run.results["dev/spearman"] > 0.9
     assert run.results["dev/mse"] < 3000
-    assert run.results["regress"] < 0.2  # of the variance
+    assert run.results["regress"] < 0.2  # relative to the variance
     again = pt.predict(run, run.folder.parent / "dev.jsonl")
     expected = np.array([row["score"] for row in rows(30, seed=1)], dtype=float)
     found = np.array([row["value"] for row in again])
-    assert np.mean((found - expected) ** 2) == pytest.approx(run.results["dev/mse"], rel=1e-3)  # the head has it all
+    assert np.mean((found - expected) ** 2) == pytest.approx(
+        run.results["dev/mse"], rel=1e-3
+    )  # the head includes mean and standard deviation
 
 
-def test_the_peer_gives_the_same_numbers_and_loss(run: pt.Run, tmp_path: Path) -> None:
+def test_predictions_and_loss_equal_those_of_transformers(run: pt.Run, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     pt.export(run, out=tmp_path / "out")
-    peer, report = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", output_loading_info=True)
+    reference, report = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert (peer.config.num_labels, peer.config.problem_type) == (1, "regression")
+    assert (reference.config.num_labels, reference.config.problem_type) == (1, "regression")
     texts, pairs = ["red cat", "owl"], ["blue blue dog", "green fox"]
     given = AutoTokenizer.from_pretrained(tmp_path / "out")(texts, pairs, padding=True, return_tensors="pt")
     with torch.no_grad():
-        theirs = peer.eval()(**given, labels=torch.tensor([1120.0, 1010.0]))
+        theirs = reference.eval()(**given, labels=torch.tensor([1120.0, 1010.0]))
     ours = np.array([row["value"] for row in run.predict(texts, pairs=pairs)])
     np.testing.assert_allclose(ours, theirs.logits[:, 0].numpy(), rtol=1e-5)
     assert np.mean((ours - [1120.0, 1010.0]) ** 2) == pytest.approx(float(theirs.loss), rel=1e-4)
-    for changed in ({"problem_type": None}, {}):  # one class is a number to them, whatever they call it
+    for changed in (
+        {"problem_type": None},
+        {},
+    ):  # one class means regression in `transformers`, whatever the problem type
         config = json.loads((tmp_path / "out/config.json").read_text())
         del config["pretune"]
         (tmp_path / "out/config.json").write_text(json.dumps(config | changed))
@@ -77,7 +82,7 @@ def test_the_peer_gives_the_same_numbers_and_loss(run: pt.Run, tmp_path: Path) -
     assert pt.predict(tmp_path / "out", ["red cat"])[0]["value"] > 900
 
 
-def test_a_head_goes_on_where_it_was(run: pt.Run, tmp_path: Path) -> None:
+def test_training_resumes_from_the_existing_head(run: pt.Run, tmp_path: Path) -> None:
     other = [row | {"score": -float(row["score"])} for row in rows(8)]  # type: ignore[arg-type]
     still = pt.Optimizer(lr=1e-12, decay=0.0)
     again = pt.finetune(
@@ -88,8 +93,8 @@ def test_a_head_goes_on_where_it_was(run: pt.Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_mean_and_deviation_go_into_the_head(bias: bool) -> None:
-    """Families without a bias there learn numbers as they are, but for their size."""
+def test_mean_and_deviation_are_folded_into_the_head(bias: bool) -> None:
+    """Families without a bias in the head fold in only the scale."""
     torch.manual_seed(0)
     table = LabeledRows(Path("x"), {}, ["red cat", "owl", "dog"], labels=[5.0, 2.0, 2.0], lines=[1, 2, 3])
     tokenizer = Tokenizer.load(few_words())
@@ -115,7 +120,7 @@ def test_mean_and_deviation_go_into_the_head(bias: bool) -> None:
     assert float(loss) == pytest.approx(np.mean(errors**2) / 2, rel=1e-5)
 
 
-def test_what_is_no_number_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_labels_that_are_not_numbers_are_rejected_with_their_line(tmp_path: Path) -> None:
     table = tmp_path / "a.tsv"
     for cell, message in (
         ("high", "'high' is not a number in 'score'"),
@@ -135,7 +140,7 @@ def test_what_is_no_number_is_refused_with_its_place(tmp_path: Path) -> None:
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=2, max_size=20), st.integers(1, 5))
-def test_scores(pairs: list[tuple[int, int]], scale: int) -> None:
+def test_correlations_are_bounded_and_invariant_to_affine_maps(pairs: list[tuple[int, int]], scale: int) -> None:
     first, second = zip(*pairs, strict=True)
     found = correlations(first, second)
     assert all(-1.0001 <= value <= 1.0001 for value in found.values())

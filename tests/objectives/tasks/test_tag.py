@@ -19,7 +19,7 @@ from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind
 from tests.support.objective_data import KINDS, TEMPLATE, store
 
-LAST = Template(single=("A", "separator"), pair=("B", "separator"), last=("start",))  # XLNet's
+LAST = Template(single=("A", "separator"), pair=("B", "separator"), last=("start",))  # as in XLNet
 words_strategy = st.lists(st.sampled_from(["the", "functions", "name", "\u0001", "Поезд", "x" * 40]), max_size=30)
 TAGS = ("O", "B-X", "I-X")
 
@@ -28,8 +28,8 @@ def tagged(words: list[list[str]], tags: list[list[str]] | None = None, **more: 
     return TaggedSentences(Path("x.conll"), {}, words, tags, lines=list(range(1, len(words) + 1)), **more)
 
 
-def wishes(laid: Arrangement, classes: int, wanted: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Outputs of a model that says of every word's first token what it is asked to say, and nonsense elsewhere."""
+def outputs_for(laid: Arrangement, classes: int, wanted: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """Return outputs that predict the given class at the first token of each word, and random values elsewhere."""
     made = []
     for number in range(len(laid)):
         sequence = laid.take(np.array([number]))
@@ -44,7 +44,9 @@ def wishes(laid: Arrangement, classes: int, wanted: np.ndarray[Any, Any]) -> lis
 @pytest.mark.parametrize("template", [TEMPLATE, LAST])
 @settings(max_examples=20)
 @given(words=st.lists(words_strategy, min_size=1, max_size=4), length=st.integers(8, 40), overlap=st.integers(0, 40))
-def test_n_words_have_n_tags(kind: Kind, template: Template, words: list[list[str]], length: int, overlap: int) -> None:
+def test_each_word_gets_one_tag(
+    kind: Kind, template: Template, words: list[list[str]], length: int, overlap: int
+) -> None:
     tokenizer = store(kind).tokenizer
     total = sum(map(len, words))
     wanted = np.arange(total) % 3
@@ -53,7 +55,7 @@ def test_n_words_have_n_tags(kind: Kind, template: Template, words: list[list[st
     task = Tag(labels=("NOUN", "VERB", "X"), overlap=overlap, usual="VERB")
     laid = task.tokenize_examples(Data(tokenizer, template, rows=examples), length)
     assert (laid.lengths <= length).all()
-    answers = task.answers(wishes(laid, 3, wanted), laid, examples)
+    answers = task.answers(outputs_for(laid, 3, wanted), laid, examples)
     assert [len(answer["tags"]) for answer in answers] == [len(row) for row in words]
     has_tokens = np.isin(np.arange(total), laid.tokens["word"])
     expected = [("NOUN", "VERB", "X")[i] if there else "VERB" for i, there in zip(wanted, has_tokens, strict=True)]
@@ -63,7 +65,7 @@ def test_n_words_have_n_tags(kind: Kind, template: Template, words: list[list[st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_targets_are_the_tags_of_first_tokens(kind: Kind) -> None:
+def test_targets_are_the_tags_at_first_tokens(kind: Kind) -> None:
     examples = tagged([["the", "functions", "\u0001", "are"], [], ["name"]], [["O", "I-X", "O", "I-X"], [], ["I-X"]])
     task = Tag().fit(examples)
     assert (task.labels, task.scheme, task.usual) == (("O", "B-X", "I-X"), "IOB1", "O")
@@ -80,7 +82,7 @@ def test_targets_are_the_tags_of_first_tokens(kind: Kind) -> None:
     assert {0, 1, 3, 4} <= dict(found).keys()
 
 
-def test_tags_of_any_scheme_are_learned_in_one() -> None:
+def test_tags_of_any_scheme_are_converted_to_one() -> None:
     examples = tagged([["a", "b", "c"]], [["B-X", "I-X", "O"]])
     for scheme, expected in (("BIO", [1, 2, 0]), ("IOB1", [2, 2, 0]), ("BIOES", [1, 3, 0])):
         task = Tag(scheme=scheme).fit(examples)  # type: ignore[arg-type]
@@ -91,19 +93,19 @@ def test_tags_of_any_scheme_are_learned_in_one() -> None:
         Tag(scheme="BIO").fit(tagged([["a", "b"]], [["NOUN", "O"]]))
     plain = Tag().fit(tagged([["a", "b", "c"]], [["VERB", "NOUN", "NOUN"]]))
     assert (plain.scheme, plain.usual, plain.primary_metric) == ("plain", "NOUN", "accuracy")
-    assert Tag(labels=("O", "B-X")).primary_metric == "f1"  # as published models say it
+    assert Tag(labels=("O", "B-X")).primary_metric == "f1"  # as in published models
 
 
-def test_broken_tags_are_mended_and_unknown_ones_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("pretune.objectives.tasks.tag.log_info", said.append)
+def test_invalid_tags_are_corrected_and_unknown_tags_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+    monkeypatch.setattr("pretune.objectives.tasks.tag.log_info", messages.append)
     task = Tag().fit(tagged([["a", "b"], ["c", "d"]], [["B-X", "I-Y"], ["B-Y", "I-X"]]))
-    assert said == ["x.conll: 2 of 2 sentences break the rules of BIO; they are corrected as conlleval does"]
+    assert messages == ["x.conll: 2 of 2 sentences break the rules of BIO; they are corrected as conlleval does"]
     assert task.encode_tags(tagged([["a"], ["b", "c"]], [["I-X"], ["O", "B-Z"]])).tolist() == [1, 0, -1]
-    assert said[1] == "x.conll, line 2: tag 'B-Z' was not in training; such words (1) count as wrong"
+    assert messages[1] == "x.conll, line 2: tag 'B-Z' was not in training; such words (1) count as wrong"
 
 
-def test_what_cannot_be_learned_is_refused() -> None:
+def test_invalid_use_is_rejected() -> None:
     with pytest.raises(PretuneError, match="every word has the tag 'O'"):
         Tag().fit(tagged([["a"]], [["O"]]))
     with pytest.raises(PretuneError, match="the file has no words"):
@@ -119,8 +121,8 @@ def test_entities_are_listed() -> None:
     examples = tagged([["Los", "Angeles", "is", "big"], []])
     assert isinstance(task, Task)
     laid = task.tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=examples), 64)
-    first, second = task.answers(wishes(laid, 3, np.array([2, 2, 0, 1])), laid, examples)
-    assert first["tags"] == ["B-X", "I-X", "O", "B-X"]  # which begins with an I that nothing precedes
+    first, second = task.answers(outputs_for(laid, 3, np.array([2, 2, 0, 1])), laid, examples)
+    assert first["tags"] == ["B-X", "I-X", "O", "B-X"]  # an I tag without a B tag before it starts an entity
     assert first["entities"] == [
         {"label": "X", "text": "Los Angeles", "first": 0, "last": 1},
         {"label": "X", "text": "big", "first": 3, "last": 3},
@@ -128,7 +130,7 @@ def test_entities_are_listed() -> None:
     assert second == {"tags": [], "probabilities": [], "entities": []}
 
 
-def test_a_predicate_is_marked_and_said_again() -> None:
+def test_predicate_is_marked_and_repeated() -> None:
     tokenizer = store().tokenizer
     words = ["the", "name", "is", "the", "name"]
     tags = [["O", "B-V", "O", "O", "B-A1"], ["O", "B-A1", "O", "O", "B-V"]]
@@ -143,15 +145,15 @@ def test_a_predicate_is_marked_and_said_again() -> None:
     at, target = sequences.targets["tag"]
     assert [task.labels[i] for i in target] == [tag for row in tags for tag in row]
     assert len(at) == 10 and (sequences.ids[at] != separator).all()
-    for length in (8, 9):  # windows: every one knows the predicate
+    for length in (8, 9):  # every window contains the predicate
         laid = task.tokenize_examples(Data(tokenizer, TEMPLATE, rows=examples), length)
         assert len(laid) > 2 and (laid.lengths <= length).all() and (laid.spans[:, 1] == 1).all()
         wanted = task.encode_tags(examples)
-        answers = task.answers(wishes(laid, len(task.labels), wanted), laid, examples)
+        answers = task.answers(outputs_for(laid, len(task.labels), wanted), laid, examples)
         assert [answer["tags"] for answer in answers] == tags
 
 
-def test_a_megabyte_of_words_is_no_matter() -> None:
+def test_very_long_inputs_are_supported() -> None:
     examples = tagged([["word"] * 40_000, ["x" * 1_000_000], ["\u0001"]])
     task = parse_objective("tag", labels=TAGS).objectives[0]
     assert isinstance(task, Tag)

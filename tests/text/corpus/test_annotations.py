@@ -1,4 +1,4 @@
-"""Annotated spans become one word with every tokenizer, and change nothing else."""
+"""Tests that annotated spans become one word with every tokenizer, and change nothing else."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ odd = st.lists(
 @settings(max_examples=60)
 @example(["a", JOINT[:2] + JOINT, " <extra_id_0>e\u0301"])
 @given(parts=st.lists(odd, min_size=1, max_size=3))
-def test_every_id_of_the_fast_path_has_its_place(kind: Kind, parts: list[str]) -> None:
+def test_every_id_of_the_fast_path_has_an_offset(kind: Kind, parts: list[str]) -> None:
     made = tokenizer(kind)
     ids, _ = made.encode_parts([parts])
     places = made.places(parts)
@@ -75,7 +75,7 @@ def test_every_id_of_the_fast_path_has_its_place(kind: Kind, parts: list[str]) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_places_are_those_of_the_words(kind: Kind) -> None:
+def test_offsets_match_the_words(kind: Kind) -> None:
     made = tokenizer(kind)
     parts = sentences_with_spaces(f"A <extra_id_1> here. {JOINT}{TEXT}", "en")
     text = "".join(parts)
@@ -89,7 +89,7 @@ def test_places_are_those_of_the_words(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_span_is_one_word_and_nothing_else_changes(kind: Kind, data: st.DataObject) -> None:
+def test_span_is_one_word_and_nothing_else_changes(kind: Kind, data: st.DataObject) -> None:
     texts = data.draw(st.lists(odd.filter(str.strip), min_size=1, max_size=3))
     spans = []
     for number, text in enumerate(texts):
@@ -107,7 +107,7 @@ def test_a_span_is_one_word_and_nothing_else_changes(kind: Kind, data: st.DataOb
     sentence = np.cumsum(plain["sentences"]) - plain["sentences"]
     assert marked["words"][sentence].all()
     expected, first, bounds = plain["words"].copy(), 0, np.append(0, np.cumsum(plain["documents"]))
-    for number, text in enumerate(texts):  # a slow twin: span by span, token by token
+    for number, text in enumerate(texts):  # a slow reference: span by span, token by token
         places = made.places(sentences_with_spaces(text, "en"))
         for _, start, end in (span for span in spans if span[0] == number):
             touched = [first + i for i, (a, b) in enumerate(places) if a < end and b > start]
@@ -119,27 +119,27 @@ def test_a_span_is_one_word_and_nothing_else_changes(kind: Kind, data: st.DataOb
 
 @settings(max_examples=60)
 @given(odd.filter(lambda text: bool(text.strip()) and JOINT[0] not in text), st.data())
-def test_a_tokenizer_that_trims_its_offsets_finds_the_same_words(text: str, data: st.DataObject) -> None:
-    """RoBERTa's leave the space before a word out."""
+def test_tokenizers_that_trim_offsets_find_the_same_words(text: str, data: st.DataObject) -> None:
+    """RoBERTa's offsets exclude the space before a word."""
     plain = tokenizer("byte-bpe")
     trimming = Tokenizer.from_state(plain.state())
     trimming.backend.post_processor = processors.ByteLevel(trim_offsets=True)
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
-    if text[start].isspace() or text[end - 1].isspace():  # a name neither begins nor ends with a space
+    if text[start].isspace() or text[end - 1].isspace():  # names neither begin nor end with a space
         return
     one, other = (build_part([text], made, "en", np.array([[0, start, end]])) for made in (plain, trimming))
     assert (one["words"] == other["words"]).all()
 
 
-def test_spans_that_overlap_or_touch() -> None:
+def test_overlapping_spans_are_merged_and_adjacent_ones_are_not() -> None:
     places = np.array([[0, 2], [2, 4], [5, 6], [6, 9], [9, 9], [9, 10]])
 
     def later(*spans: tuple[int, int]) -> list[int]:
         return np.flatnonzero(inside_spans(places, np.array(spans))).tolist()
 
     assert later((0, 4)) == [1] and later((1, 3)) == [1] and later((0, 10)) == [1, 2, 3, 4, 5]
-    assert later((0, 4), (5, 9)) == [1, 3]  # neighbors stay two
+    assert later((0, 4), (5, 9)) == [1, 3]  # adjacent spans stay separate
     assert later((0, 6), (5, 9)) == [1, 2, 3] and later((0, 9), (2, 4)) == [1, 2, 3]
     assert later((4, 5)) == [] and later((6, 9)) == [] and later((3, 5)) == []
 
@@ -152,7 +152,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_spans_come_from_jsonl_and_parquet(tmp_path: Path) -> None:
+def test_spans_are_read_from_jsonl_and_parquet(tmp_path: Path) -> None:
     rows = [{"text": "Ann met Bo.", "names": [[0, 3], [8, 10]]}, {"text": "No one.", "names": []}]
     jsonl = write(tmp_path / "a.jsonl", [*rows, {"text": "Null.", "names": None}])
     found = [document.spans for document in read_documents([jsonl], spans="names")]
@@ -196,7 +196,7 @@ def test_spans_come_from_jsonl_and_parquet(tmp_path: Path) -> None:
         ([None], "is not a span"),
     ],
 )
-def test_bad_spans_are_named(value: Any, message: str, tmp_path: Path) -> None:
+def test_invalid_spans_are_reported(value: Any, message: str, tmp_path: Path) -> None:
     good = {"text": "Ann ran.", "names": [[0, 3]]}
     file = write(tmp_path / "a.jsonl", [good, {**good, "names": value}])
     with pytest.raises(PretuneError, match=message):
@@ -204,7 +204,9 @@ def test_bad_spans_are_named(value: Any, message: str, tmp_path: Path) -> None:
     assert read_spans([[0, 8]], 8, "") == ((0, 8),)  # the whole text
 
 
-def test_bad_use_ends_in_one_line_and_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_use_gives_a_one_line_error_and_leaves_no_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path / "a.jsonl", [{"text": "Ann ran.", "names": [[0, 30]]}])
     (tmp_path / "a.csv").write_text("text,names\nAnn ran.,[]\n")
     tokenizer("bpe").save(tmp_path / "tokenizer")
@@ -218,8 +220,8 @@ def test_bad_use_ends_in_one_line_and_leaves_nothing_behind(tmp_path: Path, caps
         with pytest.raises(SystemExit) as end:
             main([*words, "--out", str(tmp_path / "store"), "--processes", "1"])
         assert end.value.code == 1
-        said = capsys.readouterr().err
-        assert message in said and said.count("\n") == 1
+        message_line = capsys.readouterr().err
+        assert message in message_line and message_line.count("\n") == 1
         assert not list(tmp_path.glob("store*"))
     with pytest.raises(
         PretuneError, match=r"a\.csv: annotated spans can be read only from \.jsonl and \.parquet files"
@@ -240,7 +242,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_a_store_without_spans_is_what_it_was_and_processes_do_not_matter(tmp_path: Path) -> None:
+def test_spans_only_change_word_starts_for_any_number_of_processes(tmp_path: Path) -> None:
     plain = prepared(tmp_path)
     assert set(plain.manifest["settings"]) == {"language", "layout", "column", "errors", "shard_bytes"}
     assert set(StoreSettings().describe()) == set(plain.manifest["settings"])
@@ -259,13 +261,13 @@ def test_a_store_without_spans_is_what_it_was_and_processes_do_not_matter(tmp_pa
     assert results[0] == results[1]
 
 
-def test_other_spans_of_the_same_texts_are_other_shards(tmp_path: Path) -> None:
+def test_changed_spans_change_the_shards(tmp_path: Path) -> None:
     rows = [{"text": TEXT, "names": [[0, 12]]}]
     file = write(tmp_path / "a.jsonl", rows)
     make = lambda: pt.prepare(file, tokenizer("bpe"), tmp_path / "store", spans="names", processes=1)  # noqa: E731
     make()
     before = contents(tmp_path / "store")
-    os.rename(tmp_path / "store", tmp_path / "store.partial")  # as if stopped just before the end
+    os.rename(tmp_path / "store", tmp_path / "store.partial")  # as if interrupted just before the end
     (tmp_path / "store.partial" / "manifest.json").unlink()
     write(file, [{"text": TEXT, "names": [[6, 27]]}])
     made = make()
@@ -276,7 +278,7 @@ def test_other_spans_of_the_same_texts_are_other_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "items"])
-def test_names_are_hidden_whole_by_occurrence(kind: Kind, tmp_path: Path) -> None:
+def test_annotated_names_are_masked_whole(kind: Kind, tmp_path: Path) -> None:
     store = prepared(tmp_path, kind, spans="names")
     made = store.tokenizer
     template = Template(single=("start", "A", "separator"), pair=("B", "separator"))
@@ -297,8 +299,8 @@ def test_names_are_hidden_whole_by_occurrence(kind: Kind, tmp_path: Path) -> Non
     assert fates["Harry Potter84"] == {True, False} and fates["Harry Potter0"] == fates["J. K. Rowling69"] == {False}
 
 
-def test_an_example(tmp_path: Path) -> None:
-    """ERNIE's own: the author's name is one gap of several tokens."""
+def test_example_of_the_ernie_paper(tmp_path: Path) -> None:
+    """The author's name is masked as one span of several tokens."""
     store = prepared(tmp_path, "items", spans="names")
     data = Data(store.tokenizer, Template(single=("A",), pair=()), store=store, documents=np.array([0]))
     objective = parse_objective("mlm(unit=word,masked=1,swapped=0)").joints[0]

@@ -17,7 +17,7 @@ def write(path: Path, *rows: Any) -> Path:
     return path
 
 
-def test_turns_with_roles_and_turns_that_alternate(tmp_path: Path) -> None:
+def test_turns_have_given_or_alternating_roles(tmp_path: Path) -> None:
     turns = [{"role": "Q", "text": "how old are you"}, {"role": "r", "text": "8."}, {"role": "Response", "text": ""}]
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
     file = write(tmp_path / "a.jsonl", {"id": 7, "turns": turns}, {"turns": ["a", "b", "c"]}, {"messages": messages})

@@ -17,7 +17,7 @@ def texts(*files: Path, **options: object) -> list[str]:
     return [document.text for document in read_documents(files, **options)]  # type: ignore[arg-type]
 
 
-def test_text_files_by_line_blank_line_and_whole(tmp_path: Path) -> None:
+def test_text_files_are_split_by_line_blank_line_or_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\n\na b\nc\n \nd\n\n", encoding="utf-8")
     assert texts(path, layout="line") == ["a b", "c", "d"]
@@ -44,13 +44,13 @@ def test_jsonl_csv_tsv_and_parquet_give_the_same_texts(tmp_path: Path) -> None:
     assert texts(jsonl) == texts(comma) == texts(parquet) == TEXTS
 
 
-def test_tsv_takes_quotation_marks_as_text(tmp_path: Path) -> None:
+def test_quotation_marks_in_tsv_are_text(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text('id\ttext\n1\t"unbalanced\n2\tfine\n', encoding="utf-8")
     assert texts(path) == ['"unbalanced', "fine"]
 
 
-def test_column_is_guessed_or_named(tmp_path: Path) -> None:
+def test_column_is_inferred_or_given(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"n": 1, "abstract": "x"}\n', encoding="utf-8")
     assert texts(path) == ["x"]
@@ -77,7 +77,7 @@ def test_column_is_guessed_or_named(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1 no", "damaged, or not a Parquet file"),
     ],
 )
-def test_bad_rows_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_invalid_rows_are_reported(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(PretuneError, match=message):

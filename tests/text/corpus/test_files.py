@@ -23,7 +23,7 @@ PACKERS = {
 
 
 @pytest.mark.parametrize("ending", PACKERS)
-def test_lines_are_the_same_whatever_the_compression(tmp_path: Path, ending: str) -> None:
+def test_compression_does_not_change_the_lines(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(PACKERS[ending](TEXT.encode()))
     meter = ByteMeter()
@@ -33,7 +33,7 @@ def test_lines_are_the_same_whatever_the_compression(tmp_path: Path, ending: str
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("damage", ["cut", "empty", "garbage"])
-def test_damaged_archives_are_named(tmp_path: Path, ending: str, damage: str) -> None:
+def test_damaged_archives_are_reported(tmp_path: Path, ending: str, damage: str) -> None:
     path = tmp_path / f"a.txt{ending}"
     good = PACKERS[ending](TEXT.encode() * 500)
     path.write_bytes({"cut": good[: len(good) // 2], "empty": b"", "garbage": b"not packed at all" * 9}[damage])
@@ -41,20 +41,20 @@ def test_damaged_archives_are_named(tmp_path: Path, ending: str, damage: str) ->
         list(read_lines(path))
 
 
-def test_a_line_longer_than_a_block_stays_whole(tmp_path: Path) -> None:
+def test_line_longer_than_a_block_stays_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     long = "é" * 3_000_000
     path.write_text(f"{long}\nshort", encoding="utf-8")
     assert [len(line) for _, line in read_lines(path)] == [3_000_000, 5]
 
 
-def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
+def test_byte_order_mark_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfhello\n")
     assert list(read_lines(path)) == [(1, "hello")]
 
 
-def test_invalid_utf8_names_file_line_and_column(tmp_path: Path) -> None:
+def test_invalid_utf8_is_reported_with_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"fine\nbad \xff here\n")
     with pytest.raises(
@@ -88,7 +88,7 @@ def test_missing_files_raise_errors(tmp_path: Path, name: str, message: str) -> 
         find_files(str(tmp_path / name))
 
 
-def test_no_files_at_all() -> None:
+def test_empty_list_of_files_raises_an_error() -> None:
     with pytest.raises(PretuneError, match="No input files"):
         find_files([])
 
@@ -98,6 +98,6 @@ def test_reading_a_folder_raises_an_error(tmp_path: Path) -> None:
         pass
 
 
-def test_the_format_ignores_the_compression_suffix() -> None:
+def test_format_ignores_the_compression_suffix() -> None:
     assert file_format(Path("x.en.JSONL.XZ")) == ".jsonl"
     assert file_format(Path("x.gz")) is None

@@ -31,7 +31,7 @@ def test_russian_abbreviations_and_initials() -> None:
     ]
 
 
-def test_korean() -> None:
+def test_korean_sentences() -> None:
     text = "안녕하세요. 저는 학생입니다. 오늘은 3.5 km를 걸었습니다! 정말요?"
     assert split(text, "ko") == ["안녕하세요.", "저는 학생입니다.", "오늘은 3.5 km를 걸었습니다!", "정말요?"]
 
@@ -45,16 +45,16 @@ def test_korean() -> None:
     ],
 )
 def test_known_errors_of_the_splitter(language: str, text: str, pieces: list[str]) -> None:
-    """Recorded, not wanted: when one of these changes, the splitter got better (or worse) and the notes want an update."""
+    """Records errors of the splitter: if one of these changes, update the notes."""
     assert split(text, language) == pieces
 
 
-def test_lines_mode_takes_each_line_as_a_sentence() -> None:
+def test_lines_mode_treats_each_line_as_a_sentence() -> None:
     assert split("One. Two.\n\n  three \r\nfour", "lines") == ["One. Two.", "three", "four"]
 
 
 @given(st.text(), st.sampled_from(["en", "ru", "ko", "lines"]))
-def test_spans_address_the_text_and_leave_out_only_white_space(text: str, language: str) -> None:
+def test_spans_cover_all_but_whitespace(text: str, language: str) -> None:
     spans = split_sentences(text, language)
     position = 0
     for start, end in spans:
@@ -65,16 +65,16 @@ def test_spans_address_the_text_and_leave_out_only_white_space(text: str, langua
     assert not text[position:].strip()
 
 
-def test_paragraphs_without_an_end_are_cut() -> None:
+def test_paragraphs_without_sentence_ends_are_split() -> None:
     assert all(end - start <= LONGEST for start, end in split_sentences("word " * 10_000))
 
 
 def test_unmatched_quotation_marks_take_linear_time() -> None:
     started = time.monotonic()
     split_sentences("«" * 200_000)
-    assert time.monotonic() - started < 20  # uncut: half an hour
+    assert time.monotonic() - started < 20  # without the limit, half an hour
 
 
 @pytest.mark.parametrize("space", ["\xa0", "\u2009", "\u3000", "\x85", "\u2028"])
-def test_wide_spaces_before_a_full_stop_do_not_panic(space: str) -> None:
+def test_wide_spaces_before_a_full_stop_are_supported(space: str) -> None:
     assert split(f"A{space}. So it is.") == [f"A{space}.", "So it is."]

@@ -1,4 +1,4 @@
-"""Tables that are written are read back unchanged, or writing raises an error."""
+"""Tests that tables are read back unchanged, or that writing raises an error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_tables_written_in_parts_are_read_back(suffix: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_line_ends_and_tabs_stay_in_their_cells(suffix: str, tmp_path: Path) -> None:
+def test_line_breaks_and_tabs_are_kept_in_cells(suffix: str, tmp_path: Path) -> None:
     rows = [{"text": "two\nlines", "tab": "a\tb"}, {"text": '"', "tab": "c"}]
     assert read(write(tmp_path / f"a{suffix}", rows)) == rows
 
@@ -67,12 +67,12 @@ def test_unwritable_rows_raise_errors_and_leave_no_file(
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_of_jsonl_may_differ(tmp_path: Path) -> None:
+def test_rows_of_jsonl_may_have_different_fields(tmp_path: Path) -> None:
     rows = [{"a": 1}, {"b": "\ud800"}, {}]
     assert read(write(tmp_path / "a.jsonl", rows)) == rows
 
 
-def test_an_empty_text_in_a_one_column_table_is_a_row(tmp_path: Path) -> None:
+def test_empty_text_in_a_one_column_table_is_a_row(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\nfirst\n\nthird\n")
     (tmp_path / "a.csv").write_text('text\nfirst\n""\nthird\n')
     for name in ("a.tsv", "a.csv"):
@@ -95,7 +95,7 @@ def test_conll_files_have_the_columns_with_one_value_per_word(tmp_path: Path) ->
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
 def test_safe_tables_have_no_formulas(tmp_path: Path, suffix: str) -> None:
     cells = ["=1+1", "+1", "-1", "@SUM(A1)", "＝1", "plain", "a=b", "", "'quoted"]
-    cells += ["\tx", "\r=1", "\n=1"] if suffix == ".csv" else []  # a .tsv file has no place for these
+    cells += ["\tx", "\r=1", "\n=1"] if suffix == ".csv" else []  # a .tsv file cannot contain these
     path = tmp_path / f"rows{suffix}"
     with table_writer(path, safe=True) as write:
         write([{"=text": cell, "number": -0.5} for cell in cells])
@@ -112,7 +112,7 @@ def test_safe_tables_have_no_formulas(tmp_path: Path, suffix: str) -> None:
     assert path.read_text() == "text\n=1+1\n"
 
 
-def test_a_table_with_types_has_cells_as_they_are(tmp_path: Path) -> None:
+def test_safe_tables_with_types_are_unchanged(tmp_path: Path) -> None:
     with table_writer(tmp_path / "rows.jsonl", safe=True) as write:
         write([{"text": "=1+1"}])
     assert (tmp_path / "rows.jsonl").read_text() == '{"text": "=1+1"}\n'

@@ -20,7 +20,7 @@ def test_without_pruning_counts_are_exact(texts: list[str]) -> None:
 
 
 @given(st.lists(st.integers(0, 300), max_size=2000), st.integers(4, 60))
-def test_the_table_stays_within_its_limit_and_every_occurrence_is_accounted_for(words: list[int], limit: int) -> None:
+def test_table_stays_within_its_limit_and_all_occurrences_are_counted(words: list[int], limit: int) -> None:
     counts = WordCounts(limit=limit)
     for start in range(0, len(words), 7):
         counts.add(" ".join(f"w{i}" for i in words[start : start + 7]))
@@ -28,21 +28,21 @@ def test_the_table_stays_within_its_limit_and_every_occurrence_is_accounted_for(
     assert counts.seen == len(words) == counts.table.total() + counts.dropped_occurrences
 
 
-def test_frequent_words_survive_a_flood_of_rare_ones() -> None:
+def test_frequent_words_are_kept_among_many_rare_ones() -> None:
     counts = WordCounts(limit=100)
     for i in range(5000):
         counts.add(f"the rare{i} rarer{i}")
     assert counts.table["the"] == 5000
 
 
-def test_text_without_spaces_is_cut_into_windows() -> None:
+def test_text_without_spaces_is_split_into_windows() -> None:
     counts = WordCounts(limit=1000)
     counts.add("字" * 10_000)
     assert max(map(len, counts.table)) <= LONGEST_WORD
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=4), st.integers(1, 500), min_size=1), st.integers(1, 300))
-def test_scaling_keeps_shares_to_within_one(table: dict[str, int], total: int) -> None:
+def test_scaled_counts_keep_their_proportions_within_one(table: dict[str, int], total: int) -> None:
     scaled = dict(scale_counts(table, total))
     whole = sum(table.values())
     if whole <= total:

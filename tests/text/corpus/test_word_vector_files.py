@@ -1,4 +1,4 @@
-"""Word vectors are read from every file format, as models and as initial embeddings."""
+"""Tests that word vectors are read from every file format, as models and as initial embeddings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def binary(path: Path, ending: bytes) -> None:
 
 
 def fasttext(path: Path, bucket: int = 50, shortest: int = 2, longest: int = 3) -> np.ndarray:
-    """A model of fastText's own layout; the rows of its matrix."""
+    """Write a model in fastText's binary format and return the rows of its matrix."""
     matrix = np.random.default_rng(1).normal(size=(5 + bucket, 4)).astype(np.float32)
     content = struct.pack("<ii", 793712314, 12)
     content += struct.pack("<12id", 4, 5, 5, 1, 5, 1, 2, 1, bucket, shortest, longest, 100, 1e-4)
@@ -46,7 +46,7 @@ def fasttext(path: Path, bucket: int = 50, shortest: int = 2, longest: int = 3) 
 
 
 @pytest.mark.parametrize("layout", ["glove", "word2vec", "gz"])
-def test_text_formats(layout: str, tmp_path: Path) -> None:
+def test_text_formats_are_read(layout: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     text(path, header=layout != "glove")
     if layout == "gz":
@@ -61,14 +61,14 @@ def test_text_formats(layout: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n"])
-def test_word2vec_binary_format(ending: bytes, tmp_path: Path) -> None:
+def test_word2vec_binary_format_is_read(ending: bytes, tmp_path: Path) -> None:
     binary(tmp_path / "v.bin", ending)
     found = read_word_vectors(tmp_path / "v.bin")
     assert found.words == [word.replace(" ", "_") for word in WORDS]
     np.testing.assert_array_equal(found.vectors, ROWS)
 
 
-def test_fasttext_binary_format(tmp_path: Path) -> None:
+def test_fasttext_binary_format_is_read(tmp_path: Path) -> None:
     matrix = fasttext(tmp_path / "v.bin")
     found = read_word_vectors(tmp_path / "v.bin")
     assert found.words == WORDS
@@ -77,7 +77,7 @@ def test_fasttext_binary_format(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.vectors[2], matrix[[2, *cat]].mean(0), rtol=1e-6)
 
 
-def test_bad_files_are_named_with_their_line(tmp_path: Path) -> None:
+def test_invalid_files_are_reported_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a 1 2\nb 1 x\n", encoding="utf-8")
     with pytest.raises(pt.PretuneError, match=r"a\.txt, line 2: expected a word and 2 numbers"):
         read_word_vectors(tmp_path / "a.txt")
@@ -97,7 +97,7 @@ def made() -> WordVectors:
     return WordVectors(["good", "bad", "film", "good"], np.array([[1, 0], [-1, 0], [0, 1], [9, 9]], dtype=np.float32))
 
 
-def test_a_word_vector_model_is_saved_and_embeds(tmp_path: Path) -> None:
+def test_word_vector_model_is_saved_and_embeds(tmp_path: Path) -> None:
     make_word_vector_model(made()).save(tmp_path / "model")
     vectors = np.array([row["vector"] for row in pt.embed(tmp_path / "model", ["Good film", "bad", "", "unheard"])])
     np.testing.assert_allclose(vectors[:3], [[0.5, 0.5], [-1, 0], [0, 0]])
@@ -126,7 +126,7 @@ def test_word_vectors_are_a_baseline_for_tasks(tmp_path: Path) -> None:
         )
 
 
-def test_shared_words_start_from_word_vectors(tmp_path: Path) -> None:
+def test_known_words_start_from_word_vectors(tmp_path: Path) -> None:
     model = make_model("lstm-lm-tiny", 64)
     model.tokenizer = word_level_tokenizer(["film", "is", "good"])
     wide = WordVectors(made().words, np.random.default_rng(0).normal(size=(4, 128)).astype(np.float32))
@@ -134,13 +134,13 @@ def test_shared_words_start_from_word_vectors(tmp_path: Path) -> None:
     assert copy_word_vectors(model, wide, "file") == 2
     after: Any = model.backbone.embed.tokens
     place = model.tokenizer.vocabulary.index("good")
-    assert np.array_equal(after[place].detach(), wide.vectors[0])  # the first of two of a name
+    assert np.array_equal(after[place].detach(), wide.vectors[0])  # the first of two entries of the same word
     assert torch.equal(after[model.tokenizer.vocabulary.index("is")], before[model.tokenizer.vocabulary.index("is")])
     with pytest.raises(pt.PretuneError, match="the vectors have 2 dimensions, but this model's embedding has 128"):
         copy_word_vectors(model, made(), "file")
 
 
-def test_pretraining_starts_from_a_file(tmp_path: Path) -> None:
+def test_pretraining_starts_from_a_word_vector_file(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("good film . bad film .\n\nthe good .", encoding="utf-8")
     rows = "\n".join(f"{w} {' '.join(['0.25'] * 128)}" for w in ("good", "film"))
     (tmp_path / "v.txt").write_text(rows, encoding="utf-8")
@@ -153,7 +153,7 @@ def test_pretraining_starts_from_a_file(tmp_path: Path) -> None:
     torch.testing.assert_close(model.backbone.embed.tokens[place].detach(), torch.full((128,), 0.25))
 
 
-def test_skip_grams_are_trained(tmp_path: Path) -> None:
+def test_skip_gram_vectors_are_trained(tmp_path: Path) -> None:
     pytest.importorskip("gensim")
     lines = [f"the {'red' if i % 2 else 'blue'} {'apple' if i % 2 else 'sea'} ." for i in range(200)]
     (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")

@@ -28,31 +28,31 @@ def write(path: Path, content: str) -> Path:
         ("a.csv", "utt,kind\nhow are you,greet\nhello you,greet\nbye now,leave\nsee you,leave\n", {"text": "utt", "label": "kind"}),
     ],
 )  # fmt: skip
-def test_columns_are_guessed(tmp_path: Path, name: str, content: str, columns: dict[str, str]) -> None:
+def test_columns_are_inferred(tmp_path: Path, name: str, content: str, columns: dict[str, str]) -> None:
     assert read_labeled(write(tmp_path / name, content)).columns == columns
 
 
-def test_rows_keep_their_order_values_and_places(tmp_path: Path) -> None:
+def test_rows_keep_their_order_values_and_lines(tmp_path: Path) -> None:
     table = read_labeled(write(tmp_path / "a.csv", 'text,label\n"two\nlines",x\n"say ""hi""",y\n'))
     assert table.texts == ["two\nlines", 'say "hi"']
     assert table.labels == ["x", "y"]
     assert table.place(1).endswith("a.csv, line 4")
 
 
-def test_jsonl_and_parquet(tmp_path: Path) -> None:
+def test_jsonl_and_parquet_are_read(tmp_path: Path) -> None:
     rows = [{"text": "a", "label": True}, {"text": "b", "label": False}]
     jsonl = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     assert read_labeled(jsonl).labels == read_labeled(tmp_path / "a.parquet").labels == ["true", "false"]
 
 
-def test_given_columns_win(tmp_path: Path) -> None:
+def test_given_columns_take_precedence(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,other,label,kind\na,b,c,d\n")
     table = read_labeled(path, {"text": "other", "label": "kind"})
     assert (table.texts, table.labels) == (["b"], ["d"])
 
 
-def test_labels_can_be_left_out(tmp_path: Path) -> None:
+def test_labels_are_optional(tmp_path: Path) -> None:
     table = read_labeled(write(tmp_path / "a.csv", "id,text\n1,a\n2,b\n"), labels=False)
     assert table.labels is None
     assert table.texts == ["a", "b"]
@@ -66,7 +66,7 @@ def test_inferred_columns_are_logged(
     assert "text = 'sentence', label = 'label'; override with --text, --pair, --label" in capsys.readouterr().err
 
 
-def test_further_roles_and_nested_fields(tmp_path: Path) -> None:
+def test_additional_roles_and_nested_fields_are_read(tmp_path: Path) -> None:
     rows = [
         {"text": "a b", "label": "x", "target": {"span": "b", "at": 2}, "qid": 7},
         {"text": "c", "label": "y", "qid": 8},
@@ -96,7 +96,7 @@ def test_further_roles_and_nested_fields(tmp_path: Path) -> None:
         ("text,label\na,x,y\n", {}, "line 2: expected 2 fields as in the header, but found 3"),
     ],
 )  # fmt: skip
-def test_bad_files_are_refused_with_place_and_advice(
+def test_invalid_files_are_rejected_with_line_and_advice(
     tmp_path: Path, content: str, columns: dict[str, str], message: str
 ) -> None:
     with pytest.raises(PretuneError, match=message):
@@ -109,7 +109,7 @@ def test_columns_named_by_their_roles_are_found(tmp_path: Path) -> None:
     assert read_labeled(file, {}).pairs == ["b", "d"]
 
 
-def test_a_carriage_return_in_the_header_is_refused(tmp_path: Path) -> None:
+def test_carriage_return_in_the_header_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_bytes(b"te\rxt\tlabel\ngood\tyes\n")
     with pytest.raises(PretuneError, match=r"train\.tsv, line 1: the file is not a valid table"):
         read_labeled(tmp_path / "train.tsv")

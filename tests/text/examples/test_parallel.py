@@ -27,14 +27,14 @@ def lines(path: Path, texts: list[str]) -> Path:
 def test_aligned_files_are_read_line_by_line(tmp_path: Path) -> None:
     files = [lines(tmp_path / "z.en.txt", ENGLISH), lines(tmp_path / "a.fr.txt", FRENCH)]
     rows = read_parallel(files)
-    assert rows.texts == ENGLISH and rows.pairs == FRENCH  # the order is the one given, not the alphabet's
+    assert rows.texts == ENGLISH and rows.pairs == FRENCH  # the given order, not the alphabetical one
     assert rows.place(2).endswith("z.en.txt, line 3")
     with gzip.open(tmp_path / "b.txt.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(FRENCH))
     assert read_parallel([files[0], tmp_path / "b.txt.gz"]).pairs == FRENCH
 
 
-def test_tables_of_two_columns_need_no_names(tmp_path: Path) -> None:
+def test_tables_of_two_columns_need_no_column_names(tmp_path: Path) -> None:
     table = {"en": ENGLISH, "fr": FRENCH}
     pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
     rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
@@ -48,7 +48,7 @@ def test_tables_of_two_columns_need_no_names(tmp_path: Path) -> None:
         assert (turned.texts, turned.pairs) == (FRENCH, ENGLISH)
 
 
-def test_tables_without_a_header_and_with_more_columns(tmp_path: Path) -> None:
+def test_tables_without_a_header_and_with_more_columns_are_read(tmp_path: Path) -> None:
     rows = read_parallel(write(tmp_path / "a.tsv", "The old cat sleeps here.\tLe vieux chat dort ici.\nNo.\tNon.\n"))
     assert rows.texts == ["The old cat sleeps here.", "No."]
     (turned,) = parse_objective("translate(text=2,pair=1)").objectives
@@ -63,7 +63,7 @@ def test_tables_without_a_header_and_with_more_columns(tmp_path: Path) -> None:
         read_parallel(tmp_path / "c.csv", {"text": "en", "pair": "de"})
 
 
-def test_bad_input_is_one_line(tmp_path: Path) -> None:
+def test_invalid_input_gives_a_one_line_error(tmp_path: Path) -> None:
     long, short = lines(tmp_path / "a.txt", ENGLISH), lines(tmp_path / "b.txt", FRENCH[:2])
     with pytest.raises(PretuneError, match=r"a\.txt has 3 lines and .*b\.txt has 2; line-aligned files"):
         read_parallel([long, short])
@@ -80,7 +80,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         read_parallel(tmp_path / "nowhere.tsv")
 
 
-def test_languages_are_the_names_of_columns_or_files(tmp_path: Path) -> None:
+def test_languages_are_taken_from_columns_or_file_names(tmp_path: Path) -> None:
     files = [lines(tmp_path / "z.en.txt", ENGLISH), lines(tmp_path / "a.fr.txt", FRENCH)]
     table = write(tmp_path / "b.tsv", "de\ten\nHallo.\tHello.\n")
     rows = read_parallel_languages([*files, table])

@@ -1,4 +1,4 @@
-"""Questions are read from every file format, bad answers are listed, and answers map to the right tokens."""
+"""Tests that questions are read from every file format, and that answers map to the right tokens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer(text: str, start: int) -> dict[str, Any]:
 # -- files ----------------------------------------------------------------------------------------------------------
 
 
-def test_squad_of_both_versions(tmp_path: Path) -> None:
+def test_both_versions_of_squad_are_read(tmp_path: Path) -> None:
     rows = [
         {"id": "a", "question": "What is old?", "answers": [answer("Paris", 32), answer("Paris", 0)]},
         {
@@ -73,7 +73,7 @@ def test_squad_of_both_versions(tmp_path: Path) -> None:
         ("", []),
     ],
 )
-def test_answers_of_rows(value: Any, expected: list[AnswerSpan], tmp_path: Path) -> None:
+def test_all_forms_of_answers_are_read(value: Any, expected: list[AnswerSpan], tmp_path: Path) -> None:
     row = {"question": "?", "context": PASSAGE, "answers": value}
     found = read_questions(write(tmp_path, "a.jsonl", json.dumps(row)))
     assert found.answers == [expected]
@@ -82,7 +82,7 @@ def test_answers_of_rows(value: Any, expected: list[AnswerSpan], tmp_path: Path)
     assert read_questions(path, {"text": "q", "pair": "p", "label": "a"}).answers == [expected]
 
 
-def test_bad_answers_are_counted_and_listed_and_refused_unless_dropped(tmp_path: Path) -> None:
+def test_invalid_answers_are_listed_and_rejected_unless_dropped(tmp_path: Path) -> None:
     rows = [
         {"id": "a", "question": "1", "answers": [answer("Paris", 1)]},
         {"id": "b", "question": "2", "answers": [answer("Paris", 0), answer("Lyon", 3)]},
@@ -130,7 +130,7 @@ def test_bad_answers_are_counted_and_listed_and_refused_unless_dropped(tmp_path:
         ),
     ],
 )
-def test_bad_files_are_refused_in_a_line(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_files_are_rejected_in_one_line(name: str, text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=message):
         read_questions(write(tmp_path, name, text))
     with pytest.raises(PretuneError, match="no such file"):
@@ -145,7 +145,7 @@ anything = st.text(st.characters(codec="utf-8"), max_size=40) | st.text("the nam
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40)
 @given(texts=st.lists(anything, min_size=1, max_size=4))
-def test_offsets_come_with_the_same_ids(kind: Kind, texts: list[str]) -> None:
+def test_encoding_with_offsets_gives_the_same_ids(kind: Kind, texts: list[str]) -> None:
     tokenizer = store(kind).tokenizer
     ids, lengths, offsets = tokenizer.encode_with_offsets(texts)
     expected, sizes = tokenizer.encode_many(texts)
@@ -159,7 +159,7 @@ def test_offsets_come_with_the_same_ids(kind: Kind, texts: list[str]) -> None:
         assert all(0 <= begin <= end <= len(text) for begin, end in zip(begins, ends, strict=True))
 
 
-def test_places_of_what_is_spelled_like_a_special_token_are_right() -> None:
+def test_offsets_are_right_for_text_that_spells_a_special_token() -> None:
     for kind in KINDS:
         tokenizer = store(kind).tokenizer
         text = "the [MASK] name"
@@ -183,7 +183,7 @@ words = st.lists(
     spaces=st.lists(st.sampled_from([" ", "  ", "\n", " \u00a0"]), min_size=9, max_size=9),
     data=st.data(),
 )
-def test_the_tokens_of_an_answer_are_its_text(
+def test_tokens_of_an_answer_decode_to_its_text(
     kind: Kind, passage: list[str], spaces: list[str], data: st.DataObject
 ) -> None:
     first = data.draw(st.integers(0, len(passage) - 1))
@@ -191,17 +191,17 @@ def test_the_tokens_of_an_answer_are_its_text(
     pieces = [word + space for word, space in zip(passage, spaces, strict=False)]
     text, start = "".join(pieces), len("".join(pieces[:first]))
     span = AnswerSpan("".join(pieces[first : last + 1])[: -len(spaces[last])], start)
-    asked = Questions(Path("x"), {}, ["the name"], [text], [[span]])
-    tokens = TokenPassages.make(asked, store(kind).tokenizer)
+    questions = Questions(Path("x"), {}, ["the name"], [text], [[span]])
+    tokens = TokenPassages.make(questions, store(kind).tokenizer)
     begin, end = tokens.spans([[span]])[0] + tokens.rows.starts[0, 1]
     assert text[tokens.begins[begin] : tokens.ends[end]].split() == span.text.split()
 
 
-def test_passages_are_tokenized_once_and_answers_without_tokens_are_known() -> None:
+def test_passages_are_tokenized_once_and_answers_without_tokens_are_recognized() -> None:
     tokenizer = store("wordpiece").tokenizer
     passages = ["the \u0001 name", "the \u0001 name", ""]
-    asked = Questions(Path("x"), {}, ["a", "is it", ""], passages, [[AnswerSpan("\u0001", 4)], [], []])
-    tokens = asked.tokenize(tokenizer)
+    questions = Questions(Path("x"), {}, ["a", "is it", ""], passages, [[AnswerSpan("\u0001", 4)], [], []])
+    tokens = questions.tokenize(tokenizer)
     assert len(tokens.rows.ids) == sum(len(tokenizer.encode(t)) for t in ("a", "is it", "the name"))
-    assert tokens.spans(asked.answers or []).tolist() == [[-2, -2], [-1, -1], [-1, -1]]
+    assert tokens.spans(questions.answers or []).tolist() == [[-2, -2], [-1, -1], [-1, -1]]
     assert tokens.rows.lengths.tolist() == [[1, 2], [2, 2], [0, 0]]

@@ -20,14 +20,14 @@ def test_any_tags_are_corrected_and_mark_the_same_spans_in_every_scheme(tags: li
 
 
 @given(st.lists(tags_strategy, min_size=1), st.sampled_from(SCHEMES))
-def test_a_scheme_is_recognized(sentences: list[list[str]], scheme: str) -> None:
+def test_scheme_is_detected(sentences: list[list[str]], scheme: str) -> None:
     written = [convert_tags(tags, scheme) for tags in sentences]
     if any(parse_tags(tags) for tags in sentences):
         assert detect_scheme(written) == scheme
     assert detect_scheme([*written, ["NOUN"]]) == "plain"
 
 
-def test_the_same_entities_by_hand() -> None:
+def test_schemes_match_worked_examples() -> None:
     entities = [TaggedSpan("PER", 0, 0), TaggedSpan("PER", 1, 2), TaggedSpan("LOC", 3, 3)]
     rows = {scheme: write_tags(entities, 5, scheme) for scheme in SCHEMES}
     assert rows == {
@@ -39,11 +39,11 @@ def test_the_same_entities_by_hand() -> None:
     assert convert_tags(["I", "I"], "BIO") == ["B", "I"]
     assert parse_tags([]) == []
     assert detect_scheme([["O", "B", "I"]]) == "BIO"
-    assert detect_scheme([["O", "I-X"], ["I-Y"], ["B-Z"]]) == "IOB1"  # as in CoNLL-2003, but for a slip
+    assert detect_scheme([["O", "I-X"], ["I-Y"], ["B-Z"]]) == "IOB1"  # as in CoNLL-2003, with one inconsistency
 
 
 @pytest.mark.parametrize(
-    ("broken", "mended"),
+    ("broken", "corrected"),
     [
         (["O", "I-X", "I-X"], ["O", "B-X", "I-X"]),
         (["B-X", "I-Y"], ["B-X", "B-Y"]),
@@ -53,5 +53,5 @@ def test_the_same_entities_by_hand() -> None:
         (["I-X", "S-X", "B-X"], ["B-X", "B-X", "B-X"]),
     ],
 )
-def test_invalid_tags_are_read_as_conlleval_reads_them(broken: list[str], mended: list[str]) -> None:
-    assert convert_tags(broken, "BIO") == mended
+def test_invalid_tags_are_corrected_like_conlleval(broken: list[str], corrected: list[str]) -> None:
+    assert convert_tags(broken, "BIO") == corrected

@@ -1,4 +1,4 @@
-"""Tagged words are read from every file format, get the ids of running text, and are covered by windows."""
+"""Tests that tagged words are read from every file format, get the ids of running text, and are covered by windows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 # -- files ----------------------------------------------------------------------------------------------------------
 
 
-def test_columns_of_conll(tmp_path: Path) -> None:
+def test_conll_columns_are_read(tmp_path: Path) -> None:
     path = write(tmp_path, "eng.train", CONLL)
     found = read_tagged(path)
     assert found.words == [["EU", "rejects", "#"], ["Peter"]]
@@ -70,7 +70,7 @@ def test_conllu_uses_upos_by_default(tmp_path: Path) -> None:
     assert read_tagged(path, {"text": "lemma"}, tags=False).words == [["ir", "nosotros", "mar"]]
 
 
-def test_lists_in_rows(tmp_path: Path) -> None:
+def test_rows_with_lists_of_words_are_read(tmp_path: Path) -> None:
     rows = [{"tokens": ["a", "b"], "ner_tags": [0, 3], "verb": 1}, {"tokens": [], "ner_tags": [], "verb": 0}]
     path = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))
     found = read_tagged(path)
@@ -82,7 +82,7 @@ def test_lists_in_rows(tmp_path: Path) -> None:
     assert (found.words, found.predicates) == ([["a", "b"], ["c", "d", "e"]], [1, 2])
 
 
-def test_a_marked_predicate(tmp_path: Path) -> None:
+def test_predicate_column_is_read(tmp_path: Path) -> None:
     path = write(tmp_path, "roles.conll", "He - B-A0\ngave Y B-V\nit - B-A1\n\nHe - O\n")
     with pytest.raises(PretuneError, match=r"line 5: 0 predicates are marked in column 2"):
         read_tagged(path, predicate="2")
@@ -121,7 +121,7 @@ def test_a_marked_predicate(tmp_path: Path) -> None:
         ("a.jsonl", "\n", {}, "the file contains no sentences"),
     ],
 )
-def test_bad_files_are_refused_in_a_line(
+def test_invalid_files_are_rejected_in_one_line(
     name: str, text: str, columns: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PretuneError, match=message):
@@ -152,7 +152,7 @@ words_strategy = st.lists(
 @settings(max_examples=40)
 @given(sentences=st.lists(words_strategy, min_size=1, max_size=3))
 @example(sentences=[[], ["\u0001"], ["the", "\u0001", "name"]])
-def test_every_word_has_the_ids_of_running_text(kind: Kind, sentences: list[list[str]]) -> None:
+def test_words_have_the_ids_of_running_text(kind: Kind, sentences: list[list[str]]) -> None:
     tokenizer = store(kind).tokenizer
     tokens = TokenWords.make(TaggedSentences(Path("x"), {}, sentences), tokenizer)
     assert len(tokens.units) == sum(map(len, sentences)) + 1
@@ -166,7 +166,7 @@ def test_every_word_has_the_ids_of_running_text(kind: Kind, sentences: list[list
             before = tokens.units[number + place]
             starts = np.flatnonzero(tokens.word == number + place)
             assert starts.tolist() == ([before] if ids[place] else [])
-            if word.isascii() and word.isprintable():  # others may melt into their neighbors
+            if word.isascii() and word.isprintable():  # others may be merged with their neighbors
                 alone = (
                     tokenizer.encode(f"the {word}")[len(tokenizer.encode("the")) :] if place else tokenizer.encode(word)
                 )
@@ -178,7 +178,7 @@ def test_every_word_has_the_ids_of_running_text(kind: Kind, sentences: list[list
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_predicate_is_surrounded_by_separators(kind: Kind) -> None:
+def test_predicate_is_surrounded_by_separators(kind: Kind) -> None:
     tokenizer = store(kind).tokenizer
     separator = tokenizer.role("separator")
     sentences = [["the", "function", "is", "the", "function"], ["name"]]
@@ -200,7 +200,7 @@ def test_a_predicate_is_surrounded_by_separators(kind: Kind) -> None:
 @given(
     st.lists(st.lists(st.integers(0, 9), max_size=30), min_size=1, max_size=4), st.integers(1, 12), st.integers(0, 12)
 )
-def test_windows_have_every_word_whole_and_go_forward(sizes: list[list[int]], room: int, overlap: int) -> None:
+def test_windows_contain_every_word_whole_and_move_forward(sizes: list[list[int]], room: int, overlap: int) -> None:
     flat = np.array([size for words in sizes for size in words], dtype=np.int64)
     units = np.concatenate([[0], np.cumsum(flat)])
     bounds = np.concatenate([[0], np.cumsum([len(words) for words in sizes])])

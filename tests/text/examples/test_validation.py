@@ -20,7 +20,7 @@ def write(file: Path, texts: list[str], labels: list[Any]) -> Path:
     return file
 
 
-def material(file: Path, objective: str = "classify", **options: Any) -> Any:
+def read_data(file: Path, objective: str = "classify", **options: Any) -> Any:
     given = {
         "train": str(file), "dev": None, "out": file.parent / "run", "columns": {}, "objective": objective,
         "strategy": "full", "epochs": 1, "budget": None, "deterministic": False, "seed": 0, "seeds": 1,
@@ -49,21 +49,21 @@ def test_distinct_labels_raise_an_error_before_training(labels: list[str], advic
 
 def test_regression_accepts_distinct_numbers(tmp_path: Path) -> None:
     file = write(tmp_path / "train.csv", TEXTS, [number / 7 for number in range(60)])
-    made = material(file, "regress")
+    made = read_data(file, "regress")
     assert len(made.rows) + len(made.dev) == 60
 
 
 def test_few_shot_training_accepts_one_row_per_class(tmp_path: Path) -> None:
     file = write(tmp_path / "train.csv", TEXTS[:12], [f"class{number}" for number in range(12)])
-    assert len(material(file, shots=1).rows) == 12
+    assert len(read_data(file, shots=1).rows) == 12
     few = write(tmp_path / "few.csv", TEXTS[:3], ["a", "b", "c"])
-    assert material(few).task.labels == ("a", "b", "c")
+    assert read_data(few).task.labels == ("a", "b", "c")
 
 
 def test_all_rows_are_for_training_if_none_can_be_held_out(tmp_path: Path) -> None:
-    """Half of the rows are one text, the others have a class each: no class has two texts."""
+    """Half of the rows have the same text, the others one class each: no class has two texts."""
     labels = ["same"] * 30 + [f"class{number}" for number in range(30)]
-    made = material(write(tmp_path / "train.csv", ["one text"] * 30 + TEXTS[:30], labels))
+    made = read_data(write(tmp_path / "train.csv", ["one text"] * 30 + TEXTS[:30], labels))
     assert len(made.rows) == 60 and made.dev is None and not made.taken
 
 
@@ -71,25 +71,25 @@ def test_suspicious_labels_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
-    material(write(tmp_path / "a.csv", TEXTS, [number % 15 for number in range(60)]))
+    read_data(write(tmp_path / "a.csv", TEXTS, [number % 15 for number in range(60)]))
     assert "the 15 classes in 'label' are all numbers" in capsys.readouterr().err
-    material(write(tmp_path / "b.csv", TEXTS, ["NaN"] * 6 + BOTH[6:]))
+    read_data(write(tmp_path / "b.csv", TEXTS, ["NaN"] * 6 + BOTH[6:]))
     assert "6 of 60 labels are 'NaN', which is treated as a class" in capsys.readouterr().err
-    material(write(tmp_path / "c.csv", TEXTS, ["lone", *BOTH[1:]]))
+    read_data(write(tmp_path / "c.csv", TEXTS, ["lone", *BOTH[1:]]))
     assert "1 of 3 classes has a single row ('lone')" in capsys.readouterr().err
-    material(write(tmp_path / "d.csv", TEXTS, BOTH))
+    read_data(write(tmp_path / "d.csv", TEXTS, BOTH))
     assert "class" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("objective", ["classify", "regress", "classify on mix"])
-def test_unlabeled_rows_are_listed_or_left_out(objective: str, tmp_path: Path) -> None:
+def test_unlabeled_rows_are_listed_or_dropped(objective: str, tmp_path: Path) -> None:
     labels = [1, 2, 3] * 20 if objective == "regress" else BOTH
     file = write(tmp_path / "train.csv", TEXTS, ["", " ", *labels[2:]])
     with pytest.raises(
         PretuneError, match=r"2 of 60 rows have no label in 'label': line 2, line 3; correct .* --drop-bad"
     ):
-        material(file, objective)
-    made = material(file, objective, drop_bad=True)
+        read_data(file, objective)
+    made = read_data(file, objective, drop_bad=True)
     assert len(made.rows) + len(made.dev) == 58 and "" not in getattr(made.task, "labels", ())
 
 
@@ -101,31 +101,31 @@ def test_nan_is_a_missing_label(tmp_path: Path) -> None:
     write_table(pyarrow.table({"text": TEXTS, "label": numbers}), tmp_path / "train.parquet")
     for objective in ("classify", "regress"):
         with pytest.raises(PretuneError, match="2 of 60 rows have no label in 'label': line 1, line 2"):
-            material(tmp_path / "train.parquet", objective)
+            read_data(tmp_path / "train.parquet", objective)
     file = write(tmp_path / "train.csv", TEXTS, ["nan", "N/A", *([1, 2] * 29)])
     with pytest.raises(PretuneError, match="2 of 60 rows have no label in 'label': line 2, line 3"):
-        material(file, "regress")
+        read_data(file, "regress")
 
 
-def test_empty_texts_are_reported_or_left_out(
+def test_empty_texts_are_reported_or_dropped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     file = write(tmp_path / "train.csv", ["", "  ", *TEXTS[2:]], BOTH)
-    made = material(file)
+    made = read_data(file)
     assert len(made.rows) + len(made.dev) == 60
     assert "2 of 60 rows have no text in 'text' (line 2, line 3); they are kept" in capsys.readouterr().err
-    made = material(file, drop_bad=True)
+    made = read_data(file, drop_bad=True)
     assert len(made.rows) + len(made.dev) == 58
     assert "2 of 60 rows have no text: line 2, line 3; these rows are left out" in capsys.readouterr().err
     file = write(tmp_path / "most.csv", [""] * 31 + TEXTS[31:], BOTH)
     with pytest.raises(
         PretuneError, match=r"31 of 60 rows have no text in 'text' .* choose another column with --text"
     ):
-        material(file)
+        read_data(file)
 
 
-def test_an_unknown_label_raises_an_error_with_its_line(tmp_path: Path) -> None:
+def test_unknown_label_raises_an_error_with_its_line(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", TEXTS, BOTH)
     dev = write(tmp_path / "dev.csv", ["new", "other"], ["yes", "maybe"])
     with pytest.raises(PretuneError, match=r"dev\.csv, line 3: label 'maybe' was not in training; known: no, yes"):

@@ -16,7 +16,7 @@ lengths_strategy = st.lists(st.integers(0, 20), max_size=200).map(lambda x: np.a
 @given(
     lengths_strategy, st.integers(20, 60), st.integers(1, 9), st.integers(0, 2**63), st.integers(0, 5), st.booleans()
 )
-def test_a_plan_covers_every_sequence_exactly_once(
+def test_plan_covers_every_sequence_exactly_once(
     lengths: np.ndarray, tokens: int, sequences: int, seed: int, epoch: int, shuffle: bool
 ) -> None:
     plan = plan_packs(lengths, tokens=tokens, sequences=sequences, seed=seed, epoch=epoch, shuffle=shuffle)
@@ -27,7 +27,7 @@ def test_a_plan_covers_every_sequence_exactly_once(
         assert lengths[pack].sum() <= tokens
 
 
-def test_a_plan_is_a_function_of_seed_and_epoch() -> None:
+def test_plan_depends_on_seed_and_epoch() -> None:
     lengths = np.arange(1, 100)
     orders = {
         (seed, epoch): tuple(plan_packs(lengths, tokens=200, sequences=9, seed=seed, epoch=epoch).order)
@@ -45,7 +45,7 @@ def test_packs_are_nearly_full() -> None:
     assert lengths.sum() / (len(plan) * 8192) > 0.98
 
 
-def test_a_sequence_too_long_for_a_pack_is_refused() -> None:
+def test_sequence_too_long_for_a_pack_is_rejected() -> None:
     with pytest.raises(PretuneError, match="A sequence with 9 tokens does not fit into a pack of 8 tokens"):
         plan_packs(np.array([3, 9]), tokens=8, sequences=4)
 
@@ -74,7 +74,7 @@ def test_groups_stay_together_and_in_order(rows: list[tuple[int, int]], fixed: b
             assert pack[groups[pack] == group].tolist() == np.flatnonzero(groups == group).tolist()
 
 
-def test_a_group_too_large_for_a_pack_is_refused() -> None:
+def test_group_too_large_for_a_pack_is_rejected() -> None:
     groups = np.array([0, 1, 0])
     with pytest.raises(PretuneError, match="A group of 2 sequences with 9 tokens does not fit into a pack of 8 tokens"):
         plan_packs(np.array([3, 1, 6]), tokens=8, sequences=4, groups=groups)
@@ -89,7 +89,7 @@ def test_streams_cover_every_token_once_and_continue(sizes: list[int], lanes: in
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     plan = build_streams(offsets[:-1], np.diff(offsets), lanes=lanes, window=window, draws=EpochRandom(seed))
     seen: list[int] = []
-    at: dict[int, int] = {}  # lane → the token that must come next unless a document begins
+    at: dict[int, int] = {}  # stream → the token that must come next unless a document begins
     for index in range(len(plan)):
         batch = plan.batch(index)
         for start, length, lane, fresh in zip(batch.starts, batch.lengths, batch.lane, batch.fresh, strict=True):
@@ -101,7 +101,7 @@ def test_streams_cover_every_token_once_and_continue(sizes: list[int], lanes: in
     assert sorted(seen) == list(range(sum(sizes)))
 
 
-def test_draws_depend_on_every_coordinate_and_on_nothing_else() -> None:
+def test_random_bits_depend_on_every_coordinate() -> None:
     position = np.arange(10_000)
     base = random_bits(1, "mask", 2, 3, position)
     assert (base == random_bits(1, "mask", 2, 3, position)).all()
@@ -116,7 +116,7 @@ def test_draws_depend_on_every_coordinate_and_on_nothing_else() -> None:
     assert (column[0] == base).all()
 
 
-def test_draws_are_uniform() -> None:
+def test_random_numbers_are_uniform() -> None:
     values = uniform(0, "x", np.arange(200_000))
     assert abs(values.mean() - 0.5) < 0.003
     counts = np.bincount(integers(10, 0, "x", np.arange(200_000)), minlength=10)
@@ -143,6 +143,6 @@ def test_packs_are_as_full_as_tokens_and_sequences_allow(lengths: list[int], spa
     assert sum(sizes) == len(lengths)
     for number, (total, size) in enumerate(zip(used, sizes, strict=True)):
         assert total <= tokens and size + -(-(tokens - total) // filler) <= sequences
-        if number + 1 < len(plan):  # the next sequence would have been too much
+        if number + 1 < len(plan):  # the next sequence would not have fit
             more = lengths[plan.pack(number + 1)[0]]
             assert total + more > tokens or size + 1 + -(-(tokens - total - more) // filler) > sequences

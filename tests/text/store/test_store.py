@@ -54,10 +54,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("unit", [1, 1 << 20])
-def test_documents_know_their_files_whatever_the_shards(
+def test_documents_keep_the_number_of_their_file_for_any_sharding(
     unit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pretune.text.store.builder.UNIT_BYTES", unit)  # every file for itself, or all read together
+    monkeypatch.setattr("pretune.text.store.builder.UNIT_BYTES", unit)  # every file alone, or all read together
     counts = [3, 1, 0, 5]
     files = [write_jsonl(tmp_path / f"{n}.jsonl", [f"Text {n} {i}." for i in range(c)]) for n, c in enumerate(counts)]
     made = build_store(files, tokenizer(), tmp_path / "store", StoreSettings(shard_bytes=15), 1)
@@ -65,7 +65,7 @@ def test_documents_know_their_files_whatever_the_shards(
     assert join_stores([made, made]).document_files.tolist()[9:] == [3, 3, 3, 4, 5, 5, 5, 5, 5]
 
 
-def test_stores_of_another_version_are_refused(tmp_path: Path) -> None:
+def test_stores_of_another_version_are_rejected(tmp_path: Path) -> None:
     made = make(tmp_path, ["A text."])
     manifest = json.loads((made.folder / "manifest.json").read_text())
     (made.folder / "manifest.json").write_text(json.dumps(manifest | {"version": 1}))
@@ -75,7 +75,7 @@ def test_stores_of_another_version_are_refused(tmp_path: Path) -> None:
         Store(made.folder)
 
 
-# -- addressing -----------------------------------------------------------------------------------------------------
+# -- addressing ----------------------------------------------------------------------------------------------------
 
 real_text = st.text(min_size=1).filter(lambda text: bool(text.strip()))
 
@@ -90,7 +90,7 @@ def test_documents_and_sentences_address_exactly_the_original_text(texts: list[s
         sentence = 0
         for index, text in enumerate(texts):
             spans = split_sentences(text)
-            assert decode(store.document(index)) == text[: spans[-1][1]]  # all but white space at the very end
+            assert decode(store.document(index)) == text[: spans[-1][1]]  # all but the trailing whitespace
             assert store.document_bytes[index] == len(text.encode())
             before = 0
             for _, end in spans:
@@ -100,7 +100,7 @@ def test_documents_and_sentences_address_exactly_the_original_text(texts: list[s
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "raw-bpe", "raw-unigram"])
-def test_a_document_holds_the_ids_of_its_sentences(tmp_path: Path, kind: Kind, english: list[str]) -> None:
+def test_document_consists_of_the_ids_of_its_sentences(tmp_path: Path, kind: Kind, english: list[str]) -> None:
     texts = english[:6]
     store = make(tmp_path, texts, kind, shard_bytes=20_000)
     for index, text in enumerate(texts):
@@ -109,7 +109,7 @@ def test_a_document_holds_the_ids_of_its_sentences(tmp_path: Path, kind: Kind, e
         assert store.document(index).tolist() == expected
 
 
-def test_words_are_kept(tmp_path: Path, english: list[str]) -> None:
+def test_word_starts_are_stored(tmp_path: Path, english: list[str]) -> None:
     store = make(tmp_path, english[:5], "wordpiece", shard_bytes=5_000)
     assert len(store.shards) > 1
     everything = np.array([0]), np.array([store.tokens])
@@ -120,7 +120,7 @@ def test_words_are_kept(tmp_path: Path, english: list[str]) -> None:
 
 
 @given(st.data())
-def test_gathering_spans_is_slicing(data: st.DataObject) -> None:
+def test_gather_equals_slicing(data: st.DataObject) -> None:
     store = shared_store()
     whole = store.read(0, store.tokens)
     count = data.draw(st.integers(0, 10))
@@ -136,14 +136,14 @@ def shared_store() -> Store:
     return make(folder, english_documents()[:12], shard_bytes=15_000)
 
 
-def test_reading_outside_is_an_error() -> None:
+def test_reading_out_of_range_raises_an_error() -> None:
     store = shared_store()
     with pytest.raises(IndexError):
         store.read(store.tokens, store.tokens + 1)
     assert span_indices(np.array([], dtype=int), np.array([], dtype=int)).tolist() == []
 
 
-def test_ids_take_two_bytes_while_they_fit(tmp_path: Path) -> None:
+def test_ids_are_stored_in_two_bytes_if_they_fit(tmp_path: Path) -> None:
     assert make(tmp_path, ["Hello."]).read(0, 1).dtype == np.uint16
     big = Tokenizer.from_state(tokenizer().state())
     big.backend.add_tokens([f"<{i}>" for i in range(70_000)])
@@ -151,7 +151,7 @@ def test_ids_take_two_bytes_while_they_fit(tmp_path: Path) -> None:
     assert arrays["tokens"].dtype == np.uint32
 
 
-# -- the same bytes, whatever happens -------------------------------------------------------------------------------
+# -- reproducible bytes ---------------------------------------------------------------------------------------------
 
 
 def test_bytes_do_not_depend_on_the_number_of_processes(tmp_path: Path, english: list[str]) -> None:
@@ -183,7 +183,7 @@ build_store([folder / "a.jsonl"], Tokenizer.load(folder), folder / "store", Stor
 """
 
 
-def test_killed_at_five_random_moments_and_resumed_gives_the_same_bytes(tmp_path: Path, english: list[str]) -> None:
+def test_store_killed_five_times_and_resumed_has_the_same_bytes(tmp_path: Path, english: list[str]) -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # pytest shows it when the test fails
     chance = random.Random(seed)
@@ -205,7 +205,7 @@ def test_killed_at_five_random_moments_and_resumed_gives_the_same_bytes(tmp_path
             kills += 1
             process.send_signal(signal.SIGKILL)
             process.wait()
-        if (tmp_path / "store").exists():  # it was faster than the kill: once more from the start
+        if (tmp_path / "store").exists():  # it finished before the kill: start again
             assert contents(tmp_path / "store") == expected
             shutil.rmtree(tmp_path / "store")
     subprocess.run(command, check=True)
@@ -213,7 +213,7 @@ def test_killed_at_five_random_moments_and_resumed_gives_the_same_bytes(tmp_path
     assert not (tmp_path / "store.partial").exists()
 
 
-def test_a_damaged_shard_of_an_unfinished_store_is_built_again(tmp_path: Path, english: list[str]) -> None:
+def test_damaged_shard_of_an_unfinished_store_is_rebuilt(tmp_path: Path, english: list[str]) -> None:
     make(tmp_path, english[:10], shard_bytes=8_000)
     expected = contents(tmp_path / "store")
     os.rename(tmp_path / "store", tmp_path / "store.partial")
@@ -231,7 +231,7 @@ def test_a_damaged_shard_of_an_unfinished_store_is_built_again(tmp_path: Path, e
     assert contents(tmp_path / "store") == expected
 
 
-def test_preparing_again_changes_nothing_and_other_input_is_refused(tmp_path: Path) -> None:
+def test_preparing_again_changes_nothing_and_other_input_is_rejected(tmp_path: Path) -> None:
     make(tmp_path, ["One.", "Two."])
     before = contents(tmp_path / "store")
     make(tmp_path, ["One.", "Two."])
@@ -244,10 +244,10 @@ def test_preparing_again_changes_nothing_and_other_input_is_refused(tmp_path: Pa
         prepare(tmp_path / "a.jsonl", tokenizer(), tmp_path / "busy")
 
 
-# -- what breaks ----------------------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_truncated_altered_or_missing_shard_raises_an_error(tmp_path: Path, english: list[str]) -> None:
+def test_truncated_altered_or_missing_shard_raises_an_error(tmp_path: Path, english: list[str]) -> None:
     store = make(tmp_path, english[:3])
     shard = store.folder / store.shards[0]["file"]
     good = shard.read_bytes()
@@ -267,14 +267,14 @@ def test_a_truncated_altered_or_missing_shard_raises_an_error(tmp_path: Path, en
         Store(store.folder)
 
 
-def test_a_foreign_tokenizer_is_noticed(tmp_path: Path) -> None:
+def test_other_tokenizer_is_detected(tmp_path: Path) -> None:
     store = make(tmp_path, ["Hello."])
     tokenizer("bpe").save(store.folder)
     with pytest.raises(PretuneError, match="not the tokenizer that produced this store"):
         _ = Store(store.folder).tokenizer
 
 
-def test_bad_input_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_invalid_input_leaves_no_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good line\nbad \xff line\n")
     with pytest.raises(PretuneError, match=r"a\.txt, line 2"):
         prepare(tmp_path / "a.txt", tokenizer(), tmp_path / "store")
@@ -283,7 +283,7 @@ def test_bad_input_leaves_nothing_behind(tmp_path: Path) -> None:
     assert store.tokenizer.decode(store.document(1)) == "bad � line"
 
 
-def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
+def test_empty_corpus_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(" \n\n")
     with pytest.raises(PretuneError, match="the files contain no text to prepare"):
         prepare(tmp_path / "a.txt", tokenizer(), tmp_path / "store")
@@ -295,7 +295,7 @@ def run_prepare(folder: Path, out: Path, **options: object) -> subprocess.Comple
     return subprocess.run([*command, "--out", str(out), "--processes", "2"], capture_output=True, text=True, **options)  # type: ignore[call-overload,no-any-return]
 
 
-def test_a_full_disk_ends_in_one_line_and_leaves_nothing_behind(tmp_path: Path, english: list[str]) -> None:
+def test_full_disk_gives_a_one_line_error_and_leaves_no_files(tmp_path: Path, english: list[str]) -> None:
     write_jsonl(tmp_path / "a.jsonl", english)
     tokenizer().save(tmp_path)
     small = tmp_path / "small"
@@ -307,7 +307,7 @@ def test_a_full_disk_ends_in_one_line_and_leaves_nothing_behind(tmp_path: Path, 
             left = list(small.iterdir())
         finally:
             subprocess.run(["umount", small], check=True)
-    else:  # no right to mount: a limit on file sizes fails in the same place
+    else:  # mounting is not permitted: a limit on file sizes fails at the same place
 
         def limit() -> None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -323,7 +323,7 @@ def test_a_full_disk_ends_in_one_line_and_leaves_nothing_behind(tmp_path: Path, 
     assert left == []
 
 
-def test_a_file_too_large_for_its_limit_ends_in_one_line(tmp_path: Path, english: list[str]) -> None:
+def test_file_size_limit_gives_a_one_line_error(tmp_path: Path, english: list[str]) -> None:
     write_jsonl(tmp_path / "a.jsonl", english)
     tokenizer().save(tmp_path)
 
@@ -337,7 +337,7 @@ def test_a_file_too_large_for_its_limit_ends_in_one_line(tmp_path: Path, english
     assert not list(tmp_path.glob("store*"))
 
 
-def test_a_worker_that_dies_is_reported() -> None:
+def test_worker_that_dies_is_reported() -> None:
     with ShardWorker(tokenizer(), "en") as worker:
         there, here = worker.build(pack_texts(["A text."])), build_part(["A text."], tokenizer(), "en")
         assert {name: array.tolist() for name, array in there.items()} == {
@@ -358,7 +358,7 @@ def test_packed_texts_are_unpacked_unchanged(texts: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", ["\x00\x01", "\u200b", "😀" * 1000, "a" * 300_000, "\u202eabc", "e\u0301\u0301\u0301", "��"]
 )
-def test_odd_texts_are_stored(tmp_path: Path, text: str) -> None:
+def test_unusual_texts_are_stored(tmp_path: Path, text: str) -> None:
     for kind in ("byte-bpe", "wordpiece"):
         (tmp_path / kind).mkdir()
         store = make(tmp_path / kind, ["Before.", text, "After."], kind)  # type: ignore[arg-type]
@@ -366,7 +366,7 @@ def test_odd_texts_are_stored(tmp_path: Path, text: str) -> None:
         assert store.tokenizer.decode(store.document(2)).replace(" ", "").endswith("After.")
 
 
-def test_joined_stores_are_one_store_of_several_languages(tmp_path: Path, english: list[str]) -> None:
+def test_joined_stores_equal_one_store_of_several_languages(tmp_path: Path, english: list[str]) -> None:
     texts = [" ".join(text.split()) for text in english[:6]]
     tokenizer = train_on_documents([Document(text, tmp_path, 1) for text in texts], "bpe", 300)
     made = []
@@ -374,7 +374,7 @@ def test_joined_stores_are_one_store_of_several_languages(tmp_path: Path, englis
         (tmp_path / f"{name}.txt").write_text("\n".join(some), encoding="utf-8")
         settings = StoreSettings(language=name, layout="line", shard_bytes=2000)
         made.append(build_store([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name, settings, 1))
-    for store in made:  # what was looked at before does not stay
+    for store in made:  # cached values must not persist
         assert len(store.sentence_offsets) and (store.document_languages == 0).all()
     (tmp_path / "all.txt").write_text("\n".join(texts), encoding="utf-8")
     joined = join_stores(made)
@@ -390,7 +390,7 @@ def test_joined_stores_are_one_store_of_several_languages(tmp_path: Path, englis
     words = np.concatenate([store.gather_words(np.array([0]), np.array([store.tokens])) for store in made])
     assert joined.gather_words(*spans).tolist() == [*words.tolist(), *words[-9:].tolist()]
     assert np.isin(ends, joined.sentence_offsets).all() and len(joined.document_bytes) == 6
-    assert made[0].languages == ["ru"]  # those it was made of are as before
+    assert made[0].languages == ["ru"]  # the original stores are unchanged
     again = join_stores([made[0].with_language("fr"), made[2]])
     assert again.languages == ["de", "fr"] and again.document_languages.tolist() == [1, 1, 0, 0, 0]
     assert join_stores(made[:1]) is made[0]

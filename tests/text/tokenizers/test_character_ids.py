@@ -23,8 +23,8 @@ def trained(kind: str, size: int = 30, **options: int) -> Tokenizer:
     return train_on_documents([Document(text, Path("a"), 1) for text in TEXTS], kind, size, **options)  # type: ignore[arg-type]
 
 
-def test_words_are_spelled_in_the_published_symbols() -> None:
-    """As the released model numbers them: bytes from 1 on, 259 and 260 around a word, 261 behind it."""
+def test_words_are_encoded_with_the_published_symbols() -> None:
+    """As in the released model: bytes start at 1, 259 and 260 surround a word, 261 pads it."""
     assert encode_characters(["a"]).tolist() == [[259, ord("a") + 1, 260, *[261] * 47]]
     rows = encode_characters(["x" * 100, "", "한"])
     assert rows.shape == (3, 50) and rows.max() < SYMBOLS
@@ -34,7 +34,7 @@ def test_words_are_spelled_in_the_published_symbols() -> None:
 
 
 @pytest.mark.parametrize("kind", ["words", "characters"])
-def test_words_are_cut_from_punctuation(kind: str) -> None:
+def test_words_are_split_from_punctuation(kind: str) -> None:
     tokenizer = trained(kind)
     ids = tokenizer.encode("the mat, the cat.")
     assert tokenizer.tokens(ids) == ["the", "mat", ",", "the", "cat", "."]
@@ -52,7 +52,7 @@ def test_rare_words_are_unknown() -> None:
     assert tokenizer.report["unknown_rate"] == pytest.approx(11 / 16)
 
 
-def test_a_character_tokenizer_is_saved_and_loaded(tmp_path: Path) -> None:
+def test_character_tokenizer_is_saved_and_loaded(tmp_path: Path) -> None:
     tokenizer = trained("characters")
     tokenizer.save(tmp_path)
     for again in (Tokenizer.load(tmp_path), Tokenizer.from_state(tokenizer.state())):

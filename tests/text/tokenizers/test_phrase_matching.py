@@ -22,8 +22,8 @@ KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "new", "york", "city", "bank"]
 
 
-def naive(words: list[str], phrases: set[tuple[str, ...]]) -> list[int]:
-    """Words of the phrase that begins with each word, leftmost and longest first."""
+def find_phrases_naively(words: list[str], phrases: set[tuple[str, ...]]) -> list[int]:
+    """Return the number of words of the phrase that begins at each word, leftmost and longest first."""
     found, place = [1] * len(words), 0
     while place < len(words):
         sizes = [n for n in range(2, len(words) - place + 1) if tuple(words[place : place + n]) in phrases]
@@ -33,7 +33,7 @@ def naive(words: list[str], phrases: set[tuple[str, ...]]) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_phrases_are_found_as_a_plain_search_finds_them(kind: Kind) -> None:
+def test_phrases_equal_those_of_a_naive_search(kind: Kind) -> None:
     tokenizer = train_on_documents([Document(" ".join(WORDS * 30), Path("a"), 1)], kind, 300)
     known = {
         ("new", "york"),
@@ -50,15 +50,15 @@ def test_phrases_are_found_as_a_plain_search_finds_them(kind: Kind) -> None:
         first = np.flatnonzero(tokenizer.word_starts(ids)) if len(ids) else np.zeros(0, dtype=np.int64)
         sizes = np.diff(np.append(first, len(ids)))
         fresh = np.zeros(len(first), dtype=bool)
-        assert phrases.find(ids, first, sizes, fresh).tolist() == naive(words, known)
-        fresh[:] = True  # nothing follows anything
+        assert phrases.find(ids, first, sizes, fresh).tolist() == find_phrases_naively(words, known)
+        fresh[:] = True  # no token follows another
         assert (phrases.find(ids, first, sizes, fresh) == 1).all()
 
     check()
 
 
-def made_store(folder: Path, kind: Kind = "wordpiece") -> Store:
-    """Words in random order, but for two that go together, and three."""
+def make_store(folder: Path, kind: Kind = "wordpiece") -> Store:
+    """Return a store of words in random order, except for two and three that occur together."""
     chance = random.Random(0)
     texts = []
     for _ in range(300):
@@ -70,14 +70,14 @@ def made_store(folder: Path, kind: Kind = "wordpiece") -> Store:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_words_that_go_together_are_found(kind: Kind, tmp_path: Path) -> None:
-    rows = find_collocations(made_store(tmp_path, kind), least=5, bits=2.5)
+def test_collocations_are_found(kind: Kind, tmp_path: Path) -> None:
+    rows = find_collocations(make_store(tmp_path, kind), least=5, bits=2.5)
     assert {row["phrase"].rstrip(".") for row in rows[:3]} == {"big red", "red bus", "big red bus"}
     assert all(row["times"] >= 5 and row["bits"] >= 2.5 for row in rows)
 
 
 def test_chunks_and_limits_change_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = made_store(tmp_path)
+    store = make_store(tmp_path)
     whole = find_collocations(store, least=5, bits=2.5)
     monkeypatch.setattr(phrase_mining, "CHUNK", 37)
     assert find_collocations(store, least=5, bits=2.5) == whole
@@ -96,8 +96,8 @@ def test_counts_are_bounded_and_keep_frequent_words() -> None:
     assert counts.look_up(np.array([7, 9999], dtype=np.uint64)).tolist() == [60, 0]
 
 
-def test_the_verb_writes_a_file_that_mlm_reads(tmp_path: Path) -> None:
-    store = made_store(tmp_path)
+def test_phrases_verb_writes_a_file_that_mlm_reads(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
     facts = pt.phrases(store.folder, out=tmp_path / "phrases.txt", least=5, bits=2.5).facts
     assert facts["phrases"] == len((tmp_path / "phrases.txt").read_text().splitlines()) >= 3
     assert 3 in load_phrases(str(tmp_path / "phrases.txt"), store.tokenizer).known

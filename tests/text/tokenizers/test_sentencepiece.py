@@ -1,4 +1,4 @@
-"""SentencePiece models tokenize as the SentencePiece library does, with every training option."""
+"""Tests that SentencePiece models tokenize like the SentencePiece library, with every training option."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"remove_extra_whitespaces": False, "add_dummy_prefix": False},
     {"control_symbols": ["[MASK]", "<extra_id_0>"], "pad_id": 3},
 ]  # fmt: skip
-# Folding case, the library leaves some letters as they are where their marks are characters of their own: İ, and ᾳ and its kin.
+# When it folds case, the library does not change some letters with combining marks: İ, and ᾳ and similar ones.
 UNFOLDED = ("I\u0307", "\u0345")
 
 
@@ -74,7 +74,7 @@ def load(folder: Path, model: bytes, name: str = "some.model", **files: Any) -> 
 
 
 def same(tokenizer: Tokenizer, library: sentencepiece.SentencePieceProcessor, text: str, expected: list[int]) -> bool:
-    """Whether ids are the expected ones; of two ways to cut a text with equal scores the libraries may take either."""
+    """Return whether ids are as expected; of two segmentations with equal scores, either is accepted."""
     ids = tokenizer.encode(text)
     scores = [sum(map(library.get_score, row)) for row in (ids, expected)]
     tie = scores[0] == pytest.approx(scores[1], abs=1e-3) and library.decode(ids) == library.decode(expected)
@@ -83,7 +83,9 @@ def same(tokenizer: Tokenizer, library: sentencepiece.SentencePieceProcessor, te
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "default")
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe", "char"])
-def test_every_option_of_the_library_gives_its_pieces(algorithm: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_every_option_of_the_library_gives_the_same_pieces(
+    algorithm: str, options: dict[str, Any], tmp_path: Path
+) -> None:
     model = train(algorithm, json.dumps(options))
     library, tokenizer = sentencepiece.SentencePieceProcessor(model_proto=model), load(tmp_path, model)
     assert tokenizer.size == library.get_piece_size()
@@ -98,11 +100,11 @@ def test_every_option_of_the_library_gives_its_pieces(algorithm: str, options: d
 
 
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc_cf"])
-def test_any_text_is_normalized_as_the_library_does(rule: str, tmp_path: Path) -> None:
+def test_any_text_is_normalized_like_in_the_library(rule: str, tmp_path: Path) -> None:
     model = train("char", json.dumps({"normalization_rule_name": rule}))
     library, tokenizer = sentencepiece.SentencePieceProcessor(model_proto=model), load(tmp_path, model)
     assert tokenizer.backend.normalizer is not None
-    # Letters with the marks of their own script, composed and not, in the order of Unicode and in that of typists.
+    # Letters with the marks of their script, composed and decomposed, in Unicode order and in typing order.
     letters = ["aé", "Ж\u0301Ёй", "ＡÅﬁ½²", "ｶﾞﾊﾟガば", "각한", "\u1100\u1161\u11a8", "שׁבּ", "ב\u05bc\u05b7", "م\u0651\u064e",
                "क़\u093f", "ঢ়ো", "ệ", "ê\u0301", "o\u0323\u0302", "ἄΆ", "Ａ\u0301", "Q\u0301", "ﬁ\u0301", "e\u0301\u0301",
                "👩\u200d👧\ufe0f", "ＩſK", " ", "\t", "\r\n", "\u200b", "\x01", "\u3000", "▁"]  # fmt: skip
@@ -115,7 +117,7 @@ def test_any_text_is_normalized_as_the_library_does(rule: str, tmp_path: Path) -
     check()
 
 
-def test_custom_rules_are_applied_or_refused(tmp_path: Path) -> None:
+def test_custom_rules_are_applied_or_rejected(tmp_path: Path) -> None:
     rules = tmp_path / "rules.tsv"
     rules.write_text("41\t42\n2603\t73 6e 6f 77\n7f\t\n")  # A → B, ☃ → snow, DEL → nothing
     options = json.dumps({"normalization_rule_tsv": str(rules)})
@@ -158,7 +160,7 @@ def test_unsupported_settings_that_change_ids_raise_errors(
         load(tmp_path, model())
 
 
-def test_every_field_of_the_format_is_read_or_known_to_change_nothing() -> None:
+def test_every_field_of_the_format_is_read_or_known_to_be_harmless() -> None:
     read = {
         "trainer_spec": {ours.MODEL_TYPE, ours.SUFFIX, ours.BYTE_FALLBACK},
         "normalizer_spec": {ours.RULES_NAME, ours.CHARSMAP, ours.DUMMY_PREFIX, ours.EXTRA_SPACES, ours.ESCAPE},
@@ -170,7 +172,7 @@ def test_every_field_of_the_format_is_read_or_known_to_change_nothing() -> None:
         assert known.keys() <= numbers | harmless[part].keys()
         assert all(known.get(number, name) == name for number, name in harmless[part].items())
     assert {field.number for field in fields.values()} <= {1, 2, 3} | ours.AROUND.keys()
-    # Fields that only say how a model was trained change nothing.
+    # Fields that only describe the training of a model change nothing.
     changed = edited(
         trainer_spec__split_digits=True, trainer_spec__unk_surface=" ?? ", trainer_spec__split_by_number=False
     )
@@ -178,11 +180,12 @@ def test_every_field_of_the_format_is_read_or_known_to_change_nothing() -> None:
     assert one == other
 
 
-# -- published programs around the library ------------------------------------------------------------------------------
+# -- published classes on top of the library
+# ----------------------------------------------------------------------------
 
 
-def tidy(text: str, lower: bool, accents: bool) -> str:
-    """What ALBERT and XLNet do to a text."""
+def normalize_like_albert(text: str, lower: bool, accents: bool) -> str:
+    """Normalize a text like ALBERT and XLNet."""
     text = " ".join(text.split()).replace("``", '"').replace("''", '"')
     if not accents:
         text = "".join(c for c in unicodedata.normalize("NFKD", text) if unicodedata.category(c)[0] != "M")
@@ -205,7 +208,7 @@ XLNET = {
         (ALBERT, {"do_lower_case": False}, False, False),
         (ALBERT, {"do_lower_case": True, "keep_accents": True}, True, True),
         (ALBERT, {}, False, False),  # the vocabulary has capitals
-        (ALBERT | {"normalization_rule_name": "nmt_nfkc_cf"}, {}, True, False),  # and this one none
+        (ALBERT | {"normalization_rule_name": "nmt_nfkc_cf"}, {}, True, False),  # this one has none
         (XLNET, {}, False, False),
         (XLNET, {"do_lower_case": True}, True, False),
         (XLNET, {"keep_accents": True, "tokenizer_class": "XLNetTokenizer"}, False, True),
@@ -218,11 +221,11 @@ def test_albert_and_xlnet_normalize_before_the_library(
     library = sentencepiece.SentencePieceProcessor(model_proto=model)
     tokenizer = load(tmp_path, model, "spiece.model", tokenizer_config=config)
     for text in TRICKY:
-        if "\x1f" in text:  # white space to Python alone
+        if "\x1f" in text:  # whitespace only in Python
             continue
         if lower and any(odd in unicodedata.normalize("NFD", text) for odd in UNFOLDED):
             continue
-        expected = library.encode(tidy(text, lower, accents))
+        expected = library.encode(normalize_like_albert(text, lower, accents))
         if not any(library.id_to_piece(i)[-2:-1].isdigit() and library.id_to_piece(i)[-1] == "," for i in expected):
             assert same(tokenizer, library, text, expected), text
     assert tokenizer.roles["mask"] == library.piece_to_id(
@@ -256,7 +259,7 @@ def test_albert_splits_numbers_before_commas(tmp_path: Path) -> None:
         ("LlamaTokenizer", {}, lambda ids, size: ids),
     ],
 )
-def test_published_classes_number_the_librarys_pieces(
+def test_published_classes_number_the_pieces_of_the_library(
     name: str, options: dict[str, Any], shift: Callable[[list[int], int], list[int]], tmp_path: Path
 ) -> None:
     algorithm = "bpe" if name in ("ReformerTokenizer", "LlamaTokenizer") else "unigram"
@@ -266,7 +269,7 @@ def test_published_classes_number_the_librarys_pieces(
     size = library.get_piece_size()
     back = {new: old for old in range(size) for new in shift([old], size)}
     for text in TRICKY:
-        if options.get("user_defined_symbols") and "[" in text:  # BigBird's special tokens are symbols to the library
+        if options.get("user_defined_symbols") and "[" in text:  # BigBird's special tokens are symbols in the library
             continue
         ids, expected = tokenizer.encode(text), library.encode(text)
         if ids != shift(expected, size):
@@ -274,7 +277,7 @@ def test_published_classes_number_the_librarys_pieces(
             assert algorithm == "unigram" and scores[0] == pytest.approx(scores[1], abs=1e-3), text
 
 
-def test_words_end_with_the_space_where_the_model_has_it_so(tmp_path: Path) -> None:
+def test_whitespace_as_suffix_is_supported(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, train("bpe", json.dumps({"treat_whitespace_as_suffix": True})))
     text = "the statement expression of it"
     ids = np.array(tokenizer.encode(text))

@@ -1,4 +1,4 @@
-"""Tokenizer folders give the ids that `transformers` gives, even if their files contradict each other."""
+"""Tests that tokenizer folders give the ids of `transformers`, even if their files contradict each other."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def vocab_json(first: list[str], last: list[str]) -> Files:
 
 
 CASED, UNCASED = vocab_txt(BRACKETS, []), vocab_txt(BRACKETS, [], lowercase=True)
-OWN = ["<p>", "<u>", "<c>", "<e>", "<m>"]
-OWN_NAMES = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), OWN, strict=True))
+CUSTOM = ["<p>", "<u>", "<c>", "<e>", "<m>"]
+CUSTOM_NAMES = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), CUSTOM, strict=True))
 MPNET = vocab_txt(["<s>", "<pad>", "</s>", "<unk>", "[UNK]"], ["<mask>"], lowercase=True)
 ROBERTA = vocab_json(["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"])
 DEBERTA = vocab_json(["[CLS]", "[PAD]", "[SEP]", "[UNK]"], ["[MASK]"])
@@ -75,8 +75,8 @@ def write(folder: Path, files: Files, config: Files | None, model: str = "", **o
     return folder
 
 
-def full(folder: Path, files: Files, config: Files, model: str) -> Files:
-    """tokenizer.json as `transformers` saves it for a folder."""
+def full_tokenizer_json(folder: Path, files: Files, config: Files, model: str) -> Files:
+    """Return tokenizer.json as `transformers` saves it for a folder."""
     transformers.AutoTokenizer.from_pretrained(write(folder / "made", files, config, model)).save_pretrained(
         folder / "saved"
     )
@@ -84,7 +84,7 @@ def full(folder: Path, files: Files, config: Files, model: str) -> Files:
 
 
 def added(*tokens: tuple[int, str, bool]) -> Files:
-    """added_tokens_decoder of (id, text, special)."""
+    """Return added_tokens_decoder for (id, text, special)."""
     flags = {"lstrip": False, "rstrip": False, "single_word": False}
     return {
         str(number): {"content": text, "special": special, "normalized": not special, **flags}
@@ -93,15 +93,17 @@ def added(*tokens: tuple[int, str, bool]) -> Files:
 
 
 def check(folder: Path, marked: bool = True) -> Tokenizer:
-    """Compare ids of plain texts, of texts whose spelled-out special tokens count, and the names of special tokens."""
-    ours, peer = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    """Compare the ids of plain texts, of texts with recognized special tokens, and the names of special tokens."""
+    ours, reference = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
     for text in TRICKY:
-        assert ours.encode(text) == peer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"], text
+        assert ours.encode(text) == reference(text, add_special_tokens=False, split_special_tokens=True)["input_ids"], (
+            text
+        )
         if marked:
-            assert ours.encode(text, marked=True) == peer(text, add_special_tokens=False)["input_ids"], text
-    theirs = {name: getattr(peer, name) for name in NAMES if getattr(peer, name) is not None}
+            assert ours.encode(text, marked=True) == reference(text, add_special_tokens=False)["input_ids"], text
+    theirs = {name: getattr(reference, name) for name in NAMES if getattr(reference, name) is not None}
     assert ours.names == {name: token for name, token in theirs.items() if token in ours.vocabulary}
-    assert all(ours.vocabulary.index(token) == peer.convert_tokens_to_ids(token) for token in ours.names.values())
+    assert all(ours.vocabulary.index(token) == reference.convert_tokens_to_ids(token) for token in ours.names.values())
     return ours
 
 
@@ -122,7 +124,7 @@ def check(folder: Path, marked: bool = True) -> Tokenizer:
         *((number, token, True) for number, token in enumerate(BRACKETS)), (len(words(False)) + 5, "newtoken", False))},
 ])  # fmt: skip
 @pytest.mark.parametrize("files", [CASED, UNCASED], ids=["cased", "uncased"])
-def test_settings_beside_vocab_txt(files: Files, config: Files, tmp_path: Path) -> None:
+def test_settings_with_vocab_txt(files: Files, config: Files, tmp_path: Path) -> None:
     if files is UNCASED and "added_tokens_decoder" in config:
         config = config | {
             "added_tokens_decoder": added((len(words(True)) + 5, "NewToken", False), (4, "[MASK]", True))
@@ -130,7 +132,7 @@ def test_settings_beside_vocab_txt(files: Files, config: Files, tmp_path: Path) 
     check(write(tmp_path, files, config, "bert"))
 
 
-def test_added_tokens_and_own_names_beside_vocab_txt(tmp_path: Path) -> None:
+def test_added_tokens_and_custom_names_with_vocab_txt(tmp_path: Path) -> None:
     count = len(words(True)) + 5
     tokenizer = check(
         write(
@@ -144,9 +146,9 @@ def test_added_tokens_and_own_names_beside_vocab_txt(tmp_path: Path) -> None:
     )
     assert tokenizer.size == count + 2 and tokenizer.specials.tolist()[-2:] == [False, True]
     assert tokenizer.tokens(tokenizer.encode("a newtoken [X]")) == ["a", "NewToken", "[", "x", "]"]
-    own = vocab_txt(OWN, [], lowercase=True)
-    names = OWN_NAMES | {"mask_token": {"content": "<m>", "lstrip": True}}
-    for config, mapped in (({}, names), (OWN_NAMES, {}), ({"cls_token": "<e>", "sep_token": "<c>"}, names)):
+    own = vocab_txt(CUSTOM, [], lowercase=True)
+    names = CUSTOM_NAMES | {"mask_token": {"content": "<m>", "lstrip": True}}
+    for config, mapped in (({}, names), (CUSTOM_NAMES, {}), ({"cls_token": "<e>", "sep_token": "<c>"}, names)):
         folder = write(
             tmp_path / "own", own, config | {"tokenizer_class": "BertTokenizer"}, "bert", special_tokens_map=mapped
         )
@@ -156,7 +158,7 @@ def test_added_tokens_and_own_names_beside_vocab_txt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [None, {}, {"do_lower_case": False, "tokenizer_class": "MPNetTokenizer"}])
-def test_mpnets_vocab_txt(config: Files | None, tmp_path: Path) -> None:
+def test_vocab_txt_of_mpnet(config: Files | None, tmp_path: Path) -> None:
     tokenizer = check(write(tmp_path, MPNET, config, "mpnet"))
     assert tokenizer.tokens(tokenizer.encode("a <mask>", marked=True)) == ["a", "<mask>"]
     assert Tokenizer.load(write(tmp_path / "bare", MPNET, None)).roles == tokenizer.roles
@@ -170,9 +172,9 @@ def test_mpnets_vocab_txt(config: Files | None, tmp_path: Path) -> None:
     ("roberta", "RobertaTokenizer", ROBERTA), ("bart", "BartTokenizer", ROBERTA), ("longformer", "LongformerTokenizer", ROBERTA),
     ("deberta", "DebertaTokenizer", DEBERTA), ("gpt2", "GPT2Tokenizer", GPT2),
 ])  # fmt: skip
-def test_settings_beside_vocab_json(model: str, name: str, files: Files, space: bool | None, tmp_path: Path) -> None:
+def test_settings_with_vocab_json(model: str, name: str, files: Files, space: bool | None, tmp_path: Path) -> None:
     config = {} if space is None else {"add_prefix_space": space}
-    # Without it, `transformers` 5 forgets that the masks of these take the space before them; their published files have it.
+    # Without it, `transformers` 5 loses that these masks include the space before them; their published files have it.
     mask = {"roberta": TAKES_SPACE, "bart": TAKES_SPACE, "longformer": TAKES_SPACE,
             "deberta": TAKES_SPACE | {"content": "[MASK]"}}.get(model)  # fmt: skip
     mapped = {"mask_token": mask} if mask else {}
@@ -187,15 +189,15 @@ def test_settings_beside_vocab_json(model: str, name: str, files: Files, space: 
 
 
 def word_ends(first: list[str]) -> Files:
-    """A vocabulary of GPT's kind: letters, those that end words, and a word."""
+    """Return a vocabulary like GPT's: letters, letters that end words, and a word."""
     letters = sorted({letter for text in (*RUSSIAN, *TRICKY) for letter in text.lower() if not letter.isspace()})
     tokens = [*first, *letters, *(f"{letter}</w>" for letter in letters), "th", "the</w>"]
-    merges = "#version: 0.2\nt h 17\nth e</w> 5\n"  # XLM's have a count after them
+    merges = "#version: 0.2\nt h 17\nth e</w> 5\n"  # XLM's merges are followed by a count
     return {"vocab.json": {token: number for number, token in enumerate(tokens)}, "merges.txt": merges}
 
 
 @pytest.mark.parametrize("config", [None, {"tokenizer_class": "OpenAIGPTTokenizer", "unk_token": "<unk>"}])
-def test_gpts_word_ends(config: Files | None, tmp_path: Path) -> None:
+def test_word_ends_of_gpt(config: Files | None, tmp_path: Path) -> None:
     files = word_ends(["<unk>"])
     files["merges.txt"] = files["merges.txt"].replace(" 17", "").replace(" 5", "")
     tokenizer = check(write(tmp_path, files, config, "openai-gpt"))
@@ -239,19 +241,19 @@ def test_tokens_added_to_gpt2(tmp_path: Path) -> None:
     {"tokenizer_class": "TheirOwnTokenizer", "do_lower_case": True, "cls_token": "[CLS]"},
 ])  # fmt: skip
 @pytest.mark.parametrize("model", ["bert", "distilbert", "electra"])
-def test_settings_go_before_tokenizer_json_where_the_class_has_them(model: str, config: Files, tmp_path: Path) -> None:
-    files = full(tmp_path, CASED, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, "bert")
+def test_settings_override_tokenizer_json_if_the_class_has_them(model: str, config: Files, tmp_path: Path) -> None:
+    files = full_tokenizer_json(tmp_path, CASED, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, "bert")
     check(write(tmp_path / "config", files, config, model))
 
 
-def test_tokenizer_json_with_everything_beside_it(tmp_path: Path) -> None:
-    files = full(tmp_path, CASED, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, "bert")
+def test_tokenizer_json_with_all_other_files(tmp_path: Path) -> None:
+    files = full_tokenizer_json(tmp_path, CASED, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, "bert")
     size = len(words(False)) + 5
     config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
     more = {"added_tokens": {"newtoken": size}, "special_tokens_map": {"cls_token": "[SEP]"}}
     tokenizer = check(write(tmp_path / "all", files | UNCASED, config, "bert", **more))
     assert tokenizer.size == size + 1 and tokenizer.role_tokens["start"] == "[SEP]"
-    # A list of all added tokens in tokenizer_config.json goes before the other two files.
+    # A list of all added tokens in tokenizer_config.json takes precedence over the other two files.
     mask = {"4": {"content": "[MASK]", "lstrip": True, "special": True, "normalized": False}}
     for name in ("BertTokenizer", "PreTrainedTokenizerFast"):
         config = {"tokenizer_class": name, "do_lower_case": False, "added_tokens_decoder": mask, "cls_token": "[CLS]"}
@@ -264,8 +266,8 @@ def test_tokenizer_json_with_everything_beside_it(tmp_path: Path) -> None:
     None, {}, {"add_prefix_space": True}, {"tokenizer_class": "RobertaTokenizer"}, {"tokenizer_class": "RobertaTokenizer",
     "add_prefix_space": True}, {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True, "bos_token": "<s>"},
 ])  # fmt: skip
-def test_prefix_spaces_and_tokenizer_json(config: Files | None, tmp_path: Path) -> None:
-    files = full(tmp_path, ROBERTA, {"tokenizer_class": "RobertaTokenizer"}, "roberta")
+def test_prefix_space_with_tokenizer_json(config: Files | None, tmp_path: Path) -> None:
+    files = full_tokenizer_json(tmp_path, ROBERTA, {"tokenizer_class": "RobertaTokenizer"}, "roberta")
     content = json.loads(files["tokenizer.json"])
     content["added_tokens"][-1]["lstrip"] = True  # as published
     tokenizer = check(write(tmp_path / "config", {"tokenizer.json": content}, config, "roberta"))
@@ -274,41 +276,44 @@ def test_prefix_spaces_and_tokenizer_json(config: Files | None, tmp_path: Path) 
 
 @pytest.mark.parametrize(("model", "name"), [("albert", "AlbertTokenizer"), ("xlnet", "XLNetTokenizer")])
 @pytest.mark.parametrize("config", [{}, {"do_lower_case": True}, {"do_lower_case": False}])
-def test_case_settings_of_albert_and_xlnet_and_tokenizer_json(
+def test_case_settings_of_albert_and_xlnet_with_tokenizer_json(
     model: str, name: str, config: Files, tmp_path: Path
 ) -> None:
     marks = {"albert": "[CLS],[SEP],[MASK]", "xlnet": "<cls>,<sep>,<pad>,<mask>,<eod>,<eop>"}[model]
     ids = {"albert": {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}}.get(model, {})
     pieces = {"spiece.model": russian_pieces(control_symbols=marks, **ids)}
     for saved in (True, False):
-        files = full(tmp_path / str(saved), pieces, {"tokenizer_class": name, "do_lower_case": saved}, model)
-        check_model_free(write(tmp_path / "config", files, {"tokenizer_class": name} | config, model))
+        files = full_tokenizer_json(
+            tmp_path / str(saved), pieces, {"tokenizer_class": name, "do_lower_case": saved}, model
+        )
+        check_without_special_tokens(write(tmp_path / "config", files, {"tokenizer_class": name} | config, model))
 
 
-def check_model_free(folder: Path) -> None:
-    """As `check`, for texts that do not spell special tokens, which `transformers` finds among the pieces of a Unigram."""
-    ours, peer = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+def check_without_special_tokens(folder: Path) -> None:
+    """Like `check`, for texts without special tokens, which `transformers` finds among the pieces of a Unigram model."""
+    ours, reference = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
     for text in TRICKY:
-        expected = peer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        if not set(peer.all_special_ids) - {peer.unk_token_id} & set(expected):
+        expected = reference(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        if not set(reference.all_special_ids) - {reference.unk_token_id} & set(expected):
             assert ours.encode(text) == expected, text
 
 
 def test_t5_with_all_its_files(tmp_path: Path) -> None:
     pieces = {"spiece.model": russian_pieces(**T5_IDS)}
-    files = full(tmp_path, pieces, {"tokenizer_class": "T5Tokenizer", "extra_ids": 7}, "t5")
+    files = full_tokenizer_json(tmp_path, pieces, {"tokenizer_class": "T5Tokenizer", "extra_ids": 7}, "t5")
     listed = [f"<extra_id_{number}>" for number in range(7)]
     config = {"tokenizer_class": "T5Tokenizer", "extra_ids": 7, "legacy": True, "additional_special_tokens": listed}
     config |= {"sp_model_kwargs": {}}
     for layout in (files, pieces, files | pieces):
         folder = write(tmp_path / "t5", layout, config, "t5")
-        check_model_free(folder)
+        check_without_special_tokens(folder)
         assert Tokenizer.load(folder).role("sentinel 6") == 80
         for file in layout:
             (folder / file).unlink()
 
 
-# -- what is refused ----------------------------------------------------------------------------------------------------
+# -- errors
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("config", "others", "message"), [
@@ -334,8 +339,10 @@ def test_unsupported_keys_that_change_ids_raise_errors(
         Tokenizer.load(write(tmp_path, CASED, config, "bert", **others))
 
 
-def test_classes_and_tokenizer_json_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    content = json.loads(full(tmp_path, CASED, {"tokenizer_class": "BertTokenizer"}, "bert")["tokenizer.json"])
+def test_contradicting_class_and_tokenizer_json_are_rejected(tmp_path: Path) -> None:
+    content = json.loads(
+        full_tokenizer_json(tmp_path, CASED, {"tokenizer_class": "BertTokenizer"}, "bert")["tokenizer.json"]
+    )
     content["normalizer"] = {"type": "NFC"}
     files = {"tokenizer.json": content}
     folder = write(tmp_path / "odd", files, {"tokenizer_class": "BertTokenizer"}, "bert")
@@ -343,7 +350,9 @@ def test_classes_and_tokenizer_json_that_contradict_each_other_are_refused(tmp_p
         Tokenizer.load(folder)
     check(write(folder, files, {"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "[CLS]"}, "bert"))
     cut = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}]}
-    byte = json.loads(full(tmp_path / "gpt2", GPT2, {"tokenizer_class": "GPT2Tokenizer"}, "gpt2")["tokenizer.json"])
+    byte = json.loads(
+        full_tokenizer_json(tmp_path / "gpt2", GPT2, {"tokenizer_class": "GPT2Tokenizer"}, "gpt2")["tokenizer.json"]
+    )
     cut["pretokenizers"].append(byte["pre_tokenizer"])  # type: ignore[attr-defined]
     files = {"tokenizer.json": byte | {"pre_tokenizer": cut}}
     with pytest.raises(PretuneError, match="splits text differently from GPT2Tokenizer"):
@@ -355,13 +364,14 @@ def test_classes_and_tokenizer_json_that_contradict_each_other_are_refused(tmp_p
         Tokenizer.load(write(tmp_path / "t5", pieces, {"add_prefix_space": False}, "t5"))
 
 
-# -- the whole class of mistakes ----------------------------------------------------------------------------------------
+# -- completeness
+# -------------------------------------------------------------------------------------------------------
 
 
-def test_every_argument_of_the_classes_in_transformers_is_known_here() -> None:
+def test_every_argument_of_the_classes_in_transformers_is_handled() -> None:
     known = {*settings.SETTINGS, *settings.HARMLESS, *settings.ONLY, *NAMES}
     known |= {*settings.TOKEN_LISTS, "never_split", "sp_model_kwargs", "added_tokens_decoder"}
-    built = {"self", "vocab", "merges", "kwargs", "args", "_spm_precompiled_charsmap"}  # what files hold
+    built = {"self", "vocab", "merges", "kwargs", "args", "_spm_precompiled_charsmap"}  # contents of files
     found = 0
     for kind in KNOWN:
         made = getattr(transformers, kind.name)
@@ -378,7 +388,7 @@ def test_every_argument_of_the_classes_in_transformers_is_known_here() -> None:
     assert found > 100 and len(CLASSES) > len(KNOWN)
 
 
-def test_every_harmless_key_has_a_reason_and_changes_no_ids(tmp_path: Path) -> None:
+def test_every_ignored_key_has_a_reason_and_changes_no_ids(tmp_path: Path) -> None:
     values: Files = {
         "model_input_names": ["input_ids"],
         "src_lang": "en_XX",

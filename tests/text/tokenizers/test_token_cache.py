@@ -1,4 +1,4 @@
-"""Cached texts are not tokenized again, and damaged cache files are ignored."""
+"""Tests that cached texts are not tokenized again, and that damaged cache files are ignored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_texts_are_tokenized_once(tmp_path: Path) -> None:
         assert len(calls) == 2 and again[0].dtype == np.uint16 and (first[1] == again[1]).all()
         cached_tokens("y", texts, make)  # another tokenizer
         cached_tokens("x", ["a", " text", *texts[2:]], make)  # other texts with the same letters
-        cached_tokens("x", texts[1:], make)  # too few to keep
+        cached_tokens("x", texts[1:], make)  # too few to cache
         assert len(calls) == 5 and len(list(tmp_path.iterdir())) == 3
         for path in tmp_path.iterdir():
             path.write_bytes(path.read_bytes()[:40])

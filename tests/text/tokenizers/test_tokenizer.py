@@ -33,12 +33,12 @@ def trained(kind: Kind, size: int = 1200) -> Tokenizer:
     return train_on_documents(documents(*texts), kind, size, sentinels=3, languages=["en", "ru"])
 
 
-# -- the lectures' example ------------------------------------------------------------------------------------------
+# -- example of the lecture -----------------------------------------------------------------------------------------
 
 
-def test_bpe_learns_the_merges_of_the_lectures() -> None:
+def test_bpe_learns_the_merges_of_the_lecture() -> None:
     words = ["hug"] * 10 + ["pug"] * 5 + ["pun"] * 12 + ["bun"] * 4 + ["hugs"] * 5
-    # five specials, seven letters at word starts or inside, of which some in both places, and three merges
+    # five special tokens, seven letters at the start or inside of words, some of them in both places, and three merges
     tokenizer = train_on_documents(documents(" ".join(words)), "bpe", 19)
     assert [piece.removeprefix("##") for piece in first_merges(tokenizer)] == ["ug", "un", "hug"]
     surface = lambda word: [t.removeprefix("##") for t in tokenizer.tokens(tokenizer.encode(word))]  # noqa: E731
@@ -51,13 +51,13 @@ def test_bpe_learns_the_merges_of_the_lectures() -> None:
 
 
 @given(st.text())
-def test_byte_level_gives_back_any_text(text: str) -> None:
+def test_byte_level_tokenizer_restores_any_text(text: str) -> None:
     tokenizer = trained("byte-bpe")
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_known_words_come_back(kind: Kind, mixed_texts: list[str]) -> None:
+def test_decoding_restores_known_words(kind: Kind, mixed_texts: list[str]) -> None:
     tokenizer = trained(kind)
     squeeze = lambda text: "".join(text.split())  # noqa: E731
     for text in (*RUSSIAN, *KOREAN, mixed_texts[3]):
@@ -65,7 +65,7 @@ def test_known_words_come_back(kind: Kind, mixed_texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["unigram", "raw-bpe", "raw-unigram"])
-def test_spaces_are_kept_by_the_kinds_with_marks(kind: Kind) -> None:
+def test_tokenizers_with_space_marks_keep_spaces(kind: Kind) -> None:
     tokenizer = trained(kind)
     for text in RUSSIAN:
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -86,7 +86,7 @@ def test_decoding_and_encoding_again_changes_nothing(kind: Kind, text: str) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_roles_are_special_and_never_come_out_of_text(kind: Kind) -> None:
+def test_special_tokens_are_never_produced_from_text(kind: Kind) -> None:
     tokenizer = trained(kind)
     for role in ("padding", "start", "separator", "mask", "sentinel 2", "language ru"):
         assert tokenizer.specials[tokenizer.role(role)]
@@ -98,7 +98,7 @@ def test_roles_are_special_and_never_come_out_of_text(kind: Kind) -> None:
     assert {tokenizer.role("mask"), tokenizer.role("separator"), tokenizer.role("sentinel 0")} <= set(marked)
 
 
-def test_a_missing_role_is_refused_by_its_name() -> None:
+def test_missing_role_is_rejected_by_name() -> None:
     with pytest.raises(PretuneError, match="no 'sentinel 7' token"):
         trained("bpe").role("sentinel 7")
 
@@ -107,12 +107,12 @@ def test_a_missing_role_is_refused_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
-def test_word_starts_are_the_pre_tokenizers(kind: Kind, mixed_texts: list[str]) -> None:
+def test_word_starts_equal_those_of_the_pre_tokenizer(kind: Kind, mixed_texts: list[str]) -> None:
     tokenizer = trained(kind)
     for text in mixed_texts:
         encoding = tokenizer.backend.encode(text, add_special_tokens=False)
         if kind == "bpe" and tokenizer.role("unknown") in encoding.ids:
-            continue  # its unknown characters stand inside words, and nothing in an id tells where
+            continue  # its unknown characters are inside words, which the id does not show
         words = np.array(encoding.word_ids)
         expected = np.concatenate([[True], words[1:] != words[:-1]])
         assert (tokenizer.word_starts(np.array(encoding.ids)) == expected).all()
@@ -137,10 +137,10 @@ def test_words_start_after_spaces_and_never_inside_letters(kind: Kind, mixed_tex
         assert checked
 
 
-def test_chinese_characters_are_words_of_their_own() -> None:
+def test_chinese_characters_are_separate_words() -> None:
     tokenizer = train_on_documents(documents(*["你好 世界 你好世界"] * 9), "raw-bpe", 40)
     ids = np.array(tokenizer.encode("你好世界"))
-    assert tokenizer.word_starts(ids).sum() >= len(ids) - 1  # a lone mark belongs to the first
+    assert tokenizer.word_starts(ids).sum() >= len(ids) - 1  # a lone space mark belongs to the first character
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
@@ -153,20 +153,20 @@ def test_saved_tokenizers_load_here_and_in_transformers(kind: Kind, tmp_path: Pa
     tokenizer = trained(kind)
     tokenizer.save(tmp_path)
     again = Tokenizer.load(tmp_path)
-    peer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    reference = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     assert again.roles == tokenizer.roles
     assert again.digest == tokenizer.digest
     for text in mixed_texts[-8:]:
         ids = tokenizer.encode(text)
         assert again.encode(text) == ids
-        assert peer(text, add_special_tokens=False)["input_ids"] == ids
-    assert peer.mask_token_id == tokenizer.role("mask")
-    assert peer("a", "b")["input_ids"][0] == tokenizer.role("start")
-    assert peer("a", "b")["input_ids"][-1] == tokenizer.role("separator")
+        assert reference(text, add_special_tokens=False)["input_ids"] == ids
+    assert reference.mask_token_id == tokenizer.role("mask")
+    assert reference("a", "b")["input_ids"][0] == tokenizer.role("start")
+    assert reference("a", "b")["input_ids"][-1] == tokenizer.role("separator")
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "raw-unigram"])
-def test_a_template_is_written_for_other_programs_and_changes_no_ids_of_texts(kind: Kind, tmp_path: Path) -> None:
+def test_template_is_saved_and_does_not_change_the_ids_of_texts(kind: Kind, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = trained(kind)
@@ -189,7 +189,7 @@ def test_a_template_is_written_for_other_programs_and_changes_no_ids_of_texts(ki
         assert (tmp_path / "tokenizer.json").read_bytes() == written
 
 
-def test_a_template_of_roles_the_tokenizer_lacks_is_left_out(tmp_path: Path) -> None:
+def test_template_with_missing_roles_is_not_saved(tmp_path: Path) -> None:
     tokenizer = trained("wordpiece")
     tokenizer.save(tmp_path, Template(("language ru", "A"), ("B",)))
     assert Tokenizer.load(tmp_path).backend.encode("a").ids == [tokenizer.role("language ru"), *tokenizer.encode("a")]
@@ -205,12 +205,12 @@ def test_vocab_txt_agrees_with_transformers_bert(tmp_path: Path, mixed_texts: li
         (tmp_path / "vocab.txt").write_text("\n".join(source.vocabulary) + "\n", encoding="utf-8")
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}), encoding="utf-8")
         tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
-        peer = BertTokenizer.from_pretrained(tmp_path)
+        reference = BertTokenizer.from_pretrained(tmp_path)
         for text in (*mixed_texts[-5:], "Naïve Ünïcode, don't!"):
-            assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+            assert tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
 
 
-def test_vocab_json_and_merges_give_the_byte_level_tokenizer_back(tmp_path: Path, mixed_texts: list[str]) -> None:
+def test_vocab_json_and_merges_restore_the_byte_level_tokenizer(tmp_path: Path, mixed_texts: list[str]) -> None:
     source = trained("byte-bpe")
     model = json.loads(source.backend.to_str())["model"]
     (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
@@ -226,13 +226,13 @@ def test_vocab_json_and_merges_give_the_byte_level_tokenizer_back(tmp_path: Path
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
 @pytest.mark.parametrize("extra", [{}, {"byte_fallback": True}, {"user_defined_symbols": ["(", "<x>"]}])
-def test_sentencepiece_models_give_the_librarys_own_pieces(
+def test_sentencepiece_models_give_the_pieces_of_the_library(
     algorithm: str, extra: dict[str, object], tmp_path: Path, mixed_texts: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     import sentencepiece
 
     if algorithm == "bpe" and "user_defined_symbols" in extra:
-        extra = {"user_defined_symbols": ["<x>"]}  # inside words the two libraries put the space mark differently
+        extra = {"user_defined_symbols": ["<x>"]}  # inside words the two libraries place the space mark differently
     lines = [line for text in mixed_texts for line in text.splitlines() if line.strip()]
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -241,16 +241,16 @@ def test_sentencepiece_models_give_the_librarys_own_pieces(
     )  # fmt: skip
     path = tmp_path / "spiece.model"
     path.write_bytes(written.getvalue())
-    peer = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(path))
     tokenizer = Tokenizer.load(path)
-    assert tokenizer.size == peer.get_piece_size()
+    assert tokenizer.size == reference.get_piece_size()
     for line in [*lines[::3], "  two  spaces ", "Ünïcode ½ ﬁ"]:
-        ids, expected = tokenizer.encode(line), peer.encode(line)
-        if ids != expected:  # two equally likely ways to cut: the libraries take different ones
+        ids, expected = tokenizer.encode(line), reference.encode(line)
+        if ids != expected:  # two equally likely segmentations: the libraries choose different ones
             assert algorithm == "unigram"
-            scores = [sum(map(peer.get_score, row)) for row in (ids, expected)]
+            scores = [sum(map(reference.get_score, row)) for row in (ids, expected)]
             assert scores[0] == pytest.approx(scores[1], abs=1e-3)
-            assert peer.decode(ids) == peer.decode(expected)
+            assert reference.decode(ids) == reference.decode(expected)
     path.write_bytes(written.getvalue()[:-700])
     with pytest.raises(PretuneError, match="damaged, or not a SentencePiece model"):
         Tokenizer.load(path)
@@ -267,8 +267,8 @@ def test_gpt_style_word_ends_are_recognized(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_the_roles_of_xlm(named: bool, tmp_path: Path) -> None:
-    """Its texts start with <s>, although the token that stands for a text is </s>."""
+def test_special_tokens_of_xlm(named: bool, tmp_path: Path) -> None:
+    """Texts start with <s>, although the classification token is </s>."""
     tokens = ["<s>", "</s>", "<pad>", "<unk>", "<special0>", "<special1>", "e", "é", "É", "e</w>", "é</w>", "É</w>"]
     (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}), encoding="utf-8")
     (tmp_path / "merges.txt").write_text("", encoding="utf-8")
@@ -302,7 +302,7 @@ def test_missing_tokenizers_raise_errors(tmp_path: Path, prepare: Callable[[Path
 # -- training -------------------------------------------------------------------------------------------------------
 
 
-def test_the_report_describes_the_training_text() -> None:
+def test_report_describes_the_training_text() -> None:
     report = trained("wordpiece").report
     assert report["size"] == 1200
     assert 1 < report["held_out"]["fertility"] < 5
@@ -313,7 +313,7 @@ def test_the_report_describes_the_training_text() -> None:
 
 def test_training_is_deterministic() -> None:
     texts = documents(*english_documents()[:5])
-    for kind in ("wordpiece", "bpe", "byte-bpe", "raw-bpe"):  # the library's Unigram trainer sums in random order
+    for kind in ("wordpiece", "bpe", "byte-bpe", "raw-bpe"):  # the Unigram trainer of the library sums in random order
         assert (
             train_on_documents(texts, kind, 600).backend.to_str()
             == train_on_documents(texts, kind, 600).backend.to_str()
@@ -334,12 +334,12 @@ def test_sampling_is_reported() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_vocabulary_too_small_for_the_text_is_refused(kind: Kind) -> None:
+def test_vocabulary_too_small_for_the_text_is_rejected(kind: Kind) -> None:
     with pytest.raises(PretuneError, match=r"too small|failed"):
         train_on_documents(documents("".join(map(chr, range(0x4E00, 0x4F00)))), kind, 20)
 
 
-def test_an_empty_corpus_is_refused() -> None:
+def test_empty_corpus_is_rejected() -> None:
     with pytest.raises(PretuneError, match="corpus contains no words"):
         train_on_documents(documents(" \n "), "bpe", 100)
 
@@ -359,7 +359,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "raw-bpe"])
-def test_a_token_that_others_are_merged_from_may_become_special(kind: Kind) -> None:
+def test_token_used_in_merges_may_become_special(kind: Kind) -> None:
     tokenizer = Tokenizer.from_state(trained(kind).state())
     merged = tokenizer.vocabulary.index(first_merges(tokenizer)[0])
     tokenizer.roles["end"] = merged
@@ -385,14 +385,14 @@ def test_a_token_that_others_are_merged_from_may_become_special(kind: Kind) -> N
         ({"spiece.model": b"\x0a\x05\x0a\x03abc\x0a"}, "spiece.model: damaged, or not a SentencePiece model"),
     ],
 )  # fmt: skip
-def test_damaged_files_end_in_one_line(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+def test_damaged_files_give_a_one_line_error(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(PretuneError, match=message):
         Tokenizer.load(tmp_path)
 
 
-def test_panics_of_the_library_are_errors_of_one_line(tmp_path: Path) -> None:
+def test_panics_of_the_library_give_a_one_line_error(tmp_path: Path) -> None:
     vocabulary = {"t": 0, "h": 1, "th": 2, "tééé": 3}
     model = {"type": "BPE", "vocab": vocabulary, "merges": [["t", "h"]], "continuing_subword_prefix": "##"}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))

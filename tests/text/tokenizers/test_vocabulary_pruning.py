@@ -1,4 +1,4 @@
-"""Pruning removes tokens that the texts do not need and keeps their tokenization."""
+"""Tests that pruning removes unused tokens and keeps the tokenization of the texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ten tasks as questions on a context: the recipe runs, one model answers all, and what is asked decides the answer."""
+"""Tests of ten tasks as questions about a context: the recipe runs, and one model answers all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUESTIONS = ("what is it in french ?", "what is it in german ?")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each task asks for French or German; the context is the same."""
+    """Return a folder in which each task asks for French or German about the same contexts."""
     folder = tmp_path_factory.mktemp("deca")
     (folder / "decanlp").mkdir()
     for number, task in enumerate(read_recipe(RECIPE)["train"]):
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(SystemExit) as end:
         main(
@@ -64,11 +64,13 @@ def test_the_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest
     row = [{"question": question, "context": "red"} for question in QUESTIONS]
     Path("ask.jsonl").write_text("\n".join(map(json.dumps, row)))
     answers = pt.predict("run", "ask.jsonl", task="squad")
-    assert [answer["answer"] for answer in answers] == ["rouge", "rot"]  # another question, another answer
-    assert pt.predict("run", "ask.jsonl", task="woz").rows == answers.rows  # whatever the task: nothing is its alone
+    assert [answer["answer"] for answer in answers] == ["rouge", "rot"]  # another question gives another answer
+    assert (
+        pt.predict("run", "ask.jsonl", task="woz").rows == answers.rows
+    )  # the same with any task name: nothing is specific to a task
 
 
-def test_questions_contexts_and_answers_are_found(folder: Path) -> None:
+def test_question_context_and_answer_columns_are_inferred(folder: Path) -> None:
     names = ["id", "Question", "context", "answer"]
     assert guess_source_target(names) == {"text": "Question", "pair": "context", "label": "answer"}
     assert guess_source_target(names, answered=False) == {"text": "Question", "pair": "context"}

@@ -1,4 +1,4 @@
-"""Encoder objectives through `pretrain`: stopped, gone on with, evaluated, saved and loaded."""
+"""Tests of encoder objectives with `pretrain`: interrupted, resumed, evaluated, saved and loaded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.tiny_training_cases import store
 @pytest.mark.parametrize(
     ("objective", "measured"),
     [
-        ("mlm(unit=span,boundary=true,copies=2)+sop", {"mlm", "sop"}),  # evaluation is plain mlm
+        ("mlm(unit=span,boundary=true,copies=2)+sop", {"mlm", "sop"}),  # evaluation uses plain mlm
         ("rtd(size=0.5)+sop", {"rtd", "rtd/precision", "rtd/recall", "rtd/replaced", "generator/accuracy", "sop"}),
         ("0.5*rtd|0.5*item", {"rtd", "generator"}),
     ],
 )
-def test_a_training_leaves_a_model_that_loads(objective: str, measured: set[str], tmp_path: Path) -> None:
+def test_training_saves_a_model_that_can_be_loaded(objective: str, measured: set[str], tmp_path: Path) -> None:
     run = pt.pretrain(
         "bert-tiny",
         store(),
@@ -37,6 +37,6 @@ def test_a_training_leaves_a_model_that_loads(objective: str, measured: set[str]
     assert measured <= found and not any(name.endswith("/of") for name in found)
     assert all(math.isfinite(value) for line in lines for value in line.values())
     model = load_model(tmp_path / "run", parse_objective(objective))
-    again = load_model(tmp_path / "run", parse_objective(objective), seed=9)  # nothing is left to chance
+    again = load_model(tmp_path / "run", parse_objective(objective), seed=9)  # nothing is initialized at random
     for name, tensor in model.root.tensors().items():
         assert torch.equal(tensor, again.root.tensors()[name])

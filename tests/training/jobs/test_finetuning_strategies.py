@@ -1,4 +1,4 @@
-"""Ways to transfer: each moves what it says and nothing else, and each learns."""
+"""Tests of fine-tuning strategies: each trains exactly the documented parameters, and each learns."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.one_word_task import start, tune
 LAYERS = [f"layer {number}" for number in range(4)]
 
 
-def moved(out: Path) -> set[str]:
-    """The groups of the backbone that are not what they were."""
+def changed_groups(out: Path) -> set[str]:
+    """Return the groups of the backbone that differ from the initial model."""
     before, after = load_model(start() / "start").backbone, load_model(out).backbone
     return {
         name
@@ -46,13 +46,13 @@ def moved(out: Path) -> set[str]:
         ("full+freelb(2)", {"embed", *LAYERS}),
     ],
 )
-def test_a_strategy_moves_what_it_says(strategy: str, expected: set[str], tmp_path: Path) -> None:
+def test_strategy_trains_only_its_parameters(strategy: str, expected: set[str], tmp_path: Path) -> None:
     tune(tmp_path / "run", strategy, steps=4)
-    assert moved(tmp_path / "run") == expected
+    assert changed_groups(tmp_path / "run") == expected
 
 
 @pytest.mark.parametrize("strategy", ["full", "top(2)", "gradual", "lora(4)", "reset(1)", "full+freelb(2)"])
-def test_a_strategy_learns(strategy: str, tmp_path: Path) -> None:
+def test_strategy_learns(strategy: str, tmp_path: Path) -> None:
     assert tune(tmp_path / "run", strategy).results["dev/accuracy"] > 0.9
 
 
@@ -63,7 +63,7 @@ def test_a_strategy_learns(strategy: str, tmp_path: Path) -> None:
         "classify(pooling=attentive) on second/mlp", "classify(pooling=concat)", "classify(pooling=mean) on sum4",
     ],
 )  # fmt: skip
-def test_features_of_layers_learn_and_come_back(objective: str, tmp_path: Path) -> None:
+def test_layer_features_learn_and_are_restored(objective: str, tmp_path: Path) -> None:
     run = tune(tmp_path / "run", "full", objective)
     assert run.results["dev/accuracy"] > 0.9
     lines = [line.split(",") for line in (start() / "train.csv").read_text().splitlines()[1:]]
@@ -75,10 +75,10 @@ def test_features_of_layers_learn_and_come_back(objective: str, tmp_path: Path) 
 def test_frozen_features_learn(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", "frozen", "classify(pooling=mean) on mix/bilstm", steps=60)
     assert run.results["dev/accuracy"] > 0.9
-    assert not moved(tmp_path / "run")
+    assert not changed_groups(tmp_path / "run")
 
 
-def test_adapters_start_as_nothing_and_become_part_of_their_matrices() -> None:
+def test_lora_starts_as_identity_and_can_be_merged() -> None:
     backbone = make_model("bert-tiny", 64).backbone.eval()
     packed = pack_lists([[1, 2, 3], [4, 5]])
     before = backbone(packed).last
@@ -95,7 +95,7 @@ def test_adapters_start_as_nothing_and_become_part_of_their_matrices() -> None:
     assert torch.allclose(backbone(packed).last, changed, atol=1e-6) and not torch.allclose(changed, before)
 
 
-def test_lstms_over_a_packed_stream_are_those_over_each_sequence() -> None:
+def test_lstm_over_packed_sequences_equals_lstm_over_each_sequence() -> None:
     features = LayerFeatures(8, 2, "last", "bilstm")
     sequences = [[1] * 5, [1], [1] * 3, [1] * 9]
     packed = pack_lists(sequences)
@@ -112,7 +112,7 @@ def test_lstms_over_a_packed_stream_are_those_over_each_sequence() -> None:
         start += len(sequence)
 
 
-def test_poolings_see_their_own_sequence() -> None:
+def test_pooling_is_restricted_to_its_sequence() -> None:
     packed = pack_lists([[1, 2, 3], [4]])
     states = torch.randn(4, 6, requires_grad=True)
     assert torch.equal(pool(states, packed, "concat")[1], states[3].repeat(3))
@@ -122,7 +122,7 @@ def test_poolings_see_their_own_sequence() -> None:
     assert not slope[:3].any()
 
 
-def test_auto_says_what_it_chose(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_strategy_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     assert "frozen" in choose_strategy("auto", 10).parts
     assert "full" in choose_strategy("auto", 5000).parts
@@ -140,12 +140,12 @@ def test_auto_says_what_it_chose(capsys: pytest.CaptureFixture[str], monkeypatch
         ("top(x)", "there is no strategy"),
     ],
 )
-def test_strategies_that_make_no_sense_are_refused(text: str, message: str) -> None:
+def test_invalid_strategies_are_rejected(text: str, message: str) -> None:
     with pytest.raises(PretuneError, match=message.replace("(", r"\(").replace(")", r"\)")):
         parse_strategy(text)
 
 
-def test_more_layers_than_there_are_are_refused(tmp_path: Path) -> None:
+def test_more_layers_than_the_model_has_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"top\(9\): this model has 4 layers"):
         tune(tmp_path / "run", "top(9)")
     with pytest.raises(PretuneError, match="unknown features 'midle'"):

@@ -1,4 +1,4 @@
-"""Searching for settings: trials are kept, a second start goes on, the best model is there, and what mattered is said."""
+"""Tests of hyperparameter search: trials are saved, a search resumes, and the best model and importances are reported."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tests.support.one_word_task import start
 pytest.importorskip("optuna")
 
 SPACE: dict[str, Any] = {"lr": SearchRange(1e-5, 1e-2, log=True), "epochs": SearchRange(1, 10), "batch": (8, 16)}
-USUAL = {"lr": 1e-4, "epochs": 3, "batch": 16}
+DEFAULTS = {"lr": 1e-4, "epochs": 3, "batch": 16}
 
 
-def worth(settings: dict[str, Any]) -> float:
-    """Best at a rate of 1e-3; epochs matter little, the batch not at all."""
+def objective_value(settings: dict[str, Any]) -> float:
+    """Return a score that is best at lr=1e-3, depends little on epochs and not at all on the batch size."""
     return 1.0 - 0.2 * abs(math.log10(settings["lr"]) + 3) + 0.001 * settings["epochs"]
 
 
 class Trainer:
-    """Pretends to train; can be interrupted, and fail."""
+    """Pretend to train; can be interrupted, and can fail."""
 
     def __init__(self, interrupt: int | None = None, fails: int | None = None) -> None:
         self.interrupt, self.fails, self.calls = interrupt, fails, 0
@@ -43,25 +43,25 @@ class Trainer:
         if self.calls == self.fails:
             raise PretuneError("the gradient is not a number")
         (folder / "model.safetensors").write_text(json.dumps(settings))
-        return finish_run(folder, {"dev/accuracy": worth(settings)})
+        return finish_run(folder, {"dev/accuracy": objective_value(settings)})
 
 
 def search(out: Path, **options: Any) -> HyperparameterSearch:
     out.mkdir(exist_ok=True)
-    return HyperparameterSearch(out, SPACE, USUAL, "accuracy", **options)
+    return HyperparameterSearch(out, SPACE, DEFAULTS, "accuracy", **options)
 
 
-def test_a_search_that_was_stopped_comes_to_the_same_settings(tmp_path: Path) -> None:
+def test_interrupted_search_resumes_with_the_same_settings(tmp_path: Path) -> None:
     whole = search(tmp_path / "whole")
     whole.run(Trainer(), trials=9)
     for trials in (3, 9):
         with pytest.raises(KeyboardInterrupt):
             search(tmp_path / "parts").run(Trainer(interrupt=2), trials=trials)
         cut = search(tmp_path / "parts")
-        assert not cut.trials[-1].over  # it is written down, and begun anew
+        assert not cut.trials[-1].over  # it is recorded, and starts anew
         cut.run(Trainer(), trials=trials)
     assert [trial.settings for trial in cut.trials] == [trial.settings for trial in whole.trials]
-    assert whole.trials[0].settings == USUAL
+    assert whole.trials[0].settings == DEFAULTS
     idle = Trainer()
     search(tmp_path / "parts").run(idle, trials=9)
     assert idle.calls == 0
@@ -70,11 +70,11 @@ def test_a_search_that_was_stopped_comes_to_the_same_settings(tmp_path: Path) ->
     assert [t.settings for t in other.trials] != [t.settings for t in whole.trials[:3]]
 
 
-def test_the_best_model_is_kept_and_the_weights_of_the_others_go(tmp_path: Path) -> None:
+def test_best_model_is_kept_and_other_weights_are_deleted(tmp_path: Path) -> None:
     made = search(tmp_path)
     made.run(Trainer(), trials=8)
     best = max(made.trials, key=lambda trial: trial.value or 0.0)
-    assert made.best == best and best.value is not None and best.value > worth(USUAL)
+    assert made.best == best and best.value is not None and best.value > objective_value(DEFAULTS)
     assert json.loads((tmp_path / "best" / "model.safetensors").read_text()) == best.settings
     assert Run(tmp_path / "best").results["dev/accuracy"] == best.value
     folders = sorted((tmp_path / "trials").iterdir())
@@ -82,7 +82,7 @@ def test_the_best_model_is_kept_and_the_weights_of_the_others_go(tmp_path: Path)
     assert not list((tmp_path / "trials").rglob("*.safetensors"))
 
 
-def test_a_trial_that_ended_but_was_not_written_down_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_trial_that_was_not_recorded_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -93,11 +93,11 @@ def test_a_trial_that_ended_but_was_not_written_down_counts(tmp_path: Path, monk
     idle = Trainer()
     again = search(tmp_path)
     again.run(idle, trials=1)
-    assert idle.calls == 0 and again.best.value == worth(USUAL)
+    assert idle.calls == 0 and again.best.value == objective_value(DEFAULTS)
     assert (tmp_path / "best" / "model.safetensors").is_file()
 
 
-def test_trials_may_fail_but_not_the_first(tmp_path: Path) -> None:
+def test_trials_may_fail_except_the_first(tmp_path: Path) -> None:
     made = search(tmp_path / "a")
     made.run(Trainer(fails=2), trials=4)
     assert [trial.error for trial in made.trials] == [None, "the gradient is not a number", None, None]
@@ -105,7 +105,7 @@ def test_trials_may_fail_but_not_the_first(tmp_path: Path) -> None:
         search(tmp_path / "b").run(Trainer(fails=1), trials=4)
 
 
-def test_trials_at_once_do_not_depend_on_who_is_first(tmp_path: Path) -> None:
+def test_parallel_trials_do_not_depend_on_completion_order(tmp_path: Path) -> None:
     class Slow(Trainer):
         def __call__(self, settings: dict[str, Any], folder: Path) -> Run:
             time.sleep(self.delays.pop())
@@ -117,25 +117,25 @@ def test_trials_at_once_do_not_depend_on_who_is_first(tmp_path: Path) -> None:
         trainer.delays = delays  # type: ignore[attr-defined]
         made = search(tmp_path / name)
         made.run(trainer, trials=3, at_once=2)
-        again = search(tmp_path / name)  # it goes on as if it had not ended
+        again = search(tmp_path / name)  # it continues as if it had not ended
         again.run(trainer, trials=8, at_once=2)
         assert [trial.number for trial in again.finished] == list(range(8))
         found.append([trial.settings for trial in again.trials])
     assert found[0] == found[1]
     alone = search(tmp_path / "alone")
     alone.run(Trainer(), trials=6)
-    assert [trial.settings for trial in alone.trials[:5]] == found[0][:5]  # those by chance
+    assert [trial.settings for trial in alone.trials[:5]] == found[0][:5]  # those sampled at random
 
 
-def test_seconds_end_a_search_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_stops_after_the_given_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(0, 1000, 10))
     monkeypatch.setattr("pretune.training.jobs.hyperparameter_search.time.monotonic", lambda: next(ticks))
     made = search(tmp_path)
-    made.run(Trainer(), seconds=35)  # ten seconds a trial
+    made.run(Trainer(), seconds=35)  # ten seconds per trial
     assert len(made.trials) == 3
 
 
-def test_what_mattered_is_found(tmp_path: Path) -> None:
+def test_setting_importances_identify_the_learning_rate(tmp_path: Path) -> None:
     made = search(tmp_path)
     made.run(Trainer(), trials=4)
     assert made.setting_importances() == []
@@ -145,7 +145,7 @@ def test_what_mattered_is_found(tmp_path: Path) -> None:
     assert sum(row["share"] for row in (first, *rest)) == pytest.approx(1.0)
 
 
-def test_what_is_given_is_not_searched() -> None:
+def test_given_settings_are_not_searched() -> None:
     space, usual = make_space(4, {"lr": 1e-4, "epochs": None, "layers": "gradual"})
     assert set(space) == set(usual) == {"epochs", "batch", "layer_decay"}
     assert "layers" not in make_space(1, {})[0]
@@ -154,7 +154,7 @@ def test_what_is_given_is_not_searched() -> None:
     assert count_layers("bert-tiny") == 2 and count_layers(str(start() / "start")) == 4
 
 
-def test_models_are_tuned(tmp_path: Path) -> None:
+def test_tune_finetunes_models_and_keeps_the_best(tmp_path: Path) -> None:
     folder, out = start(), tmp_path / "tuned"
     options: dict[str, Any] = {"dev": folder / "train.csv", "out": out, "epochs": 1}
     found = pt.tune(folder / "start", folder / "train.csv", trials=2, **options)
@@ -172,7 +172,7 @@ def test_models_are_tuned(tmp_path: Path) -> None:
         pt.tune(folder / "start", folder / "train.csv", trials=3, **{**options, "epochs": 2})
 
 
-def test_a_search_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_that_cannot_start_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out = start(), tmp_path / "tuned"
     with pytest.raises(PretuneError, match=r"nowhere\.csv: no such file"):
         pt.tune(folder / "start", "nowhere.csv", dev=folder / "train.csv", out=out, trials=1)

@@ -1,4 +1,4 @@
-"""Pretraining on text of several languages, on translations and on dialogues: from files to models."""
+"""Tests of pretraining on text of several languages, on translations and on dialogues: from files to models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 
 @cache
 def files() -> Path:
-    """Text in two languages, pairs of it, dialogues, a tokenizer and stores."""
+    """Return a folder with text in two languages, translations, dialogues, a tokenizer and stores."""
     folder, chance = Path(mkdtemp()), random.Random(0)
     sentence = lambda: " ".join(chance.choice(WORDS) for _ in range(5)) + "."  # noqa: E731
     english = [" ".join(sentence() for _ in range(4)) for _ in range(60)]
@@ -54,7 +54,7 @@ def learn(objective: str, names: list[str], out: Path, model: str = "xlm-tiny", 
     return pt.pretrain(model, data, objective=objective, out=out, **SETTINGS | changes)
 
 
-def test_translations_and_text_of_two_languages(tmp_path: Path) -> None:
+def test_tlm_and_mlm_on_translations_and_text_of_two_languages(tmp_path: Path) -> None:
     run = learn("tlm|mlm", ["en", "fr", "pairs.en.txt", "pairs.fr.txt"], tmp_path / "run")
     found = {name for line in run.metrics() for name in line}
     assert {"tlm", "mlm", "dev/tlm"} <= found
@@ -62,8 +62,8 @@ def test_translations_and_text_of_two_languages(tmp_path: Path) -> None:
     assert model.config.lang2id == {"en": 0, "fr": 1} and model.config.n_langs == 2
     assert model.backbone.embed.columns["language"].weight.shape[0] == 2
     first = load_model(learn("tlm|mlm", ["fr", "en", "pairs.en.txt", "pairs.fr.txt"], tmp_path / "again"))
-    assert first.config.lang2id == model.config.lang2id  # whatever the order
-    # On with it in one language, which it knows, and in one that it does not.
+    assert first.config.lang2id == model.config.lang2id  # for any order
+    # Continue in one language that the model knows, and in one that it does not.
     more = learn("mlm", ["fr"], tmp_path / "more", model=str(tmp_path / "run"))
     moved = load_model(more).backbone.embed.columns["language"].weight - model.backbone.embed.columns["language"].weight
     assert moved[1].abs().max() > 1e-6 > moved[0].abs().max()
@@ -71,7 +71,7 @@ def test_translations_and_text_of_two_languages(tmp_path: Path) -> None:
         learn("mlm", [f"de={files() / 'fr'}", "en"], tmp_path / "other", model=str(tmp_path / "run"))
 
 
-def test_replaced_tokens_of_translations_and_of_two_languages(tmp_path: Path) -> None:
+def test_rtd_and_trtd_on_translations_and_text_of_two_languages(tmp_path: Path) -> None:
     batch = pt.Batching(tokens=256, length=48, exponent=0.5)
     names = ["en", "fr", "pairs.en.txt", "pairs.fr.txt"]
     run = learn("rtd|trtd", names, tmp_path / "run", batch=batch)
@@ -101,7 +101,7 @@ def test_files_of_several_languages_become_stores(
 
 
 @pytest.mark.parametrize(("objective", "names"), [("mlm+dlm", []), ("mlm+dlm|mlm", ["en"])])
-def test_dialogues(objective: str, names: list[str], tmp_path: Path) -> None:
+def test_dlm_on_dialogues(objective: str, names: list[str], tmp_path: Path) -> None:
     tokenizer = str(files() / "tokenizer")
     run = learn(objective, [*names, "chats.jsonl"], tmp_path / "run", model="bert-tiny", tokenizer=tokenizer)
     assert {"dev/mlm", "dev/dlm", "dlm/accuracy"} <= {name for line in run.metrics() for name in line}
@@ -111,13 +111,13 @@ def test_dialogues(objective: str, names: list[str], tmp_path: Path) -> None:
     assert all(torch.equal(x, again.root.tensors()[name]) for name, x in model.root.tensors().items())
 
 
-def test_two_stacks(tmp_path: Path) -> None:
+def test_bilm_on_a_bidirectional_model(tmp_path: Path) -> None:
     run = learn("bilm", ["en"], tmp_path / "run", model="elmo-transformer-tiny")
     assert {"bilm/forward", "bilm/backward", "dev/bilm/forward"} <= {name for line in run.metrics() for name in line}
     assert embed_texts(run.folder, ["the cat", "a dog"]).shape == (2, 256)
 
 
-def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+def test_incompatible_inputs_are_rejected(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(PretuneError, match=r"some of tlm, mlm train on rows and some on running text; give a store"):
         learn("tlm|mlm", ["pairs.en.txt", "pairs.fr.txt"], out)

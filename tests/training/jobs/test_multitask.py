@@ -1,4 +1,4 @@
-"""Several tasks at once: each learns, under its own name, and has its turn as often as asked."""
+"""Tests of multi-task fine-tuning: each task learns under its own name and is sampled as requested."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ WORDS = ["red", "water", "fire", "tree", "stone", "cloud"]
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Is it good? Is there fire? The first has three times as many rows, and another number of classes."""
+def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with tasks, of which the first has three times as many rows and more classes than the second."""
     folder = tmp_path_factory.mktemp("tasks")
     moods = ["good", "bad", "so"]
     tasks = {
@@ -57,57 +57,57 @@ def files(folder: Path, *names: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def learned(material: Path) -> pt.Run:
-    return tune(material / "bert", files(material, "mood", "warm"), material / "run", "classify", steps=80)
+def multitask_run(task_folder: Path) -> pt.Run:
+    return tune(task_folder / "bert", files(task_folder, "mood", "warm"), task_folder / "run", "classify", steps=80)
 
 
-def test_both_are_learned_together(learned: pt.Run) -> None:
-    results = learned.results
+def test_both_tasks_are_learned(multitask_run: pt.Run) -> None:
+    results = multitask_run.results
     assert results["dev/mood/accuracy"] > 0.9 and results["dev/warm/accuracy"] > 0.9
     assert results["dev/score"] == results["dev/mood/accuracy"] + results["dev/warm/accuracy"]
     assert results["rows"] == {"mood": 72, "warm": 24} and results["turns"] == {"mood": 60, "warm": 20}
     assert results["labels"] == {"mood": ["m0", "m1", "m2"], "warm": ["no", "yes"]}
     assert results["objective"] == "mood: classify|warm: classify"
-    assert {"mood", "warm", "mood/accuracy"} <= set(learned.metrics()[-2] | learned.metrics()[-3])
+    assert {"mood", "warm", "mood/accuracy"} <= set(multitask_run.metrics()[-2] | multitask_run.metrics()[-3])
 
 
-def test_answers_are_those_of_the_task_that_is_named(learned: pt.Run, material: Path) -> None:
+def test_predictions_are_those_of_the_given_task(multitask_run: pt.Run, task_folder: Path) -> None:
     with pytest.raises(pt.PretuneError, match="trained for several tasks, mood, warm; choose one with --task"):
-        learned.predict(["good fire"])
+        multitask_run.predict(["good fire"])
     with pytest.raises(pt.PretuneError, match="not trained for a task 'mod'; did you mean 'mood'"):
-        learned.predict(["good fire"], task="mod")
+        multitask_run.predict(["good fire"], task="mod")
     for name in ("mood", "warm"):
-        rows = pt.predict(learned, material / f"{name}.csv", text="text", task=name)
-        lines = (material / f"{name}.csv").read_text().splitlines()[1:]
+        rows = pt.predict(multitask_run, task_folder / f"{name}.csv", text="text", task=name)
+        lines = (task_folder / f"{name}.csv").read_text().splitlines()[1:]
         right = np.mean([row["label"] == line.split(",")[1] for row, line in zip(rows, lines, strict=True)])
-        assert right == learned.results[f"dev/{name}/accuracy"]
-    heads = load_file(learned.folder / "head.safetensors")
+        assert right == multitask_run.results[f"dev/{name}/accuracy"]
+    heads = load_file(multitask_run.folder / "head.safetensors")
     assert {name.split(".")[1] for name in heads} == {"mood", "warm"}
     assert heads["heads.mood.output.weight"].shape[0] == 3
 
 
-def test_heads_with_names_start_from_what_the_model_has(material: Path) -> None:
-    """BERT's pooler is that of both."""
+def test_named_heads_are_initialized_from_the_model(task_folder: Path) -> None:
+    """Both tasks start with BERT's pooler."""
     model = load_model(
-        material / "bert",
+        task_folder / "bert",
         parse_objective("mood: classify|warm: classify", {"mood": {"labels": "abc"}, "warm": {"labels": "yn"}}),
     )
-    pooler = load_file(material / "bert" / "model.safetensors")["bert.pooler.dense.weight"]
+    pooler = load_file(task_folder / "bert" / "model.safetensors")["bert.pooler.dense.weight"]
     for name in ("mood", "warm"):
         assert torch.equal(model.root.heads[name].pooler.dense.weight, pooler)
     assert model.root.heads["mood"].output.weight.shape[0] == 3
     assert not any("pooler" in name for name in model.untrained)
 
 
-def test_a_classifier_of_an_encoder_decoder_has_a_name_too(material: Path, tmp_path: Path) -> None:
-    run = tune(material / "t5", files(material, "mood", "warm"), tmp_path / "run", "classify", steps=2)
+def test_classification_head_of_an_encoder_decoder_can_be_named(task_folder: Path, tmp_path: Path) -> None:
+    run = tune(task_folder / "t5", files(task_folder, "mood", "warm"), tmp_path / "run", "classify", steps=2)
     assert not load_task_model(run.folder, name="warm")[0].untrained
 
 
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
-def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, material: Path, tmp_path: Path) -> None:
+def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, task_folder: Path, tmp_path: Path) -> None:
     objective = 'french: generate(prefix="french:",tokens=8) | german: generate(prefix="german:",tokens=8)'
-    run = tune(material / model, files(material, "french", "german"), tmp_path / "run", objective, steps=100)
+    run = tune(task_folder / model, files(task_folder, "french", "german"), tmp_path / "run", objective, steps=100)
     assert run.results["dev/score"] == 2.0
     assert run.predict(["red"], task="french") == [{"answer": "rouge"}]
     assert run.predict(["red"], task="german") == [{"answer": "rot"}]
@@ -116,17 +116,22 @@ def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, mate
     assert not (run.folder / "head.safetensors").exists()
 
 
-def test_different_kinds_of_tasks_go_together(material: Path, tmp_path: Path) -> None:
+def test_tasks_of_different_kinds_can_be_combined(task_folder: Path, tmp_path: Path) -> None:
     objective = 'mood: classify+0.1*mlm | warm: prompt(cloze="so [MASK]",words=no:water/yes:fire)'
     run = tune(
-        material / "bert", files(material, "mood", "warm"), tmp_path / "run", objective, steps=6, sampling="uniform"
+        task_folder / "bert",
+        files(task_folder, "mood", "warm"),
+        tmp_path / "run",
+        objective,
+        steps=6,
+        sampling="uniform",
     )
     assert run.results["turns"] == {"mood": 3, "warm": 3} and "mlm" in run.results
     assert run.predict(["red"], task="warm")[0]["label"] in ("yes", "no")
 
 
-def test_what_each_task_found_out_is_its_own(material: Path, tmp_path: Path) -> None:
-    """Numbers of two scales, in heads of their own, and a threshold that is chosen for questions."""
+def test_fitted_values_are_stored_per_task(task_folder: Path, tmp_path: Path) -> None:
+    """Two regression heads have different scales, and the question-answering task has its threshold."""
     made = {}
     for name, scale in (("small", 1.0), ("large", 1000.0)):
         made[name] = str(tmp_path / f"{name}.csv")
@@ -139,39 +144,41 @@ def test_what_each_task_found_out_is_its_own(material: Path, tmp_path: Path) -> 
     made["who"] = str(tmp_path / "who.jsonl")
     Path(made["who"]).write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
     objective = "small: regress | large: regress on mix | who: answer"
-    run = tune(material / "bert", made, tmp_path / "run", objective, steps=6, sampling="uniform", report=True)
+    run = tune(task_folder / "bert", made, tmp_path / "run", objective, steps=6, sampling="uniform", report=True)
     assert {"dev/small/spearman", "dev/large/pearson", "dev/who/f1"} <= set(run.results)
     page = (run.folder / "report.html").read_text(encoding="utf-8")
     assert all(f"{name}: scores" in page for name in made) and "always no answer" in page and "always 2.5" in page
-    said = {name: [answer["value"] for answer in run.predict(WORDS, task=name)] for name in ("small", "large")}
-    assert np.mean(said["small"]) == pytest.approx(2.5, abs=2)
-    assert np.mean(said["large"]) == pytest.approx(2500, abs=2000)
+    values = {name: [answer["value"] for answer in run.predict(WORDS, task=name)] for name in ("small", "large")}
+    assert np.mean(values["small"]) == pytest.approx(2.5, abs=2)
+    assert np.mean(values["large"]) == pytest.approx(2500, abs=2000)
     answers = [json.loads(line) for line in (run.folder / "dev_answers-large.jsonl").read_text().splitlines()]
-    assert said["large"] == pytest.approx([answer["value"] for answer in answers], rel=1e-4)
+    assert values["large"] == pytest.approx([answer["value"] for answer in answers], rel=1e-4)
     trained, task = load_task_model(run.folder, name="who")
     assert trained.tasks["who"]["threshold"] == task.unwrapped.threshold and "threshold" not in trained.tasks["small"]
     again = tune(run.folder, made, tmp_path / "again", objective, steps=1, optimizer=pt.Optimizer(lr=1e-9))
-    for name in ("small", "large"):  # they go on where they were
+    for name in ("small", "large"):  # training resumes from the same heads
         measured = f"dev/{name}/mse"
         assert again.results[measured] == pytest.approx(run.results[measured], rel=1e-3)
 
 
-def test_one_named_task_is_that_task(material: Path, tmp_path: Path) -> None:
-    """The same bits as without a name."""
-    named = tune(material / "bert", files(material, "warm"), tmp_path / "named", "classify", steps=4)
-    alone = tune(material / "bert", material / "warm.csv", tmp_path / "alone", "classify", steps=4)
+def test_single_named_task_equals_the_unnamed_task(task_folder: Path, tmp_path: Path) -> None:
+    """The weights are bit-identical."""
+    named = tune(task_folder / "bert", files(task_folder, "warm"), tmp_path / "named", "classify", steps=4)
+    alone = tune(task_folder / "bert", task_folder / "warm.csv", tmp_path / "alone", "classify", steps=4)
     assert named.results["dev/warm/accuracy"] == alone.results["dev/accuracy"]
     one, other = (load_file(run.folder / "model.safetensors") for run in (named, alone))
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
     assert named.predict(["red"]) == alone.predict(["red"])
 
 
-def test_seeds_on_several_devices_are_the_same(material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_on_several_devices_give_the_same_results(
+    task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = share_here(monkeypatch)
     here, there = (
         tune(
-            material / "bert",
-            files(material, "mood", "warm"),
+            task_folder / "bert",
+            files(task_folder, "mood", "warm"),
             tmp_path / str(n),
             "classify",
             steps=2,
@@ -183,23 +190,23 @@ def test_seeds_on_several_devices_are_the_same(material: Path, tmp_path: Path, m
     assert shared == [2] and here.results["seeds"] == there.results["seeds"]
 
 
-def test_the_command_line_names_files(material: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [f"{name}={file}" for name, file in files(material, "mood", "warm").items()]
+def test_command_line_takes_named_files(task_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"{name}={file}" for name, file in files(task_folder, "mood", "warm").items()]
     with pytest.raises(SystemExit) as end:
         main(
-            ["finetune", str(material / "bert"), *arguments, "--dev", arguments[1], "--steps", "2", "--sampling", "annealed",
+            ["finetune", str(task_folder / "bert"), *arguments, "--dev", arguments[1], "--steps", "2", "--sampling", "annealed",
              "--seeds", "2", "--out", str(tmp_path / "run"), "--strategy", "full+freelb(2)", "--json"]
         )  # fmt: skip
     assert not end.value.code
     results = json.loads(capsys.readouterr().out)
-    taken = json.loads((tmp_path / "run" / "split.json").read_text())  # of the larger one, some are to judge by
+    taken = json.loads((tmp_path / "run" / "split.json").read_text())  # part of the larger task is held out
     assert results["rows"] == {"mood": 72 - len(taken["mood"]["judged"]), "warm": 24} and "warm" not in taken
     assert results["seeds"]["count"] == 2 and len(results["seeds"]["each"]) == 2
     assert results["dev/score"] == results["dev/warm/accuracy"] + results["dev/mood/accuracy"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "mood: scores" in page and "warm: scores" in page
     again = pt.Run(tmp_path / "run").recipe
-    assert again["train"] == files(material, "mood", "warm") and again["sampling"] == "annealed"
+    assert again["train"] == files(task_folder, "mood", "warm") and again["sampling"] == "annealed"
     with pytest.raises(SystemExit):
         main(
             ["finetune", "--recipe", str(tmp_path / "run" / "recipe.yaml"), "--out", str(tmp_path / "again"),
@@ -209,10 +216,10 @@ def test_the_command_line_names_files(material: Path, tmp_path: Path, capsys: py
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
-def test_stopped_and_resumed_gives_the_same_bits(material: Path, tmp_path: Path) -> None:
+def test_resumed_run_is_bit_identical(task_folder: Path, tmp_path: Path) -> None:
     def one(name: str, **options: Any) -> pt.Run:
         return tune(
-            material / "bert", files(material, "mood", "warm"), tmp_path / name, "classify", steps=10,
+            task_folder / "bert", files(task_folder, "mood", "warm"), tmp_path / name, "classify", steps=10,
             sampling="annealed", watching=pt.Monitoring(save=3), **options,
         )  # fmt: skip
 
@@ -227,11 +234,11 @@ def test_stopped_and_resumed_gives_the_same_bits(material: Path, tmp_path: Path)
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
-def test_a_few_labels_of_each_task_are_enough_to_begin_with(material: Path, tmp_path: Path) -> None:
-    run = tune(material / "bert", files(material, "mood", "warm"), tmp_path / "run", "classify", steps=2, shots=3)
+def test_shots_are_sampled_per_task(task_folder: Path, tmp_path: Path) -> None:
+    run = tune(task_folder / "bert", files(task_folder, "mood", "warm"), tmp_path / "run", "classify", steps=2, shots=3)
     assert run.results["rows"] == {"mood": 9, "warm": 6}
-    texts = tune(material / "t5", material / "french.csv", tmp_path / "texts", "generate", steps=2, shots=3)
-    assert texts.results["rows"] == 3  # answers that are no classes: so many in all
+    texts = tune(task_folder / "t5", task_folder / "french.csv", tmp_path / "texts", "generate", steps=2, shots=3)
+    assert texts.results["rows"] == 3  # free-text answers have no classes: the number is the total
 
 
 # -- sampling -------------------------------------------------------------------------------------------------------
@@ -247,8 +254,8 @@ class Counted:
         return 0, 0
 
 
-def turns(sampling: str, sizes: list[int], steps: int, weights: list[float] | None = None) -> list[int]:
-    """How often each task has its turn."""
+def sampled_steps(sampling: str, sizes: list[int], steps: int, weights: list[float] | None = None) -> list[int]:
+    """Return the number of steps of each task."""
     weights = weights or [1.0] * len(sizes)
     mixture = Mixture(tuple((weight, JointObjective(())) for weight in weights))
     how, streams = parse_sampling(sampling), [Counted() for _ in sizes]
@@ -268,9 +275,9 @@ def turns(sampling: str, sizes: list[int], steps: int, weights: list[float] | No
     st.lists(st.integers(1, 5000), min_size=2, max_size=5),
     st.sampled_from(["proportional", "uniform", "temperature(2)", "temperature(5)", "annealed", "annealed(0.5)"]),
 )
-def test_shares_are_as_asked(sizes: list[int], sampling: str) -> None:
+def test_sampling_proportions_are_as_requested(sizes: list[int], sampling: str) -> None:
     steps = 60
-    found = np.array(turns(sampling, sizes, steps))
+    found = np.array(sampled_steps(sampling, sizes, steps))
     powers = {"proportional": 1, "uniform": 0, "temperature(2)": 1 / 2, "temperature(5)": 1 / 5}
     last = {"annealed": 0.2, "annealed(0.5)": 0.5}.get(sampling)
     times = [powers[sampling]] if last is None else [1 - (1 - last) * (k + 0.5) / steps for k in range(steps)]
@@ -279,8 +286,8 @@ def test_shares_are_as_asked(sizes: list[int], sampling: str) -> None:
     assert np.abs(found - expected).max() <= 2  # rounding
 
 
-def test_annealing_goes_from_proportional_to_more_equal() -> None:
-    """Stickland and Murray, 2019, section 3.4: powers 1 at first and 0.2 in the end."""
+def test_annealed_sampling_moves_from_proportional_to_uniform() -> None:
+    """Stickland and Murray (2019), section 3.4: the exponent is 1 at first and 0.2 in the end."""
     how, sizes, even = parse_sampling("annealed"), [9000, 1000], [1.0, 1.0]
     assert how.shares(sizes, even, 0.0).tolist() == parse_sampling("proportional").shares(sizes, even).tolist()
     assert how.shares(sizes, even, 1.0) == pytest.approx(parse_sampling("temperature(5)").shares(sizes, even))
@@ -288,12 +295,12 @@ def test_annealing_goes_from_proportional_to_more_equal() -> None:
     assert small == sorted(small) and small[0] == pytest.approx(0.1)
 
 
-def test_weights_come_on_top() -> None:
-    assert turns("uniform", [10, 10000], 40, [3.0, 1.0]) == [30, 10]
-    assert turns("proportional", [100, 300], 40, [3.0, 1.0]) == [20, 20]
+def test_weights_multiply_the_sampling_proportions() -> None:
+    assert sampled_steps("uniform", [10, 10000], 40, [3.0, 1.0]) == [30, 10]
+    assert sampled_steps("proportional", [100, 300], 40, [3.0, 1.0]) == [20, 20]
 
 
-# -- what is refused ------------------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -308,13 +315,15 @@ def test_weights_come_on_top() -> None:
         ("mlm: classify", ["mood"], "mlm is the name of an objective already"),
     ],
 )
-def test_names_must_fit(objective: str, names: list[str], message: str, material: Path, tmp_path: Path) -> None:
+def test_task_names_must_match_the_files(
+    objective: str, names: list[str], message: str, task_folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(pt.PretuneError, match=message):
-        tune(material / "bert", files(material, *names), tmp_path / "run", objective)
+        tune(task_folder / "bert", files(task_folder, *names), tmp_path / "run", objective)
     assert not (tmp_path / "run").exists()
 
 
-def test_files_and_sampling_that_make_no_sense_are_refused(material: Path, tmp_path: Path) -> None:
+def test_invalid_files_and_sampling_are_rejected(task_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
         pt.PretuneError, match=r"b\.csv: several files need the names of their tasks; write NAME=FILE, as in sst=b\.csv"
     ):
@@ -329,16 +338,16 @@ def test_files_and_sampling_that_make_no_sense_are_refused(material: Path, tmp_p
     }.items():
         with pytest.raises(pt.PretuneError, match=message):
             parse_sampling(text)
-    named = files(material, "mood", "warm")
+    named = files(task_folder, "mood", "warm")
     with pytest.raises(pt.PretuneError, match=r"--dev names tasks \(mood, warm\) but --train does not"):
-        tune(material / "bert", material / "warm.csv", tmp_path / "run", "classify", dev=named)
+        tune(task_folder / "bert", task_folder / "warm.csv", tmp_path / "run", "classify", dev=named)
     with pytest.raises(pt.PretuneError, match="--unlabeled applies only to one task"):
-        tune(material / "bert", named, tmp_path / "run", "classify", unlabeled="x.csv")
+        tune(task_folder / "bert", named, tmp_path / "run", "classify", unlabeled="x.csv")
     with pytest.raises(pt.PretuneError, match=r"name the one it is for, as in mood=.*warm\.csv"):
-        tune(material / "bert", named, tmp_path / "run", "classify", dev=material / "warm.csv")
+        tune(task_folder / "bert", named, tmp_path / "run", "classify", dev=task_folder / "warm.csv")
 
 
-def test_names_are_read_with_weights_and_layers() -> None:
+def test_named_objectives_are_parsed_with_weights_and_layers() -> None:
     mixture = parse_objective(
         "a: 0.5*classify(pooling=mean) on mix + 0.1*lm | b: generate(prefix=x: y)", {"a": {"labels": "pq"}}
     )

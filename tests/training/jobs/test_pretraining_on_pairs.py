@@ -1,4 +1,4 @@
-"""Pretraining on pairs of texts: from a table to a model, with some of it held out."""
+"""Tests of pretraining on pairs of texts: from a table to a model, with some rows held out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TINY = Family(
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A preset of a small encoder-decoder."""
+    """Register a preset of a small encoder-decoder."""
     monkeypatch.setitem(FAMILIES, "tiny", TINY)
 
     def make(name: str, vocabulary: int | None = None, seed: int = 0, **others: Any) -> Model:
@@ -71,7 +71,7 @@ SETTINGS = {
 }
 
 
-def test_from_a_table_to_a_model_with_rows_held_out(tmp_path: Path) -> None:
+def test_pretraining_on_a_table_holds_out_rows(tmp_path: Path) -> None:
     table = write_pairs(tmp_path / "pairs.tsv")
     run = pretrain("tiny-pairs", str(table), objective="translate", out=tmp_path / "run", **SETTINGS)
     evaluations = [line for line in run.metrics() if "dev/translate" in line]
@@ -81,7 +81,7 @@ def test_from_a_table_to_a_model_with_rows_held_out(tmp_path: Path) -> None:
     assert run.results["translate"] > 0
     model = load_model(run, parse_objective("translate"))
     assert model.objective == "translate" and model.tokenizer is not None
-    # Some rows are held out, the same ones for every seed, and none is in both.
+    # Some rows are held out, the same ones for every seed, and no row is in both parts.
     rows = pretraining_data.read_rows(
         pretraining_settings.resolve_pretraining(
             "tiny-pairs", [table], tmp_path / "x", {"objective": "translate"}, 0, None
@@ -93,7 +93,7 @@ def test_from_a_table_to_a_model_with_rows_held_out(tmp_path: Path) -> None:
     assert len(held_out) == 6 and sorted([*learned, *held_out]) == list(range(60))
 
 
-def test_two_aligned_files_will_do(tmp_path: Path) -> None:
+def test_two_aligned_files_are_accepted(tmp_path: Path) -> None:
     table = [line.split("\t") for line in write_pairs(tmp_path / "pairs.tsv").read_text().splitlines()[1:]]
     files = [tmp_path / "z.txt", tmp_path / "a.txt"]
     for side, file in enumerate(files):
@@ -103,10 +103,10 @@ def test_two_aligned_files_will_do(tmp_path: Path) -> None:
     files[1].write_text("un\ndeux", encoding="utf-8")
     with pytest.raises(PretuneError, match=r"has 60 lines and .*a\.txt has 2"):
         pretrain("tiny-pairs", files, objective="translate", out=tmp_path / "other", **SETTINGS)
-    assert not (tmp_path / "other").exists()  # refused before anything is written
+    assert not (tmp_path / "other").exists()  # rejected before anything is written
 
 
-def test_rows_and_running_text_do_not_mix(tmp_path: Path) -> None:
+def test_rows_and_running_text_cannot_be_mixed(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"some of translate, lm train on rows and some on running text"):
         pretrain("tiny-pairs", str(write_pairs(tmp_path / "a.tsv")), objective="translate|lm", out=tmp_path / "run")
     with pytest.raises(PretuneError, match="No parallel texts were given"):
@@ -115,7 +115,7 @@ def test_rows_and_running_text_do_not_mix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("objective", ["spans", "skip_thought"])
-def test_running_text_goes_the_same_way(tmp_path: Path, objective: str) -> None:
+def test_running_text_uses_the_same_pipeline(tmp_path: Path, objective: str) -> None:
     text = [f"The {a} sees the {b}. The {b} sees the {a}. It rains. The {a} sleeps." for a in WORDS for b in WORDS]
     (tmp_path / "a.txt").write_text("\n".join(text), encoding="utf-8")
     tokenizer = {"kind": "wordpiece", "size": 90, "sentinels": 8}

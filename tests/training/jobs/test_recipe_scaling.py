@@ -1,4 +1,4 @@
-"""Recipes scaled to a budget: never more than the preset, its shares kept, the budget respected."""
+"""Tests of recipes scaled to a budget: never more than the preset, the same proportions, within the budget."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def scaled(limit: Budget, course: ScalableRecipe = BERT, **options: Any) -> tupl
         ("1_000 Steps", Budget(steps=1000)),
     ],
 )
-def test_budgets_are_read(text: str, expected: Budget) -> None:
+def test_budgets_are_parsed(text: str, expected: Budget) -> None:
     assert parse_budget(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "ten", "10", "10 parsecs", "1e", "-5min", "1..5h"])
-def test_what_is_no_budget_is_refused_in_one_line(text: str) -> None:
+def test_invalid_budgets_are_rejected_in_one_line(text: str) -> None:
     with pytest.raises(PretuneError, match=r"--scale-to .* is not a budget; give one such as 10min"):
         parse_budget(text)
 
 
 @given(st.sampled_from(sorted(UNITS)), st.floats(1.0, 1e14))
-def test_never_more_than_the_recipe_and_never_over_the_budget(unit: str, tokens: float) -> None:
+def test_scaled_recipe_exceeds_neither_the_preset_nor_the_budget(unit: str, tokens: float) -> None:
     amount = max(1.0, tokens / UNITS[unit])
     limit = Budget(steps=int(amount)) if unit == "steps" else Budget(**{unit: amount})
     made, how = scaled(limit)
@@ -67,7 +67,7 @@ def test_never_more_than_the_recipe_and_never_over_the_budget(unit: str, tokens:
     assert longest <= made.batch.tokens <= 131_072
     assert made.optimizer.lr is not None
     assert made.optimizer.lr == pytest.approx(1e-4 * (made.batch.tokens / 131_072) ** 0.5, rel=0.01)
-    assert made.schedule == BERT.schedule  # warm-up and stages are shares of the budget
+    assert made.schedule == BERT.schedule  # warmup and stages are fractions of the budget
     assert made.batch.stages == BERT.batch.stages
     steps = min(amount * UNITS[unit], 131_072e6) / made.batch.tokens
     if unit != "steps" and made.batch.tokens > 2 * longest:
@@ -75,7 +75,7 @@ def test_never_more_than_the_recipe_and_never_over_the_budget(unit: str, tokens:
     assert len(how.splitlines()) <= 2
 
 
-def test_a_budget_in_steps_keeps_the_batch_and_one_larger_than_the_recipe_changes_nothing() -> None:
+def test_step_budget_keeps_the_batch_and_larger_budgets_change_nothing() -> None:
     made, how = scaled(Budget(steps=500))
     assert (made.budget, made.batch, made.optimizer) == (Budget(steps=500), BERT.batch, BERT.optimizer)
     assert "500 steps" in how and "5 are warmup" in how
@@ -86,7 +86,7 @@ def test_a_budget_in_steps_keeps_the_batch_and_one_larger_than_the_recipe_change
     assert made.batch == BERT.batch
 
 
-def test_other_limits_of_the_recipe_stay() -> None:
+def test_other_limits_of_the_recipe_are_kept() -> None:
     course = ScalableRecipe(
         Budget(seconds=420), Optimizer("muon", 3e-3, matrix_lr=0.02), Schedule("linear", 0.1), Batching(131_072, 128)
     )
@@ -97,7 +97,7 @@ def test_other_limits_of_the_recipe_stay() -> None:
     assert "square root" in how
 
 
-def test_rates_of_sgd_follow_in_proportion_and_those_meant_for_a_batch_follow_it_anyway() -> None:
+def test_sgd_rates_scale_linearly_and_batch_dependent_rates_are_kept() -> None:
     course = ScalableRecipe(Budget(tokens=1e9), Optimizer("sgd", 8.0), Schedule("constant", 0.0), Batching(65_536, 128))
     made, how = scaled(Budget(tokens=1e6), course)
     assert made.batch.tokens == 1024
@@ -107,7 +107,7 @@ def test_rates_of_sgd_follow_in_proportion_and_those_meant_for_a_batch_follow_it
     assert scaled(Budget(tokens=1e6), course)[0].optimizer == course.optimizer
 
 
-def test_a_batch_that_is_given_stays() -> None:
+def test_given_batch_size_is_kept() -> None:
     made, _ = scaled(Budget(tokens=1e6), batch=32_768)
     assert made.batch.tokens == 32_768
     assert made.optimizer.lr == pytest.approx(5e-5)
@@ -123,7 +123,7 @@ def test_every_preset_can_be_scaled(name: str) -> None:
     assert (plan.schedule, plan.batch.stages, plan.objective) == (whole.schedule, whole.batch.stages, whole.objective)
 
 
-def test_what_is_given_wins_and_two_budgets_are_refused() -> None:
+def test_given_options_take_precedence_and_two_budgets_are_rejected() -> None:
     options = {"scale_to": "1e7tokens", "batch": Batching(length=64), "optimizer": Optimizer(lr=3e-3)}
     plan = resolve_pretraining("bert-base", ["texts"], "run", options, 0, "cpu")
     assert (plan.batch.length, plan.batch.stages, plan.optimizer.lr) == (64, None, 3e-3)
@@ -131,7 +131,7 @@ def test_what_is_given_wins_and_two_budgets_are_refused() -> None:
         resolve_pretraining("bert-base", ["texts"], "run", {"scale_to": "1h", "budget": Budget(steps=3)}, 0, "cpu")
 
 
-def test_the_recipe_of_the_run_has_the_resolved_values(tmp_path: Path) -> None:
+def test_recipe_of_the_run_has_the_resolved_values(tmp_path: Path) -> None:
     run = pt.pretrain("bert-tiny", store(), scale_to="600tokens", out=tmp_path / "run", batch=Batching(length=32))
     assert run.recipe["budget"]["tokens"] == 600
     assert run.recipe["batch"]["tokens"] < 4096

@@ -1,4 +1,4 @@
-"""Self-training: what the teacher is sure of, the student learns too."""
+"""Tests of self-training: the student learns from confident predictions of the teacher."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.tiny_models import read, tiny, tune
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def self_training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("self")
     words = ["film", "book", "song", "play"]
     rows = [
@@ -39,31 +39,31 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("file", ["more.csv", "more.txt"])
-def test_a_student_learns_from_what_its_teacher_is_sure_of(file: str, material: Path, tmp_path: Path) -> None:
+def test_student_learns_from_confident_predictions(file: str, self_training_folder: Path, tmp_path: Path) -> None:
     run = tune(
-        material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=20,
-        shots=5, unlabeled=material / file, confident=0.7,
+        self_training_folder / "start", self_training_folder / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=20,
+        shots=5, unlabeled=self_training_folder / file, confident=0.7,
     )  # fmt: skip
     results = run.results
     assert results["labeled"] == 10 and results["rows"] == 10 + sum(results["taken"].values()) > 30
-    assert results["dev/accuracy"] >= 0.75 and results["teacher/dev/accuracy"] >= 0.75  # by chance: 0.5
+    assert results["dev/accuracy"] >= 0.75 and results["teacher/dev/accuracy"] >= 0.75  # the chance level is 0.5
     teacher = pt.Run(tmp_path / "run/intermediate/teacher")
     lines = [json.loads(line) for line in (tmp_path / "run/intermediate/student.jsonl").read_text().splitlines()]
     sure = teacher.predict([line["sentence"] for line in lines[10:]])
     assert all(
         a["probability"] >= 0.7 and a["label"] == line["label"] for a, line in zip(sure, lines[10:], strict=True)
     )
-    assert run.recipe["unlabeled"] == str(material / file) and teacher.results["rows"] == 10
+    assert run.recipe["unlabeled"] == str(self_training_folder / file) and teacher.results["rows"] == 10
 
 
-def test_a_student_is_as_unsure_as_its_teacher(material: Path, tmp_path: Path) -> None:
-    """All texts count, with the teacher's probabilities; the student comes close to these."""
+def test_soft_labels_transfer_the_uncertainty_of_the_teacher(self_training_folder: Path, tmp_path: Path) -> None:
+    """All texts are used, with the probabilities of the teacher, which the student approaches."""
     run = tune(
-        material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=30,
-        shots=5, unlabeled=material / "more.csv", soft=2.0, budget=None, epochs=12,
+        self_training_folder / "start", self_training_folder / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=30,
+        shots=5, unlabeled=self_training_folder / "more.csv", soft=2.0, budget=None, epochs=12,
     )  # fmt: skip
     assert run.results["rows"] == 50 and run.recipe["soft"] == 2.0
-    texts = (material / "more.txt").read_text().split("\n")[:40]
+    texts = (self_training_folder / "more.txt").read_text().split("\n")[:40]
     ours, theirs = (
         np.array([answer["probabilities"]["yes"] for answer in one.predict(texts)])
         for one in (run, pt.Run(tmp_path / "run/intermediate/teacher"))
@@ -71,48 +71,48 @@ def test_a_student_is_as_unsure_as_its_teacher(material: Path, tmp_path: Path) -
     assert np.abs(ours - theirs).mean() < 0.1 and run.results["dev/accuracy"] >= 0.8
 
 
-def test_students_on_several_devices_are_the_same(
-    material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_students_on_several_devices_give_the_same_results(
+    self_training_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = share_here(monkeypatch)
     here, there = (
         tune(
-            material / "start", material / "train.csv", tmp_path / str(n), "classify", steps=2, seeds=2, devices=n,
-            shots=5, unlabeled=material / "more.csv", soft=2.0,
+            self_training_folder / "start", self_training_folder / "train.csv", tmp_path / str(n), "classify", steps=2, seeds=2, devices=n,
+            shots=5, unlabeled=self_training_folder / "more.csv", soft=2.0,
         )
         for n in (1, 2)
     )  # fmt: skip
     assert shared == [2, 2] and here.results["seeds"] == there.results["seeds"]
 
 
-def test_several_teachers_label_together(material: Path, tmp_path: Path) -> None:
-    """As in PET: prompts of different clozes teach a classifier."""
+def test_several_teachers_are_averaged(self_training_folder: Path, tmp_path: Path) -> None:
+    """As in PET, prompts with different clozes teach a classifier."""
     clozes = {"a": "it was [MASK] .", "b": "[MASK] !"}
     teachers = [
         tune(
-            material / "masked", material / "train.csv", tmp_path / name,
+            self_training_folder / "masked", self_training_folder / "train.csv", tmp_path / name,
             f'prompt(cloze="{cloze}",words=no:awful/yes:lovely)', steps=40,
         )
         for name, cloze in clozes.items()
     ]  # fmt: skip
     run = tune(
-        material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=40, shots=2,
-        unlabeled=material / "more.txt", soft=1.0, teacher=teachers, strategy="full+freelb(2)",
+        self_training_folder / "start", self_training_folder / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=40, shots=2,
+        unlabeled=self_training_folder / "more.txt", soft=1.0, teacher=teachers, strategy="full+freelb(2)",
     )  # fmt: skip
     assert run.results["dev/accuracy"] >= 0.9 and run.recipe["teacher"] == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert not (tmp_path / "run/intermediate/teacher").exists() and run.results["labeled"] == 4
     (tmp_path / "other.csv").write_text("text,label\na,maybe\nb,no\n")
     with pytest.raises(pt.PretuneError, match="has the labels no, yes, and the rows have maybe, no"):
         tune(
-            material / "start", tmp_path / "other.csv", tmp_path / "run2", "classify", unlabeled=material / "more.txt",
+            self_training_folder / "start", tmp_path / "other.csv", tmp_path / "run2", "classify", unlabeled=self_training_folder / "more.txt",
             teacher=str(tmp_path / "a"),
         )  # fmt: skip
 
 
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.floats(0.5, 4.0), st.integers(0, 6))
-def test_soft_targets_are_labels_where_these_are_sure(classes: list[int], temperature: float, hard: int) -> None:
-    """A row with a label has the loss it always has; one of a teacher, that of the softened probabilities."""
+def test_soft_targets_equal_labels_if_the_teacher_is_certain(classes: list[int], temperature: float, hard: int) -> None:
+    """A labeled row has the ordinary loss; a row of the teacher has that of the softened probabilities."""
     logits = torch.randn(len(classes), 3, generator=torch.Generator().manual_seed(len(classes)))
     shares = (
         np.eye(3)[classes] if hard >= len(classes) else np.random.default_rng(hard).dirichlet(np.ones(3), len(classes))
@@ -126,7 +126,7 @@ def test_soft_targets_are_labels_where_these_are_sure(classes: list[int], temper
         torch.testing.assert_close(loss.sums, expected.sums)
         torch.testing.assert_close(loss.logs, expected.logs)
         return
-    total = 0.0  # of cross-entropy with labels, and of divergence from a teacher
+    total = 0.0  # the sum of the cross-entropy with labels and the divergence from the teacher
     for row, (x, p) in enumerate(zip(logits.double(), torch.from_numpy(shares), strict=True)):
         heat = 1.0 if row < hard else temperature
         wanted = (p.log() / heat).softmax(-1)
@@ -135,20 +135,35 @@ def test_soft_targets_are_labels_where_these_are_sure(classes: list[int], temper
     assert float(loss.sums["classify"]) == pytest.approx(total, rel=1e-4)
 
 
-def test_what_cannot_be_is_refused(material: Path, tmp_path: Path) -> None:
+def test_invalid_options_are_rejected(self_training_folder: Path, tmp_path: Path) -> None:
     def train(**options: object) -> pt.Run:
-        return tune(material / "start", material / "train.csv", tmp_path / "run", "classify", steps=1, **options)
+        return tune(
+            self_training_folder / "start",
+            self_training_folder / "train.csv",
+            tmp_path / "run",
+            "classify",
+            steps=1,
+            **options,
+        )
 
     with pytest.raises(pt.PretuneError, match="the confidence must be a probability"):
-        train(unlabeled=material / "more.csv", confident=1.5)
+        train(unlabeled=self_training_folder / "more.csv", confident=1.5)
     with pytest.raises(
         pt.PretuneError, match=r"confident about none of 40 texts \(at most 0\.\d\d\); lower --confident"
     ):
-        train(unlabeled=material / "more.csv", confident=1.0)
+        train(unlabeled=self_training_folder / "more.csv", confident=1.0)
     with pytest.raises(pt.PretuneError, match="--soft 0: the temperature must be above 0"):
-        train(unlabeled=material / "more.csv", soft=0.0)
+        train(unlabeled=self_training_folder / "more.csv", soft=0.0)
     with pytest.raises(pt.PretuneError, match="--soft applies only with --unlabeled"):
         train(soft=1.0)
     with pytest.raises(pt.PretuneError, match="only tasks with one label per text can label texts: classify, prompt"):
-        tune(material / "start", material / "train.csv", tmp_path / "run", "generate", unlabeled=material / "more.csv")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["intermediate"]  # the teacher that was not sure
+        tune(
+            self_training_folder / "start",
+            self_training_folder / "train.csv",
+            tmp_path / "run",
+            "generate",
+            unlabeled=self_training_folder / "more.csv",
+        )
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [
+        "intermediate"
+    ]  # the teacher that was not confident

@@ -1,4 +1,4 @@
-"""Several seeds: mean, spread, failures, the best kept; splits made where there are none."""
+"""Tests of several seeds: mean, standard deviation, failures, the best one is kept, and dev splits."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def tune(out: Path, **settings: object) -> pt.Run:
     )  # fmt: skip
 
 
-def test_the_best_of_three_seeds_is_kept_and_all_are_told(tmp_path: Path) -> None:
+def test_best_of_three_seeds_is_kept_and_all_are_reported(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", seeds=3)
-    told = run.results["seeds"]
+    summary = run.results["seeds"]
     each = [pt.Run(tmp_path / "run" / "seeds" / str(seed)).results["dev/accuracy"] for seed in range(3)]
-    assert told["each"] == each and told["count"] == 3
-    assert told["dev/accuracy"]["mean"] == pytest.approx(sum(each) / 3)
+    assert summary["each"] == each and summary["count"] == 3
+    assert summary["dev/accuracy"]["mean"] == pytest.approx(sum(each) / 3)
     assert run.results["dev/accuracy"] == max(each)
-    best = (tmp_path / "run" / "seeds" / str(told["best"]) / "model.safetensors").read_bytes()
+    best = (tmp_path / "run" / "seeds" / str(summary["best"]) / "model.safetensors").read_bytes()
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == best
     answers = (tmp_path / "run" / DEV_PREDICTIONS).read_text().splitlines()
     judged = json.loads((tmp_path / "run" / SPLIT).read_text())["judged"]
@@ -40,7 +40,7 @@ def test_the_best_of_three_seeds_is_kept_and_all_are_told(tmp_path: Path) -> Non
     assert run.predict(["good red stone"])[0]["label"] in ("yes", "no")
 
 
-def test_seeds_on_several_devices_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_on_several_devices_give_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tune(tmp_path / "here", seeds=2, budget=pt.Budget(steps=3))
     shared = share_here(monkeypatch)
     there = tune(tmp_path / "there", seeds=2, budget=pt.Budget(steps=3), devices=2)
@@ -49,7 +49,7 @@ def test_seeds_on_several_devices_are_the_same(tmp_path: Path, monkeypatch: pyte
     assert first == second
 
 
-def test_runs_that_learned_nothing_are_counted(tmp_path: Path) -> None:
+def test_failed_runs_are_counted(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", seeds=2, optimizer=pt.Optimizer(lr=1e-12), budget=pt.Budget(steps=1))
     assert run.results["seeds"]["failed"] == 2
 
@@ -63,7 +63,7 @@ def test_finished_seeds_are_not_run_again(tmp_path: Path) -> None:
     assert weights.stat().st_mtime_ns == before
 
 
-def test_few_examples_get_five_seeds_and_a_seed_is_the_same_alone(tmp_path: Path) -> None:
+def test_few_examples_get_five_seeds_and_one_seed_alone_is_identical(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", budget=pt.Budget(steps=2))
     assert run.results["seeds"]["count"] == 5
     alone = tune(tmp_path / "alone", budget=pt.Budget(steps=2), seeds=1)
@@ -72,7 +72,7 @@ def test_few_examples_get_five_seeds_and_a_seed_is_the_same_alone(tmp_path: Path
     assert (tmp_path / "alone" / "model.safetensors").read_bytes() == first.read_bytes()
 
 
-def test_seeds_need_something_to_be_judged_by(tmp_path: Path) -> None:
+def test_several_seeds_need_dev_examples(tmp_path: Path) -> None:
     few = tmp_path / "few.csv"
     few.write_text("text,label\ngood,a\nbad,b\n")
     with pytest.raises(PretuneError, match="comparing 2 seeds needs dev examples"):
@@ -84,7 +84,7 @@ texts = st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2, max_size=60)
 
 @settings(max_examples=60)
 @given(texts, st.integers(0, 5), st.floats(0.05, 0.6))
-def test_a_split_keeps_twins_together_and_every_label_learnable(names: list[str], seed: int, share: float) -> None:
+def test_splits_keep_duplicates_together_and_every_label_in_training(names: list[str], seed: int, share: float) -> None:
     labels = [str(ord(name) % 3) for name in names]
     rows = LabeledRows(Path("x"), {}, names, labels=labels, lines=list(range(len(names))))
     learn, judge = split_examples(rows, share, seed)
@@ -94,7 +94,7 @@ def test_a_split_keeps_twins_together_and_every_label_learnable(names: list[str]
     assert (learn, judge) == split_examples(rows, share, seed)
 
 
-def test_leaks_are_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaked_examples_are_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     learn = LabeledRows(Path("train.csv"), {}, ["a", "b "], labels=["x", "y"], lines=[2, 3])
     judge = LabeledRows(Path("dev.csv"), {}, ["B", "c"], labels=["x", "y"], lines=[2, 3])

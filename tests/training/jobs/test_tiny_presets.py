@@ -1,4 +1,4 @@
-"""Every published system has a tiny twin, whose recipe is its own but for size, and runs."""
+"""Tests that every published system has a tiny preset with the same recipe, and that it runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from pretune.text.tokenizers.training import train_on_documents as train_tokeniz
 from pretune.training.jobs.pretraining_settings import resolve_pretraining
 from tests.support.texts import english_documents
 
-TWINS = [name for name in preset_names() if name.endswith("-tiny")]
+TINY_PRESETS = [name for name in preset_names() if name.endswith("-tiny")]
 
 
 @cache
 def files() -> dict[str, list[Path]]:
-    """Text for all, pairs of texts, and both for those that take turns."""
+    """Return text, pairs of texts, and both for presets that alternate between them."""
     folder = Path(mkdtemp())
     paragraphs = [" ".join(text.split())[:1500] for text in english_documents()[:30]]
     (folder / "text.txt").write_text("\n".join(paragraphs), encoding="utf-8")
@@ -46,8 +46,8 @@ def learn(name: str, out: Path, **settings: Any) -> pt.Run:
     return pt.pretrain(name, files()[kind], out=out, **settings)
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_twin_runs(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", TINY_PRESETS)
+def test_tiny_preset_runs(name: str, tmp_path: Path) -> None:
     settings = {"batch": pt.Batching(tokens=256, length=64), "watching": pt.Monitoring(log=1, held_out=0.0)}
     small = {**find_preset(name)["tokenizer"], "size": 600}
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
@@ -58,7 +58,7 @@ def test_a_twin_runs(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "continues_state"), [("lstm-lm-tiny", False), ("awd-lstm-tiny", True)])
-def test_only_what_is_told_to_goes_on_from_the_batch_before(
+def test_only_stateful_objectives_carry_recurrent_state(
     name: str, continues_state: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forward, seen = RecurrentBackbone.forward, []
@@ -74,8 +74,8 @@ def test_only_what_is_told_to_goes_on_from_the_batch_before(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", TWINS)
-def test_a_twin_learns_on_a_gpu_what_it_learns_on_the_host(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", TINY_PRESETS)
+def test_tiny_preset_has_the_same_losses_on_gpu_and_cpu(name: str, tmp_path: Path) -> None:
     small = {**find_preset(name)["tokenizer"], "size": 600}
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     lines = []
@@ -90,8 +90,8 @@ def test_a_twin_learns_on_a_gpu_what_it_learns_on_the_host(name: str, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TWINS)
-def test_a_twin_learns_in_fifty_steps(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", TINY_PRESETS)
+def test_tiny_preset_learns_in_fifty_steps(name: str, tmp_path: Path) -> None:
     settings = {"batch": pt.Batching(tokens=2048), "watching": pt.Monitoring(log=10, held_out=0.0)}
     run = learn(name, tmp_path / "run", budget=pt.Budget(steps=50), **settings)
     first, last = run.metrics()[0], run.metrics()[-1]
@@ -101,13 +101,15 @@ def test_a_twin_learns_in_fifty_steps(name: str, tmp_path: Path) -> None:
     assert last[term] < log(4096)
 
 
-def test_every_system_has_a_twin_and_every_twin_the_recipe_of_its_system() -> None:
-    assert {find_preset(name)["family"] for name in TWINS} == {find_preset(name)["family"] for name in preset_names()}
-    for name in TWINS:
-        twin, system = find_preset(name), find_preset(like(name))
-        assert (twin["family"], twin["objective"]) == (system["family"], system["objective"])
-        assert twin["optimizer"]["name"] == system["optimizer"]["name"]
-        assert twin["tokenizer"] == system["tokenizer"] | {"size": 4096}
+def test_every_family_has_a_tiny_preset_with_the_same_recipe() -> None:
+    assert {find_preset(name)["family"] for name in TINY_PRESETS} == {
+        find_preset(name)["family"] for name in preset_names()
+    }
+    for name in TINY_PRESETS:
+        preset, system = find_preset(name), find_preset(parent_preset(name))
+        assert (preset["family"], preset["objective"]) == (system["family"], system["objective"])
+        assert preset["optimizer"]["name"] == system["optimizer"]["name"]
+        assert preset["tokenizer"] == system["tokenizer"] | {"size": 4096}
         plan = resolve_pretraining(name, ["texts"], "run", {}, 0, None)
         assert plan.budget.tokens is None and plan.batch.stages is None
         assert 0 < (plan.budget.steps or 0) <= 2000
@@ -115,7 +117,7 @@ def test_every_system_has_a_twin_and_every_twin_the_recipe_of_its_system() -> No
         assert 0 < (plan.batch.length or 0) <= 256
 
 
-def like(name: str) -> str:
+def parent_preset(name: str) -> str:
     return str(
         yaml.safe_load((resources.files("pretune.models.presets") / f"{name}.yaml").read_text(encoding="utf-8"))["like"]
     )
@@ -140,19 +142,19 @@ def like(name: str) -> str:
         ("xlm-mlm-tlm-xnli15-1024", "mlm|tlm", "adamw"),
     ],
 )
-def test_systems_learn_as_published(name: str, objective: str, optimizer: str) -> None:
+def test_presets_have_the_published_objective_and_optimizer(name: str, objective: str, optimizer: str) -> None:
     preset = find_preset(name)
     assert (preset["objective"], preset["optimizer"]["name"]) == (objective, optimizer)
 
 
-def test_an_electra_leaves_both_networks(tmp_path: Path) -> None:
+def test_electra_saves_both_networks(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
     settings = {"batch": pt.Batching(tokens=256, length=64), "watching": pt.Monitoring(held_out=0.0)}
     tokenizer = {**find_preset("electra-tiny")["tokenizer"], "size": 600}
     learn("electra-tiny", tmp_path / "run", budget=pt.Budget(steps=1), tokenizer=tokenizer, **settings)
     for kind, folder, width in ((AutoModelForPreTraining, "run", 128), (AutoModelForMaskedLM, "run/generator", 32)):
-        peer, report = kind.from_pretrained(tmp_path / folder, output_loading_info=True)
+        loaded, report = kind.from_pretrained(tmp_path / folder, output_loading_info=True)
         assert not report["missing_keys"] and not report["unexpected_keys"]
-        assert peer.config.hidden_size == width
+        assert loaded.config.hidden_size == width
     assert load_model(tmp_path / "run", parse_objective("rtd(size=0.25)")).root.heads["rtd"] is not None

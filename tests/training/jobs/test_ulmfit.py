@@ -1,4 +1,4 @@
-"""ULMFiT's three stages on a task that one word decides, forward, backward and both together."""
+"""Tests of ULMFiT's three stages on a one-word task: forward, backward and both together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sentence(i: int) -> str:
 
 
 @cache
-def material() -> Path:
+def ulmfit_folder() -> Path:
     folder = Path(mkdtemp())
     (folder / "wiki.txt").write_text(
         "\n\n".join(f"{sentence(i)} shiny {'fire' if i % 3 else 'water'}." for i in range(200)), encoding="utf-8"
@@ -44,16 +44,16 @@ def material() -> Path:
 
 
 @cache
-def fitted() -> Any:
-    folder = material()
+def ulmfit_result() -> Any:
+    folder = ulmfit_folder()
     return pt.ulmfit(
         folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward",
         out=folder / "fitted", lm_epochs=2, epochs=6, rows=8, length=32, dropout={"weight_drop": 0.2},
     )  # fmt: skip
 
 
-def test_both_ways_learn_the_task_and_answer_together() -> None:
-    result = fitted()
+def test_both_directions_learn_the_task_and_are_ensembled() -> None:
+    result = ulmfit_result()
     assert set(result.scores) == {"forward", "backward", "both"}
     assert min(result.scores.values()) > 0.9, result.scores
     assert [Path(path).parent.name for path in result.classifiers] == ["forward", "backward"]
@@ -62,14 +62,14 @@ def test_both_ways_learn_the_task_and_answer_together() -> None:
     assert "forward lm" in result.describe()
 
 
-def test_the_vocabulary_is_the_tasks_and_known_words_keep_their_vectors() -> None:
-    folder = material()
-    result = fitted()
+def test_vocabulary_is_that_of_the_task_and_known_words_keep_their_embeddings() -> None:
+    folder = ulmfit_folder()
+    result = ulmfit_result()
     old, start = load(folder / "lm"), load(result.folder / "forward" / "start")
     before, after = old.require_tokenizer(), start.require_tokenizer()
     assert lowercases(after) and "good" in after.vocabulary and "good" not in before.vocabulary
     assert "." in after.vocabulary  # there was room for one more of the old words
-    assert "shiny" not in after.vocabulary and "quaint" not in after.vocabulary  # which nobody says, or one says once
+    assert "shiny" not in after.vocabulary and "quaint" not in after.vocabulary  # words that never occur, or occur once
     for word in ("red", "tree"):
         rows = [m.backbone.embed.tokens[m.require_tokenizer().vocabulary.index(word)] for m in (old, start)]
         assert torch.equal(*rows)
@@ -77,8 +77,8 @@ def test_the_vocabulary_is_the_tasks_and_known_words_keep_their_vectors() -> Non
     torch.testing.assert_close(new, old.backbone.embed.tokens[: before.size].mean(0))
 
 
-def test_the_stages_have_the_published_settings() -> None:
-    result = fitted()
+def test_stages_have_the_published_settings() -> None:
+    result = ulmfit_result()
     texts, task = (result.runs["backward"][stage].recipe for stage in ("texts", "task"))
     assert texts["objective"] == "lm(stateful=true,backward=true)" and task["strategy"] == "gradual(0.333333)"
     for recipe in (texts, task):
@@ -89,28 +89,28 @@ def test_the_stages_have_the_published_settings() -> None:
     assert head.pooling == "concat" and head.output.in_features == 50
 
 
-def test_the_classifier_may_have_another_dropout() -> None:
-    runs = fitted().runs["forward"]
+def test_classifier_may_have_another_dropout() -> None:
+    runs = ulmfit_result().runs["forward"]
     assert [load(runs[stage].folder).config.weight_drop for stage in ("texts", "task")] == [0.1, 0.2]
 
 
-def test_layers_begin_to_move_one_each_epoch() -> None:
-    model = load(material() / "lm")
+def test_one_more_layer_is_unfrozen_each_epoch() -> None:
+    model = load(ulmfit_folder() / "lm")
     layers = len(model.backbone.groups()) - 1
-    assert unfreezing_strategy(material() / "lm", 10.0 * layers) == "gradual(0.1)"
-    assert unfreezing_strategy(material() / "lm", 1.0) == "gradual(0.5)"
+    assert unfreezing_strategy(ulmfit_folder() / "lm", 10.0 * layers) == "gradual(0.1)"
+    assert unfreezing_strategy(ulmfit_folder() / "lm", 1.0) == "gradual(0.5)"
 
 
-def test_the_same_command_finds_it_done(capsys: pytest.CaptureFixture[str]) -> None:
-    folder, before = material(), fitted()
+def test_repeating_the_command_reuses_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+    folder, before = ulmfit_folder(), ulmfit_result()
     again = pt.ulmfit(
         folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward", out=folder / "fitted",
     )  # fmt: skip
     assert again.scores == before.scores
 
 
-def test_what_is_no_pair_of_ways_is_refused() -> None:
-    folder = material()
+def test_invalid_pairs_of_models_are_rejected() -> None:
+    folder = ulmfit_folder()
     assert reading_direction(str(folder / "backward")) == "backward"
     with pytest.raises(pt.PretuneError, match="both read forward"):
         pt.ulmfit(folder / "lm", folder / "train.csv", backward=folder / "lm", out=folder / "no")

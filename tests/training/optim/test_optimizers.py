@@ -37,7 +37,7 @@ def test_norms_and_biases_are_not_decayed() -> None:
     assert len(decayed["params"]) + len(others["params"]) == len(list(root.parameters()))
 
 
-def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
+def test_muon_optimizes_hidden_matrices_and_adamw_the_rest() -> None:
     root = make("mlm|lm", 1).root
     adamw, muon = make_optimizers(root, resolve_section(Optimizer, Optimizer(name="muon")))
     names = {p: n for n, p in root.named_parameters()}
@@ -48,7 +48,7 @@ def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
 
 
 def with_head(name: str) -> Network:
-    """A tiny BERT, with the stacks that `bilm` wants where it is that, and the head of an objective."""
+    """Return a tiny BERT, or a bidirectional stack for `bilm`, with the head of an objective."""
     family = FAMILIES["elmo-transformer" if name == "bilm" else "bert"]
     sizes = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     sizes |= {"intermediate_size": 64, "max_position_embeddings": 60}
@@ -60,8 +60,8 @@ def with_head(name: str) -> Network:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_muon_takes_the_hidden_matrices_of_every_head(name: str) -> None:
-    """Layers inside a head, transforms and poolers; not what leads to logits or out of an embedding."""
+def test_muon_optimizes_the_hidden_matrices_of_every_head(name: str) -> None:
+    """These are layers inside a head, transforms and poolers, but not output layers or projections of embeddings."""
     root = with_head(name)
     adamw, muon = make_optimizers(root, resolve_section(Optimizer, Optimizer(name="muon")))
     names = {p: n for n, p in root.named_parameters()}
@@ -75,7 +75,7 @@ def test_muon_takes_the_hidden_matrices_of_every_head(name: str) -> None:
         assert len(layers) == 8 and f"heads.{name}.generator.heads.mlm.transform.dense.weight" in mine
 
 
-def test_heads_move_by_a_rate_of_their_own_where_that_is_asked_for() -> None:
+def test_head_factor_scales_the_learning_rate_of_heads() -> None:
     settings = resolve_section(
         Optimizer, Optimizer(name="muon", lr=1.0, matrix_lr=0.1, head_factor=0.5, layer_decay=0.5)
     )
@@ -91,7 +91,7 @@ def test_heads_move_by_a_rate_of_their_own_where_that_is_asked_for() -> None:
     assert {rates[p] for p in root.backbone.embed.parameters()} == {0.25}
 
 
-def test_a_frozen_backbone_leaves_muon_what_moves() -> None:
+def test_muon_is_skipped_if_no_hidden_matrix_is_trained() -> None:
     root = with_head("tag")  # its head has no hidden matrix
     root.backbone.requires_grad_(False)
     (adamw,) = make_optimizers(root, resolve_section(Optimizer, Optimizer(name="muon")))
@@ -105,7 +105,7 @@ def test_orthogonalized_matrices_have_singular_values_near_one() -> None:
         assert values.min() > 0.6 and values.max() < 1.3
 
 
-def test_muon_moves_stacked_and_batched_matrices_as_if_each_were_alone() -> None:
+def test_muon_treats_stacked_and_batched_matrices_separately() -> None:
     torch.manual_seed(0)
     stacked = nn.Parameter(torch.randn(24, 8))
     parts = [nn.Parameter(piece.clone()) for piece in stacked.detach().chunk(3)]
@@ -124,8 +124,8 @@ def test_muon_moves_stacked_and_batched_matrices_as_if_each_were_alone() -> None
     torch.testing.assert_close(wide.detach(), wide_alone.detach())
 
 
-def test_muon_is_the_librarys_muon_up_to_its_rate() -> None:
-    """torch.optim.Muon, one matrix at a time, in bf16: the same direction."""
+def test_muon_direction_equals_that_of_torch() -> None:
+    """torch.optim.Muon updates one matrix at a time, in bf16."""
     torch.manual_seed(0)
     ours, theirs = (nn.Parameter(torch.zeros(24, 16)) for _ in range(2))
     gradient = torch.randn(24, 16)
@@ -144,8 +144,8 @@ def test_muon_learns() -> None:
 
 
 @pytest.mark.parametrize("decay", [0.05, 0.0])
-def test_lamb_is_the_papers_algorithm(decay: float) -> None:
-    """Algorithm 2 of You et al. (2020), written out for one matrix, one vector and three stacked matrices."""
+def test_lamb_equals_the_published_algorithm(decay: float) -> None:
+    """This is algorithm 2 of You et al. (2020), for one matrix, one vector and three stacked matrices."""
     torch.manual_seed(0)
     matrix, vector, stacked = (torch.randn(shape, dtype=torch.float64) for shape in ((6, 4), (5,), (6, 4)))
     lr, (b1, b2), eps = 0.1, (0.9, 0.99), 1e-6
@@ -188,7 +188,9 @@ def test_lamb_scales_the_steps_of_matrices_without_decay_too() -> None:
     stacked = {module.weight: module.stacked for module in root.modules() if isinstance(module, Linear)}
     for p, old in before.items():
         for now, then in zip(p.detach().chunk(stacked.get(p, 1)), old.chunk(stacked.get(p, 1)), strict=True):
-            length = then.norm() if p.dim() > 1 else then.numel() ** 0.5  # Adam's first step is a sign for each number
+            length = (
+                then.norm() if p.dim() > 1 else then.numel() ** 0.5
+            )  # Adam's first step is the sign of each gradient
             torch.testing.assert_close((now - then).norm(), torch.as_tensor(0.1 * length), rtol=1e-3, atol=0.0)
 
 
@@ -205,7 +207,7 @@ RATES = {
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_every_optimizer_learns_and_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_every_optimizer_learns_and_resumes_bit_identically(name: str, tmp_path: Path) -> None:
     assert set(RATES) == set(KINDS)
 
     def training(folder: str, steps: int) -> Training:
@@ -226,14 +228,14 @@ def test_every_optimizer_learns_and_resumes_to_the_same_bits(name: str, tmp_path
         assert torch.equal(one, other), key
 
 
-def test_rates_grow_with_the_batch_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_learning_rates_scale_with_the_batch_if_requested(capsys: pytest.CaptureFixture[str]) -> None:
     settings = Optimizer(lr=1e-4, matrix_lr=0.01, meant_for=1000)
     scaled = scale_lr_to_batch(settings, 4000)
     assert (scaled.lr, scaled.matrix_lr) == (pytest.approx(4e-4), pytest.approx(0.04))
     assert scale_lr_to_batch(Optimizer(lr=1e-4), 4000).lr == 1e-4
 
 
-def test_lower_layers_move_more_slowly_where_that_is_asked_for() -> None:
+def test_layer_decay_lowers_the_learning_rate_of_lower_layers() -> None:
     root = make("mlm+nsp", 1).root
     (adamw,) = make_optimizers(root, resolve_section(Optimizer, Optimizer(lr=1.0, layer_decay=0.5)))
     rates = {p: group["peak"] for group in adamw.param_groups for p in group["params"]}
@@ -247,7 +249,7 @@ def test_lower_layers_move_more_slowly_where_that_is_asked_for() -> None:
     assert all(decays[p] == (0.01 if p.dim() > 1 else 0.0) for p in rates)
 
 
-def test_decay_that_is_part_of_the_gradient_must_be_asked_for() -> None:
+def test_l2_regularization_is_off_by_default() -> None:
     assert resolve_section(Optimizer, Optimizer(name="adam")).decay == 0.0
     assert resolve_section(Optimizer, Optimizer(name="adam", decay=0.1)).decay == 0.1
     assert resolve_section(Optimizer, None, {"name": "sgd", "decay": 1e-6}).decay == 1e-6

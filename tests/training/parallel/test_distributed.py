@@ -1,4 +1,4 @@
-"""Several processes: the same losses as one, checkpoints that another number of them goes on from, clear words when they disagree."""
+"""Tests of several processes: losses equal to one process, resuming with another number, and clear errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.support.tiny_training_cases import make
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """What came of all scenarios of forked_processes.py, and where."""
+def scenarios(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Run all scenarios of forked_processes.py and return their folder and results."""
     folder = tmp_path_factory.mktemp("together")
     path = os.pathsep.join(filter(None, [str(ROOT), *sys.path]))
     answer = subprocess.run(
@@ -38,31 +38,31 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     return folder, json.loads(answer.stdout.splitlines()[-1])
 
 
-def test_losses_do_not_depend_on_the_number_of_processes(played: tuple[Path, dict[str, Any]]) -> None:
-    """Replicas and shards, dropout on, packs that cannot be dealt evenly, optimizers that look at whole matrices."""
-    folder, found = played[0] / "same", played[1]["same"]
+def test_losses_do_not_depend_on_the_number_of_processes(scenarios: tuple[Path, dict[str, Any]]) -> None:
+    """Covers replicas and shards, dropout, packs that cannot be split evenly, and optimizers that need whole matrices."""
+    folder, found = scenarios[0] / "same", scenarios[1]["same"]
     for size in ("2", "3"):
         assert found[size] is not None, (folder / size / "errors-0").read_text()
         for name, losses in found[size].items():
             tolerance = 1e-3 if name.startswith("bf16") else 1e-6
             assert losses == pytest.approx(found["1"][name], rel=tolerance), (size, name)
-    assert found["2"]["bf16"] != found["2"]["sharded"]  # it does round
-    # Two steps of two packs a process: gradients of all, or of the rest and two layers, are exchanged once a step.
+    assert found["2"]["bf16"] != found["2"]["sharded"]  # rounding has an effect
+    # Two steps of two packs per process: gradients, of all or of the rest and two layers, are reduced once per step.
     assert found["exchanged"] == {"replicate": 2, "shard": 6}
 
 
-def test_a_run_goes_on_with_another_number_of_processes(played: tuple[Path, dict[str, Any]]) -> None:
-    folder, found = played[0] / "resumed", played[1]["resumed"]
+def test_runs_resume_with_another_number_of_processes(scenarios: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = scenarios[0] / "resumed", scenarios[1]["resumed"]
     assert set(found["errors"]) == {""}
     assert_same(folder, "whole", "two, then one", "one, then three", "replicas, then shards", "full")
     assert_same(folder, "lane", "lanes")
     names = {path.name for path in list_checkpoints(folder / "replicas, then shards" / "run")[-1].iterdir()}
     kinds = ("average", "optimizer", "root")
     assert names == {"state.json", *(f"{kind}-0000{rank}-of-00002.safetensors" for kind in kinds for rank in range(2))}
-    # One process had no room: it says so, the others end too, and the checkpoint before is what there is.
-    others, told = found["full"]
+    # One process had no disk space: it reports this, the others end too, and the previous checkpoint remains.
+    others, errors = found["full"]
     assert others == "SystemExit: 1"
-    assert "root-00001-of-00002.safetensors: cannot be written (File too large); free some space" in told
+    assert "root-00001-of-00002.safetensors: cannot be written (File too large); free some space" in errors
     assert found["left"] == ["step-00000002"]
 
 
@@ -78,19 +78,21 @@ def assert_same(folder: Path, first: str, *others: str) -> None:
             torch.testing.assert_close(tensor, expected[name], atol=1e-4, rtol=1e-3, msg=f"{way}: {name}")
 
 
-def test_processes_that_disagree_are_told_apart(played: tuple[Path, dict[str, Any]]) -> None:
-    folder, found = played[0] / "disagreeing", played[1]["disagreeing"]
-    told = {name: said for name, (said, other) in found.items() if other == "SystemExit: 1"}
-    assert told.keys() == found.keys()  # one of them tells, and both end
-    assert "the recipe of process 1" in told["recipe"] and "in optimizer.lr, seed;" in told["recipe"]
-    assert "the data of process 1" in told["data"] and "in documents, store;" in told["data"]
-    assert "run: process 1" in told["folder"] and "must be a folder that all machines share" in told["folder"]
+def test_disagreeing_processes_are_reported(scenarios: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = scenarios[0] / "disagreeing", scenarios[1]["disagreeing"]
+    errors = {name: messages for name, (messages, other) in found.items() if other == "SystemExit: 1"}
+    assert errors.keys() == found.keys()  # one of them reports the error, and both end
+    assert "the recipe of process 1" in errors["recipe"] and "in optimizer.lr, seed;" in errors["recipe"]
+    assert "the data of process 1" in errors["data"] and "in documents, store;" in errors["data"]
+    assert "run: process 1" in errors["folder"] and "must be a folder that all machines share" in errors["folder"]
     assert not (folder / "machine-0" / "run").exists()
-    assert "nothing-here" in told["first"]
+    assert "nothing-here" in errors["first"]
 
 
-def launched(tmp_path: Path, english: list[str], steps: int, restarts: int, *more: str, **places: str) -> str:
-    """A pretraining in one process, and the same from the command line in two that are killed; what was said on the way."""
+def pretrain_with_killed_workers(
+    tmp_path: Path, english: list[str], steps: int, restarts: int, *more: str, **places: str
+) -> str:
+    """Pretrain in one process, and from the command line in two that are killed; compare and return the messages."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
     expected = pretune.pretrain(
@@ -109,7 +111,7 @@ def launched(tmp_path: Path, english: list[str], steps: int, restarts: int, *mor
         capture_output=True, text=True, check=False, env={**os.environ, "PRETUNE_PROGRESS": "", **places},
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr[-3000:]
-    assert json.loads(answer.stdout.splitlines()[-1])["finished"]  # told by one process alone
+    assert json.loads(answer.stdout.splitlines()[-1])["finished"]  # printed by one process only
     assert len(answer.stdout.splitlines()) == 1
     found, wanted = (
         [line.get("mlm", line.get("dev/mlm")) for line in pretune.Run(run).metrics()]
@@ -122,9 +124,9 @@ def launched(tmp_path: Path, english: list[str], steps: int, restarts: int, *mor
 
 
 def test_torchrun_survives_the_loss_of_a_worker(tmp_path: Path, english: list[str]) -> None:
-    """The command line, unchanged, from a file of text: a worker is killed in the middle of a step, and all go on."""
-    said = launched(tmp_path, english, steps=8, restarts=1)
-    assert "(exitcode: -9) local_rank: 1" in said and "resuming from step" in said
+    """The command line works unchanged from a text file: a worker is killed in the middle of a step, and all resume."""
+    messages = pretrain_with_killed_workers(tmp_path, english, steps=8, restarts=1)
+    assert "(exitcode: -9) local_rank: 1" in messages and "resuming from step" in messages
 
 
 @pytest.mark.slow
@@ -132,11 +134,11 @@ def test_torchrun_survives_the_loss_of_a_worker(tmp_path: Path, english: list[st
 def test_workers_killed_at_ten_random_moments(parallel: str, tmp_path: Path, english: list[str]) -> None:
     seed = int.from_bytes(os.urandom(3), "little")
     print("seed", seed)  # pytest shows it when the test fails
-    said = launched(tmp_path, english, 60, 10, "--parallel", parallel, KILLS=f"10,{seed}")
-    assert said.count("(exitcode: -9)") >= 3 and said.count("resuming from step") >= 3
+    messages = pretrain_with_killed_workers(tmp_path, english, 60, 10, "--parallel", parallel, KILLS=f"10,{seed}")
+    assert messages.count("(exitcode: -9)") >= 3 and messages.count("resuming from step") >= 3
 
 
-def test_checkpoints_are_written_while_the_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_written_while_training_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later = threading.Event()
     save = checkpoints.save
 

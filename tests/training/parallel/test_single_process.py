@@ -1,6 +1,6 @@
-"""Replicas and shards of one process: the same losses, weights and checkpoints as without them, on a GPU over NCCL too.
+"""Tests of replicas and shards in one process: losses, weights and checkpoints equal those without them.
 
-python -m pytest -m gpu tests/training/parallel/test_single_process.py
+On a GPU over NCCL: python -m pytest -m gpu tests/training/parallel/test_single_process.py
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from pretune.training.recipe_sections import Optimizer, resolve_section
 from tests.support.tiny_training_cases import make
 
 STEPS = 6
-WAYS = [
+CASES = [
     (device, parallel, optimizer, False)
     for device in ("cpu", "cuda")
     for parallel, optimizer in (("replicate", "adamw"), ("shard", "adamw"), ("shard", "muon"), ("shard", "lamb"))
 ]
-WAYS += [("cuda", parallel, "adamw", True) for parallel in ("replicate", "shard")]
+CASES += [("cuda", parallel, "adamw", True) for parallel in ("replicate", "shard")]
 
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """A group of one process: what a world of several has, for the exchange of tensors."""
+    """Yield a process group of one process, which exchanges tensors like a world of several."""
     backend = "cpu:gloo,cuda:nccl" if request.node.callspec.params["device"] == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     yield World(joined=True)
     dist.destroy_process_group()
 
 
-def learn(
+def train_losses(
     folder: Path, device: str, world: World, parallel: str, optimizer: str, compiled: bool, steps: int = STEPS
 ) -> list[float]:
-    """The losses of a canary, from its beginning or its last checkpoint on."""
+    """Return the losses of a tiny training case, from its start or its last checkpoint."""
     torch._dynamo.reset()
     training = make("mlm+nsp", steps, folder, parallel, save=2, compiled=compiled)
     training.world, training.device = world, torch.device(device)
@@ -56,25 +56,25 @@ def learn(
 
 @pytest.mark.parametrize(
     ("device", "parallel", "optimizer", "compiled"),
-    [pytest.param(*way, marks=[pytest.mark.gpu] if way[0] == "cuda" else []) for way in WAYS],
+    [pytest.param(*way, marks=[pytest.mark.gpu] if way[0] == "cuda" else []) for way in CASES],
 )
-def test_a_group_of_one_learns_the_same(
+def test_process_group_of_one_gives_the_same_losses(
     group: World, device: str, parallel: str, optimizer: str, compiled: bool, tmp_path: Path
 ) -> None:
     exact = pytest.approx if device == "cpu" else partial(pytest.approx, rel=1e-2)  # half precision
-    alone = learn(tmp_path / "alone", device, World(), "replicate", optimizer, compiled)
-    together = learn(tmp_path / "together", device, group, parallel, optimizer, compiled)
+    alone = train_losses(tmp_path / "alone", device, World(), "replicate", optimizer, compiled)
+    together = train_losses(tmp_path / "together", device, group, parallel, optimizer, compiled)
     assert together == exact(alone)
-    # Begun in shards or replicas, ended alone.
-    learn(tmp_path / "half", device, group, parallel, optimizer, compiled, steps=STEPS - 2)
+    # Started in shards or replicas, finished without them.
+    train_losses(tmp_path / "half", device, group, parallel, optimizer, compiled, steps=STEPS - 2)
     assert [path.name for path in list_checkpoints(tmp_path / "half")] == ["step-00000002", "step-00000004"]
-    ended = learn(tmp_path / "half", device, World(), "replicate", optimizer, compiled)
+    ended = train_losses(tmp_path / "half", device, World(), "replicate", optimizer, compiled)
     assert ended == exact(together)
 
 
 @pytest.mark.gpu
-def test_torchrun_with_one_process_is_as_without(tmp_path: Path, english: list[str]) -> None:
-    """The command line on one GPU: a world of one has no group, and every bit of speed that it had."""
+def test_torchrun_with_one_process_equals_a_plain_run(tmp_path: Path, english: list[str]) -> None:
+    """On one GPU, a world of one process has no process group and no overhead."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
     options = ["--steps", str(STEPS), "--seed", "1", "--set", "batch.tokens=512", "--set", "batch.pack=256",

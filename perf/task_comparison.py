@@ -1,11 +1,12 @@
-"""Seven labeled tasks from one pretrained model: our verb beside `transformers` with the same settings, score and time.
+"""Compare fine-tuning on seven labeled tasks with `transformers`, with the same settings: scores and times.
 
-    python perf/tasks_beside_peer.py run --side ours --model MODEL --data TASKS [--tasks RTE …] [--seeds 0 1 2] --out FILE
-    python perf/tasks_beside_peer.py table FILE…
+    python perf/task_comparison.py run --side pretune --model MODEL --data TASKS [--tasks RTE …] [--seeds 0 1 2] --out FILE
+    python perf/task_comparison.py table FILE…
 
-TASKS is a folder with the official files of CoLA, SST-2, MRPC, STS-B, RTE, TREC and CoNLL-2003. Sides: `ours`; `peer`, eager and
-padded, without dropout on attention weights, as ours; `peer-default`, with what its configuration says. Every line of FILE is one
-fine-tuning; seconds are of all of it, from reading the files to the scores on dev; ours without its report, which the peer has none of.
+TASKS is a folder with the official files of CoLA, SST-2, MRPC, STS-B, RTE, TREC and CoNLL-2003. Sides: `pretune`;
+`transformers`, eager and padded, without attention dropout, like pretune; `transformers-default`, with its
+configuration unchanged. Every line of FILE is one fine-tuning run; its seconds are from reading the files to the dev
+scores, without the report of pretune, which `transformers` does not have.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ import torch
 from common import add_result, machine, read_results
 
 ROWS, LENGTH, RATE = 32, 128, 5e-5
-SIDES = ("ours", "peer", "peer-default")
+SIDES = ("pretune", "transformers", "transformers-default")
 
 
 @dataclass(frozen=True)
 class Task:
-    """Where its files are, what it learns, for how many epochs, and by which metric it is compared."""
+    """The files of a task, its objective, its number of epochs, and the metric for the comparison."""
 
     kind: str
     files: tuple[str, str]
@@ -53,7 +54,7 @@ TASKS = {
 
 
 KOREAN = ("NSMC", "KorSTS")  # for Korean models
-COLUMNS = {  # of tables with a heading: text, second text, label
+COLUMNS = {  # of tables with a header: text, second text, label
     "SST-2": (0, None, 1),
     "MRPC": (3, 4, 0),
     "STS-B": (7, 8, 9),
@@ -64,7 +65,7 @@ COLUMNS = {  # of tables with a heading: text, second text, label
 
 
 def read(name: str, file: Path) -> list[dict[str, Any]]:
-    """Rows of an official file, by role."""
+    """Return the rows of an official file, by role."""
     lines = file.read_text(encoding="utf-8" if name != "TREC" else "latin-1").splitlines()
     if name == "CoNLL-2003":
         rows: list[dict[str, Any]] = []
@@ -85,8 +86,8 @@ def read(name: str, file: Path) -> list[dict[str, Any]]:
     return [{role: row[at] for role, at in roles.items() if at is not None} for row in parts[1:]]
 
 
-def ours(model: str, task: Task, rows: Sequence[list[dict[str, Any]]], seed: int) -> dict[str, float]:
-    """Scores on dev."""
+def with_pretune(model: str, task: Task, rows: Sequence[list[dict[str, Any]]], seed: int) -> dict[str, float]:
+    """Return the dev scores of pretune."""
     import pretune as pt
 
     with TemporaryDirectory() as name:
@@ -101,10 +102,10 @@ def ours(model: str, task: Task, rows: Sequence[list[dict[str, Any]]], seed: int
         return {key.removeprefix("dev/"): value for key, value in run.results.items() if key.startswith("dev/")}
 
 
-def peer(
+def with_transformers(
     folder: str, task: Task, rows: Sequence[list[dict[str, Any]]], seed: int, device: torch.device, default: bool
 ) -> dict[str, float]:
-    """The same with `transformers`."""
+    """Return the dev scores of `transformers`."""
     from tokenizers import Tokenizer
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
@@ -130,7 +131,7 @@ def peer(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))
     )
-    model.train()  # from_pretrained leaves dropout off
+    model.train()  # from_pretrained disables dropout
     chance = np.random.default_rng(seed)
     for _ in range(task.epochs):
         for inputs, target in batches(parts[0], chance.permutation(len(parts[0])), tagging, device):
@@ -151,14 +152,14 @@ def peer(
                 found += [row[there >= 0].tolist() for row, there in zip(chosen, target, strict=True)]
             else:
                 found += chosen.tolist()
-    return judge(task, found, rows[1], labels)
+    return score(task, found, rows[1], labels)
 
 
-Encoded = tuple[list[int], list[int], Any]  # ids, types, and the label or those of the tokens
+Encoded = tuple[list[int], list[int], Any]  # ids, token types, and the label or the labels of the tokens
 
 
 def encode(tokenizer: Any, rows: list[dict[str, Any]], task: Task, labels: list[str]) -> list[Encoded]:
-    """What the peer's model takes; of a word's tokens the first has its tag, the others -100."""
+    """Return the inputs of `transformers`; the first token of a word has its tag, the others -100."""
     if task.kind == "tag":
         encoded = tokenizer.encode_batch([row["words"] for row in rows], is_pretokenized=True)
         targets: list[Any] = []
@@ -177,7 +178,7 @@ def encode(tokenizer: Any, rows: list[dict[str, Any]], task: Task, labels: list[
 def batches(
     rows: list[Encoded], order: Any, tagging: bool, device: torch.device
 ) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Rows padded to the longest of each batch."""
+    """Yield batches with rows padded to the longest one."""
     for at in range(0, len(order), ROWS):
         chosen = [rows[i] for i in order[at : at + ROWS]]
         longest = max(len(row[0]) for row in chosen)
@@ -192,15 +193,15 @@ def batches(
         yield {key: x.to(device, non_blocking=True) for key, x in inputs.items()}, target.to(device, non_blocking=True)
 
 
-def judge(task: Task, found: list[Any], rows: list[dict[str, Any]], labels: list[str]) -> dict[str, float]:
-    """The peer's answers, by the same definitions."""
+def score(task: Task, found: list[Any], rows: list[dict[str, Any]], labels: list[str]) -> dict[str, float]:
+    """Return the scores of predictions of `transformers` by the same definitions."""
     if task.kind == "tag":
         from pretune.text.examples.tag_schemes import parse_tags
 
         both = hits = 0
         for answer, row in zip(found, rows, strict=True):
-            said = [labels[i] for i in answer] + ["O"] * (len(row["tags"]) - len(answer))
-            one, other = set(parse_tags(said)), set(parse_tags(row["tags"]))
+            predicted = [labels[i] for i in answer] + ["O"] * (len(row["tags"]) - len(answer))
+            one, other = set(parse_tags(predicted)), set(parse_tags(row["tags"]))
             both, hits = both + len(one) + len(other), hits + len(one & other)
         return {"f1": 2 * hits / max(1, both)}
     if task.kind == "regress":
@@ -215,7 +216,7 @@ def judge(task: Task, found: list[Any], rows: list[dict[str, Any]], labels: list
 
 
 def run(options: argparse.Namespace) -> None:
-    """A line for each fine-tuning. The first run of a side warms its libraries up, and is not written."""
+    """Write a line for each fine-tuning run. With --warm, the first run is repeated and not written."""
     os.environ["PRETUNE_PROGRESS"] = "none"
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     about = machine()
@@ -224,10 +225,10 @@ def run(options: argparse.Namespace) -> None:
         task = TASKS[name]
         start = time.perf_counter()
         rows = [read(name, Path(options.data) / file)[: options.rows] for file in task.files]
-        if options.side == "ours":
-            scores = ours(options.model, task, rows, seed)
+        if options.side == "pretune":
+            scores = with_pretune(options.model, task, rows, seed)
         else:
-            scores = peer(options.model, task, rows, seed, device, options.side == "peer-default")
+            scores = with_transformers(options.model, task, rows, seed, device, options.side == "transformers-default")
         seconds = time.perf_counter() - start
         line = {
             "alone": not options.untimed,
@@ -244,10 +245,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def table(files: Sequence[str]) -> str:
-    """Means over seeds, with their deviation, as Markdown."""
+    """Return means over seeds with standard deviations, as Markdown."""
     lines = read_results(files)
     rows = [
-        "| task | metric | " + " | ".join(SIDES) + " | seconds, ours | peer | ratio |",
+        "| task | metric | " + " | ".join(SIDES) + " | seconds, pretune | seconds, transformers | ratio |",
         "| --- | --- " + "| ---: " * 6 + "|",
     ]
     for name, task in TASKS.items():
@@ -277,11 +278,9 @@ def main() -> None:
     one.add_argument("--data", required=True)
     one.add_argument("--tasks", nargs="+", default=[name for name in TASKS if name not in KOREAN], choices=list(TASKS))
     one.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    one.add_argument("--rows", type=int, help="of each file, to try this out")
-    one.add_argument(
-        "--warm", action="store_true", help="the first fine-tuning once more, unwritten, before the clock counts"
-    )
-    one.add_argument("--untimed", action="store_true", help="other work runs at the same time: seconds do not count")
+    one.add_argument("--rows", type=int, help="maximum rows of each file, to try it out")
+    one.add_argument("--warm", action="store_true", help="run the first fine-tuning once before, as a warmup")
+    one.add_argument("--untimed", action="store_true", help="other work runs at the same time: ignore seconds")
     one.add_argument("--out", required=True)
     verbs.add_parser("table").add_argument("files", nargs="+")
     options = parser.parse_args()

@@ -1,6 +1,8 @@
-"""usage: script/box.py RUN NAME    put a pretrained run into the package: weights in bf16, configuration, tokenizer
+"""Put a pretrained run into the package: weights in bf16, configuration, tokenizer.
 
-The card (README.md in the same folder) is written by hand, with the commands that gave its figures.
+Usage: script/bundle_model.py RUN NAME
+
+The model card (README.md in the same folder) is written by hand, with the commands that gave its numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pretune.models.bundled import bundled_folder
 from pretune.models.model import load_model
 from pretune.objectives import parse_objective
 
-MOST = 25_000_000  # bytes
+MAX_BYTES = 25_000_000  # bytes
 
 
 def main() -> None:
@@ -24,8 +26,8 @@ def main() -> None:
     model.save(folder, kind=torch.bfloat16)
     size = sum(file.stat().st_size for file in folder.iterdir())
     print(f"{folder}: {size:,} bytes")
-    if size > MOST:
-        sys.exit(f"more than {MOST:,} bytes: make the model smaller")
+    if size > MAX_BYTES:
+        sys.exit(f"more than {MAX_BYTES:,} bytes; make the model smaller")
 
 
 if __name__ == "__main__":
