@@ -15,8 +15,8 @@ from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
-from tests.families.test_config_keys import CASES, TINY, quick
 from tests.support.parity import assert_same, close
+from tests.support.transformers_cases import CASES, TINY, quick
 
 # What no output depends on: poolers that no loaded head reads, sines, numbers for masks.
 HARMLESS = re.compile(r".*\bpooler\b.*|.*\bposition_ids|.*embed_positions.*|.*mask_value.*")
@@ -72,7 +72,7 @@ def test_no_tensor_of_any_class_vanishes(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
 
 
-def change(folder: Path, **tensors: torch.Tensor | None) -> None:
+def edit_tensors(folder: Path, **tensors: torch.Tensor | None) -> None:
     """Tensors replaced, added or, by None, taken away."""
     content = load_file(folder / "model.safetensors") | tensors
     save_file({name: x for name, x in content.items() if x is not None}, folder / "model.safetensors", {"format": "pt"})
@@ -101,12 +101,12 @@ def test_more_and_fewer_layers_than_config_has_are_refused(name: str, stack: str
     number = re.compile(rf"(layer_norm[12]|ffns|attentions|{re.escape(stack)})\.{layers - 1}\.")
     last = {tensor: x for tensor, x in content.items() if number.search(tensor)}
     one_more = {number.sub(lambda match: f"{match[1]}.{layers}.", tensor): x for tensor, x in last.items()}
-    change(tmp_path, **one_more)
+    edit_tensors(tmp_path, **one_more)
     words = rf"layers: {layers + 1} in {re.escape(stack)}, but {layers} in config\.json; pass --partial to continue without them"
     with pytest.raises(PretuneError, match=words):
         pt.load(tmp_path)
     assert len(pt.load(tmp_path, partial=True).backbone.layers) == layers
-    change(tmp_path, **dict.fromkeys((*one_more, *last)))
+    edit_tensors(tmp_path, **dict.fromkeys((*one_more, *last)))
     with pytest.raises(
         PretuneError, match=rf"layers: {layers - 1} in {re.escape(stack)}, but {layers} in config\.json; pass"
     ):
@@ -117,7 +117,7 @@ def test_more_and_fewer_layers_than_config_has_are_refused(name: str, stack: str
 def test_what_the_config_has_no_place_for_is_refused(tmp_path: Path) -> None:
     """A projection of token vectors that are as wide as states, by config.json."""
     CASES["electra"].peer(tmp_path, {"embedding_size": 32})
-    change(
+    edit_tensors(
         tmp_path,
         **{"electra.embeddings_project.weight": torch.eye(32), "electra.embeddings_project.bias": torch.zeros(32)},
     )
@@ -150,7 +150,7 @@ def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkey
 
 def test_a_head_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     save("bert", "BertForSequenceClassification", tmp_path)
-    change(tmp_path, **{"classifier2.weight": torch.zeros(2, 32)})
+    edit_tensors(tmp_path, **{"classifier2.weight": torch.zeros(2, 32)})
     for read in (pt.load, load_model):
         with pytest.raises(PretuneError, match=r"unknown tensors for bert: classifier2\.weight; pass --partial"):
             read(tmp_path)
@@ -183,7 +183,7 @@ def test_a_bare_backbone_beside_a_head_is_read(tmp_path: Path) -> None:
 
 def test_one_tensor_of_two_ages_must_be_one(tmp_path: Path) -> None:
     save("bert", "BertModel", tmp_path)
-    change(
+    edit_tensors(
         tmp_path,
         **{
             "embeddings.LayerNorm.gamma": load_file(tmp_path / "model.safetensors")[
@@ -192,6 +192,6 @@ def test_one_tensor_of_two_ages_must_be_one(tmp_path: Path) -> None:
         },
     )
     pt.load(tmp_path)
-    change(tmp_path, **{"embeddings.LayerNorm.gamma": torch.zeros(32)})
+    edit_tensors(tmp_path, **{"embeddings.LayerNorm.gamma": torch.zeros(32)})
     with pytest.raises(PretuneError, match=r"are two names of one parameter"):
         pt.load(tmp_path)

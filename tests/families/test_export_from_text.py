@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,42 +19,9 @@ from pretune.text.corpus.documents import Document
 from pretune.text.examples.question_answering import Questions
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind, train_on_documents
-from tests.families.encoders import (
-    test_albert,
-    test_bert,
-    test_big_bird,
-    test_deberta,
-    test_distilbert,
-    test_electra,
-    test_ernie,
-    test_longformer,
-    test_modernbert,
-    test_mpnet,
-    test_roberta,
-    test_xlm,
-    test_xlnet,
-)
+from tests.support.family_configs import ENCODER_CONFIGS
 from tests.support.parity import assert_same, close
 from tests.support.texts import english_documents
-
-SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
-    "bert": ("wordpiece", test_bert.SMALL),
-    "roberta": ("byte-bpe", test_roberta.SMALL),
-    "xlm-roberta": ("raw-unigram", test_roberta.SMALL),
-    "camembert": ("raw-unigram", test_roberta.SMALL),
-    "mpnet": ("wordpiece", test_mpnet.SMALL),
-    "distilbert": ("wordpiece", test_distilbert.SMALL),
-    "electra": ("wordpiece", test_electra.SMALL),
-    "albert": ("raw-unigram", test_albert.SMALL),
-    "ernie": ("wordpiece", test_ernie.SMALL | test_ernie.TASKS),
-    "xlm": ("bpe", test_xlm.SMALL),
-    "xlnet": ("raw-unigram", test_xlnet.SMALL),
-    "big_bird": ("raw-bpe", test_big_bird.SMALL | test_big_bird.FULL),
-    "longformer": ("byte-bpe", test_longformer.SMALL),
-    "deberta": ("byte-bpe", test_deberta.SMALLS["deberta"]),
-    "deberta-v2": ("raw-unigram", test_deberta.SMALLS["deberta-v2"]),
-    "modernbert": ("byte-bpe", test_modernbert.SMALL),
-}
 
 
 @cache
@@ -63,11 +29,11 @@ def tokenizer(kind: Kind) -> Tokenizer:
     return train_on_documents([Document(text, Path("x"), 1) for text in english_documents()[:3]], kind, 400)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ENCODER_CONFIGS)
 def test_a_classifier_gives_the_same_answers_to_texts_and_pairs(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    kind, small = SMALL[name]
+    kind, small = ENCODER_CONFIGS[name]
     family, labels = FAMILIES[name], ["bad", "good"]
     words = tokenizer(kind)
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
@@ -89,11 +55,11 @@ def test_a_classifier_gives_the_same_answers_to_texts_and_pairs(name: str, tmp_p
         torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if frozenset({"choose"}) in FAMILIES[name].classes])
+@pytest.mark.parametrize("name", [name for name in ENCODER_CONFIGS if frozenset({"choose"}) in FAMILIES[name].classes])
 def test_multiple_choice_goes_both_ways(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMultipleChoice, AutoTokenizer
 
-    kind, small = SMALL[name]
+    kind, small = ENCODER_CONFIGS[name]
     family, words = FAMILIES[name], tokenizer(kind)
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
     config = family.read_config(small | sizes | {"initializer_range": 0.2})
@@ -124,7 +90,7 @@ def test_multiple_choice_goes_both_ways(name: str, tmp_path: Path) -> None:
 def test_an_answerer_gives_the_same_logits_to_a_question(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-    kind, small = SMALL[name]
+    kind, small = ENCODER_CONFIGS[name]
     family, words = FAMILIES[name], tokenizer(kind)
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
     special = {"sep_token_id": words.role("separator"), "bos_token_id": words.role("start")}
@@ -144,11 +110,11 @@ def test_an_answerer_gives_the_same_logits_to_a_question(name: str, tmp_path: Pa
     torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ENCODER_CONFIGS)
 def test_sentence_transformers_computes_the_same_vectors(name: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    kind, small = SMALL[name]
+    kind, small = ENCODER_CONFIGS[name]
     family, words = FAMILIES[name], tokenizer(kind)
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
     config = family.read_config(small | sizes | {"initializer_range": 0.2})

@@ -19,9 +19,7 @@ from pretune.inference.predict import Predictor, load_task_model
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents
-from tests.families.decoders import test_gpt
-from tests.families.encoder_decoders import test_bart, test_t5
-from tests.families.encoders import test_big_bird, test_longformer, test_xlm, test_xlnet
+from tests.support.family_configs import BART, BIG_BIRD, BIG_BIRD_FULL_ATTENTION, GPT, LONGFORMER, T5, XLM, XLNET
 from tests.support.parity import assert_same, close
 from tests.support.texts import english_documents
 
@@ -30,16 +28,16 @@ LANGUAGES = ("de", "en")
 # Positions for all texts below; the keys of families that count them.
 PLACES = {"max_position_embeddings": 90}
 TINY: dict[str, dict[str, Any]] = {
-    "gpt2": test_gpt.SMALL | {"n_positions": 90},
-    "openai-gpt": test_gpt.SMALL | {"n_positions": 90},
-    "bart": test_bart.SMALL | PLACES,
-    "mbart": test_bart.SMALL | PLACES,
-    "longformer": test_longformer.SMALL | PLACES,
-    "big_bird": test_big_bird.SMALL | test_big_bird.FULL | PLACES,
-    "xlnet": test_xlnet.SMALL,
-    "xlm": test_xlm.SMALL | PLACES,
-    "t5": test_t5.SMALL,
-    "mt5": test_t5.SMALL,
+    "gpt2": GPT | {"n_positions": 90},
+    "openai-gpt": GPT | {"n_positions": 90},
+    "bart": BART | PLACES,
+    "mbart": BART | PLACES,
+    "longformer": LONGFORMER | PLACES,
+    "big_bird": BIG_BIRD | BIG_BIRD_FULL_ATTENTION | PLACES,
+    "xlnet": XLNET,
+    "xlm": XLM | PLACES,
+    "t5": T5,
+    "mt5": T5,
 }
 CASES = [
     ("gpt2", "GPT2ForSequenceClassification", "classify"),

@@ -13,7 +13,7 @@ from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load, load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
-from tests.families.test_export_from_text import SMALL
+from tests.support.family_configs import ENCODER_CONFIGS
 from tests.support.parity import Ragged, assert_same, close
 
 LABELS = ["O", "B-X", "I-X"]
@@ -21,7 +21,7 @@ LABELS = ["O", "B-X", "I-X"]
 
 def build(name: str, *objectives: str, labels: list[str] = LABELS) -> Model:
     family = FAMILIES[name]
-    config = family.read_config(SMALL[name][1])
+    config = family.read_config(ENCODER_CONFIGS[name][1])
     model = Model(family, config, Network(family.build(config)), objective="|".join(objectives), labels=labels)
     model.add_heads(parse_objective("|".join(objectives), labels=tuple(labels)).objectives)
     torch.manual_seed(0)
@@ -43,13 +43,13 @@ QUESTIONS = ("longformer", "big_bird")
 SAME_HEADS = [
     (name, objective)
     for objective in ("tag", "answer")
-    for name in SMALL
+    for name in ENCODER_CONFIGS
     if frozenset({objective}) in FAMILIES[name].classes and not (name in QUESTIONS and objective == "answer")
 ]
 
 
 def test_all_encoders_are_here() -> None:
-    assert {family.name for family in ENCODERS if family.elsewhere} == set(SMALL)
+    assert {family.name for family in ENCODERS if family.elsewhere} == set(ENCODER_CONFIGS)
 
 
 @pytest.mark.parametrize(("name", "objective"), SAME_HEADS)

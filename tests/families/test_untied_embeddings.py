@@ -20,8 +20,8 @@ from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents
-from tests.families.test_config_keys import CASES, Case, change, quick
 from tests.support.parity import assert_same, close
+from tests.support.transformers_cases import CASES, Case, edit_config, quick
 
 UNTIED = [name for name in CASES if FAMILIES[name].table.output]
 
@@ -104,7 +104,7 @@ def test_the_output_alone_is_the_embedding_where_config_ties_them(name: str, tmp
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     close(case.ours(tmp_path, peer.config), case.theirs(peer))
     if name not in ("t5", "mt5"):
-        change(tmp_path, tie_word_embeddings=False)
+        edit_config(tmp_path, tie_word_embeddings=False)
         with pytest.raises(PretuneError, match=f"tensors missing: {table.embedding[0]}"):
             pt.load(tmp_path)
 

@@ -18,7 +18,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.models.loading import load_model
 from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE, parse_size, read_weights, write_weights
-from tests.families.encoders.test_bert import SMALL
+from tests.support.family_configs import BERT
 from tests.support.parity import assert_same
 from tests.verbs.test_export import save
 
@@ -27,7 +27,7 @@ def peer(kind: str = "BertForMaskedLM", **sizes: Any) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    return getattr(transformers, kind)(transformers.BertConfig(**{**SMALL, **sizes})).eval()
+    return getattr(transformers, kind)(transformers.BertConfig(**{**BERT, **sizes})).eval()
 
 
 @pytest.fixture

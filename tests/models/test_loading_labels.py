@@ -24,10 +24,10 @@ from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents
-from tests.families.encoders.test_bert import SMALL
-from tests.families.test_config_keys import CASES, TINY, change, quick
+from tests.support.family_configs import BERT
 from tests.support.parity import assert_same
 from tests.support.texts import english_documents
+from tests.support.transformers_cases import CASES, TINY, edit_config, quick
 
 TEXTS = ["An assignment is a statement", "and that"]
 
@@ -38,7 +38,7 @@ def save(folder: Path, kind: str, **sizes: Any) -> Any:
 
     words = train_on_documents([Document(text, Path("x"), 1) for text in english_documents()[:2]], "wordpiece", 300)
     torch.manual_seed(0)
-    peer = getattr(transformers, kind)(transformers.BertConfig(**{**SMALL, "vocab_size": words.size, **sizes})).eval()
+    peer = getattr(transformers, kind)(transformers.BertConfig(**{**BERT, "vocab_size": words.size, **sizes})).eval()
     for parameter in peer.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     peer.save_pretrained(folder)
@@ -67,7 +67,7 @@ def test_a_classifier_has_all_its_classes(
 ) -> None:
     peer = save(tmp_path, "BertForSequenceClassification", num_labels=50)
     expected = logits(peer, tmp_path).softmax(-1)
-    change(tmp_path, label2id=None, **keys)
+    edit_config(tmp_path, label2id=None, **keys)
     if pickled:
         torch.save(load_file(tmp_path / WEIGHTS_FILE), tmp_path / PICKLE_FILE)
         (tmp_path / WEIGHTS_FILE).unlink()
@@ -101,7 +101,7 @@ def test_numbers_of_classes_that_contradict_are_refused(
     kind: str, keys: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     save(tmp_path, kind, num_labels=5)
-    change(tmp_path, label2id=None, **keys)
+    edit_config(tmp_path, label2id=None, **keys)
     with pytest.raises(PretuneError, match=words):
         pt.load(tmp_path)
     with pytest.raises(PretuneError, match=words):
@@ -124,7 +124,7 @@ def test_a_default_of_three_classes_is_read_from_the_head(tmp_path: Path) -> Non
 )
 def test_kinds_of_problems_that_are_not_there_are_refused(problem: str, count: int, words: str, tmp_path: Path) -> None:
     save(tmp_path, "BertForSequenceClassification", num_labels=count)
-    change(tmp_path, problem_type=problem)
+    edit_config(tmp_path, problem_type=problem)
     with pytest.raises(PretuneError, match=words):
         stored_objectives(tmp_path)
 
@@ -141,7 +141,7 @@ def test_other_labels_are_a_new_head_and_the_old_one_no_contradiction(tmp_path: 
 def test_no_text_is_classified_by_a_head_that_is_random(tmp_path: Path) -> None:
     """A language model that config.json calls a classifier."""
     save(tmp_path / "model", "BertForMaskedLM")
-    change(tmp_path / "model", architectures=["BertForSequenceClassification"])
+    edit_config(tmp_path / "model", architectures=["BertForSequenceClassification"])
     words = r"its head for classify is untrained \(bert\.pooler\.dense\.weight is missing from the checkpoint .*fine-tune it first"
     for partial in (False, True):
         with pytest.raises(PretuneError, match=words):
@@ -183,7 +183,7 @@ def test_no_gap_is_filled_by_a_head_that_is_random(tmp_path: Path) -> None:
 def test_nothing_is_written_by_a_head_that_is_random(tmp_path: Path) -> None:
     CASES["gpt2"].peer(tmp_path / "gpt2", {"tie_word_embeddings": False})
     CASES["t5"].peer(tmp_path / "t5", {"tie_word_embeddings": False})
-    change(tmp_path / "t5", tie_word_embeddings=False)
+    edit_config(tmp_path / "t5", tie_word_embeddings=False)
     for name in ("gpt2", "t5"):
         without(tmp_path / name, "lm_head")
     words = r"its head for {} is untrained \(lm_head\.weight is missing from the checkpoint"
@@ -207,7 +207,7 @@ def test_a_family_is_recognized(name: str, known: str, tmp_path: Path, monkeypat
     case = CASES[name]
     case.peer(tmp_path, {})
     whole = load_model(tmp_path)
-    change(tmp_path, model_type=None, **({"architectures": None} if known == "tensors" else {}))
+    edit_config(tmp_path, model_type=None, **({"architectures": None} if known == "tensors" else {}))
     if known == "class":
         model = pt.load(tmp_path)
         assert model.family.name == name
@@ -225,9 +225,9 @@ def test_a_family_is_recognized(name: str, known: str, tmp_path: Path, monkeypat
 def test_a_family_that_could_be_several_is_refused(tmp_path: Path) -> None:
     import transformers
 
-    transformers.BertModel(transformers.BertConfig(**SMALL)).save_pretrained(tmp_path)  # names have no prefix
+    transformers.BertModel(transformers.BertConfig(**BERT)).save_pretrained(tmp_path)  # names have no prefix
     assert load_model(tmp_path).family.name == "bert"
-    change(tmp_path, model_type=None, architectures=None)
+    edit_config(tmp_path, model_type=None, architectures=None)
     with pytest.raises(
         PretuneError, match=r"no model_type, and it could be .*bert, .*roberta.*; write the model_type into"
     ):

@@ -19,10 +19,10 @@ from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
+from tests.support.family_configs import GPT
 from tests.support.parity import Ragged
 
 NAMES = ["openai-gpt", "gpt2"]
-SMALL = {"vocab_size": 60, "n_positions": 40, "n_embd": 32, "n_layer": 3, "n_head": 4}
 QUIET = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "openai-gpt": ("openai-gpt", {}),
@@ -37,7 +37,7 @@ def make_peer(name: str, folder: Path, kind: str = "AutoModelForCausalLM", **cha
 
     torch.manual_seed(0)
     ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    config = transformers.AutoConfig.for_model(name, **(SMALL | QUIET | ids | changes))
+    config = transformers.AutoConfig.for_model(name, **(GPT | QUIET | ids | changes))
     model = getattr(transformers, kind).from_config(config)
     for parameter in model.parameters():  # norms and biases too: nothing may agree by chance
         torch.nn.init.normal_(parameter, std=0.2)
@@ -47,7 +47,7 @@ def make_peer(name: str, folder: Path, kind: str = "AutoModelForCausalLM", **cha
 
 def make_ours(name: str, objective: str = "lm", labels: tuple[str, ...] = ()) -> Model:
     family = FAMILIES[name]
-    config = family.read_config(SMALL | QUIET)
+    config = family.read_config(GPT | QUIET)
     model = Model(family, config, Network(family.build(config)), objective=objective, labels=list(labels))
     model.add_heads(parse_objective(objective, labels=labels, pooling="last").objectives)
     model.root.eval()
@@ -219,12 +219,12 @@ def test_presets_have_the_released_numbers_of_parameters() -> None:
 )
 def test_what_we_cannot_wire_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
-        FAMILIES[name].build(FAMILIES[name].read_config(SMALL | changes))
+        FAMILIES[name].build(FAMILIES[name].read_config(GPT | changes))
 
 
 def test_residual_outputs_of_gpt2_start_smaller() -> None:
     torch.manual_seed(0)
     family = FAMILIES["gpt2"]
-    layer = family.build(family.read_config(SMALL | {"n_layer": 8})).layers[0]
+    layer = family.build(family.read_config(GPT | {"n_layer": 8})).layers[0]
     inner, output = layer.feed_forward.part.inner.weight, layer.feed_forward.part.output.weight
     assert float((output.std() / inner.std()).detach()) == pytest.approx(0.25, rel=0.05)

@@ -17,14 +17,10 @@ from pretune.models.model import Model, Network
 from pretune.nn.dropout import share_dropout_seed
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents
+from tests.support.family_configs import BART
 from tests.support.seq2seq_parity import Pair, assert_classifier, assert_parity, assert_round_trip, randomize, writing
 from tests.support.texts import RUSSIAN
 
-SMALL = {
-    "vocab_size": 60, "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
-    "decoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 40, "max_position_embeddings": 20,
-    "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
-}  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("bart", {}),
     "bart scaled": ("bart", {"scale_embedding": True, "activation_function": "relu"}),
@@ -38,7 +34,7 @@ def make_peer(folder: Path, variant: str) -> Any:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
     kind, changes = VARIANTS[variant]
-    return randomize(AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **(SMALL | changes))), folder)
+    return randomize(AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **(BART | changes))), folder)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -55,7 +51,7 @@ def test_export_and_import(variant: str, tmp_path: Path) -> None:
 
 
 def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    assert_classifier("bart", SMALL, tmp_path)
+    assert_classifier("bart", BART, tmp_path)
 
 
 @pytest.mark.parametrize("variant", ["bart", "mbart", "marian"])
@@ -111,7 +107,7 @@ def test_special_ids_are_the_tokenizers(tmp_path: Path) -> None:
     tokenizer = train_on_documents([Document(text, Path("x"), 1) for text in RUSSIAN * 4], "bpe", 120)
     for kind, start in (("bart", "end"), ("marian", "padding"), ("t5", "padding")):
         family = FAMILIES[kind]
-        config = family.read_config({**SMALL, "vocab_size": 128, "num_layers": 1, "d_kv": 8, "d_ff": 8, "num_heads": 1})
+        config = family.read_config({**BART, "vocab_size": 128, "num_layers": 1, "d_kv": 8, "d_ff": 8, "num_heads": 1})
         Model(family, config, Network(family.build(config)), tokenizer).save(tmp_path)
         peer = AutoConfig.from_pretrained(tmp_path)
         assert peer.pad_token_id == tokenizer.role("padding")
@@ -130,7 +126,7 @@ def test_learned_positions_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["dropout", "attention_dropout", "activation_dropout"])
 def test_each_dropout_is_off_unless_training(place: str) -> None:
     family = FAMILIES["bart"]
-    model = family.build(family.read_config(SMALL | {"dropout": 0.0, place: 0.5}))
+    model = family.build(family.read_config(BART | {"dropout": 0.0, place: 0.5}))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)
     pair = Pair.make(60)
     trained = model(pair.source.packed, pair.target.packed).last

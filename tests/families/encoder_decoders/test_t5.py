@@ -14,9 +14,9 @@ from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Network
 from pretune.nn.dropout import share_dropout_seed
+from tests.support.family_configs import T5, T5_VARIANTS
 from tests.support.parity import close
 from tests.support.seq2seq_parity import (
-    IDS,
     Pair,
     assert_classifier,
     assert_parity,
@@ -26,40 +26,27 @@ from tests.support.seq2seq_parity import (
 )
 from tests.support.texts import RUSSIAN, T5_IDS, russian_pieces
 
-# Six buckets a side up to a distance of 8: shorter than the sequences. Heads that do not fill the width.
-SMALL = {
-    "vocab_size": 60, "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
-    "relative_attention_num_buckets": 12, "relative_attention_max_distance": 8, **IDS,
-}  # fmt: skip
-GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "1.0": ("t5", {}),
-    "1.1": ("t5", GATED),
-    "mt5": ("mt5", GATED),
-    "silu": ("t5", {"feed_forward_proj": "gated-silu"}),
-}
-
 
 def make_peer(folder: Path, variant: str, **others: Any) -> Any:
     from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-    kind, changes = VARIANTS[variant]
+    kind, changes = T5_VARIANTS[variant]
     config, model = {
         "t5": (T5Config, T5ForConditionalGeneration),
         "mt5": (MT5Config, MT5ForConditionalGeneration),
     }[kind]
-    peer = model(config(**(SMALL | changes | others)))
+    peer = model(config(**(T5 | changes | others)))
     if not changes.get("tie_word_embeddings", True):  # the peer ties them until a checkpoint says otherwise
         peer.lm_head.weight = torch.nn.Parameter(torch.empty(60, 32))
     return randomize(peer, folder)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", T5_VARIANTS)
 def test_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
     assert_parity(make_peer(tmp_path, variant), tmp_path)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", T5_VARIANTS)
 def test_export_and_import(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSeq2SeqLM
 
@@ -69,8 +56,8 @@ def test_export_and_import(variant: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", ["1.0", "mt5"])
 def test_a_classifier_goes_both_ways(variant: str, tmp_path: Path) -> None:
-    family, changes = VARIANTS[variant]
-    assert_classifier(family, SMALL | changes, tmp_path)
+    family, changes = T5_VARIANTS[variant]
+    assert_classifier(family, T5 | changes, tmp_path)
 
 
 def test_a_folder_like_ru_t5s_loads(tmp_path: Path) -> None:
@@ -178,7 +165,7 @@ def test_initial_deviations_are_the_peers(variant: str) -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 
     wide = {"vocab_size": 400, "d_model": 128, "d_kv": 32, "d_ff": 256, "num_heads": 6, "num_layers": 1}
-    wide |= {"relative_attention_num_buckets": 128} | VARIANTS[variant][1]
+    wide |= {"relative_attention_num_buckets": 128} | T5_VARIANTS[variant][1]
     torch.manual_seed(0)
     peer = dict(T5ForConditionalGeneration(T5Config(**wide)).named_parameters())
     family = FAMILIES["t5"]
@@ -197,8 +184,8 @@ def test_initial_deviations_are_the_peers(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["1.0", "1.1"])
 def test_dropout_is_off_unless_training(variant: str) -> None:
-    family, changes = VARIANTS[variant]
-    model = FAMILIES[family].build(FAMILIES[family].read_config(SMALL | changes | {"dropout_rate": 0.5}))
+    family, changes = T5_VARIANTS[variant]
+    model = FAMILIES[family].build(FAMILIES[family].read_config(T5 | changes | {"dropout_rate": 0.5}))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)
     pair = Pair.make(60)
     trained = model(pair.source.packed, pair.target.packed).last

@@ -22,11 +22,12 @@ from pretune.inference.embed import embed_texts
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.onnx_export import write_graph
-from tests.families.encoder_decoders.test_t5 import SMALL, VARIANTS
-from tests.families.test_config_keys import Case, check
+from tests.support.config_key_checks import check
+from tests.support.family_configs import T5, T5_VARIANTS
 from tests.support.parity import Ragged, close, compare_gradients, compare_states, compare_texts
 from tests.support.seq2seq_parity import randomize
 from tests.support.texts import RUSSIAN, T5_IDS, russian_pieces
+from tests.support.transformers_cases import Case, edit_config
 
 CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel"}
 
@@ -34,16 +35,9 @@ CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel"}
 def make_peer(folder: Path, variant: str = "1.0", **others: Any) -> Any:
     import transformers
 
-    name, changes = VARIANTS[variant]
-    config = transformers.AutoConfig.for_model(name, **(SMALL | changes | others))
+    name, changes = T5_VARIANTS[variant]
+    config = transformers.AutoConfig.for_model(name, **(T5 | changes | others))
     return randomize(getattr(transformers, CLASSES[name])(config), folder)
-
-
-def change(folder: Path, **keys: Any) -> None:
-    """Change keys of config.json; None removes one."""
-    content = json.loads((folder / "config.json").read_text()) | keys
-    kept = {key: value for key, value in content.items() if value is not None}
-    (folder / "config.json").write_text(json.dumps(kept))
 
 
 def with_tokenizer(folder: Path) -> tuple[Any, Any]:
@@ -58,7 +52,7 @@ def with_tokenizer(folder: Path) -> tuple[Any, Any]:
     return make_peer(folder, vocab_size=len(dress)), dress
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", T5_VARIANTS)
 def test_states_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
     peer = make_peer(tmp_path, variant)
     model = pt.load(tmp_path)
@@ -75,7 +69,7 @@ def test_states_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> Non
     compare_gradients(model, peer)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", T5_VARIANTS)
 def test_export_and_import(variant: str, tmp_path: Path) -> None:
     peer = make_peer(tmp_path / "peer", variant)
     assert pt.load(tmp_path / "peer").export(tmp_path / "a") == type(peer).__name__
@@ -139,11 +133,11 @@ def test_files_that_call_it_an_encoder_decoder_are_read(said: bool | None, tmp_p
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["encoder.embed_tokens.weight"] = tensors.pop("shared.weight")  # either name, or both
     save_file(tensors, tmp_path / "model.safetensors")
-    change(tmp_path, is_encoder_decoder=said)
+    edit_config(tmp_path, is_encoder_decoder=said)
     batch = Ragged.make(60, columns={})
     with torch.no_grad():
         close(pt.load(tmp_path).root.eval().backbone(batch.packed).last, batch.flat(peer(**batch.inputs)[0]))
-    change(tmp_path, model_type=None)  # which the class tells, too
+    edit_config(tmp_path, model_type=None)  # which the class tells, too
     assert isinstance(load_model(tmp_path).backbone, TransformerStack)
 
 
@@ -158,7 +152,7 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None
     with pytest.raises(PretuneError, match=r"unknown tensors for t5: decoder\.final_layer_norm\.weight"):
         pt.load(tmp_path)
     save_file(tensors, tmp_path / "model.safetensors")
-    change(tmp_path, architectures=["T5Model"], is_encoder_decoder=True)  # which has a decoder
+    edit_config(tmp_path, architectures=["T5Model"], is_encoder_decoder=True)  # which has a decoder
     with pytest.raises(PretuneError, match=r"layers: 0 in decoder\.block, but 3 in config\.json"):
         pt.load(tmp_path)
 

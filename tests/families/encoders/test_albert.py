@@ -20,13 +20,10 @@ from pretune.objectives.pretraining.sentence_pairs import SequenceClassification
 from pretune.packed import Batch
 from pretune.training.flops import forward_flops
 from pretune.training.optim.optimizers import hidden_matrices
+from tests.support.family_configs import ALBERT
 from tests.support.parity import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, save_peer
 
 FAMILY = FAMILIES["albert"]
-SMALL = {
-    "vocab_size": 60, "embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 5, "num_attention_heads": 4,
-    "intermediate_size": 64, "max_position_embeddings": 40,
-}  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     "second release": {},
     "first release": {"hidden_act": "gelu", "layer_norm_eps": 1e-3},
@@ -37,7 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def make_peer(kind: str, folder: Path, **changes: Any) -> Any:
     import transformers
 
-    config = transformers.AlbertConfig(**(SMALL | changes))
+    config = transformers.AlbertConfig(**(ALBERT | changes))
     return save_peer(getattr(transformers, f"AlbertFor{kind}"), config, folder)
 
 
@@ -80,7 +77,7 @@ def test_the_head_for_the_order_of_sentences_goes_both_ways(tmp_path: Path) -> N
 
 
 def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILY, SMALL, tmp_path, Ragged.make(60))
+    compare_classifier(FAMILY, ALBERT, tmp_path, Ragged.make(60))
 
 
 def test_a_bare_model_loads(tmp_path: Path) -> None:
@@ -89,23 +86,23 @@ def test_a_bare_model_loads(tmp_path: Path) -> None:
 
 
 def test_shared_layers_are_one_group_and_run_at_every_depth() -> None:
-    one = FAMILY.build(FAMILY.read_config(SMALL))
+    one = FAMILY.build(FAMILY.read_config(ALBERT))
     assert [name for name, _ in one.groups()] == ["embed", "layer 0"]
     assert len(one.stack) == 5
     assert len(one(Ragged.make(60).packed, keep="all").layers) == 6
-    two = FAMILY.build(FAMILY.read_config(SMALL | {"num_hidden_groups": 2}))
+    two = FAMILY.build(FAMILY.read_config(ALBERT | {"num_hidden_groups": 2}))
     assert [name for name, _ in two.groups()] == ["embed", "layer 0", "layer 1"]
     assert list(two.order) == [0, 0, 0, 1, 1]
     grouped = {id(p) for _, modules in two.groups() for m in modules for p in m.parameters()}
     assert grouped == {id(p) for p in two.parameters()}
     assert len(hidden_matrices(Network(two))) == 8
     with pytest.raises(PretuneError, match=r"num_hidden_groups \(6\) must not exceed num_hidden_layers \(5\)"):
-        FAMILY.build(FAMILY.read_config(SMALL | {"num_hidden_groups": 6}))
+        FAMILY.build(FAMILY.read_config(ALBERT | {"num_hidden_groups": 6}))
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}])
 def test_what_is_shared_is_counted_once_and_computed_at_every_depth(changes: dict[str, Any]) -> None:
-    shallow, deep = (FAMILY.build(FAMILY.read_config(SMALL | {"num_hidden_layers": n} | changes)) for n in (2, 5))
+    shallow, deep = (FAMILY.build(FAMILY.read_config(ALBERT | {"num_hidden_layers": n} | changes)) for n in (2, 5))
     assert sum(p.numel() for p in shallow.parameters()) == sum(p.numel() for p in deep.parameters())
     packed = Ragged.make(60, (6, 6, 6)).packed  # of one length, so that the dense path pads nothing
     batch = Batch((packed,), counts={"tokens": float(len(packed))}, rows=np.arange(3))
@@ -117,7 +114,7 @@ def test_what_is_shared_is_counted_once_and_computed_at_every_depth(changes: dic
 
 def test_every_depth_drops_other_elements() -> None:
     changes = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.5}
-    model = FAMILY.build(FAMILY.read_config(SMALL | changes))
+    model = FAMILY.build(FAMILY.read_config(ALBERT | changes))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)
     dropout = model.layers[0][0].attention.dropout
     seen: list[torch.Tensor] = []

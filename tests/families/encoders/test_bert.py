@@ -14,12 +14,8 @@ from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
+from tests.support.family_configs import BERT
 from tests.support.parity import Ragged
-
-SMALL = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 40, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -27,7 +23,7 @@ def peer(tmp_path: Path):  # type: ignore[no-untyped-def]
     from transformers import BertConfig, BertForPreTraining
 
     torch.manual_seed(0)
-    model = BertForPreTraining(BertConfig(**SMALL))
+    model = BertForPreTraining(BertConfig(**BERT))
     for parameter in model.parameters():  # norms and biases too: nothing may agree by chance
         torch.nn.init.normal_(parameter, std=0.2)
     model.eval().save_pretrained(tmp_path / "peer")
@@ -36,7 +32,7 @@ def peer(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 def test_hidden_states_logits_loss_and_gradients_are_the_peers(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     model = load_model(tmp_path / "peer", parse_objective("mlm+nsp"))
-    batch = Ragged.make(SMALL["vocab_size"])  # type: ignore[arg-type]
+    batch = Ragged.make(BERT["vocab_size"])  # type: ignore[arg-type]
     theirs = peer(**batch.inputs, output_hidden_states=True)
     ours = model.backbone(batch.packed, keep="all")
     assert len(ours.layers) == len(theirs.hidden_states)
@@ -100,7 +96,7 @@ def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
 
     objective = parse_objective("classify", labels=("bad", "good", "so so"))
     family = FAMILIES["bert"]
-    config = family.read_config(SMALL)
+    config = family.read_config(BERT)
     model = Model(family, config, Network(family.build(config)), objective="classify", labels=["bad", "good", "so so"])
     model.add_heads(objective.objectives)
     model.root.eval()

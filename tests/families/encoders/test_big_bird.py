@@ -24,13 +24,9 @@ from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.query_key_layout import TokenColumns, self_layout
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
+from tests.support.family_configs import BIG_BIRD, BIG_BIRD_FULL_ATTENTION
 from tests.support.parity import Ragged, close, compare_classifier, compare_gradients, compare_mlm, save_peer
 
-SMALL = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 60, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
-FULL = {"attention_type": "original_full"}
 SPARSE = {"attention_type": "block_sparse", "block_size": 2, "num_random_blocks": 2}
 LENGTHS = (23, 18, 40, 7, 31)  # up to 18 tokens are seen whole; some end within a block
 
@@ -38,7 +34,7 @@ LENGTHS = (23, 18, 40, 7, 31)  # up to 18 tokens are seen whole; some end within
 def make_peer(folder: Path, **changes: Any) -> Any:
     from transformers import BigBirdConfig, BigBirdForMaskedLM
 
-    return save_peer(BigBirdForMaskedLM, BigBirdConfig(**(SMALL | changes)), folder)
+    return save_peer(BigBirdForMaskedLM, BigBirdConfig(**(BIG_BIRD | changes)), folder)
 
 
 def one_by_one(peer: Any, batch: Ragged) -> list[Any]:
@@ -73,7 +69,7 @@ def share_random_blocks(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"rescale_embeddings": True, "hidden_act": "relu", "layer_norm_eps": 1e-3}])
 def test_full_attention_is_the_peers(changes: dict[str, Any], tmp_path: Path) -> None:
-    compare_mlm(make_peer(tmp_path, **FULL, **changes), tmp_path, Ragged.make(60))
+    compare_mlm(make_peer(tmp_path, **BIG_BIRD_FULL_ATTENTION, **changes), tmp_path, Ragged.make(60))
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -153,7 +149,7 @@ def test_random_blocks_come_from_the_whole_sequence() -> None:
     assert not torch.equal(first.numbers[0], first.numbers[1])
 
 
-@pytest.mark.parametrize("kind", [FULL, SPARSE])
+@pytest.mark.parametrize("kind", [BIG_BIRD_FULL_ATTENTION, SPARSE])
 def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(kind: dict[str, Any], tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
@@ -172,7 +168,9 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(kind: d
 
 
 def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILIES["big_bird"], SMALL | FULL, tmp_path, Ragged.make(60), unused=("pooler",))
+    compare_classifier(
+        FAMILIES["big_bird"], BIG_BIRD | BIG_BIRD_FULL_ATTENTION, tmp_path, Ragged.make(60), unused=("pooler",)
+    )
 
 
 def test_settings_that_are_not_there_are_refused() -> None:
@@ -185,7 +183,7 @@ def test_settings_that_are_not_there_are_refused() -> None:
         ({"use_bias": False}, "use_bias false is not supported"),
     ):
         with pytest.raises(PretuneError, match=message):
-            family.build(family.read_config(SMALL | changes))
+            family.build(family.read_config(BIG_BIRD | changes))
 
 
 def test_a_layer_is_compiled_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> None:

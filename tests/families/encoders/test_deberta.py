@@ -15,15 +15,9 @@ from pretune.models.adapt_vocabulary import extend_positions
 from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
+from tests.support.family_configs import DEBERTA, DEBERTAS
 from tests.support.parity import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_peer
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 40, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-    "relative_attention": True, "position_biased_input": False, "pos_att_type": "c2p|p2c",
-}  # fmt: skip
-SHARED = {"share_att_key": True, "norm_rel_ebd": "layer_norm", "position_buckets": 8}
-SMALLS = {"deberta": SMALL, "deberta-v2": SMALL | SHARED}
 KINDS = {"deberta": "Deberta", "deberta-v2": "DebertaV2"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "as published": ("deberta", {}),
@@ -46,7 +40,7 @@ def make_batch() -> Ragged:
 def make_peer(name: str, folder: Path, **changes: Any) -> Any:
     import transformers
 
-    config = getattr(transformers, f"{KINDS[name]}Config")(**(SMALLS[name] | changes))
+    config = getattr(transformers, f"{KINDS[name]}Config")(**(DEBERTAS[name] | changes))
     return save_peer(getattr(transformers, f"{KINDS[name]}ForMaskedLM"), config, folder)
 
 
@@ -79,7 +73,7 @@ def test_an_export_with_a_convolution_is_loaded_by_the_peer(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_classifier_goes_both_ways(name: str, tmp_path: Path) -> None:
-    compare_classifier(FAMILIES[name], SMALLS[name], tmp_path, make_batch())
+    compare_classifier(FAMILIES[name], DEBERTAS[name], tmp_path, make_batch())
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -105,11 +99,11 @@ def test_what_released_checkpoints_have_besides_is_not_refused(name: str, tmp_pa
 
 def test_more_positions_leave_distances_as_they_are() -> None:
     family = FAMILIES["deberta"]
-    config = family.read_config(SMALL | {"position_biased_input": True})
+    config = family.read_config(DEBERTA | {"position_biased_input": True})
     longer, report = extend_positions(Model(family, config, Network(family.build(config))), 50)
     assert (longer.backbone.longest, report["were"]) == (50, 40)
     assert longer.backbone.distances.weight.shape == (80, 32)
-    config = family.read_config(SMALL)
+    config = family.read_config(DEBERTA)
     with pytest.raises(PretuneError, match="no learned positions to extend: positions are relative"):
         extend_positions(Model(family, config, Network(family.build(config))), 50)
 
@@ -126,4 +120,4 @@ def test_more_positions_leave_distances_as_they_are() -> None:
 )
 def test_what_we_cannot_wire_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message.replace("|", r"\|")):
-        FAMILIES[name].build(FAMILIES[name].read_config(SMALLS[name] | changes))
+        FAMILIES[name].build(FAMILIES[name].read_config(DEBERTAS[name] | changes))

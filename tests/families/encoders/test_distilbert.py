@@ -9,19 +9,16 @@ import torch
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
 from pretune.nn.embedding.positional_encoding import SinusoidalPositions
+from tests.support.family_configs import DISTILBERT
 from tests.support.parity import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_peer
 
 FAMILY = FAMILIES["distilbert"]
-SMALL = {
-    "vocab_size": 60, "dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 40,
-    "dropout": 0.0, "attention_dropout": 0.0,
-}  # fmt: skip
 
 
 def make_peer(folder: Path, **changes: Any) -> Any:
     from transformers import DistilBertConfig, DistilBertForMaskedLM
 
-    return save_peer(DistilBertForMaskedLM, DistilBertConfig(**(SMALL | changes)), folder)
+    return save_peer(DistilBertForMaskedLM, DistilBertConfig(**(DISTILBERT | changes)), folder)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
@@ -37,7 +34,7 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_pat
 
 
 def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILY, SMALL, tmp_path, Ragged.make(60, columns={}))
+    compare_classifier(FAMILY, DISTILBERT, tmp_path, Ragged.make(60, columns={}))
 
 
 def test_a_bare_model_loads(tmp_path: Path) -> None:
@@ -48,7 +45,7 @@ def test_a_bare_model_loads(tmp_path: Path) -> None:
 def test_sinusoidal_positions_start_as_the_peers_and_stay(tmp_path: Path) -> None:
     from transformers import DistilBertConfig, DistilBertModel
 
-    config = SMALL | {"sinusoidal_pos_embds": True}
+    config = DISTILBERT | {"sinusoidal_pos_embds": True}
     positions = FAMILY.build(FAMILY.read_config(config)).embed.positions
     peer = DistilBertModel(DistilBertConfig(**config))
     torch.testing.assert_close(positions.weight, peer.embeddings.position_embeddings.weight)

@@ -14,6 +14,7 @@ from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.nn.linear import Linear
 from pretune.objectives import parse_objective
+from tests.support.family_configs import ELECTRA
 from tests.support.parity import (
     Ragged,
     assert_same,
@@ -27,11 +28,6 @@ from tests.support.parity import (
 )
 
 FAMILY = FAMILIES["electra"]
-SMALL = {
-    "vocab_size": 60, "embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "intermediate_size": 64, "max_position_embeddings": 40, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     "narrow vectors": {},
     "vectors as wide as states": {"embedding_size": 32},
@@ -42,7 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def make_peer(kind: str, folder: Path, **changes: Any) -> Any:
     import transformers
 
-    config = transformers.ElectraConfig(**(SMALL | changes))
+    config = transformers.ElectraConfig(**(ELECTRA | changes))
     return save_peer(getattr(transformers, f"ElectraFor{kind}"), config, folder)
 
 
@@ -99,7 +95,7 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant
 
 
 def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILY, SMALL, tmp_path, Ragged.make(60))
+    compare_classifier(FAMILY, ELECTRA, tmp_path, Ragged.make(60))
 
 
 def test_a_discriminator_is_fine_tuned_and_a_bare_model_loads(tmp_path: Path) -> None:

@@ -9,15 +9,10 @@ import torch
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
+from tests.support.family_configs import ERNIE, ERNIE_TASK_IDS
 from tests.support.parity import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, save_peer
 
 FAMILY = FAMILIES["ernie"]
-SMALL = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 40, "hidden_act": "relu", "layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
-TASKS = {"use_task_id": True, "task_type_vocab_size": 4}
 
 
 def make_batch(tasks: bool) -> Ragged:
@@ -28,7 +23,7 @@ def make_batch(tasks: bool) -> Ragged:
 def make_peer(kind: str, folder: Path, tasks: bool) -> Any:
     import transformers
 
-    config = transformers.ErnieConfig(**(SMALL | (TASKS if tasks else {})))
+    config = transformers.ErnieConfig(**(ERNIE | (ERNIE_TASK_IDS if tasks else {})))
     return save_peer(getattr(transformers, f"ErnieFor{kind}"), config, folder)
 
 
@@ -69,7 +64,7 @@ def test_the_heads_of_pretraining_go_both_ways(tmp_path: Path) -> None:
 
 
 def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILY, SMALL | TASKS, tmp_path, make_batch(tasks=True))
+    compare_classifier(FAMILY, ERNIE | ERNIE_TASK_IDS, tmp_path, make_batch(tasks=True))
 
 
 def test_a_bare_model_loads(tmp_path: Path) -> None:

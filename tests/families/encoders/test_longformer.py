@@ -16,13 +16,9 @@ from pretune.objectives.pretraining.parallel_text import check_attention
 from pretune.objectives.tasks.choose import Choose
 from pretune.objectives.tasks.classify import Classify
 from pretune.text.packing.sequences import Sequences, collate
+from tests.support.family_configs import LONGFORMER
 from tests.support.parity import Ragged, compare_classifier, compare_export, compare_mlm, save_peer
 
-SMALL = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 40, "type_vocab_size": 1, "attention_window": [4, 8, 4], "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
 LENGTHS = (7, 30, 1, 15)  # longer than the widest window to both sides
 
 
@@ -46,7 +42,7 @@ def marked(batch: Ragged, column: torch.Tensor | None) -> Ragged:
 def make_peer(folder: Path, **changes: Any) -> Any:
     from transformers import LongformerConfig, LongformerForMaskedLM
 
-    return save_peer(LongformerForMaskedLM, LongformerConfig(**(SMALL | changes)), folder)
+    return save_peer(LongformerForMaskedLM, LongformerConfig(**(LONGFORMER | changes)), folder)
 
 
 @pytest.mark.parametrize("chosen", ["none", "first", "some"])
@@ -69,9 +65,9 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_pat
 
 def test_a_classifier_goes_both_ways_and_its_first_token_sees_all(tmp_path: Path) -> None:
     batch = make_batch("first")
-    compare_classifier(FAMILIES["longformer"], SMALL, tmp_path / "said", batch)
+    compare_classifier(FAMILIES["longformer"], LONGFORMER, tmp_path / "said", batch)
     # The peer's own default is the first token.
-    compare_classifier(FAMILIES["longformer"], SMALL, tmp_path / "unsaid", replace(batch, columns={}))
+    compare_classifier(FAMILIES["longformer"], LONGFORMER, tmp_path / "unsaid", replace(batch, columns={}))
 
 
 def test_classify_lets_the_first_token_of_each_text_see_all() -> None:
@@ -93,10 +89,10 @@ def test_windows_that_do_not_fit_are_refused() -> None:
     family = FAMILIES["longformer"]
     for window, message in (([4, 4], "has 2 sizes, but num_hidden_layers is 3"), (5, "even and positive, not 5")):
         with pytest.raises(PretuneError, match=message):
-            family.build(family.read_config(SMALL | {"attention_window": window}))
+            family.build(family.read_config(LONGFORMER | {"attention_window": window}))
 
 
 def test_objectives_that_begin_positions_anew_are_refused() -> None:
     family = FAMILIES["longformer"]
     with pytest.raises(PretuneError, match=r"tlm needs .* is window\(2\)"):
-        check_attention("tlm", family.build(family.read_config(SMALL)))
+        check_attention("tlm", family.build(family.read_config(LONGFORMER)))

@@ -16,16 +16,11 @@ from pretune.models.model import Model, Network
 from pretune.nn.attention.patterns import causal
 from pretune.nn.dropout import share_dropout_seed
 from pretune.objectives import parse_objective
+from tests.support.family_configs import MODERNBERT, MODERNBERT_IDS
 from tests.support.parity import Ragged
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 FAMILY = FAMILIES["modernbert"]
-# A window of two to each side: shorter than the sequences. Thetas so small that the positions differ much.
-SMALL = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48,
-    "local_attention": 4, "global_rope_theta": 60.0, "local_rope_theta": 7.0,
-}  # fmt: skip
-IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
 VARIANTS: dict[str, dict[str, Any]] = {
     "alternating": {},
     "full": {"layer_types": [FULL] * 4},
@@ -47,7 +42,7 @@ def make_peer(folder: Path, **changes: Any) -> Any:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     torch.manual_seed(0)
-    model = ModernBertForMaskedLM(ModernBertConfig(**(SMALL | IDS | changes)))
+    model = ModernBertForMaskedLM(ModernBertConfig(**(MODERNBERT | MODERNBERT_IDS | changes)))
     for parameter in model.parameters():  # norms and biases too: nothing may agree by chance
         torch.nn.init.normal_(parameter, std=0.2)
     model.eval().save_pretrained(folder)
@@ -129,7 +124,7 @@ def test_a_model_of_our_own_is_loaded_by_the_peer_with_its_kinds_of_layers(tmp_p
     """Older keys alone, as a preset has them; no tokenizer, so that no special token is known."""
     from transformers import AutoModelForMaskedLM
 
-    config = FAMILY.read_config(SMALL | {"global_attn_every_n_layers": 2})
+    config = FAMILY.read_config(MODERNBERT | {"global_attn_every_n_layers": 2})
     model = Model(FAMILY, config, Network(FAMILY.build(config)))
     model.add_heads(parse_objective("mlm").objectives)
     model.save(tmp_path)
@@ -174,7 +169,7 @@ def test_older_and_newer_keys_say_the_same() -> None:
 )
 def test_what_we_cannot_wire_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
-        FAMILY.build(FAMILY.read_config(SMALL | changes))
+        FAMILY.build(FAMILY.read_config(MODERNBERT | changes))
 
 
 def test_a_bare_model_loads(tmp_path: Path) -> None:
@@ -190,7 +185,7 @@ def test_a_classifier_goes_both_ways(theirs: str, ours: str, tmp_path: Path) -> 
 
     labels = ["bad", "good", "so so"]
     objective = parse_objective(f"classify(pooling={ours})", labels=tuple(labels))
-    config = FAMILY.read_config(SMALL)  # what the objective does is written, whatever the configuration said
+    config = FAMILY.read_config(MODERNBERT)  # what the objective does is written, whatever the configuration said
     model = Model(FAMILY, config, Network(FAMILY.build(config)), objective="classify", labels=labels)
     model.add_heads(objective.objectives)
     model.root.eval()
@@ -211,7 +206,7 @@ def test_a_classifier_goes_both_ways(theirs: str, ours: str, tmp_path: Path) -> 
 
 
 def test_heads_that_share_a_place_are_both_kept(tmp_path: Path) -> None:
-    config = FAMILY.read_config(SMALL)
+    config = FAMILY.read_config(MODERNBERT)
     objective = parse_objective("mlm+classify", labels=("bad", "good"))
     model = Model(FAMILY, config, Network(FAMILY.build(config)), objective="mlm+classify", labels=["bad", "good"])
     model.add_heads(objective.objectives[:1], seed=1)
@@ -223,7 +218,7 @@ def test_heads_that_share_a_place_are_both_kept(tmp_path: Path) -> None:
 
 
 def test_zero_outputs_start_as_the_embeddings_and_learn() -> None:
-    model = FAMILY.build(FAMILY.read_config(SMALL | {"zero_outputs": True}))
+    model = FAMILY.build(FAMILY.read_config(MODERNBERT | {"zero_outputs": True}))
     states = model(Ragged.make(60).packed, keep="all")
     assert torch.equal(states.layers[0], states.layers[3])
     (states.last * torch.randn_like(states.last)).sum().backward()
@@ -234,7 +229,7 @@ def test_zero_outputs_start_as_the_embeddings_and_learn() -> None:
 
 @pytest.mark.parametrize("place", ["embedding_dropout", "attention_dropout", "mlp_dropout"])
 def test_each_dropout_is_off_unless_training(place: str) -> None:
-    model = FAMILY.build(FAMILY.read_config(SMALL | {place: 0.5}))
+    model = FAMILY.build(FAMILY.read_config(MODERNBERT | {place: 0.5}))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)
     packed = Ragged.make(60).packed
     trained, evaluated = model(packed).last, model.eval()(packed).last

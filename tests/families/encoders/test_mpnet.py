@@ -18,6 +18,7 @@ from pretune.models.onnx_export import write_graph
 from pretune.nn.dropout import share_dropout_seed
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents
+from tests.support.family_configs import MPNET
 from tests.support.parity import (
     Ragged,
     assert_same,
@@ -30,10 +31,6 @@ from tests.support.parity import (
 )
 from tests.support.texts import english_documents
 
-SMALL = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 40, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
 FAMILY = FAMILIES["mpnet"]
 PADDING = 1
 TEXTS = ["An Assignment is a statement", "x", "the name of a café, 語"]
@@ -51,7 +48,7 @@ def make_batch(lengths: tuple[int, ...] = (7, 12, 1, 5), lowest: int = 2) -> Rag
 def make_peer(folder: Path, **changes: Any) -> Any:
     from transformers import MPNetConfig, MPNetForMaskedLM
 
-    return save_peer(MPNetForMaskedLM, MPNetConfig(**(SMALL | changes)), folder)
+    return save_peer(MPNetForMaskedLM, MPNetConfig(**(MPNET | changes)), folder)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -88,7 +85,7 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_pat
 
 
 def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILY, SMALL, tmp_path, make_batch())
+    compare_classifier(FAMILY, MPNET, tmp_path, make_batch())
 
 
 def test_a_bare_model_with_the_pooler_that_nobody_uses_loads(tmp_path: Path) -> None:
@@ -118,7 +115,7 @@ def test_a_checkpoint_without_the_bias_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_bias_is_one_for_all_layers() -> None:
-    model = FAMILY.build(FAMILY.read_config(SMALL)).eval()
+    model = FAMILY.build(FAMILY.read_config(MPNET)).eval()
     assert [name for name, _ in model.named_parameters() if "score" in name] == ["score.weight"]
     seen: list[Any] = []
     for layer in model.layers:
@@ -131,7 +128,7 @@ def test_the_bias_is_one_for_all_layers() -> None:
 def test_a_new_model_starts_as_the_peers() -> None:
     from transformers import MPNetConfig, MPNetForMaskedLM
 
-    wide = SMALL | {"vocab_size": 200, "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 16}
+    wide = MPNET | {"vocab_size": 200, "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 16}
     torch.manual_seed(0)
     peer = dict(MPNetForMaskedLM(MPNetConfig(**wide)).named_parameters())
     backbone = FAMILY.build(FAMILY.read_config(wide))
@@ -143,7 +140,7 @@ def test_a_new_model_starts_as_the_peers() -> None:
 
 
 def test_dropout_is_off_unless_training() -> None:
-    model = FAMILY.build(FAMILY.read_config(SMALL | {"hidden_dropout_prob": 0.5}))
+    model = FAMILY.build(FAMILY.read_config(MPNET | {"hidden_dropout_prob": 0.5}))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)
     batch = make_batch()
     trained, evaluated = model(batch.packed).last, model.eval()(batch.packed).last

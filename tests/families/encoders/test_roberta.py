@@ -16,6 +16,7 @@ from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents
+from tests.support.family_configs import ROBERTA
 from tests.support.parity import (
     Ragged,
     assert_same,
@@ -28,10 +29,6 @@ from tests.support.parity import (
 )
 from tests.support.texts import RUSSIAN, russian_pieces
 
-SMALL = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 40, "type_vocab_size": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
 KINDS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "as published": {},
@@ -46,7 +43,7 @@ def make_batch(padding: int = 1) -> Ragged:
 def make_peer(name: str, folder: Path, **changes: Any) -> Any:
     import transformers
 
-    config = getattr(transformers, f"{KINDS[name]}Config")(**(SMALL | changes))
+    config = getattr(transformers, f"{KINDS[name]}Config")(**(ROBERTA | changes))
     return save_peer(getattr(transformers, f"{KINDS[name]}ForMaskedLM"), config, folder)
 
 
@@ -68,7 +65,7 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(name: s
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_classifier_goes_both_ways(name: str, tmp_path: Path) -> None:
-    compare_classifier(FAMILIES[name], SMALL, tmp_path, make_batch())
+    compare_classifier(FAMILIES[name], ROBERTA, tmp_path, make_batch())
 
 
 def test_a_bare_model_with_the_pooler_that_nobody_uses_loads(tmp_path: Path) -> None:
@@ -116,7 +113,7 @@ def test_positions_follow_the_padding_of_the_tokenizer_a_preset_is_trained_with(
     assert tokenizer.role("padding") == 0
     with torch.device("meta"):
         config = make_model("roberta-base", padding=tokenizer.role("padding")).config
-    config = replace(config, **(SMALL | {"vocab_size": 320}))
+    config = replace(config, **(ROBERTA | {"vocab_size": 320}))
     family = FAMILIES["roberta"]
     model = Model(family, config, Network(family.build(config)), tokenizer)
     model.root.eval().requires_grad_(False)

@@ -10,13 +10,10 @@ import torch
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
+from tests.support.family_configs import XLM
 from tests.support.parity import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, save_peer
 
 FAMILY = FAMILIES["xlm"]
-SMALL = {
-    "vocab_size": 60, "emb_dim": 32, "n_layers": 3, "n_heads": 4, "max_position_embeddings": 40, "n_langs": 3,
-    "dropout": 0.0, "attention_dropout": 0.0,
-}  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     "with languages": {},
     "one language": {"n_langs": 1},
@@ -34,7 +31,7 @@ def make_batch(**changes: Any) -> Ragged:
 def make_peer(folder: Path, **changes: Any) -> Any:
     from transformers import XLMConfig, XLMWithLMHeadModel
 
-    return save_peer(XLMWithLMHeadModel, XLMConfig(**(SMALL | changes)), folder)
+    return save_peer(XLMWithLMHeadModel, XLMConfig(**(XLM | changes)), folder)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -56,7 +53,7 @@ def test_without_a_column_no_language_is_added(tmp_path: Path) -> None:
 def test_sinusoidal_positions_start_as_the_peers_and_stay() -> None:
     from transformers import XLMConfig, XLMModel
 
-    config = SMALL | {"sinusoidal_embeddings": True}
+    config = XLM | {"sinusoidal_embeddings": True}
     positions = FAMILY.build(FAMILY.read_config(config)).embed.positions
     torch.testing.assert_close(positions.weight, XLMModel(XLMConfig(**config)).position_embeddings.weight)
     assert not positions.weight.requires_grad
@@ -72,7 +69,7 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_pat
 
 
 def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILY, SMALL, tmp_path, make_batch())
+    compare_classifier(FAMILY, XLM, tmp_path, make_batch())
 
 
 def test_a_bare_model_and_older_keys_load(tmp_path: Path) -> None:
@@ -88,4 +85,4 @@ def test_a_bare_model_and_older_keys_load(tmp_path: Path) -> None:
 
 def test_an_adaptive_softmax_is_refused() -> None:
     with pytest.raises(PretuneError, match="asm"):
-        FAMILY.build(FAMILY.read_config(SMALL | {"asm": True}))
+        FAMILY.build(FAMILY.read_config(XLM | {"asm": True}))

@@ -18,6 +18,7 @@ from pretune.nn.attention.patterns import permutation
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack
 from pretune.text.tokenizers.tokenizer import Tokenizer
+from tests.support.family_configs import XLNET
 from tests.support.parity import (
     Ragged,
     close,
@@ -28,16 +29,13 @@ from tests.support.parity import (
     save_peer,
 )
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 60, "d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 64, "dropout": 0.0, "layer_norm_eps": 1e-12,
-}  # fmt: skip
 LENGTH, ROWS, PREDICTED = 10, 3, 3
 
 
 def make_peer(folder: Path, kind: str = "XLNetLMHeadModel", **changes: Any) -> Any:
     import transformers
 
-    config = transformers.XLNetConfig(**SMALL, **changes, summary_last_dropout=0.0)
+    config = transformers.XLNetConfig(**XLNET, **changes, summary_last_dropout=0.0)
     return save_peer(getattr(transformers, kind), config, folder)
 
 
@@ -132,7 +130,7 @@ def test_a_bare_model_loads(tmp_path: Path) -> None:
 
 
 def test_a_classifier_stands_on_the_last_token_and_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILIES["xlnet"], SMALL, tmp_path, Ragged.make(60, left=True))
+    compare_classifier(FAMILIES["xlnet"], XLNET, tmp_path, Ragged.make(60, left=True))
 
 
 def test_the_published_vocabulary_ends_texts_with_the_classifiers_token(tmp_path: Path) -> None:
@@ -164,4 +162,4 @@ def test_the_published_vocabulary_ends_texts_with_the_classifiers_token(tmp_path
 )
 def test_what_we_cannot_wire_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
-        FAMILIES["xlnet"].build(FAMILIES["xlnet"].read_config(SMALL | changes))
+        FAMILIES["xlnet"].build(FAMILIES["xlnet"].read_config(XLNET | changes))

@@ -1,0 +1,163 @@
+"""Tiny models of every family that `transformers` has, their logits there and in pretune."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pretune as pt
+from pretune.families import FAMILIES
+from tests.support.family_configs import (
+    ALBERT,
+    BART,
+    BERT,
+    BIG_BIRD,
+    BIG_BIRD_FULL_ATTENTION,
+    DEBERTAS,
+    DISTILBERT,
+    ELECTRA,
+    ERNIE,
+    ERNIE_TASK_IDS,
+    GPT,
+    LONGFORMER,
+    MODERNBERT,
+    MODERNBERT_IDS,
+    MPNET,
+    ROBERTA,
+    T5,
+    XLM,
+    XLNET,
+)
+from tests.support.parity import Ragged
+
+LOWEST = 12  # no token of a batch is one of the special ones, whichever these are
+MARIAN = BART | {"decoder_vocab_size": 60}
+REFORMER = {
+    "vocab_size": 60, "hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 12, "feed_forward_size": 40,
+    "attn_layers": ["local", "local"], "local_attn_chunk_length": 4, "axial_pos_shape": [4, 12], "hash_seed": 3,
+    "axial_pos_embds_dim": [12, 20], "max_position_embeddings": 48, "is_decoder": True,
+}  # fmt: skip
+GPT_WITH_IDS = GPT | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+# Family → what its tiny models are, the class that predicts tokens, the objective it is with us.
+TINY: dict[str, tuple[dict[str, Any], str, str]] = {
+    "bert": (BERT, "BertForMaskedLM", "mlm"),
+    "roberta": (ROBERTA, "RobertaForMaskedLM", "mlm"),
+    "xlm-roberta": (ROBERTA, "XLMRobertaForMaskedLM", "mlm"),
+    "camembert": (ROBERTA, "CamembertForMaskedLM", "mlm"),
+    "mpnet": (MPNET, "MPNetForMaskedLM", "mlm"),
+    "distilbert": (DISTILBERT, "DistilBertForMaskedLM", "mlm"),
+    "electra": (ELECTRA, "ElectraForMaskedLM", "mlm"),
+    "albert": (ALBERT, "AlbertForMaskedLM", "mlm"),
+    "ernie": (ERNIE | ERNIE_TASK_IDS, "ErnieForMaskedLM", "mlm"),
+    "xlm": (XLM, "XLMWithLMHeadModel", "mlm"),
+    "xlnet": (XLNET, "XLNetLMHeadModel", "plm"),
+    "longformer": (LONGFORMER, "LongformerForMaskedLM", "mlm"),
+    "big_bird": (BIG_BIRD | BIG_BIRD_FULL_ATTENTION, "BigBirdForMaskedLM", "mlm"),
+    "deberta": (DEBERTAS["deberta"], "DebertaForMaskedLM", "mlm"),
+    "deberta-v2": (DEBERTAS["deberta-v2"], "DebertaV2ForMaskedLM", "mlm"),
+    "modernbert": (MODERNBERT | MODERNBERT_IDS, "ModernBertForMaskedLM", "mlm"),
+    "openai-gpt": (GPT_WITH_IDS, "OpenAIGPTLMHeadModel", "lm"),
+    "gpt2": (GPT_WITH_IDS, "GPT2LMHeadModel", "lm"),
+    "reformer": (REFORMER, "ReformerModelWithLMHead", "lm"),
+    "t5": (T5, "T5ForConditionalGeneration", "spans"),
+    "mt5": (T5, "MT5ForConditionalGeneration", "spans"),
+    "bart": (BART, "BartForConditionalGeneration", "spans"),
+    "mbart": (BART, "MBartForConditionalGeneration", "spans"),
+    "marian": (MARIAN, "MarianMTModel", "spans"),
+}
+
+
+def quick(names: Iterable[str], few: Collection[str] = ("bert", "albert", "gpt2", "t5", "bart")) -> list[Any]:
+    """Names of families to walk over; all but a few with those tests that take minutes."""
+    return [name if name in few else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A class of `transformers`, and what it is with us."""
+
+    family: str
+    kind: str
+    head: str
+
+    @property
+    def tiny(self) -> dict[str, Any]:
+        return dict(TINY[self.family][0])
+
+    @property
+    def seq2seq(self) -> bool:
+        return bool(FAMILIES[self.family].template.target)
+
+    def peer(self, folder: Path, changes: dict[str, Any]) -> Any:
+        """A model of `transformers` in a folder: random norms and biases too, so that nothing agrees by chance."""
+        import transformers
+
+        config = transformers.AutoConfig.for_model(self.family, **(self.tiny | changes))
+        peer = getattr(transformers, self.kind)(config).eval()
+        torch.manual_seed(0)
+        for parameter in peer.parameters():
+            if parameter.requires_grad:
+                torch.nn.init.normal_(parameter, std=0.2)
+        if self.family == "reformer":  # `transformers` keeps the bias of its head, but does not add it
+            torch.nn.init.zeros_(peer.lm_head.bias)
+        peer.save_pretrained(folder)
+        return peer
+
+    def batches(self, config: Any) -> list[Ragged]:
+        """What the model reads, and for an encoder-decoder what its decoder does."""
+        padding = config.pad_token_id or 0
+        segments = getattr(config, "type_vocab_size", 2 if self.family == "xlnet" else 0)
+        columns = {"segment": ("token_type_ids", 2)} if segments > 1 else {}
+        lengths = (12, 12) if self.family == "reformer" else (7, 12, 1, 5)  # whose chunks would see padding there
+        first = Ragged.make(60, lengths, 0, LOWEST, padding, columns, left=self.family == "xlnet")
+        return [first, Ragged.make(60, (3, 6, 9, 1), 1, LOWEST, padding, {})] if self.seq2seq else [first]
+
+    def theirs(self, peer: Any) -> Tensor:
+        batches = self.batches(peer.config)
+        inputs = batches[0].inputs
+        if self.seq2seq:
+            inputs |= {f"decoder_{key}": value for key, value in batches[1].inputs.items()}
+        with torch.no_grad():
+            if self.head == "choose" and self.kind.endswith("DoubleHeadsModel"):
+                last = batches[0].attention_mask.sum(1) - 1
+                return peer(batches[0].input_ids[None], mc_token_ids=last[None]).mc_logits[0][:, None]  # type: ignore[no-any-return]
+            if self.head == "choose":  # all sequences are the choices of one example
+                return peer(**{key: value[None] for key, value in inputs.items()}).logits[0][:, None]  # type: ignore[no-any-return]
+            if self.head == "answer":
+                # Without a question, whose tokens BigBird masks.
+                asked = {"question_lengths": torch.zeros(4, 1)} if self.family == "big_bird" else {}
+                out = peer(**inputs, **asked)
+                return batches[-1].flat(torch.stack([out.start_logits, out.end_logits], -1))
+            logits = peer(**inputs).logits
+        return logits if self.head == "classify" else batches[-1].flat(logits)
+
+    def ours(self, folder: Path, config: Any) -> Tensor:
+        model = pt.load(folder)
+        model.root.eval().requires_grad_(False)
+        packed = [batch.packed for batch in self.batches(config)]
+        states, head = model.backbone(*packed).last, model.root.heads[self.head]
+        if self.head in ("classify", "choose"):
+            out = head(states, packed[-1])
+        elif self.head in ("tag", "answer"):
+            out = head(states)
+        else:
+            out = head(states, model.backbone.embed.tokens)
+        assert not model.untrained and not model.skipped_head_tensors
+        return out  # type: ignore[no-any-return]
+
+
+CASES = {name: Case(name, kind, head) for name, (_, kind, head) in TINY.items()}
+
+
+def edit_config(folder: Path, **keys: Any) -> None:
+    """Keys of config.json replaced, added or, by None, taken away."""
+    file = folder / "config.json"
+    content = json.loads(file.read_text()) | keys
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
