@@ -255,7 +255,8 @@ def test_invalid_options_are_refused(tmp_path: Path) -> None:
 
 
 def test_distillation_on_text_generated_by_the_teacher(tmp_path: Path) -> None:
-    from tests.models.test_adapt_vocabulary import small, tokenizer
+    from tests.support.tiny_models import random_model as small
+    from tests.support.tiny_models import small_tokenizer as tokenizer
 
     small("gpt2", tokenizer("byte-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
     (tmp_path / "text.txt").write_text("An assignment is\nThe value of a name\n" * 6, encoding="utf-8")

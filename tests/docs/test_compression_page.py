@@ -12,9 +12,10 @@ import pytest
 from pretune.cli import main
 from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
-from tests.models.test_adapt_vocabulary import small, tokenizer
 from tests.support.one_word_task import start, trained
 from tests.support.paths import DOCS
+from tests.support.tiny_models import random_model as small
+from tests.support.tiny_models import small_tokenizer as tokenizer
 
 pytest.importorskip("onnxruntime")
 PAGE = (DOCS / "compression.md").read_text(encoding="utf-8")

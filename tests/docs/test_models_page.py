@@ -15,7 +15,7 @@ import pretune as pt
 from pretune.families import FAMILIES
 from tests.docs.test_objectives_page import run
 from tests.support.paths import ROOT
-from tests.verbs.test_export import save
+from tests.support.tiny_models import save_random_model as save
 
 PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
 

@@ -12,10 +12,17 @@ import pytest
 import pretune as pt
 from pretune.cli import main
 from pretune.objectives import task_names
-from tests.objectives.tasks import test_choose, test_contrast, test_entity, test_match, test_rank, test_regress
-from tests.objectives.tasks import test_multi_label as test_several_labels
 from tests.support.objective_data import write
 from tests.support.paths import DOCS
+from tests.support.task_rows import (
+    choose_rows,
+    entity_rows,
+    match_rows,
+    multi_label_rows,
+    positive_pairs,
+    rank_rows,
+    regress_rows,
+)
 from tests.support.tiny_models import read, tiny
 
 PAGE = (DOCS / "tasks.md").read_text(encoding="utf-8")
@@ -47,13 +54,13 @@ def table(path: str, rows: list[dict[str, object]]) -> None:
 
 def make_files() -> None:
     """What the commands read."""
-    table("topics.csv", test_several_labels.rows(12))
-    table("sts.tsv", test_regress.rows(12))
-    write(Path("copa.jsonl"), test_choose.rows(8))
-    write(Path("wic.jsonl"), test_match.rows(12))
-    table("found.tsv", [{"id": row.pop("qid"), **row} for row in test_rank.rows(6)])
-    table("pairs.tsv", test_contrast.pairs(12))
-    write(Path("record.jsonl"), test_entity.rows(8))
+    table("topics.csv", multi_label_rows(12))
+    table("sts.tsv", regress_rows(12))
+    write(Path("copa.jsonl"), choose_rows(8))
+    write(Path("wic.jsonl"), match_rows(12))
+    table("found.tsv", [{"id": row.pop("qid"), **row} for row in rank_rows(6)])
+    table("pairs.tsv", positive_pairs(12))
+    write(Path("record.jsonl"), entity_rows(8))
     for name in ("train", "dev"):
         Path(f"{name}.conll").write_text(TAGGED, encoding="utf-8")
         Path(f"{name}.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": PASSAGE, "qas": ASKED}]}]}))

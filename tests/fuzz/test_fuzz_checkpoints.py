@@ -17,8 +17,8 @@ from pretune.runtime.parsing import CHECKSUM_KEY, json_checksum
 from pretune.training.checkpoints import STATE, CheckpointWriter, list_checkpoints, load_newest
 from pretune.training.loop import train
 from pretune.training.parallel.distributed import World
-from tests.fuzz.test_fuzz_weights import digest
 from tests.support.fuzz_harness import FEW, MANY, Kind, attack, mutate, mutate_json
+from tests.support.fuzz_models import digest
 from tests.support.tiny_training_cases import make
 
 RESUMED = 8  # trainings that are resumed

@@ -20,10 +20,9 @@ from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.jobs.finetuning import RANGES
-from tests.fuzz.test_fuzz_weights import digest
-from tests.models.test_adapt_vocabulary import small, tokenizer
 from tests.support.fuzz_harness import FEW, MANY, Kind, attack
-from tests.support.fuzz_models import tiny_model
+from tests.support.fuzz_models import digest, tiny_model
+from tests.support.tiny_models import random_model, small_tokenizer
 
 WIDTH = 16
 BATCH = pack_lists([[1, 5, 9, 2], [1, 2]])
@@ -31,12 +30,12 @@ BATCH = pack_lists([[1, 5, 9, 2], [1, 2]])
 
 @cache
 def words() -> Tokenizer:
-    return tokenizer("wordpiece", 80)
+    return small_tokenizer("wordpiece", 80)
 
 
 def encoder(objective: str, **options: Any) -> Model:
     """Return a tiny encoder with the head of an objective."""
-    base = small("bert", words(), "mlm", num_hidden_layers=1)
+    base = random_model("bert", words(), "mlm", num_hidden_layers=1)
     model = Model(base.family, base.config, Network(base.backbone), words(), objective)
     model.add_heads(parse_objective(objective, **options).objectives)
     return model

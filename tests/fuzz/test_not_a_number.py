@@ -19,7 +19,7 @@ from pretune.nn.sentence_embedding import DenseSpec, TextEmbedding
 from pretune.objectives import parse_objective
 from pretune.runtime.checksummed_safetensors import read_tensors, write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from tests.models.test_adapt_vocabulary import small, tokenizer
+from tests.support.tiny_models import random_model, small_tokenizer
 
 WIDTH = 16
 TEXT = "Names refer to objects"
@@ -27,12 +27,12 @@ TEXT = "Names refer to objects"
 
 @cache
 def words(kind: Any) -> Tokenizer:
-    return tokenizer(kind)
+    return small_tokenizer(kind)
 
 
 def with_head(objective: str, **options: Any) -> Model:
     """Return a tiny encoder with the head of an objective."""
-    base = small("bert", words("wordpiece"), "mlm", num_hidden_layers=1)
+    base = random_model("bert", words("wordpiece"), "mlm", num_hidden_layers=1)
     model = Model(base.family, base.config, Network(base.backbone), base.tokenizer, objective)
     model.labels = list(options.get("labels", ()))
     model.add_heads(parse_objective(objective, **options).objectives)
@@ -112,11 +112,11 @@ def overflow(model: Model, folder: Path) -> None:
 
 
 def decoder() -> Model:
-    return small("gpt2", words("byte-bpe"), "lm", num_hidden_layers=1)
+    return random_model("gpt2", words("byte-bpe"), "lm", num_hidden_layers=1)
 
 
 def encoder_decoder() -> Model:
-    return small("bart", words("byte-bpe"), "denoise")
+    return random_model("bart", words("byte-bpe"), "denoise")
 
 
 ANSWERS: dict[str, tuple[Callable[[], Model], Callable[[Path], Any]]] = {

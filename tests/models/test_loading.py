@@ -20,7 +20,7 @@ from pretune.models.loading import load_model
 from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE, parse_size, read_weights, write_weights
 from tests.support.family_configs import BERT
 from tests.support.parity import assert_same
-from tests.verbs.test_export import save
+from tests.support.tiny_models import save_random_model
 
 
 def peer(kind: str = "BertForMaskedLM", **sizes: Any) -> Any:
@@ -244,7 +244,7 @@ def test_verbs_go_on_with_partial(folder: Path, tmp_path: Path) -> None:
 
 def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: list[str]) -> None:
     model, rows, notes = (tmp_path / name for name in ("model", "rows.csv", "notes.txt"))
-    save(model, "bert", "mlm")
+    save_random_model(model, "bert", "mlm")
     change(model, **{"bert.adapter.weight": torch.zeros(2)})
     rows.write_text("\n".join(["text,label", *["good,yes", "bad,no"] * 4]), encoding="utf-8")
     notes.write_text("\n\n".join(english[0].split(". ")[:40]), encoding="utf-8")

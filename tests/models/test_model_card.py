@@ -14,10 +14,9 @@ from torch import nn
 import pretune as pt
 from pretune.objectives import parse_objective
 from pretune.training.run_folder import Run
-from tests.models.test_adapt_vocabulary import small, tokenizer
-from tests.objectives.tasks.test_contrast import pairs
 from tests.support.objective_data import learn, write
-from tests.verbs.test_export import save
+from tests.support.task_rows import positive_pairs
+from tests.support.tiny_models import random_model, save_random_model, small_tokenizer
 
 
 def card(folder: Path) -> tuple[dict[str, Any], str]:
@@ -38,7 +37,10 @@ def run_snippets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("card")
-    train, dev = write(folder / "my pairs.jsonl", pairs(40)), write(folder / "dev.jsonl", pairs(10, seed=1))
+    train, dev = (
+        write(folder / "my pairs.jsonl", positive_pairs(40)),
+        write(folder / "dev.jsonl", positive_pairs(10, seed=1)),
+    )
     return learn("contrast(normalize=true)", train, folder / "run", dev, epochs=1)
 
 
@@ -86,7 +88,10 @@ def test_scores_are_those_of_the_whole_model(run: Run, tmp_path: Path) -> None:
 
 
 def test_several_seeds_are_told(tmp_path: Path) -> None:
-    train, dev = write(tmp_path / "a.jsonl", pairs(30)), write(tmp_path / "b.jsonl", pairs(10, seed=1))
+    train, dev = (
+        write(tmp_path / "a.jsonl", positive_pairs(30)),
+        write(tmp_path / "b.jsonl", positive_pairs(10, seed=1)),
+    )
     several = learn("contrast", train, tmp_path / "run", dev, epochs=1, seeds=2)
     spread = several.results["seeds"]["dev/mrr"]
     text = card(several.folder)[1]
@@ -117,8 +122,8 @@ LONGER = {"max_position_embeddings": 64, "n_positions": 64}
 def test_snippets_run(
     family: str, objective: str, tag: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
-    model = small(family, words, {"t5": "spans", "bart": "denoise", "gpt2": "lm"}.get(family, "mlm"), **LONGER)
+    words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
+    model = random_model(family, words, {"t5": "spans", "bart": "denoise", "gpt2": "lm"}.get(family, "mlm"), **LONGER)
     model.root.heads = nn.ModuleDict()
     model.objective, model.labels = objective, ["O", "B-x"] if objective.startswith(("classify", "tag")) else []
     if objective:
@@ -131,7 +136,7 @@ def test_snippets_run(
 
 
 def test_the_snippets_of_a_graph_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pt.export(save(tmp_path / "run", "bert", "mlm"), to="onnx", out=tmp_path / "graph")
+    pt.export(save_random_model(tmp_path / "run", "bert", "mlm"), to="onnx", out=tmp_path / "graph")
     assert card(tmp_path / "graph")[0]["library_name"] == "onnxruntime"
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"^```python\n(import onnxruntime.*?)^```", card(tmp_path / "graph")[1], re.M | re.DOTALL)

@@ -16,8 +16,8 @@ from pretune.models.loading import load
 from pretune.models.onnx_export import export_graph, write_graph
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
-from tests.models.test_adapt_vocabulary import small, tokenizer
 from tests.support.one_word_task import start, trained
+from tests.support.tiny_models import random_model, small_tokenizer
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -35,8 +35,8 @@ SIZES: dict[str, dict[str, Any]] = {
      "camembert", "mpnet", "deberta-v2", "xlnet", "xlm", "gpt2", "openai-gpt"],
 )  # fmt: skip
 def test_every_encoder_is_a_graph(family: str, tmp_path: Path) -> None:
-    words = tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
-    model = small(family, words, "lm" if "gpt" in family else "mlm", **SIZES.get(family, {}))
+    words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
+    model = random_model(family, words, "lm" if "gpt" in family else "mlm", **SIZES.get(family, {}))
     facts = export_graph(model, tmp_path)  # which compares states and logits
     assert (tmp_path / GRAPH).stat().st_size > 1000
     assert facts["outputs"] == ["last_hidden_state", "logits"] and GRAPH in facts["files"]
@@ -50,8 +50,8 @@ def test_language_models_give_logits(family: str, head: str, tmp_path: Path) -> 
     """Those that `transformers` gives for the same model, at every token of padded rows."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-    words = tokenizer("wordpiece" if family in ("bert", "distilbert") else "byte-bpe")
-    small(family, words, head, **SIZES.get(family, {})).save(tmp_path / "model")
+    words = small_tokenizer("wordpiece" if family in ("bert", "distilbert") else "byte-bpe")
+    random_model(family, words, head, **SIZES.get(family, {})).save(tmp_path / "model")
     facts = pt.export(tmp_path / "model", to="onnx", out=tmp_path / "graph").facts
     assert facts["outputs"] == ["last_hidden_state", "logits"]
     pt.export(tmp_path / "model", out=tmp_path / "hf")
@@ -83,7 +83,7 @@ def stored_floats(file: Path) -> int:
 
 def test_a_causal_head_on_an_encoder_sees_no_later_token(tmp_path: Path) -> None:
     """A BERT trained as a language model is causal by its objective, not by its layers."""
-    model = small("bert", tokenizer("wordpiece"), "lm")
+    model = random_model("bert", small_tokenizer("wordpiece"), "lm")
     export_graph(model, tmp_path)
     session, ids = open_session(tmp_path / GRAPH), np.array([[5, 6, 7, 8], [5, 6, 9, 10]])
     feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
@@ -93,7 +93,7 @@ def test_a_causal_head_on_an_encoder_sees_no_later_token(tmp_path: Path) -> None
 
 
 def test_a_graph_computes_logits_only_for_those_who_ask(tmp_path: Path) -> None:
-    model = small("bert", tokenizer("wordpiece"), "mlm")
+    model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     export_graph(model, tmp_path)
     packed = pack_lists([[5, 6, 7], [8, 9]])
     backbone = OnnxBackbone(tmp_path / GRAPH, model.backbone)
@@ -106,7 +106,7 @@ def test_a_graph_computes_logits_only_for_those_who_ask(tmp_path: Path) -> None:
 @pytest.mark.parametrize("chosen", [None, [1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]])
 def test_longformers_take_global_attention(chosen: list[int] | None, tmp_path: Path) -> None:
     """The tokens that see all are those of the batch: of a question, the first of each text, or none."""
-    model = small("longformer", tokenizer("byte-bpe"), "mlm", **SIZES["longformer"])
+    model = random_model("longformer", small_tokenizer("byte-bpe"), "mlm", **SIZES["longformer"])
     write_graph(model, tmp_path / GRAPH)
     packed = pack_lists([list(range(5, 13)), list(range(20, 24))])
     if chosen is not None:
@@ -122,7 +122,7 @@ TASKS = ("classify(hidden=8)", "regress", "choose", "entity", "rank", "match", "
 @pytest.mark.parametrize("text", TASKS)
 def test_every_task_is_a_graph(text: str, tmp_path: Path) -> None:
     """With its logits, which are compared before the graph is written; spans of `match` are not among its inputs."""
-    model = small("bert", tokenizer("wordpiece"), "mlm")
+    model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective(text, labels=("a", "b")).objectives
     model.add_heads([task])
     model.root.eval()
@@ -132,7 +132,7 @@ def test_every_task_is_a_graph(text: str, tmp_path: Path) -> None:
 
 def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator that is exported wrongly, and one that the runtime cannot run."""
-    model = small("bert", tokenizer("wordpiece"), "mlm")
+    model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective("classify(pooling=mean)", labels=("no", "yes")).objectives
     model.add_heads([task])
     model.root.eval()
@@ -153,16 +153,19 @@ def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest
 def test_recurrent_cells_are_a_graph(family: str, cell: str, tmp_path: Path) -> None:
     sizes = {"embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "cell": cell}
     write_graph(
-        small(family, tokenizer("wordpiece"), "bilm" if family == "bilstm" else "lm", **sizes), tmp_path / GRAPH
+        random_model(family, small_tokenizer("wordpiece"), "bilm" if family == "bilstm" else "lm", **sizes),
+        tmp_path / GRAPH,
     )
     assert (tmp_path / GRAPH).is_file()
 
 
 def test_what_has_no_graph_says_so(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="encoder-decoders cannot be exported"):
-        write_graph(small("bart", tokenizer("byte-bpe"), "denoise"), tmp_path / GRAPH)
+        write_graph(random_model("bart", small_tokenizer("byte-bpe"), "denoise"), tmp_path / GRAPH)
     with pytest.raises(PretuneError, match="performer: this model cannot be exported as an ONNX graph"):
-        write_graph(small("performer", tokenizer("byte-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH)
+        write_graph(
+            random_model("performer", small_tokenizer("byte-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH
+        )
     assert not list(tmp_path.iterdir())
 
 

@@ -25,7 +25,7 @@ from pretune import PretuneError
 from pretune.inference.embed import embed_texts
 from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
-from tests.models.test_adapt_vocabulary import small, tokenizer
+from tests.support.tiny_models import random_model, small_tokenizer
 
 TEXTS = [
     "An assignment is a statement",
@@ -41,7 +41,7 @@ WIDTH = 16
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny encoder in the Hugging Face layout."""
     folder = tmp_path_factory.mktemp("bert")
-    small("bert", tokenizer("wordpiece"), "mlm").export(folder)
+    random_model("bert", small_tokenizer("wordpiece"), "mlm").export(folder)
     return folder
 
 
@@ -153,7 +153,7 @@ def test_prompts_lengths_and_dimensions_are_read(bert: Path, tmp_path: Path) -> 
 def test_the_layout_of_old_releases_is_read(bert: Path, tmp_path: Path) -> None:
     """Everything in folders, booleans for poolings, lowercasing by name, weights as a pickle."""
     cased = tmp_path / "cased"
-    small("bert", tokenizer("byte-bpe"), "mlm").export(cased)
+    random_model("bert", small_tokenizer("byte-bpe"), "mlm").export(cased)
     folder = tmp_path / "st"
     (folder / "1_Pooling").mkdir(parents=True)
     shutil.copytree(cased, folder / "0_Transformer")
@@ -402,7 +402,7 @@ def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> N
     for options, message in cases:
         with pytest.raises(PretuneError, match=message):
             pt.export(bert, **options)
-    small("t5", tokenizer("byte-bpe"), "spans").save(tmp_path / "t5")
+    random_model("t5", small_tokenizer("byte-bpe"), "spans").save(tmp_path / "t5")
     with pytest.raises(PretuneError, match="with the encoder of t5 alone"):
         pt.export(tmp_path / "t5", **vectors)
     assert not (tmp_path / "out").exists()
@@ -410,8 +410,8 @@ def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> N
 
 def test_a_tokenizer_without_padding_gets_some(tmp_path: Path) -> None:
     """GPT-2's has none, and sentence-transformers pads."""
-    model = small("gpt2", tokenizer("byte-bpe"), "lm")
-    words = tokenizer("byte-bpe")
+    model = random_model("gpt2", small_tokenizer("byte-bpe"), "lm")
+    words = small_tokenizer("byte-bpe")
     roles = {role: token for role, token in words.role_tokens.items() if role != "padding"}
     model.tokenizer = type(words)(words.backend, roles)
     model.save(tmp_path / "run")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import fields, replace
 from typing import Any
+
+from torch import Tensor
 
 from pretune.families import FAMILIES
 from pretune.models.create_model import make_model
@@ -41,3 +44,11 @@ def tiny_model(family: str, objective: str = "", **options: Any) -> Model:
         model.objective = objective
         model.add_heads(parse_objective(objective, **options).objectives)
     return model
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """Return a hash of the names, types, shapes and values of tensors."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes())
+    return found.hexdigest()

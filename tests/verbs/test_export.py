@@ -15,16 +15,11 @@ from pretune.inference.fill import MaskFiller
 from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
 from pretune.inference.predict import predict_texts
 from pretune.models.bundled import bundled_folder
-from tests.models.test_adapt_vocabulary import small, tokenizer
+from tests.support.tiny_models import random_model as small
+from tests.support.tiny_models import save_random_model as save
+from tests.support.tiny_models import small_tokenizer as tokenizer
 
 TEXT = "An assignment is a statement"
-
-
-def save(folder: Path, family: str, objective: str, **sizes: Any) -> Path:
-    """A model of ours, as a run leaves it."""
-    kind = "wordpiece" if family == "bert" else "byte-bpe"
-    small(family, tokenizer(kind), objective, **sizes).save(folder)  # type: ignore[arg-type]
-    return folder
 
 
 def read(kind: str, folder: Path, **options: Any) -> Any:

@@ -15,8 +15,8 @@ from pretune.cli import main
 from pretune.models.create_model import make_model
 from pretune.objectives import Data, Task, parse_objective, task_names
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from tests.objectives.test_task import ROWS
 from tests.support.objective_data import TEMPLATE, few_words, write
+from tests.support.task_rows import ROWS
 
 STRATEGIES = ["frozen", "top(1)", "gradual", "lora(2)+reset(1)", "freelb(2)", "auto"]
 

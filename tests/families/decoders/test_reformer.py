@@ -319,9 +319,9 @@ def test_what_is_not_built_is_refused(changes: dict[str, Any], message: str) -> 
 
 
 def test_another_vocabulary_and_no_more_positions(tmp_path: Path) -> None:
-    from tests.models.test_adapt_vocabulary import tokenizer
+    from tests.support.tiny_models import small_tokenizer
 
-    old, new = tokenizer("byte-bpe"), tokenizer("wordpiece")
+    old, new = small_tokenizer("byte-bpe"), small_tokenizer("wordpiece")
     model = make(vocab_size=old.size)
     model.tokenizer = old
     nn.init.normal_(model.root.heads["lm"].output.bias)

@@ -21,7 +21,7 @@ from pretune.nn.attention.relative_position_bias import T5RelativeBias
 from pretune.nn.attention.scaled_dot_product import attend
 from pretune.nn.dropout import Noise, share_dropout_seed
 from pretune.packed import Capacity, Packed, pack
-from tests.nn.attention.test_scaled_dot_product import HEADS, PATTERNS, qkv, random_packed
+from tests.support.attention_inputs import HEADS, PATTERNS, qkv, random_packed
 
 lengths_strategy = st.lists(st.integers(1, 21), min_size=1, max_size=5)
 WIDTH, SIZE = 10, 4

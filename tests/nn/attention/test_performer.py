@@ -18,7 +18,7 @@ from pretune.nn.attention.performer import RandomFeatureAttention, orthogonal_fe
 from pretune.nn.attention.query_key_layout import AttentionLayout, cross_layout, self_layout
 from pretune.nn.attention.scaled_dot_product import attend
 from pretune.packed import Capacity, pack
-from tests.nn.attention.test_scaled_dot_product import WIDTH, qkv, random_packed
+from tests.support.attention_inputs import WIDTH, qkv, random_packed
 
 lengths_strategy = st.lists(st.integers(1, 21), min_size=1, max_size=5)
 PATTERNS = {"full": full, "causal": causal}

@@ -12,52 +12,18 @@ from torch import Tensor
 from pretune.nn.attention.big_bird import block_sparse, random_numbers
 from pretune.nn.attention.patterns import (
     Pattern,
-    block_pattern,
     causal,
-    dilated,
     full,
     global_queries,
-    global_tokens,
-    permutation,
-    prefix,
     window,
 )
 from pretune.nn.attention.query_key_layout import AttentionLayout, TokenLayout, cross_layout, padded_groups, self_layout
 from pretune.nn.attention.relative_position_bias import T5RelativeBias
 from pretune.nn.attention.scaled_dot_product import attend
-from pretune.packed import Packed, pack
+from pretune.packed import pack
+from tests.support.attention_inputs import HEADS, PATTERNS, WIDTH, qkv, random_packed
 
-WIDTH, HEADS = 8, 2
-PLAN = torch.eye(150)[torch.arange(150) ^ 1] + torch.eye(150)  # neighbors look at each other, by two
-PATTERNS = {
-    "full": full,
-    "causal": causal,
-    "window": window(2),
-    "dilated": dilated(2, 3),
-    "prefix": prefix,
-    "permutation": permutation,
-    "longformer": window(1) | global_tokens,
-    "big bird": block_pattern(PLAN, 2, "neighbors") | global_tokens,
-}
 lengths_strategy = st.lists(st.integers(1, 9), min_size=1, max_size=6)
-
-
-def random_packed(lengths: list[int], seed: int = 0) -> Packed:
-    chance = np.random.default_rng(seed)
-    n = sum(lengths)
-    columns = {
-        "prefix": chance.integers(0, 2, n),
-        "stream": chance.integers(0, 2, n),
-        "order": chance.integers(0, 6, n),
-        "segment": chance.integers(0, 2, n),
-        "global": chance.integers(0, 4, n) == 0,
-    }
-    return pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns)
-
-
-def qkv(n: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(n, HEADS, WIDTH, generator=generator, requires_grad=True) for _ in range(3))  # type: ignore[return-value]
 
 
 def by_hand(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:

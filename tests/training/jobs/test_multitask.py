@@ -22,9 +22,9 @@ from pretune.training import prefetch
 from pretune.training.data_streams import DataStreams, LengthStage
 from pretune.training.jobs.task_sampling import parse_sampling
 from pretune.verbs.shared_inputs import parse_task_files
+from tests.support.interrupted_training import stop_at
 from tests.support.one_word_task import share_here
 from tests.support.tiny_models import read, tiny, tune
-from tests.training.test_loop_features import stop_at
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud"]
 
