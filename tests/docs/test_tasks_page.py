@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 import pretune as pt
-from pretune.cli import main
 from pretune.objectives import task_names
+from tests.support.cli import run_command, run_line
 from tests.support.objective_data import write
 from tests.support.paths import DOCS
 from tests.support.task_rows import (
@@ -70,7 +69,7 @@ def make_files() -> None:
     Path("texts.txt").write_text("a walk\na long day\n", encoding="utf-8")
 
 
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_files()
     known = read([f"{a} It was good bad. {b} summarize : the river was low in august" for a, b in REVIEWS])
@@ -79,13 +78,9 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     script = "".join(line for text in SECTIONS.values() for line in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S))
     script = script.replace("pretune-small-en", "runs/bert").replace("--confident 0.9", "--confident 0.5")
     for line in script.splitlines():
-        words = shlex.split(line)[1:]
-        with pytest.raises(SystemExit) as stop:
-            main([*words, *(QUICK if words[0] == "finetune" else [])])
-        assert stop.value.code in (0, None), (line, capsys.readouterr().err)
+        run_line(line, *(QUICK if line.startswith("pretune finetune ") else []))
     assert pt.Run("runs/ranked").recipe["columns"] == {"group": "id"}
-    with pytest.raises(SystemExit):
-        main(["finetune", "--recipe", "runs/ranked/recipe.yaml", "--out", "runs/again", *QUICK])
+    run_command("finetune", "--recipe", "runs/ranked/recipe.yaml", "--out", "runs/again", *QUICK)
     assert pt.Run("runs/again").finished
     assert "dev/f1" in pt.Run("runs/record").results
     for name, key in (("tagged", "tags"), ("answers", "answer")):

@@ -21,6 +21,7 @@ from pretune.training.budget import Clock
 from pretune.training.parallel.distributed import World
 from pretune.training.prefetch import Prefetcher
 from pretune.training.recipe_sections import Budget
+from tests.support.cli import run_command
 from tests.support.one_word_task import start, trained, tune
 
 FEW: dict[str, Any] = {"budget": pt.Budget(steps=2), "watching": pt.Monitoring(save=1, held_out=0.0)}
@@ -97,14 +98,14 @@ def test_a_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(failure.value, PretuneError) or failure.value.errno in cli.FILE_ERRORS
 
 
-def test_the_command_line_tells_of_files_that_vanish(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_command_line_tells_of_files_that_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
     def vanish(*_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "runs/mine/metrics.jsonl")
 
     monkeypatch.setattr(cli, "make_app", lambda: vanish)
-    with pytest.raises(SystemExit, match="1"):
-        cli.main(["show", "presets"])
-    assert capsys.readouterr().err == (
+    refused = run_command("show", "presets", check=False)
+    assert refused.returncode == 1
+    assert refused.stderr == (
         "error: runs/mine/metrics.jsonl: No such file or directory; was it removed while the command ran?\n"
     )
 
@@ -117,16 +118,14 @@ def test_the_command_line_tells_of_files_that_vanish(monkeypatch: pytest.MonkeyP
         (MemoryError(), "this machine"),
     ],
 )  # fmt: skip
-def test_memory_that_runs_out(
-    error: Exception, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_memory_that_runs_out(error: Exception, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(cli, "make_app", lambda: fail)
-    with pytest.raises(SystemExit, match="1"):
-        cli.main(["finetune"])
-    message = capsys.readouterr().err
+    refused = run_command("finetune", check=False)
+    message = refused.stderr
+    assert refused.returncode == 1
     assert message.startswith(f"error: {place} is out of memory; ") and message.count("\n") == 1
     assert "batch.pack" in message and "batch.sequences" in message and "batch.length" in message
 
@@ -137,7 +136,7 @@ def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(cli, "make_app", lambda: fail)
     with pytest.raises(RuntimeError, match="a defect"):
-        cli.main(["finetune"])
+        run_command("finetune")
 
 
 def test_a_clock_that_jumps() -> None:

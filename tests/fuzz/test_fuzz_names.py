@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pretune.cli import main
+from tests.support.cli import run_command
 
 LONG = "x" * 300  # bytes; most file systems take 255
 MODEL = "pretune-small-en"
@@ -39,14 +39,12 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command).replace(LONG, "LONG"))
-def test_long_names_end_in_one_line(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_long_names_end_in_one_line(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRETUNE_PROGRESS", "none")
     (tmp_path / "rows.csv").write_text("text,label\na good one,yes\na bad one,no\n" * 4)
-    with pytest.raises(SystemExit, match="1"):
-        main(command)
-    error = capsys.readouterr().err
+    refused = run_command(*command, check=False)
+    error = refused.stderr
+    assert refused.returncode == 1
     assert error.startswith("error: ") and len(error.splitlines()) == 1 and "xxx" in error
     assert [path.name for path in tmp_path.iterdir() if path.name != "rows.csv" and not path.name.startswith(".")] == []

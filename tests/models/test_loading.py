@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.models.loading import load_model
 from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE, parse_size, read_weights, write_weights
+from tests.support.cli import run_command
 from tests.support.family_configs import BERT
 from tests.support.parity import assert_same
 from tests.support.tiny_models import save_random_model
@@ -232,13 +231,12 @@ def test_an_unknown_family_is_told_the_known_ones(folder: Path) -> None:
 
 def test_verbs_go_on_with_partial(folder: Path, tmp_path: Path) -> None:
     change(folder, **{"bert.adapter.weight": torch.zeros(2)})
-    command = [sys.executable, "-m", "pretune", "export", str(folder), "--out", str(tmp_path / "whole")]
-    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["export", folder, "--out", tmp_path / "whole"]
+    refused = run_command(*command, check=False)
     assert refused.returncode == 1
     assert refused.stderr.count("\n") == 1 and "unknown tensors for bert: bert.adapter.weight" in refused.stderr
     assert not (tmp_path / "whole").exists()
-    taken = subprocess.run([*command, "--partial", "--json"], capture_output=True, text=True, check=True)
-    assert json.loads(taken.stdout)["class"] == "BertForMaskedLM"
+    assert run_command(*command, "--partial", "--json").json()["class"] == "BertForMaskedLM"
     assert_same(pt.load(folder, partial=True).root, pt.load(tmp_path / "whole").root)
 
 

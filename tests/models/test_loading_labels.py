@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents
+from tests.support.cli import run_command
 from tests.support.family_configs import BERT
 from tests.support.parity import assert_same
 from tests.support.texts import english_documents
@@ -151,9 +150,8 @@ def test_no_text_is_classified_by_a_head_that_is_random(tmp_path: Path) -> None:
         pt.predict(tmp_path / "model", tmp_path / "rows.csv", score=True)
     with pytest.raises(PretuneError, match=words):
         pt.quantize(tmp_path / "model", out=tmp_path / "out")
-    command = [sys.executable, "-m", "pretune", "predict", str(tmp_path / "model"), *TEXTS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "fine-tune it first" in done.stderr.splitlines()[-1]
+    refused = run_command("predict", tmp_path / "model", *TEXTS, check=False)
+    assert refused.returncode == 1 and "fine-tune it first" in refused.stderr.splitlines()[-1]
     # To train it is what is left; vectors need no head.
     few = pt.Budget(steps=1)
     assert pt.finetune(tmp_path / "model", tmp_path / "rows.csv", out=tmp_path / "run", budget=few, seeds=1)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +11,7 @@ import torch
 import pretune as pt
 from pretune.inference.generation.causal_generation import GenerationConfig
 from pretune.inference.generation.translate import Translator
+from tests.support.cli import run_command
 from tests.support.translation_models import GERMAN, SENTENCES, SIZES, folder, trained
 
 
@@ -94,9 +92,8 @@ def test_bleu_equals_sacrebleu(tmp_path: Path) -> None:
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pretune", "translate", str(trained("rnn"))]
-    shown = subprocess.run([*command, SENTENCES[0], "--json"], capture_output=True, text=True, check=True).stdout
-    assert json.loads(shown)["translations"][0]["translation"] == GERMAN[0]
+    shown = run_command("translate", trained("rnn"), SENTENCES[0], "--json").json()
+    assert shown["translations"][0]["translation"] == GERMAN[0]
 
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:
