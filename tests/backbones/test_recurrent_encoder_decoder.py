@@ -50,7 +50,7 @@ def made(kind: str, **more: Any) -> RecurrentEncoderDecoder:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_gives_what_each_pair_gives_alone(kind: str) -> None:
+def test_batched_states_match_those_of_single_pairs(kind: str) -> None:
     backbone = made(kind)
     capacities = (Capacity(12, 6, 4), Capacity(14, 6, 5))
     with torch.no_grad():

@@ -87,7 +87,7 @@ def test_independent_batches_have_no_memory(ids) -> None:  # type: ignore[no-unt
     torch.testing.assert_close(states.last, network(0)(packed).last)
 
 
-def test_fixed_shapes_give_the_same(ids) -> None:  # type: ignore[no-untyped-def]
+def test_fixed_shapes_give_the_same_states(ids) -> None:  # type: ignore[no-untyped-def]
     stack = network(8)
     capacity = Capacity(tokens=3 * LENGTH + 2, sequences=5, longest=LENGTH)
     carries, found = [None, None], []

@@ -68,7 +68,7 @@ def check(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", quick(TINY))
-def test_no_tensor_of_any_class_vanishes(name: str, tmp_path: Path) -> None:
+def test_no_tensor_of_any_class_is_lost(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
 
 
@@ -94,7 +94,7 @@ def rename(folder: Path, old: str, new: str) -> None:
         ("t5", "decoder.block", 3),
     ],
 )
-def test_more_and_fewer_layers_than_config_has_are_refused(name: str, stack: str, layers: int, tmp_path: Path) -> None:
+def test_a_number_of_layers_that_contradicts_the_config_is_refused(name: str, stack: str, layers: int, tmp_path: Path) -> None:
     case = CASES[name]
     case.peer(tmp_path, {})
     content = load_file(tmp_path / "model.safetensors")
@@ -114,7 +114,7 @@ def test_more_and_fewer_layers_than_config_has_are_refused(name: str, stack: str
     assert pt.load(tmp_path, partial=True).untrained
 
 
-def test_what_the_config_has_no_place_for_is_refused(tmp_path: Path) -> None:
+def test_tensors_that_the_config_does_not_describe_are_refused(tmp_path: Path) -> None:
     """A projection of token vectors that are as wide as states, by config.json."""
     CASES["electra"].peer(tmp_path, {"embedding_size": 32})
     edit_tensors(
@@ -148,7 +148,7 @@ def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkey
     assert line.startswith(f"{tmp_path}: heads of the checkpoint that were not loaded: cls.predictions")
 
 
-def test_a_head_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_head_is_refused(tmp_path: Path) -> None:
     save("bert", "BertForSequenceClassification", tmp_path)
     edit_tensors(tmp_path, **{"classifier2.weight": torch.zeros(2, 32)})
     for read in (pt.load, load_model):
@@ -159,7 +159,7 @@ def test_a_head_that_nobody_knows_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("openai-gpt", "OpenAIGPTDoubleHeadsModel"), ("gpt2", "GPT2DoubleHeadsModel")]
 )
-def test_a_model_with_two_heads_is_a_language_model_and_chooses(name: str, kind: str, tmp_path: Path) -> None:
+def test_a_model_with_two_heads_has_a_language_model_and_a_multiple_choice_head(name: str, kind: str, tmp_path: Path) -> None:
     import transformers
 
     save(name, kind, tmp_path)
@@ -173,7 +173,7 @@ def test_a_model_with_two_heads_is_a_language_model_and_chooses(name: str, kind:
         close(ours, batch.flat(peer(**batch.inputs).logits))
 
 
-def test_a_bare_backbone_beside_a_head_is_read(tmp_path: Path) -> None:
+def test_a_backbone_without_prefix_beside_a_head_is_read(tmp_path: Path) -> None:
     """GPT-2 as it was released: names without a prefix; a head never has one."""
     save("gpt2", "GPT2ForSequenceClassification", tmp_path)
     whole = pt.load(tmp_path)
@@ -181,7 +181,7 @@ def test_a_bare_backbone_beside_a_head_is_read(tmp_path: Path) -> None:
     assert_same(whole.root, pt.load(tmp_path).root)
 
 
-def test_one_tensor_of_two_ages_must_be_one(tmp_path: Path) -> None:
+def test_old_and_new_names_of_a_tensor_must_not_both_exist(tmp_path: Path) -> None:
     save("bert", "BertModel", tmp_path)
     edit_tensors(
         tmp_path,

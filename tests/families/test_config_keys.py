@@ -68,12 +68,12 @@ NOT_KEYS = {
 PUBLISHED = [name for name, family in FAMILIES.items() if family.elsewhere and name != "transfo-xl"]
 
 
-def test_all_families_that_transformers_has_are_here() -> None:
+def test_every_family_in_transformers_is_covered() -> None:
     assert set(TINY) == set(PUBLISHED)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_every_key_that_transformers_lists_or_reads_is_known(name: str) -> None:
+def test_every_config_key_of_transformers_is_classified(name: str) -> None:
     """A field of ours, a key with few values, or harmless: those of new versions must be classified too."""
     keys = (theirs(name).keys() | read_by_transformers(name)) - NOT_KEYS.get(name, set())
     methods = {"to_dict", "get_text_config", "use_return_dict"}
@@ -98,7 +98,7 @@ DEPARTURES = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_key_that_is_not_there_is_what_transformers_takes_it_for(name: str) -> None:
+def test_defaults_of_missing_keys_match_transformers(name: str) -> None:
     """Files leave out what is the default."""
     ours, known = FAMILIES[name].config(), theirs(name)
     for field in fields(ours):
@@ -112,7 +112,7 @@ def test_a_key_that_is_not_there_is_what_transformers_takes_it_for(name: str) ->
 
 
 @pytest.mark.parametrize("name", quick(name for name in PUBLISHED if FAMILIES[name].aliases))
-def test_other_names_of_keys_are_read_and_must_not_contradict(name: str, tmp_path: Path) -> None:
+def test_aliases_of_keys_are_read_and_must_not_contradict(name: str, tmp_path: Path) -> None:
     from transformers import AutoConfig
 
     case = CASES[name]
@@ -154,7 +154,7 @@ def fields_of(name: str) -> set[str]:
         ({"layer_norm_eps": []}, r"layer_norm_eps: input should be a valid number, not \[\]"),
     ],
 )
-def test_what_may_change_the_output_is_refused_by_name(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_keys_that_may_change_the_output_are_refused_by_name(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
     CASES["bert"].peer(tmp_path, {})
     edit_config(tmp_path, **keys)
     for read in (pt.load, load_model):  # with heads and without
@@ -162,7 +162,7 @@ def test_what_may_change_the_output_is_refused_by_name(keys: dict[str, Any], wor
             read(tmp_path)
 
 
-def test_unknown_keys_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_keys_are_ignored_with_partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["bert"]
     peer = case.peer(tmp_path, {})
     edit_config(tmp_path, glyph_embedding_dim=1728)
@@ -220,7 +220,7 @@ REAL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_keys_of_released_files_are_taken(name: str, tmp_path: Path) -> None:
+def test_keys_of_released_configs_are_accepted(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     peer = case.peer(tmp_path, {})
     expected = case.ours(tmp_path, peer.config)

@@ -30,7 +30,7 @@ def tokenizer(kind: Kind) -> Tokenizer:
 
 
 @pytest.mark.parametrize("name", ENCODER_CONFIGS)
-def test_a_classifier_gives_the_same_answers_to_texts_and_pairs(name: str, tmp_path: Path) -> None:
+def test_classifier_predictions_for_texts_and_pairs_match_transformers(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     kind, small = ENCODER_CONFIGS[name]
@@ -56,7 +56,7 @@ def test_a_classifier_gives_the_same_answers_to_texts_and_pairs(name: str, tmp_p
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODER_CONFIGS if frozenset({"choose"}) in FAMILIES[name].classes])
-def test_multiple_choice_goes_both_ways(name: str, tmp_path: Path) -> None:
+def test_multiple_choice_round_trips_through_transformers(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMultipleChoice, AutoTokenizer
 
     kind, small = ENCODER_CONFIGS[name]
@@ -87,7 +87,7 @@ def test_multiple_choice_goes_both_ways(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["roberta", "longformer"])  # with tokens of the question that see all, and without
-def test_an_answerer_gives_the_same_logits_to_a_question(name: str, tmp_path: Path) -> None:
+def test_question_answering_logits_match_transformers(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
     kind, small = ENCODER_CONFIGS[name]
@@ -111,7 +111,7 @@ def test_an_answerer_gives_the_same_logits_to_a_question(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ENCODER_CONFIGS)
-def test_sentence_transformers_computes_the_same_vectors(name: str, tmp_path: Path) -> None:
+def test_sentence_vectors_match_sentence_transformers(name: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     kind, small = ENCODER_CONFIGS[name]

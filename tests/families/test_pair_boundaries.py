@@ -98,7 +98,7 @@ def read(model: Model, texts: list[tuple[str, str]]) -> tuple[list[tuple[Any, ..
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_pair_and_its_re_cut_are_read_differently_by_every_family(name: str) -> None:
+def test_every_family_distinguishes_pairs_with_different_boundaries(name: str) -> None:
     model = tiny(name)
     read_as, out = read(model, PAIRS)
     assert len(set(read_as)) == len(PAIRS)
@@ -109,7 +109,7 @@ def test_a_pair_and_its_re_cut_are_read_differently_by_every_family(name: str) -
     assert again == read_as and torch.equal(same, out)
 
 
-def test_the_features_of_a_pair_by_hand() -> None:
+def test_pair_features_match_their_definition() -> None:
     states = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0], [7.0, 7.0]])
     packed = pack_lists([[9, 9, 9], [9]], columns={"segment": np.array([0, 0, 1, 0])})
     assert pair_features(states, packed).tolist() == [
@@ -145,7 +145,7 @@ def published(name: str, folder: Path, spare: int = 0) -> Model:
 
 @pytest.mark.parametrize("spare", [0, 3])
 @pytest.mark.parametrize("name", ["openai-gpt", "lstm", "bilstm"])
-def test_a_separator_is_added_as_one_token(name: str, spare: int, tmp_path: Path) -> None:
+def test_an_added_separator_is_a_single_token(name: str, spare: int, tmp_path: Path) -> None:
     old = published(name, tmp_path, spare)
     made = add_separator(load_model(tmp_path))
     before, after = (model.root.tensors() for model in (old, made))
@@ -172,7 +172,7 @@ def write_rows(file: Path, pairs: bool) -> Path:
 
 
 @pytest.mark.parametrize("name", ["openai-gpt", "lstm"])
-def test_a_model_without_a_separator_learns_one_with_a_task_of_pairs(name: str, tmp_path: Path) -> None:
+def test_a_task_with_pairs_adds_and_trains_a_missing_separator(name: str, tmp_path: Path) -> None:
     published(name, tmp_path / "start")
     options: dict[str, Any] = {
         "epochs": 40, "optimizer": pt.Optimizer(lr=2e-2, decay=0.0), "batch": pt.Batching(sequences=8, length=16),

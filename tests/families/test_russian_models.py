@@ -86,7 +86,7 @@ def packed(ids: list[int]) -> Packed:
 
 
 @pytest.mark.parametrize("make", [rugpt, rut5])
-def test_ids_and_logits_of_models_that_write_are_the_peers_before_and_after_our_export(
+def test_ids_and_logits_of_generative_models_match_transformers_before_and_after_export(
     make: Any, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -146,7 +146,7 @@ def peers_fills(folder: Path, text: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("make", [rubert, ruroberta])
-def test_fills_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Path) -> None:
+def test_filled_masks_match_transformers_before_and_after_export(make: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     torch.manual_seed(0)
@@ -180,7 +180,7 @@ def test_fills_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("make", [rubert, ruroberta])
-def test_ids_of_texts_and_pairs_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Path) -> None:
+def test_ids_of_texts_and_pairs_match_transformers_before_and_after_export(make: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     from pretune.models.length_bucketing import text_batches

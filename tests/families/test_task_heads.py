@@ -194,7 +194,7 @@ def compare(folder: Path, theirs: Any, head: str, rows: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind", "head"), CASES, ids=[kind for _, kind, _ in CASES])
-def test_logits_are_those_of_transformers_both_ways(name: str, kind: str, head: str, tmp_path: Path) -> None:
+def test_logits_match_transformers_after_import_and_after_export(name: str, kind: str, head: str, tmp_path: Path) -> None:
     theirs = make_theirs(name, kind, tmp_path / "theirs")
     files = [write_rows(tmp_path, rows) for rows in ([head, "pairs"] if head == "classify" else [head])]
     model = pt.load(tmp_path / "theirs")
@@ -235,7 +235,7 @@ LEARNED = [
 
 
 @pytest.mark.parametrize(("name", "kind", "head"), LEARNED, ids=[kind for _, kind, _ in LEARNED])
-def test_a_fine_tuned_model_becomes_a_class_of_transformers(name: str, kind: str, head: str, tmp_path: Path) -> None:
+def test_a_fine_tuned_model_exports_to_its_transformers_class(name: str, kind: str, head: str, tmp_path: Path) -> None:
     import transformers
 
     make_theirs(name, FAMILIES[name].classes[frozenset()], tmp_path / "base")
@@ -270,7 +270,7 @@ def test_a_fine_tuned_model_becomes_a_class_of_transformers(name: str, kind: str
 
 
 @pytest.mark.parametrize(("name", "kind"), [("xlm", "XLMForQuestionAnswering"), ("xlnet", "XLNetForQuestionAnswering")])
-def test_a_head_that_pretune_does_not_have_never_answers(name: str, kind: str, tmp_path: Path) -> None:
+def test_a_model_with_an_unsupported_head_refuses_to_predict(name: str, kind: str, tmp_path: Path) -> None:
     make_theirs(name, kind, tmp_path)
     model = pt.load(tmp_path)
     assert not model.root.heads and any("end_logits" in tensor for tensor in model.skipped_head_tensors)
@@ -278,7 +278,7 @@ def test_a_head_that_pretune_does_not_have_never_answers(name: str, kind: str, t
         pt.predict(tmp_path, write_rows(tmp_path, "answer"))
 
 
-def test_a_summary_of_another_width_never_answers(tmp_path: Path) -> None:
+def test_a_summary_of_unsupported_width_refuses_to_predict(tmp_path: Path) -> None:
     """XLM's scores of choices are made from one number per class of config.json; two of them are supported."""
     import transformers
 
@@ -292,7 +292,7 @@ def test_a_summary_of_another_width_never_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["de", "en", None])
-def test_the_language_of_mbarts_texts_is_that_of_src_lang(source: str | None, tmp_path: Path) -> None:
+def test_mbart_reads_texts_in_the_language_of_src_lang(source: str | None, tmp_path: Path) -> None:
     make_theirs("mbart", "MBartForSequenceClassification", tmp_path)
     content = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"src_lang": source}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
@@ -310,7 +310,7 @@ def test_the_language_of_mbarts_texts_is_that_of_src_lang(source: str | None, tm
     assert sequences.ids[-2] == model.require_tokenizer().role("end")
 
 
-def test_all_classes_for_tasks_are_here() -> None:
+def test_every_task_class_of_transformers_is_covered() -> None:
     """Those that `transformers` has for these families are read or closed."""
     import importlib
 

@@ -48,12 +48,12 @@ SAME_HEADS = [
 ]
 
 
-def test_all_encoders_are_here() -> None:
+def test_every_encoder_family_is_covered() -> None:
     assert {family.name for family in ENCODERS if family.elsewhere} == set(ENCODER_CONFIGS)
 
 
 @pytest.mark.parametrize(("name", "objective"), SAME_HEADS)
-def test_logits_are_the_peers_both_ways(name: str, objective: str, tmp_path: Path) -> None:
+def test_logits_match_transformers_after_import_and_after_export(name: str, objective: str, tmp_path: Path) -> None:
     from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassification
 
     auto = AutoModelForTokenClassification if objective == "tag" else AutoModelForQuestionAnswering
@@ -80,7 +80,7 @@ def test_logits_are_the_peers_both_ways(name: str, objective: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
-def test_what_one_head_says_is_no_others(name: str, tmp_path: Path) -> None:
+def test_the_options_of_a_head_belong_to_it_alone(name: str, tmp_path: Path) -> None:
     """Two tasks have one published name; as many labels too."""
     classes = ["a", "b", "c"]
     build(name, "classify", labels=classes).save(tmp_path / "classifier")
@@ -93,7 +93,7 @@ def test_what_one_head_says_is_no_others(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("objectives", [("tag", "classify"), ("classify", "tag"), ("mlm", "tag"), ("tag", "mlm")])
-def test_several_heads_live_in_one_folder(objectives: tuple[str, ...], tmp_path: Path) -> None:
+def test_several_heads_are_saved_in_one_folder(objectives: tuple[str, ...], tmp_path: Path) -> None:
     from transformers import AutoConfig
 
     model = build("modernbert", *objectives)
@@ -109,7 +109,7 @@ def test_several_heads_live_in_one_folder(objectives: tuple[str, ...], tmp_path:
     assert torch.equal(weight, model.root.get_parameter(f"heads.{owner}.output.weight"))
 
 
-def test_a_pretrained_transform_is_where_tags_and_answers_start(tmp_path: Path) -> None:
+def test_tag_and_answer_heads_start_from_the_pretrained_transform(tmp_path: Path) -> None:
     model = build("modernbert", "mlm", labels=[])
     model.save(tmp_path)
     started = load_model(tmp_path, parse_objective("answer"))

@@ -48,7 +48,7 @@ def untied(case: Case, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", quick(UNTIED))
-def test_a_matrix_of_its_own_is_read_and_written(name: str, tmp_path: Path) -> None:
+def test_untied_output_embedding_round_trips(name: str, tmp_path: Path) -> None:
     case, table = CASES[name], FAMILIES[name].table
     peer = untied(case, tmp_path / "peer")
     close(case.ours(tmp_path / "peer", peer.config), case.theirs(peer))
@@ -69,7 +69,7 @@ def test_a_matrix_of_its_own_is_read_and_written(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", quick(UNTIED))
-def test_a_matrix_that_differs_counts_even_if_config_ties_it(
+def test_a_differing_output_embedding_wins_over_tie_word_embeddings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `transformers` 5 has it; where it does not differ, it is tied."""
@@ -94,7 +94,7 @@ def test_a_matrix_that_differs_counts_even_if_config_ties_it(
 
 
 @pytest.mark.parametrize("name", quick(UNTIED))
-def test_the_output_alone_is_the_embedding_where_config_ties_them(name: str, tmp_path: Path) -> None:
+def test_a_missing_input_embedding_is_read_from_the_tied_output(name: str, tmp_path: Path) -> None:
     """GPT-2 with only lm_head.weight."""
     case, table = CASES[name], FAMILIES[name].table
     peer = case.peer(tmp_path, {})
@@ -111,7 +111,7 @@ def test_the_output_alone_is_the_embedding_where_config_ties_them(name: str, tmp
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("name", quick(name for name in UNTIED if FAMILIES[name].table.copied))
-def test_of_two_names_of_a_bias_the_one_counts_that_transformers_adds(name: str, tied: bool, tmp_path: Path) -> None:
+def test_of_two_bias_tensors_the_one_used_by_transformers_is_read(name: str, tied: bool, tmp_path: Path) -> None:
     case = CASES[name]
     ((copy, source),) = FAMILIES[name].table.copied.items()
     case.peer(tmp_path, {"tie_word_embeddings": tied})
@@ -128,14 +128,14 @@ def test_of_two_names_of_a_bias_the_one_counts_that_transformers_adds(name: str,
             close(case.ours(tmp_path, peer.config), case.theirs(peer))
 
 
-def test_token_vectors_of_two_sides_that_differ_are_refused(tmp_path: Path) -> None:
+def test_different_encoder_and_decoder_embeddings_are_refused(tmp_path: Path) -> None:
     CASES["bart"].peer(tmp_path, {"tie_word_embeddings": False})
     words = r"tensors model\.shared\.weight and model\.encoder\.embed_tokens\.weight differ, .*tie_word_embeddings"
     with pytest.raises(PretuneError, match=words):
         pt.load(tmp_path)
 
 
-def test_what_is_tied_in_transformer_xl_must_be_equal(tmp_path: Path) -> None:
+def test_tied_tensors_of_transformer_xl_must_be_equal(tmp_path: Path) -> None:
     mixture = parse_objective("lm")
     model = make_model("transfo-xl-tiny")
     model.add_heads(mixture.objectives)
@@ -151,7 +151,7 @@ def test_what_is_tied_in_transformer_xl_must_be_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_another_vocabulary_takes_rows_of_both_matrices(name: str, tmp_path: Path, english: list[str]) -> None:
+def test_replacing_the_vocabulary_selects_rows_of_input_and_output_embeddings(name: str, tmp_path: Path, english: list[str]) -> None:
     case = CASES[name]
     untied(case, tmp_path / "peer")
     model = pt.load(tmp_path / "peer")

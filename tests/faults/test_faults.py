@@ -65,7 +65,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
 
 
 @pytest.mark.parametrize("verb", WRITERS)
-def test_a_full_disk(verb: str, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_partial_files(verb: str, tmp_path: Path) -> None:
     """One line, nothing half-written under its real name, and the same command works once there is room."""
     act, limit = WRITERS[verb]
     trained()
@@ -83,7 +83,7 @@ def test_a_full_disk(verb: str, tmp_path: Path) -> None:
     act(tmp_path / "out")
 
 
-def test_a_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_run_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody removes the run folder while it trains: an error of one line, whatever was being written."""
     out = tmp_path / "run"
     begin = checkpoints.CheckpointWriter._begin
@@ -98,7 +98,7 @@ def test_a_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(failure.value, PretuneError) or failure.value.errno in cli.FILE_ERRORS
 
 
-def test_the_command_line_tells_of_files_that_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_reports_deleted_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def vanish(*_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "runs/mine/metrics.jsonl")
 
@@ -118,7 +118,7 @@ def test_the_command_line_tells_of_files_that_vanish(monkeypatch: pytest.MonkeyP
         (MemoryError(), "this machine"),
     ],
 )  # fmt: skip
-def test_memory_that_runs_out(error: Exception, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_reported_in_one_line(error: Exception, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise error
 
@@ -130,7 +130,7 @@ def test_memory_that_runs_out(error: Exception, place: str, monkeypatch: pytest.
     assert "batch.pack" in message and "batch.sequences" in message and "batch.length" in message
 
 
-def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a defect")
 
@@ -139,7 +139,7 @@ def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
         run_command("finetune")
 
 
-def test_a_clock_that_jumps() -> None:
+def test_clock_jumps_never_block_training() -> None:
     """A machine that slept, or whose clock was set: training ends early or goes on, and never waits."""
     times = iter([0.0, 1.0, 2.0, 3602.0])
     clock = Clock(Budget(seconds=100), now=lambda: next(times))
@@ -155,7 +155,7 @@ def test_a_clock_that_jumps() -> None:
     assert clock.spent  # by its steps
 
 
-def test_a_thread_of_the_feed_that_fails_ends_the_training() -> None:
+def test_a_failing_prefetch_thread_ends_training() -> None:
     """Its error reaches whoever waits for the batch; nobody waits forever."""
 
     class Broken:
@@ -178,7 +178,7 @@ def test_a_thread_of_the_feed_that_fails_ends_the_training() -> None:
             feed.next(clock)
 
 
-def test_folders_that_cannot_be_deleted_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_deleted_yet_are_deleted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On NFS, files that are open elsewhere keep a folder alive: it must be gone under its name all the same."""
     (tmp_path / "step-1").mkdir()
     (tmp_path / "step-1" / "state.json").write_text("{}")
@@ -196,7 +196,7 @@ def test_folders_that_cannot_be_deleted_yet(tmp_path: Path, monkeypatch: pytest.
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_on_such_a_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_a_file_system_with_delayed_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old checkpoints that cannot be deleted do not end a training."""
     remove = shutil.rmtree
 

@@ -81,7 +81,7 @@ def test_damaged_checkpoints_at_length(kind: Kind, tmp_path: Path) -> None:
     assert not report.bad, str(report)
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_an_intact_older_one(tmp_path: Path) -> None:
+def test_an_intact_older_checkpoint_replaces_a_damaged_one(tmp_path: Path) -> None:
     save(tmp_path / "old", (20,))
     save(tmp_path / "both")
     for name in FILES:
@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_an_intact_older_one(tmp_path: P
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_where_all_checkpoints_are_damaged_the_run_stops(name: str, tmp_path: Path) -> None:
+def test_a_run_with_only_damaged_checkpoints_stops(name: str, tmp_path: Path) -> None:
     save(tmp_path)
     for folder in list_checkpoints(tmp_path):
         (folder / name).write_bytes((folder / name).read_bytes()[:-3])

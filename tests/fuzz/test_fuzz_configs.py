@@ -143,14 +143,14 @@ BUILT = [
 
 
 @pytest.mark.parametrize("kind", BUILT, ids=lambda kind: kind.name)
-def test_hostile_numbers(kind: Kind, tmp_path: Path) -> None:
+def test_extreme_config_values_are_refused_or_loaded(kind: Kind, tmp_path: Path) -> None:
     report = attack(kind, tmp_path, FEW // 10)
     assert not report.bad, str(report)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BUILT, ids=lambda kind: kind.name)
-def test_hostile_numbers_at_length(kind: Kind, tmp_path: Path) -> None:
+def test_extreme_config_values_at_length(kind: Kind, tmp_path: Path) -> None:
     report = attack(kind, tmp_path, MANY // 10, seed=1)
     print(report)
     assert not report.bad, str(report)
@@ -160,7 +160,7 @@ def test_hostile_numbers_at_length(kind: Kind, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_number_of_a_configuration_has_bounds(family: str) -> None:
+def test_every_number_in_a_config_has_bounds(family: str) -> None:
     hints = get_type_hints(FAMILIES[family].config)
     numeric = {key for key, kind in hints.items() if {int, float} & {kind, *flat(kind)}}
     assert not numeric - BOUNDS.keys(), "give these bounds in families/config_bounds.py"
@@ -212,7 +212,7 @@ def test_numbers_and_types_are_refused_by_name(key: str, value: Any, words: str,
     assert words in refusal(tmp_path, **{key: value})
 
 
-def test_no_weights_are_drawn_where_a_checkpoint_has_them(tmp_path: Path) -> None:
+def test_weights_are_not_initialized_before_a_checkpoint_is_loaded(tmp_path: Path) -> None:
     model = tiny_model("bert", "mlm")
     model.save(tmp_path)
     path = tmp_path / "config.json"

@@ -137,7 +137,7 @@ ANSWERS: dict[str, tuple[Callable[[], Model], Callable[[Path], Any]]] = {
 
 
 @pytest.mark.parametrize("verb", ANSWERS)
-def test_a_model_that_computes_nan_gives_no_answer(verb: str, tmp_path: Path) -> None:
+def test_a_model_that_computes_nan_refuses_to_predict(verb: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(f"{TEXT}.\n" * 3, encoding="utf-8")
     make, answer = ANSWERS[verb]
     overflow(make(), tmp_path / "model")

@@ -20,7 +20,7 @@ from tests.support.tiny_models import random_model, small_tokenizer
 
 
 @pytest.mark.parametrize(("old", "new"), [("wordpiece", "byte-bpe"), ("byte-bpe", "raw-unigram"), ("raw-unigram", "wordpiece")])  # fmt: skip
-def test_tokens_of_different_kinds_match_by_what_they_mean(old: Kind, new: Kind) -> None:
+def test_tokens_of_different_tokenizers_match_by_text_and_role(old: Kind, new: Kind) -> None:
     before, after = small_tokenizer(old), small_tokenizer(new)
     where = match_tokens(before, after)
     assert len(where) == after.size and where.max() < before.size
@@ -42,7 +42,7 @@ def test_tokens_of_different_kinds_match_by_what_they_mean(old: Kind, new: Kind)
         assert texts[0] == texts[1]
 
 
-def test_a_vocabulary_matches_itself_whole() -> None:
+def test_every_token_of_a_vocabulary_matches_itself() -> None:
     words = small_tokenizer("wordpiece")
     assert match_tokens(words, words).tolist() == list(range(words.size))
 
@@ -88,7 +88,7 @@ def test_shared_tokens_keep_their_vectors_and_biases_and_the_rest_start_from_the
     assert not again.untrained
 
 
-def test_positions_that_are_counted_from_the_padding_token_move_with_it() -> None:
+def test_position_offsets_follow_the_padding_token() -> None:
     old, new = small_tokenizer("byte-bpe"), small_tokenizer("wordpiece")
     assert old.role("padding") == new.role("padding")
     model = random_model("roberta", old, "mlm")
@@ -105,7 +105,7 @@ def test_positions_that_are_counted_from_the_padding_token_move_with_it() -> Non
 
 @pytest.mark.parametrize(("family", "objective"), [("bert", "mlm"), ("roberta", "mlm"), ("gpt2", "lm"), ("bart", "denoise")])  # fmt: skip
 @pytest.mark.parametrize("how", ["copy", "interpolate"])
-def test_more_positions(family: str, objective: str, how: Any, tmp_path: Path) -> None:
+def test_extending_positions_copies_or_interpolates_them(family: str, objective: str, how: Any, tmp_path: Path) -> None:
     model = random_model(family, small_tokenizer("byte-bpe"), objective)
     was = model.backbone.longest
     made, report = extend_positions(model, 61, how)
@@ -129,7 +129,7 @@ def test_more_positions(family: str, objective: str, how: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("family", "objective", "kind"), [("modernbert", "mlm", "rotary"), ("t5", "spans", "relative"), ("marian", "translate", "sinusoidal")])  # fmt: skip
-def test_models_without_learned_positions_need_no_more(family: str, objective: str, kind: str) -> None:
+def test_extending_positions_is_refused_without_learned_positions(family: str, objective: str, kind: str) -> None:
     model = random_model(family, small_tokenizer("byte-bpe"), objective)
     with pytest.raises(
         PretuneError, match=rf"{family}: there are no learned positions to extend: positions are {kind}"
@@ -137,7 +137,7 @@ def test_models_without_learned_positions_need_no_more(family: str, objective: s
         extend_positions(model, 4096)
 
 
-def test_sines_that_are_kept_as_a_table_are_computed(tmp_path: Path) -> None:
+def test_frozen_sinusoidal_positions_are_extended_by_their_formula(tmp_path: Path) -> None:
     model = random_model(
         "xlm", small_tokenizer("byte-bpe"), "mlm", sinusoidal_embeddings=True, emb_dim=16, n_layers=2, n_heads=2
     )

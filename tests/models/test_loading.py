@@ -42,7 +42,7 @@ def change(folder: Path, **tensors: torch.Tensor | None) -> None:
     save_file({name: tensor for name, tensor in content.items() if tensor is not None}, folder / WEIGHTS_FILE)
 
 
-def test_shards_are_read_as_one_file_is(folder: Path, tmp_path: Path) -> None:
+def test_sharded_weights_match_a_single_file(folder: Path, tmp_path: Path) -> None:
     peer().save_pretrained(tmp_path / "shards", max_shard_size="30KB")
     assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
     assert_same(pt.load(folder).root, pt.load(tmp_path / "shards").root)
@@ -59,7 +59,7 @@ def test_shards_are_read_as_one_file_is(folder: Path, tmp_path: Path) -> None:
         pt.load(tmp_path / "shards")
 
 
-def test_our_shards_are_read_by_us_and_by_the_peer(folder: Path, tmp_path: Path) -> None:
+def test_written_shards_load_in_pretune_and_transformers(folder: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     model = pt.load(folder)
@@ -74,7 +74,7 @@ def test_our_shards_are_read_by_us_and_by_the_peer(folder: Path, tmp_path: Path)
     assert [file.name for file in (tmp_path / "out").glob("model*")] == [WEIGHTS_FILE]
 
 
-def test_a_tensor_larger_than_a_shard_has_one_for_itself(tmp_path: Path) -> None:
+def test_a_tensor_larger_than_a_shard_gets_its_own_shard(tmp_path: Path) -> None:
     tensors = {name: torch.full((size,), float(size)) for name, size in (("a", 2), ("b", 100), ("c", 3), ("d", 4))}
     assert len(write_weights(tmp_path, tensors, shard=40)) == 3
     again = read_weights(tmp_path)
@@ -82,12 +82,12 @@ def test_a_tensor_larger_than_a_shard_has_one_for_itself(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("text", "size"), [("2GB", 2 * 10**9), ("1.5 kb", 1500), ("7", 7)])
-def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+def test_shard_sizes_with_units_are_parsed(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "much", "0", "-3MB", "2TB"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_invalid_shard_sizes_are_refused(text: str) -> None:
     with pytest.raises(PretuneError, match="is not a size"):
         parse_size(text)
 
@@ -121,7 +121,7 @@ def test_a_pickle_of_tensors_is_read(folder: Path) -> None:
         ({1: torch.zeros(1)}, "holds int besides"),
     ],
 )
-def test_a_pickle_of_anything_else_is_refused(
+def test_a_pickle_of_other_objects_is_refused(
     content: Any, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / WEIGHTS_FILE).unlink()
@@ -153,7 +153,7 @@ def test_damaged_pickles_and_folders_without_weights_are_refused(folder: Path) -
             pt.load(folder)
 
 
-def test_everything_that_does_not_fit_is_listed_at_once(folder: Path) -> None:
+def test_all_mismatched_tensors_are_listed_in_one_error(folder: Path) -> None:
     layer = "bert.encoder.layer.1.attention.self"
     change(
         folder,
@@ -173,7 +173,7 @@ def test_everything_that_does_not_fit_is_listed_at_once(folder: Path) -> None:
     )
 
 
-def test_a_partial_model_is_random_where_it_must_be_and_the_same_every_time(
+def test_missing_tensors_of_a_partial_model_are_initialized_reproducibly(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = pt.load(folder).root.tensors()
@@ -191,7 +191,7 @@ def test_a_partial_model_is_random_where_it_must_be_and_the_same_every_time(
     assert different == first.untrained
 
 
-def test_a_transposed_matrix_is_told_in_the_published_shape(tmp_path: Path) -> None:
+def test_errors_about_transposed_matrices_give_the_published_shape(tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=20)).save_pretrained(tmp_path)
@@ -212,7 +212,7 @@ def test_a_transposed_matrix_is_told_in_the_published_shape(tmp_path: Path) -> N
         ("BertForMultipleChoice", ["choose"]),
     ],
 )
-def test_published_models_come_with_their_heads(kind: str, heads: list[str], tmp_path: Path) -> None:
+def test_published_models_load_with_their_heads(kind: str, heads: list[str], tmp_path: Path) -> None:
     model = peer(kind)
     model.save_pretrained(tmp_path)
     ours = pt.load(tmp_path)
@@ -222,14 +222,14 @@ def test_published_models_come_with_their_heads(kind: str, heads: list[str], tmp
     assert ours.labels == (["LABEL_0", "LABEL_1"] if heads in (["classify"], ["tag"]) else [])
 
 
-def test_an_unknown_family_is_told_the_known_ones(folder: Path) -> None:
+def test_the_error_for_an_unknown_family_lists_the_known_ones(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "funnel"}))
     with pytest.raises(PretuneError, match=r"unknown model family 'funnel'; known: albert, bart, bert, .*, xlm-r"):
         pt.load(folder)
 
 
-def test_verbs_go_on_with_partial(folder: Path, tmp_path: Path) -> None:
+def test_commands_continue_with_partial(folder: Path, tmp_path: Path) -> None:
     change(folder, **{"bert.adapter.weight": torch.zeros(2)})
     command = ["export", folder, "--out", tmp_path / "whole"]
     refused = run_command(*command, check=False)
@@ -240,7 +240,7 @@ def test_verbs_go_on_with_partial(folder: Path, tmp_path: Path) -> None:
     assert_same(pt.load(folder, partial=True).root, pt.load(tmp_path / "whole").root)
 
 
-def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: list[str]) -> None:
+def test_every_verb_that_reads_a_model_accepts_partial(tmp_path: Path, english: list[str]) -> None:
     model, rows, notes = (tmp_path / name for name in ("model", "rows.csv", "notes.txt"))
     save_random_model(model, "bert", "mlm")
     change(model, **{"bert.adapter.weight": torch.zeros(2)})
@@ -265,7 +265,7 @@ def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: li
         assert verb(partial=True), name
 
 
-def test_attention_dropout_of_a_checkpoint_rests(tmp_path: Path) -> None:
+def test_attention_dropout_of_a_checkpoint_is_not_applied(tmp_path: Path) -> None:
     """No fast path has it; config.json goes on saying what it says."""
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

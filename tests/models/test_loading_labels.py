@@ -61,7 +61,7 @@ def logits(peer: Any, folder: Path) -> torch.Tensor:
     ],
 )
 @pytest.mark.parametrize("pickled", [False, True])
-def test_a_classifier_has_all_its_classes(
+def test_every_class_of_a_classifier_is_loaded(
     keys: dict[str, Any], labels: list[str], pickled: bool, tmp_path: Path
 ) -> None:
     peer = save(tmp_path, "BertForSequenceClassification", num_labels=50)
@@ -96,7 +96,7 @@ def test_a_classifier_has_all_its_classes(
         ({"id2label": ["a", "b"]}, "id2label must map class numbers to names"),
     ],
 )
-def test_numbers_of_classes_that_contradict_are_refused(
+def test_contradictory_numbers_of_classes_are_refused(
     kind: str, keys: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     save(tmp_path, kind, num_labels=5)
@@ -107,7 +107,7 @@ def test_numbers_of_classes_that_contradict_are_refused(
         pt.predict(tmp_path, TEXTS)
 
 
-def test_a_default_of_three_classes_is_read_from_the_head(tmp_path: Path) -> None:
+def test_a_missing_number_of_classes_is_read_from_the_head(tmp_path: Path) -> None:
     import transformers
 
     transformers.BartForSequenceClassification(transformers.BartConfig(**TINY["bart"][0])).save_pretrained(tmp_path)
@@ -121,14 +121,14 @@ def test_a_default_of_three_classes_is_read_from_the_head(tmp_path: Path) -> Non
         ("ranking", 2, "unknown problem_type 'ranking'; known: single_label_classification, "),
     ],
 )
-def test_kinds_of_problems_that_are_not_there_are_refused(problem: str, count: int, words: str, tmp_path: Path) -> None:
+def test_unknown_problem_types_are_refused(problem: str, count: int, words: str, tmp_path: Path) -> None:
     save(tmp_path, "BertForSequenceClassification", num_labels=count)
     edit_config(tmp_path, problem_type=problem)
     with pytest.raises(PretuneError, match=words):
         stored_objectives(tmp_path)
 
 
-def test_other_labels_are_a_new_head_and_the_old_one_no_contradiction(tmp_path: Path) -> None:
+def test_other_labels_make_a_new_head(tmp_path: Path) -> None:
     save(tmp_path, "BertForSequenceClassification", num_labels=5)
     model = load_model(tmp_path, parse_objective("classify", labels=("a", "b", "c")))
     assert model.untrained == ["heads.classify.output.weight", "heads.classify.output.bias"]
@@ -137,7 +137,7 @@ def test_other_labels_are_a_new_head_and_the_old_one_no_contradiction(tmp_path: 
 # -- heads that nobody trained --------------------------------------------------------------------------------------
 
 
-def test_no_text_is_classified_by_a_head_that_is_random(tmp_path: Path) -> None:
+def test_an_untrained_classifier_refuses_to_predict(tmp_path: Path) -> None:
     """A language model that config.json calls a classifier."""
     save(tmp_path / "model", "BertForMaskedLM")
     edit_config(tmp_path / "model", architectures=["BertForSequenceClassification"])
@@ -165,7 +165,7 @@ def without(folder: Path, *parts: str) -> None:
     )
 
 
-def test_no_gap_is_filled_by_a_head_that_is_random(tmp_path: Path) -> None:
+def test_an_untrained_masked_language_model_refuses_to_fill(tmp_path: Path) -> None:
     save(tmp_path, "BertForMaskedLM")
     assert pt.fill(tmp_path, ["a [MASK]"])
     without(tmp_path, "cls.predictions.transform.dense.weight")
@@ -178,7 +178,7 @@ def test_no_gap_is_filled_by_a_head_that_is_random(tmp_path: Path) -> None:
         pt.ask(tmp_path, ["a text"], answers=["one", "two"])
 
 
-def test_nothing_is_written_by_a_head_that_is_random(tmp_path: Path) -> None:
+def test_an_untrained_language_model_refuses_to_generate(tmp_path: Path) -> None:
     CASES["gpt2"].peer(tmp_path / "gpt2", {"tie_word_embeddings": False})
     CASES["t5"].peer(tmp_path / "t5", {"tie_word_embeddings": False})
     edit_config(tmp_path / "t5", tie_word_embeddings=False)
@@ -198,7 +198,7 @@ def test_nothing_is_written_by_a_head_that_is_random(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", quick(TINY))
 @pytest.mark.parametrize("known", ["class", "tensors"])
-def test_a_family_is_recognized(name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_family_is_recognized_without_model_type(name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("pretune.models.hf_config.log_info", said.append)
     monkeypatch.setattr("pretune.models.loading.log_info", said.append)
@@ -220,7 +220,7 @@ def test_a_family_is_recognized(name: str, known: str, tmp_path: Path, monkeypat
     assert_same(whole.root, model.root)
 
 
-def test_a_family_that_could_be_several_is_refused(tmp_path: Path) -> None:
+def test_an_ambiguous_family_is_refused(tmp_path: Path) -> None:
     import transformers
 
     transformers.BertModel(transformers.BertConfig(**BERT)).save_pretrained(tmp_path)  # names have no prefix
@@ -239,7 +239,7 @@ def test_a_family_that_could_be_several_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt", "bert-tiny", "pretune-small-en"])
-def test_a_folder_goes_before_a_preset_of_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_takes_precedence_over_a_preset_of_the_same_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("pretune.models.hf_config.log_info", said.append)
     monkeypatch.setattr("pretune.models.loading.log_info", said.append)
@@ -258,7 +258,7 @@ def test_a_folder_goes_before_a_preset_of_its_name(name: str, tmp_path: Path, mo
         find_folder(f"./{name}")
 
 
-def test_parameters_in_a_pickle_are_tensors(tmp_path: Path) -> None:
+def test_parameters_in_a_pickle_are_read_as_tensors(tmp_path: Path) -> None:
     save(tmp_path, "BertForMaskedLM")
     whole = pt.load(tmp_path)
     tensors = load_file(tmp_path / WEIGHTS_FILE)

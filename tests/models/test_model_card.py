@@ -77,7 +77,7 @@ def test_the_card_of_an_export(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert head["license"] == "apache-2.0" and "metrics" not in head and "No scores are known" in text
 
 
-def test_scores_are_those_of_the_whole_model(run: Run, tmp_path: Path) -> None:
+def test_scores_in_the_card_are_those_of_the_complete_model(run: Run, tmp_path: Path) -> None:
     """Without the head that they were measured with, or with another vocabulary, they are not said."""
     pt.export(run, head="none", out=tmp_path / "bare")
     head, text = card(tmp_path / "bare")
@@ -87,7 +87,7 @@ def test_scores_are_those_of_the_whole_model(run: Run, tmp_path: Path) -> None:
     assert "## Scores" not in card(tmp_path / "longer")[1]
 
 
-def test_several_seeds_are_told(tmp_path: Path) -> None:
+def test_the_card_reports_several_seeds(tmp_path: Path) -> None:
     train, dev = (
         write(tmp_path / "a.jsonl", positive_pairs(30)),
         write(tmp_path / "b.jsonl", positive_pairs(10, seed=1)),
@@ -99,7 +99,7 @@ def test_several_seeds_are_told(tmp_path: Path) -> None:
     assert f"| mrr | {several.results['dev/mrr']:.4g} | {spread['mean']:.4g} ± {spread['sd']:.2g} |" in text
 
 
-def test_the_model_in_the_box_keeps_its_license(tmp_path: Path) -> None:
+def test_the_bundled_model_keeps_its_license(tmp_path: Path) -> None:
     pt.export("pretune-small-en", out=tmp_path / "out")
     head, text = card(tmp_path / "out")
     assert head["license"] == "cc-by-sa-4.0" and head["language"] == "en"
@@ -119,7 +119,7 @@ LONGER = {"max_position_embeddings": 64, "n_positions": 64}
 
 
 @pytest.mark.parametrize(("family", "objective", "tag"), OBJECTIVES)
-def test_snippets_run(
+def test_code_examples_in_the_card_run(
     family: str, objective: str, tag: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
@@ -135,7 +135,7 @@ def test_snippets_run(
     assert run_snippets(tmp_path / "my model", monkeypatch) == [*ours, "transformers"]
 
 
-def test_the_snippets_of_a_graph_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_examples_in_the_card_of_a_graph_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pt.export(save_random_model(tmp_path / "run", "bert", "mlm"), to="onnx", out=tmp_path / "graph")
     assert card(tmp_path / "graph")[0]["library_name"] == "onnxruntime"
     monkeypatch.chdir(tmp_path)

@@ -34,7 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {
     ["bert", "roberta", "albert", "electra", "distilbert", "modernbert", "ernie", "longformer", "big_bird",
      "camembert", "mpnet", "deberta-v2", "xlnet", "xlm", "gpt2", "openai-gpt"],
 )  # fmt: skip
-def test_every_encoder_is_a_graph(family: str, tmp_path: Path) -> None:
+def test_every_encoder_exports_to_onnx(family: str, tmp_path: Path) -> None:
     words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
     model = random_model(family, words, "lm" if "gpt" in family else "mlm", **SIZES.get(family, {}))
     facts = export_graph(model, tmp_path)  # which compares states and logits
@@ -46,7 +46,7 @@ def test_every_encoder_is_a_graph(family: str, tmp_path: Path) -> None:
     ("family", "head"),
     [("bert", "mlm"), ("distilbert", "mlm"), ("albert", "mlm"), ("modernbert", "mlm"), ("gpt2", "lm"), ("openai-gpt", "lm")],
 )  # fmt: skip
-def test_language_models_give_logits(family: str, head: str, tmp_path: Path) -> None:
+def test_onnx_logits_of_language_models_match(family: str, head: str, tmp_path: Path) -> None:
     """Those that `transformers` gives for the same model, at every token of padded rows."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -81,7 +81,7 @@ def stored_floats(file: Path) -> int:
     return sum(int(np.prod(one.dims)) for one in onnx.load(file).graph.initializer if one.data_type == 1)
 
 
-def test_a_causal_head_on_an_encoder_sees_no_later_token(tmp_path: Path) -> None:
+def test_a_causal_head_on_an_encoder_sees_no_later_tokens(tmp_path: Path) -> None:
     """A BERT trained as a language model is causal by its objective, not by its layers."""
     model = random_model("bert", small_tokenizer("wordpiece"), "lm")
     export_graph(model, tmp_path)
@@ -92,7 +92,7 @@ def test_a_causal_head_on_an_encoder_sees_no_later_token(tmp_path: Path) -> None
     assert np.abs(logits[0, 2] - logits[1, 2]).max() > 1e-3
 
 
-def test_a_graph_computes_logits_only_for_those_who_ask(tmp_path: Path) -> None:
+def test_logits_are_an_optional_output_of_the_graph(tmp_path: Path) -> None:
     model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     export_graph(model, tmp_path)
     packed = pack_lists([[5, 6, 7], [8, 9]])
@@ -104,7 +104,7 @@ def test_a_graph_computes_logits_only_for_those_who_ask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chosen", [None, [1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]])
-def test_longformers_take_global_attention(chosen: list[int] | None, tmp_path: Path) -> None:
+def test_longformer_graphs_take_a_global_attention_mask(chosen: list[int] | None, tmp_path: Path) -> None:
     """The tokens that see all are those of the batch: of a question, the first of each text, or none."""
     model = random_model("longformer", small_tokenizer("byte-bpe"), "mlm", **SIZES["longformer"])
     write_graph(model, tmp_path / GRAPH)
@@ -120,7 +120,7 @@ TASKS = ("classify(hidden=8)", "regress", "choose", "entity", "rank", "match", "
 
 
 @pytest.mark.parametrize("text", TASKS)
-def test_every_task_is_a_graph(text: str, tmp_path: Path) -> None:
+def test_every_task_exports_to_onnx(text: str, tmp_path: Path) -> None:
     """With its logits, which are compared before the graph is written; spans of `match` are not among its inputs."""
     model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective(text, labels=("a", "b")).objectives
@@ -130,7 +130,7 @@ def test_every_task_is_a_graph(text: str, tmp_path: Path) -> None:
     assert facts["outputs"] == ["last_hidden_state", "logits"][: 1 if text == "match" else 2]
 
 
-def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_with_different_outputs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator that is exported wrongly, and one that the runtime cannot run."""
     model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective("classify(pooling=mean)", labels=("no", "yes")).objectives
@@ -150,7 +150,7 @@ def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("family", "cell"), [("bilstm", "lstm"), ("lstm", "gru")])
-def test_recurrent_cells_are_a_graph(family: str, cell: str, tmp_path: Path) -> None:
+def test_recurrent_networks_export_to_onnx(family: str, cell: str, tmp_path: Path) -> None:
     sizes = {"embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "cell": cell}
     write_graph(
         random_model(family, small_tokenizer("wordpiece"), "bilm" if family == "bilstm" else "lm", **sizes),
@@ -159,7 +159,7 @@ def test_recurrent_cells_are_a_graph(family: str, cell: str, tmp_path: Path) -> 
     assert (tmp_path / GRAPH).is_file()
 
 
-def test_what_has_no_graph_says_so(tmp_path: Path) -> None:
+def test_models_without_onnx_support_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="encoder-decoders cannot be exported"):
         write_graph(random_model("bart", small_tokenizer("byte-bpe"), "denoise"), tmp_path / GRAPH)
     with pytest.raises(PretuneError, match="performer: this model cannot be exported as an ONNX graph"):
@@ -169,7 +169,7 @@ def test_what_has_no_graph_says_so(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
+def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
     pt.export(trained(), out=tmp_path / "graph", to="onnx")
     texts = ["good stone water", "bad fire", "good", "tree bird cloud bad red blue green"]
     ours, theirs = (pt.predict(folder, texts) for folder in (trained(), tmp_path / "graph"))
@@ -198,7 +198,7 @@ def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("briefly")
-def test_a_pruned_model_is_a_graph_too(tmp_path: Path) -> None:
+def test_a_pruned_model_exports_to_onnx(tmp_path: Path) -> None:
     """Fewer layers, heads and units, and zeros: every shape that our layout has."""
     asked: dict[str, Any] = {"drop": "even(1)", "heads": 0.4, "units": 0.5, "weights": 0.5}
     pt.prune(trained(), **asked, train=start() / "train.csv", out=tmp_path / "small")
@@ -209,7 +209,7 @@ def test_a_pruned_model_is_a_graph_too(tmp_path: Path) -> None:
         assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-4)
 
 
-def test_a_damaged_graph(tmp_path: Path) -> None:
+def test_a_damaged_graph_is_refused(tmp_path: Path) -> None:
     (tmp_path / GRAPH).write_bytes(b"no graph")
     with pytest.raises(PretuneError, match="ONNX Runtime cannot load the graph"):
         open_session(tmp_path / GRAPH)

@@ -78,7 +78,7 @@ def count(module: Any) -> int:
 
 
 @pytest.mark.parametrize("name", RELEASED)
-def test_parameters_are_as_many_as_released(name: str) -> None:
+def test_parameter_counts_match_the_releases(name: str) -> None:
     import transformers
 
     kind, head, expected = RELEASED[name]
@@ -103,7 +103,7 @@ def test_presets_are_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_source_and_departures_are_texts(name: str) -> None:
+def test_source_and_departures_are_strings(name: str) -> None:
     """A colon in an unquoted line of YAML would turn a sentence into a mapping."""
     preset = find_preset(name)
     departures = preset.get("departures", [])

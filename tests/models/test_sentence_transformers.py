@@ -75,7 +75,7 @@ MODES = ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoke
 
 
 @pytest.mark.parametrize("modes", [*MODES, ["cls", "mean"], ["weightedmean", "lasttoken", "max"]])
-def test_poolings_are_read(bert: Path, tmp_path: Path, modes: Any) -> None:
+def test_every_pooling_is_read(bert: Path, tmp_path: Path, modes: Any) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, modes))
     expected = theirs(folder)
     same(embed_texts(folder, TEXTS), expected)
@@ -101,7 +101,7 @@ def layers() -> list[nn.Module]:
     ]
 
 
-def test_what_follows_the_pooling_is_read_and_written(bert: Path, tmp_path: Path) -> None:
+def test_modules_after_the_pooling_are_read_and_written(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, ["cls", "max"]), *layers())
     expected = theirs(folder)
     same(embed_texts(folder, TEXTS), expected)
@@ -122,7 +122,7 @@ def test_what_follows_the_pooling_is_read_and_written(bert: Path, tmp_path: Path
     }
 
 
-def test_prompts_lengths_and_dimensions_are_read(bert: Path, tmp_path: Path) -> None:
+def test_prompts_maximum_length_and_truncated_dimensions_are_read(bert: Path, tmp_path: Path) -> None:
     prompts = {"query": "the name of", "other": "is a class"}
     folder = build(
         bert,
@@ -150,7 +150,7 @@ def test_prompts_lengths_and_dimensions_are_read(bert: Path, tmp_path: Path) -> 
         pt.embed(folder, TEXTS, prompt="x", prompt_name="query")
 
 
-def test_the_layout_of_old_releases_is_read(bert: Path, tmp_path: Path) -> None:
+def test_the_folder_layout_of_older_releases_is_read(bert: Path, tmp_path: Path) -> None:
     """Everything in folders, booleans for poolings, lowercasing by name, weights as a pickle."""
     cased = tmp_path / "cased"
     random_model("bert", small_tokenizer("byte-bpe"), "mlm").export(cased)
@@ -181,7 +181,7 @@ def test_the_layout_of_old_releases_is_read(bert: Path, tmp_path: Path) -> None:
     assert pt.show(folder).facts["vectors"]["max_length"] == 9
 
 
-def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Path, tmp_path: Path) -> None:
+def test_the_default_maximum_length_is_that_of_the_tokenizer_or_the_model(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"), length=10)
     assert "max_seq_length" not in json.loads((folder / "sentence_bert_config.json").read_text())
     assert load_model(folder).longest == 10
@@ -220,7 +220,7 @@ def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Pat
         ("2_Dense/config.json", {"in_features": 99}, "expects vectors of size 99, but gets vectors of size 16"),
     ],
 )
-def test_what_cannot_be_honored_is_refused_by_name(
+def test_unsupported_settings_are_refused_by_name(
     bert: Path, tmp_path: Path, file: str, changes: dict[str, Any], message: str
 ) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"), Dense(WIDTH, 5))
@@ -252,7 +252,7 @@ def test_damaged_files_are_named(bert: Path, tmp_path: Path, file: str, content:
         (0, {"type": "sentence_transformers.models.StaticEmbedding"}, "its modules are StaticEmbedding"),
     ],
 )
-def test_modules_that_are_not_read_are_refused_by_name(
+def test_unsupported_modules_are_refused_by_name(
     bert: Path, tmp_path: Path, number: int, change: dict[str, str], message: str
 ) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"), Dense(WIDTH, 5))
@@ -275,7 +275,7 @@ def learn(folder: Path, out: Path, objective: str = "contrast", **options: Any) 
     return pt.finetune(folder, rows(out.parent / "rows.csv"), out=out, objective=objective, **given).folder
 
 
-def test_contrast_goes_on_with_the_folders_own_vectors(bert: Path, tmp_path: Path) -> None:
+def test_contrast_continues_from_the_vectors_of_the_folder(bert: Path, tmp_path: Path) -> None:
     """Pooling, layers after it, prompts and length stay; the layers learn; what is exported gives the run's vectors."""
     prompts = {"prompts": {"sts": "the name of"}, "default_prompt_name": "sts"}
     pooling = Pooling(WIDTH, ["max", "cls"], include_prompt=False)
@@ -295,7 +295,7 @@ def test_contrast_goes_on_with_the_folders_own_vectors(bert: Path, tmp_path: Pat
     assert answer["similarity"] == pytest.approx(float(one @ other), abs=1e-5)
 
 
-def test_other_objectives_keep_what_they_can_of_a_folder(
+def test_other_objectives_keep_the_modules_that_apply(
     bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = build(bert, tmp_path / "plain", Pooling(WIDTH, "max"), Normalize(), length=12)
@@ -316,7 +316,7 @@ def test_other_objectives_keep_what_they_can_of_a_folder(
         embed_texts(tmp_path / "run", TEXTS)
 
 
-def test_classifiers_pool_as_the_folder_does(bert: Path, tmp_path: Path) -> None:
+def test_classifiers_use_the_pooling_of_the_folder(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "max"), length=12)
     (tmp_path / "labeled.csv").write_text("text,label\n" + "a class,x\nan object,y\n" * 6)
     settings: dict[str, Any] = {"seeds": 1, "report": False, "epochs": 1}
@@ -328,7 +328,7 @@ def test_classifiers_pool_as_the_folder_does(bert: Path, tmp_path: Path) -> None
     assert pt.load(other).root.heads["classify"].pooling == "start"
 
 
-def test_contrast_keeps_its_pooling_on_every_way(bert: Path, tmp_path: Path) -> None:
+def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) -> None:
     """Exported to each layout, a run gives its own vectors; fine-tuned again without a word, it pools as before."""
     run = learn(bert, tmp_path / "run", "contrast(vector=start+weighted_mean, normalize=true)")
     expected = embed_texts(run, TEXTS)
@@ -349,13 +349,13 @@ def test_contrast_keeps_its_pooling_on_every_way(bert: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("vector", ["start+last", "mean+max", "mean_sqrt_len+weighted_mean"])
-def test_a_graph_gives_the_runs_vectors(vector: str, bert: Path, tmp_path: Path) -> None:
+def test_onnx_vectors_match_those_of_the_run(vector: str, bert: Path, tmp_path: Path) -> None:
     run = learn(bert, tmp_path / "run", f"contrast(vector={vector}, normalize=true)")
     pt.export(run, to="onnx", out=tmp_path / "onnx")
     same(embed_texts(tmp_path / "onnx", TEXTS), embed_texts(run, TEXTS))
 
 
-def test_a_task_with_a_name_of_its_own_has_its_own_vectors(bert: Path, tmp_path: Path) -> None:
+def test_a_named_contrast_task_has_its_own_vectors(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "labeled.csv").write_text("text,label\n" + "a class,x\nan object,y\n" * 6)
     files = {"near": str(rows(tmp_path / "rows.csv")), "kind": str(tmp_path / "labeled.csv")}
     objective = "near: contrast(vector=max) | kind: classify"
@@ -368,7 +368,7 @@ def test_a_task_with_a_name_of_its_own_has_its_own_vectors(bert: Path, tmp_path:
     same(theirs(tmp_path / "st"), vectors)
 
 
-def test_vectors_of_a_mix_of_layers_stay_with_us(bert: Path, tmp_path: Path) -> None:
+def test_vectors_of_a_layer_mix_are_not_exported(bert: Path, tmp_path: Path) -> None:
     run = learn(bert, tmp_path / "run", "contrast(vector=max) on mix")
     answer = pt.predict(run, tmp_path / "rows.csv")[0]
     one, other = embed_texts(run, [answer["anchor"], answer["positive"]])
@@ -382,7 +382,7 @@ def test_vectors_of_a_mix_of_layers_stay_with_us(bert: Path, tmp_path: Path) -> 
         embed_texts(run, TEXTS, layer=0)
 
 
-def test_similarities_that_are_not_learned_are_refused_for_training_alone(bert: Path, tmp_path: Path) -> None:
+def test_unsupported_similarities_are_refused_for_training_only(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "cls"), similarity_fn_name="dot")
     same(embed_texts(folder, TEXTS), theirs(folder))
     pt.export(folder, out=tmp_path / "ours")
@@ -391,7 +391,7 @@ def test_similarities_that_are_not_learned_are_refused_for_training_alone(bert: 
         learn(folder, tmp_path / "run")
 
 
-def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> None:
+def test_options_without_a_counterpart_are_refused(bert: Path, tmp_path: Path) -> None:
     vectors: dict[str, Any] = {"to": "sentence-transformers", "out": tmp_path / "out"}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"pooling": "mean", "out": tmp_path / "out"}, "apply only with --to sentence-transformers"),
@@ -408,7 +408,7 @@ def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tokenizer_without_padding_gets_some(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_padding_token_gets_one(tmp_path: Path) -> None:
     """GPT-2's has none, and sentence-transformers pads."""
     model = random_model("gpt2", small_tokenizer("byte-bpe"), "lm")
     words = small_tokenizer("byte-bpe")

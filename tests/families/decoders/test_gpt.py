@@ -71,7 +71,7 @@ def next_tokens(batch: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     name, changes = VARIANTS[variant]
     peer = make_peer(name, tmp_path, **changes)
     model = load_model(tmp_path, parse_objective("lm"))
@@ -100,7 +100,7 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModel, AutoModelForCausalLM
 
     name, changes = VARIANTS[variant]
@@ -119,7 +119,7 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_of_our_own_has_no_ids_of_the_published_vocabulary(name: str, tmp_path: Path) -> None:
+def test_a_custom_model_has_no_special_ids_of_the_published_vocabulary(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model = make_ours(name)
@@ -133,7 +133,7 @@ def test_a_model_of_our_own_has_no_ids_of_the_published_vocabulary(name: str, tm
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bare_models_and_buffers_of_old_load(name: str, tmp_path: Path) -> None:
+def test_models_without_heads_and_with_old_buffers_load(name: str, tmp_path: Path) -> None:
     peer = make_peer(name, tmp_path / "whole")
     peer.transformer.save_pretrained(tmp_path / "bare")
     whole, bare = load_model(tmp_path / "whole"), load_model(tmp_path / "bare")
@@ -151,7 +151,7 @@ def test_bare_models_and_buffers_of_old_load(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("objective", ["classify", "classify+0.5*lm"])
-def test_a_classifier_stands_on_the_last_token_and_goes_both_ways(name: str, objective: str, tmp_path: Path) -> None:
+def test_a_classifier_pools_the_last_token_and_round_trips_through_transformers(name: str, objective: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
     labels = ("bad", "good", "so so")
@@ -173,14 +173,14 @@ def test_a_classifier_stands_on_the_last_token_and_goes_both_ways(name: str, obj
         assert torch.equal(tensor, back.root.state_dict()[key])
 
 
-def test_a_classifier_that_pools_otherwise_is_not_sold_as_the_peers(tmp_path: Path) -> None:
+def test_a_classifier_with_another_pooling_is_not_exported_as_a_transformers_class(tmp_path: Path) -> None:
     model = make_ours("gpt2", "classify", ("a", "b"))
     model.root.heads["classify"].pooling = "mean"
     model.save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["GPT2Model"]
 
 
-def test_presets_have_the_released_numbers_of_parameters() -> None:
+def test_parameter_counts_of_presets_match_the_releases() -> None:
     """Those of the released checkpoints; GPT-3 was never released, and gpt2-mini is ours."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -217,12 +217,12 @@ def test_presets_have_the_released_numbers_of_parameters() -> None:
         ("openai-gpt", {"afn": "mish"}, 'afn "mish" is not supported'),
     ],
 )
-def test_what_we_cannot_wire_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         FAMILIES[name].build(FAMILIES[name].read_config(GPT | changes))
 
 
-def test_residual_outputs_of_gpt2_start_smaller() -> None:
+def test_residual_projections_of_gpt2_are_initialized_smaller() -> None:
     torch.manual_seed(0)
     family = FAMILIES["gpt2"]
     layer = family.build(family.read_config(GPT | {"n_layer": 8})).layers[0]

@@ -91,7 +91,7 @@ def inputs(part: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_and_loss_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_and_loss_match_transformers(variant: str, tmp_path: Path) -> None:
     peer, model = make_pair(tmp_path, **VARIANTS[variant])
     parts = texts(LENGTHS)
     packed = packed_of(parts)
@@ -120,7 +120,7 @@ def test_hidden_states_logits_and_loss_are_the_peers(variant: str, tmp_path: Pat
         ({}, (48, 48)),
     ],
 )
-def test_gradients_are_the_peers(changes: dict[str, Any], lengths: tuple[int, ...], tmp_path: Path) -> None:
+def test_gradients_match_transformers(changes: dict[str, Any], lengths: tuple[int, ...], tmp_path: Path) -> None:
     peer, model = make_pair(tmp_path, **changes)
     parts = texts(lengths)
     packed = packed_of(parts)
@@ -137,7 +137,7 @@ def test_gradients_are_the_peers(changes: dict[str, Any], lengths: tuple[int, ..
     compare_gradients(model, peer.float())
 
 
-def test_packed_is_one_by_one_and_filler_is_ignored() -> None:
+def test_packed_sequences_match_single_ones_and_padding_is_ignored() -> None:
     model = make()
     parts = texts(LENGTHS)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def make(**changes: Any) -> Model:
 
 
 @pytest.mark.parametrize("variant", ["one round", "learned positions"])
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModel, AutoModelForCausalLM, ReformerConfig, ReformerModelWithLMHead
 
     changes = VARIANTS["one round"] | VARIANTS[variant]
@@ -185,7 +185,7 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant
     assert not report["missing_keys"]
 
 
-def test_a_model_of_our_own_has_no_ids_of_the_published_vocabulary(tmp_path: Path) -> None:
+def test_a_custom_model_has_no_special_ids_of_the_published_vocabulary(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     make().save(tmp_path)
@@ -194,7 +194,7 @@ def test_a_model_of_our_own_has_no_ids_of_the_published_vocabulary(tmp_path: Pat
     assert peer.config.eos_token_id is None and peer.config.bos_token_id is None and peer.config.is_decoder
 
 
-def test_bare_models_buffers_of_old_and_tied_biases_load(tmp_path: Path) -> None:
+def test_models_without_heads_with_old_buffers_and_with_tied_biases_load(tmp_path: Path) -> None:
     make_pair(tmp_path / "whole")[0].float().reformer.save_pretrained(tmp_path / "bare")
     whole, bare = load_model(tmp_path / "whole"), load_model(tmp_path / "bare")
     assert_same(whole.root, bare.root)
@@ -208,7 +208,7 @@ def test_bare_models_buffers_of_old_and_tied_biases_load(tmp_path: Path) -> None
     assert_same(before.root, load_model(tmp_path / "whole", parse_objective("lm")).root)
 
 
-def test_a_classifier_stands_on_the_last_token_and_stays_with_us(tmp_path: Path) -> None:
+def test_a_classifier_pools_the_last_token_and_is_not_exported(tmp_path: Path) -> None:
     """The peer's stands on the first one, which has seen nothing."""
     family, labels = FAMILIES["reformer"], ("bad", "good")
     model = make()
@@ -227,7 +227,7 @@ RELEASED = {"reformer-crime-and-punishment": 2_748_224, "reformer-enwik8": 149_1
 
 
 @pytest.mark.parametrize("name", RELEASED)
-def test_presets_have_the_released_numbers_of_parameters(name: str) -> None:
+def test_parameter_counts_of_presets_match_the_releases(name: str) -> None:
     from dataclasses import asdict
 
     from transformers import ReformerConfig, ReformerModelWithLMHead
@@ -240,7 +240,7 @@ def test_presets_have_the_released_numbers_of_parameters(name: str) -> None:
     assert ours == sum(p.numel() for p in theirs.parameters()) == RELEASED[name]
 
 
-def test_buckets_are_as_many_as_the_peers_for_the_longest_sequences() -> None:
+def test_number_of_buckets_for_the_longest_sequences_matches_transformers() -> None:
     from transformers import ReformerConfig
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
@@ -252,7 +252,7 @@ def test_buckets_are_as_many_as_the_peers_for_the_longest_sequences() -> None:
         assert FAMILIES["reformer"].read_config(SMALL | changes).buckets() == theirs
 
 
-def test_chance_is_for_training_alone() -> None:
+def test_hashes_are_random_in_training_only() -> None:
     from pretune.nn.dropout import share_dropout_seed
 
     model, packed = make(), packed_of(texts((48,)))
@@ -266,7 +266,7 @@ def test_chance_is_for_training_alone() -> None:
 
 
 @torch.inference_mode()
-def test_it_writes_on_by_reading_all_again() -> None:
+def test_generation_reads_the_whole_text_again_at_each_step() -> None:
     from tests.support import tiny_training_cases
 
     model = make(vocab_size=tiny_training_cases.VOCABULARY)
@@ -290,7 +290,7 @@ def test_it_writes_on_by_reading_all_again() -> None:
     assert [len(text.ids) for text in (*greedy, *beams)] == [5] * 6
 
 
-def test_documents_of_a_lane_do_not_see_each_other() -> None:
+def test_documents_of_a_stateful_batch_do_not_attend_to_each_other() -> None:
     model, (first, second) = make(), texts((13, 20))
     fresh = np.zeros(33, dtype=bool)
     fresh[[0, 13]] = True
@@ -313,12 +313,12 @@ def test_documents_of_a_lane_do_not_see_each_other() -> None:
         ({"axial_pos_embds_dim": [12, 12]}, r"axial_pos_embds_dim \[12, 12\] must sum to hidden_size, 32"),
     ],
 )
-def test_what_is_not_built_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         make(**changes)
 
 
-def test_another_vocabulary_and_no_more_positions(tmp_path: Path) -> None:
+def test_the_vocabulary_can_be_replaced_but_positions_not_extended(tmp_path: Path) -> None:
     from tests.support.tiny_models import small_tokenizer
 
     old, new = small_tokenizer("byte-bpe"), small_tokenizer("wordpiece")

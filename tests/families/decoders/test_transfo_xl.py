@@ -71,7 +71,7 @@ def segment(ids: np.ndarray, start: int = 0) -> Packed:  # type: ignore[type-arg
 
 
 @pytest.mark.parametrize(("changes", "expected", "memory"), FOUND)
-def test_it_gives_what_the_peer_gave(changes: dict[str, Any], expected: list[float], memory: list[float]) -> None:
+def test_outputs_match_recorded_outputs_of_transformers(changes: dict[str, Any], expected: list[float], memory: list[float]) -> None:
     model = make(**changes)
     carry = None
     for start in (0, 4, 8):
@@ -82,7 +82,7 @@ def test_it_gives_what_the_peer_gave(changes: dict[str, Any], expected: list[flo
     torch.testing.assert_close(carry.states[1][1, :, 5], torch.tensor(memory), atol=2e-5, rtol=1e-5)
 
 
-def test_segments_with_memory_are_one_long_text() -> None:
+def test_segments_with_memory_match_one_long_text() -> None:
     model = make(mem_len=12, clamp_len=-1)
     whole = model.backbone(segment(IDS)).last.view(2, 12, -1)
     carry = None
@@ -92,13 +92,13 @@ def test_segments_with_memory_are_one_long_text() -> None:
         carry = states.carry
 
 
-def test_nothing_depends_on_where_a_text_begins() -> None:
+def test_outputs_do_not_depend_on_absolute_positions() -> None:
     model = make()
     first, later = (model.backbone(segment(IDS, start)).last for start in (0, 5000))
     torch.testing.assert_close(first, later, atol=1e-5, rtol=1e-5)
 
 
-def test_every_token_sees_as_many() -> None:
+def test_every_token_attends_to_the_same_number_of_tokens() -> None:
     """With `same_length`, a change six tokens back is not seen in the first layer, and in the second twice as far."""
     torch.manual_seed(0)
     stack = FAMILIES["transfo-xl"].build(FAMILIES["transfo-xl"].read_config(SMALL)).eval()
@@ -111,7 +111,7 @@ def test_every_token_sees_as_many() -> None:
     assert differs == [[place <= reach for place in range(12)] for reach in (0, 5, 10)]
 
 
-def test_a_cache_gives_the_same_token_by_token() -> None:
+def test_incremental_decoding_with_a_cache_matches_one_pass() -> None:
     model = make()
     whole = model.backbone(pack(IDS.ravel(), np.array([12, 12]))).last.view(2, 12, -1)
     cache = KVCache(sequences=2, slots=12)
@@ -121,7 +121,7 @@ def test_a_cache_gives_the_same_token_by_token() -> None:
 
 
 @pytest.mark.parametrize("objective", ["lm", "classify", "classify+0.5*lm"])
-def test_checkpoints_go_both_ways(objective: str, tmp_path: Path) -> None:
+def test_checkpoints_round_trip(objective: str, tmp_path: Path) -> None:
     model = make(objective)
     model.save(tmp_path / "a")
     mixture = parse_objective(objective, labels=("a", "b"), pooling="last")
@@ -151,7 +151,7 @@ def test_checkpoints_go_both_ways(objective: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a" / "config.json").read_text())["model_type"] == "transfo-xl"
 
 
-def test_the_released_number_of_parameters() -> None:
+def test_parameter_count_matches_the_release() -> None:
     """Of `transfo-xl-wt103` as `TransfoXLLMHeadModel` had it, tied ones once: the sum of what its configuration says."""
     with torch.device("meta"):
         model = make_model("transfo-xl-wt103")
@@ -165,6 +165,6 @@ def test_the_released_number_of_parameters() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"pre_lnorm": True}, {"untie_r": False}, {"div_val": 1}])
-def test_what_we_cannot_wire_is_refused(changes: dict[str, Any]) -> None:
+def test_unsupported_configurations_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(PretuneError, match="is not supported"):
         make(**changes)

@@ -38,24 +38,24 @@ def make_peer(folder: Path, variant: str) -> Any:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     assert_parity(make_peer(tmp_path, variant), tmp_path)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_export_and_import(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSeq2SeqLM
 
     peer = make_peer(tmp_path / "peer", variant)
     assert_round_trip(peer, tmp_path / "peer", tmp_path, AutoModelForSeq2SeqLM)
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
     assert_classifier("bart", BART, tmp_path)
 
 
 @pytest.mark.parametrize("variant", ["bart", "mbart", "marian"])
-def test_a_bare_model_and_any_of_the_tied_names_load(variant: str, tmp_path: Path) -> None:
+def test_a_model_without_heads_and_any_of_the_tied_tensors_load(variant: str, tmp_path: Path) -> None:
     peer = make_peer(tmp_path, variant)
     whole = load_model(tmp_path).root.state_dict()
     peer.model.save_pretrained(tmp_path / "bare")
@@ -67,7 +67,7 @@ def test_a_bare_model_and_any_of_the_tied_names_load(variant: str, tmp_path: Pat
             assert torch.equal(value, whole[key])
 
 
-def test_the_bias_of_logits_is_kept_and_never_learned(tmp_path: Path) -> None:
+def test_final_logits_bias_is_kept_and_not_trained(tmp_path: Path) -> None:
     peer = make_peer(tmp_path, "bart")
     head = load_model(tmp_path, writing()).root.heads["spans"]
     assert torch.equal(head.bias, peer.final_logits_bias)
@@ -78,7 +78,7 @@ def test_the_bias_of_logits_is_kept_and_never_learned(tmp_path: Path) -> None:
     assert not load_model(tmp_path, writing()).root.heads["spans"].bias.any()
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_inconsistent_configurations_are_refused(tmp_path: Path) -> None:
     make_peer(tmp_path, "marian")
     tensors = load_file(tmp_path / "model.safetensors")
     save_file(tensors | {"model.encoder.layernorm_embedding.weight": torch.ones(32)}, tmp_path / "model.safetensors")
@@ -93,14 +93,14 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def test_a_marian_with_two_models_of_pieces_loads_without_a_tokenizer(tmp_path: Path) -> None:
+def test_a_marian_model_with_two_sentencepiece_files_loads_without_a_tokenizer(tmp_path: Path) -> None:
     make_peer(tmp_path, "marian")
     for name in ("source.spm", "target.spm", "vocab.json"):
         (tmp_path / name).write_bytes(b"{}")
     assert load_model(tmp_path).tokenizer is None
 
 
-def test_special_ids_are_the_tokenizers(tmp_path: Path) -> None:
+def test_special_token_ids_are_those_of_the_tokenizer(tmp_path: Path) -> None:
     """A model of our own with a tokenizer of its own: the peer must generate with these ids, not with the preset's."""
     from transformers import AutoConfig
 
@@ -116,7 +116,7 @@ def test_special_ids_are_the_tokenizers(tmp_path: Path) -> None:
         assert kind != "bart" or peer.bos_token_id == tokenizer.role("start")
 
 
-def test_learned_positions_end(tmp_path: Path) -> None:
+def test_sequences_longer_than_the_learned_positions_are_refused(tmp_path: Path) -> None:
     make_peer(tmp_path / "bart", "bart")
     make_peer(tmp_path / "marian", "marian")
     assert load_model(tmp_path / "bart").backbone.longest == 20
@@ -124,7 +124,7 @@ def test_learned_positions_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["dropout", "attention_dropout", "activation_dropout"])
-def test_each_dropout_is_off_unless_training(place: str) -> None:
+def test_each_dropout_is_inactive_in_evaluation(place: str) -> None:
     family = FAMILIES["bart"]
     model = family.build(family.read_config(BART | {"dropout": 0.0, place: 0.5}))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)

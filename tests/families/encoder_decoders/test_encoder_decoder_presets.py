@@ -39,7 +39,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_presets_have_the_released_numbers_of_parameters(name: str) -> None:
+def test_parameter_counts_of_presets_match_the_releases(name: str) -> None:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
     with torch.device("meta"):
@@ -56,7 +56,7 @@ def test_presets_have_the_released_numbers_of_parameters(name: str) -> None:
     assert count == expected == COUNTS[name]
 
 
-def test_every_preset_of_an_encoder_decoder_is_counted_and_complete() -> None:
+def test_every_encoder_decoder_preset_is_complete_and_has_a_parameter_count_here() -> None:
     presets = {name: find_preset(name) for name in preset_names()}
     # Recurrent ones are counted in test_recurrent_families.py.
     layers = {name: preset for name, preset in presets.items() if preset["family"] not in ("seq2seq", "lstm")}

@@ -42,12 +42,12 @@ def make_peer(folder: Path, variant: str, **others: Any) -> Any:
 
 
 @pytest.mark.parametrize("variant", T5_VARIANTS)
-def test_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     assert_parity(make_peer(tmp_path, variant), tmp_path)
 
 
 @pytest.mark.parametrize("variant", T5_VARIANTS)
-def test_export_and_import(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSeq2SeqLM
 
     peer = make_peer(tmp_path / "peer", variant)
@@ -55,12 +55,12 @@ def test_export_and_import(variant: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variant", ["1.0", "mt5"])
-def test_a_classifier_goes_both_ways(variant: str, tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(variant: str, tmp_path: Path) -> None:
     family, changes = T5_VARIANTS[variant]
     assert_classifier(family, T5 | changes, tmp_path)
 
 
-def test_a_folder_like_ru_t5s_loads(tmp_path: Path) -> None:
+def test_a_folder_like_that_of_rut5_loads(tmp_path: Path) -> None:
     """Weights, the older keys of config.json, and pieces of Cyrillic: no tokenizer.json, no sentinels in any file."""
     from transformers import T5Tokenizer
 
@@ -88,7 +88,7 @@ def test_a_folder_like_ru_t5s_loads(tmp_path: Path) -> None:
     assert again.config == model.config
 
 
-def test_a_checkpoint_may_have_any_of_the_tied_names(tmp_path: Path) -> None:
+def test_a_checkpoint_may_contain_any_of_the_tied_tensors(tmp_path: Path) -> None:
     peer = make_peer(tmp_path, "1.0")
     whole = load_model(tmp_path).root.state_dict()
     tensors = load_file(tmp_path / "model.safetensors")
@@ -104,7 +104,7 @@ def test_a_checkpoint_may_have_any_of_the_tied_names(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def test_an_own_vocabulary_matrix_that_is_not_there_is_the_embedding(tmp_path: Path) -> None:
+def test_a_missing_output_embedding_is_tied_to_the_input_embedding(tmp_path: Path) -> None:
     """`transformers` saves it only where it differs, and never scales the states of version 1.1."""
     from transformers import T5ForConditionalGeneration
 
@@ -115,7 +115,7 @@ def test_an_own_vocabulary_matrix_that_is_not_there_is_the_embedding(tmp_path: P
     assert_parity(T5ForConditionalGeneration.from_pretrained(tmp_path).eval(), tmp_path)
 
 
-def test_a_scaled_model_may_have_a_matrix_of_its_own(tmp_path: Path) -> None:
+def test_a_model_that_scales_its_outputs_may_have_an_untied_output_embedding(tmp_path: Path) -> None:
     """Whether states are scaled, and whether the vocabulary is tied, are two things."""
     from transformers import T5ForConditionalGeneration
 
@@ -135,7 +135,7 @@ def test_a_scaled_model_may_have_a_matrix_of_its_own(tmp_path: Path) -> None:
         ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),  # what is written of version 1.1
     ],
 )
-def test_older_keys_say_whether_states_are_scaled(given: dict[str, bool], scaled: bool) -> None:
+def test_older_config_keys_decide_whether_outputs_are_scaled(given: dict[str, bool], scaled: bool) -> None:
     from transformers import T5Config
 
     assert FAMILIES["t5"].read_config(given).scale_decoder_outputs == T5Config(**given).scale_decoder_outputs == scaled
@@ -143,7 +143,7 @@ def test_older_keys_say_whether_states_are_scaled(given: dict[str, bool], scaled
         assert not FAMILIES["mt5"].read_config(given).scale_decoder_outputs
 
 
-def test_the_bias_of_distances_is_one_for_all_layers_of_a_stack(tmp_path: Path) -> None:
+def test_all_layers_of_a_stack_share_the_relative_position_bias(tmp_path: Path) -> None:
     make_peer(tmp_path, "1.0")
     model = load_model(tmp_path).root.eval()
     biases = [name for name, _ in model.named_parameters() if "score" in name]
@@ -160,7 +160,7 @@ def test_the_bias_of_distances_is_one_for_all_layers_of_a_stack(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("variant", ["1.0", "1.1"])
-def test_initial_deviations_are_the_peers(variant: str) -> None:
+def test_initial_standard_deviations_match_transformers(variant: str) -> None:
     """T5's rule, by which the first logits are of size 1, though attention does not scale its own."""
     from transformers import T5Config, T5ForConditionalGeneration
 
@@ -183,7 +183,7 @@ def test_initial_deviations_are_the_peers(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["1.0", "1.1"])
-def test_dropout_is_off_unless_training(variant: str) -> None:
+def test_dropout_is_inactive_in_evaluation(variant: str) -> None:
     family, changes = T5_VARIANTS[variant]
     model = FAMILIES[family].build(FAMILIES[family].read_config(T5 | changes | {"dropout_rate": 0.5}))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)

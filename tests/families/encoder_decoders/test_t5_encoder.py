@@ -53,7 +53,7 @@ def with_tokenizer(folder: Path) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("variant", T5_VARIANTS)
-def test_states_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     peer = make_peer(tmp_path, variant)
     model = pt.load(tmp_path)
     assert isinstance(model.backbone, TransformerStack) and not model.untrained and not model.skipped_head_tensors
@@ -70,7 +70,7 @@ def test_states_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("variant", T5_VARIANTS)
-def test_export_and_import(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     peer = make_peer(tmp_path / "peer", variant)
     assert pt.load(tmp_path / "peer").export(tmp_path / "a") == type(peer).__name__
     pt.load(tmp_path / "a").export(tmp_path / "b")
@@ -88,7 +88,7 @@ def test_export_and_import(variant: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t5-small", "t5-v1.1-base", "mt5-small"])
-def test_parameters_are_as_many_as_those_of_transformers(name: str) -> None:
+def test_parameter_counts_match_transformers(name: str) -> None:
     import transformers
 
     with torch.device("meta"):
@@ -122,12 +122,12 @@ class EncoderCase(Case):
 
 
 @pytest.mark.parametrize("name", ["t5", pytest.param("mt5", marks=pytest.mark.slow)])
-def test_no_key_is_ignored(name: str, tmp_path: Path) -> None:
+def test_no_config_key_is_ignored(name: str, tmp_path: Path) -> None:
     check(EncoderCase(name, CLASSES[name], ""), tmp_path)
 
 
 @pytest.mark.parametrize("said", [True, False, None])
-def test_files_that_call_it_an_encoder_decoder_are_read(said: bool | None, tmp_path: Path) -> None:
+def test_configs_with_is_encoder_decoder_are_read(said: bool | None, tmp_path: Path) -> None:
     """Those on the Hub do; its class tells what it is."""
     peer = make_peer(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -157,7 +157,7 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None
         pt.load(tmp_path)
 
 
-def test_a_class_finds_its_variant() -> None:
+def test_the_architecture_selects_the_variant_of_a_family() -> None:
     t5 = FAMILIES["t5"]
     assert find_family("t5", "x", "T5ForConditionalGeneration") is find_family("t5", "x") is t5
     encoder = find_family("t5", "x", "T5EncoderModel")
@@ -165,7 +165,7 @@ def test_a_class_finds_its_variant() -> None:
     assert find_family("bert", "x", "T5EncoderModel") is FAMILIES["bert"]
 
 
-def test_a_folder_with_its_tokenizer_gives_the_same_ids_states_and_vectors(tmp_path: Path) -> None:
+def test_ids_states_and_vectors_of_a_folder_with_tokenizer_match_transformers(tmp_path: Path) -> None:
     peer, dress = with_tokenizer(tmp_path)
     compare_texts(peer, dress, tmp_path, RUSSIAN, RUSSIAN[::-1])
     given = dress(RUSSIAN, padding=True, return_tensors="pt")
@@ -177,7 +177,7 @@ def test_a_folder_with_its_tokenizer_gives_the_same_ids_states_and_vectors(tmp_p
 
 
 @pytest.mark.parametrize("modules", ["mean", "all"])
-def test_sentence_transformers_computes_the_same_vectors(modules: str, tmp_path: Path) -> None:
+def test_sentence_vectors_match_sentence_transformers(modules: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules.dense import Dense
     from sentence_transformers.base.modules.normalize import Normalize
@@ -204,7 +204,7 @@ def test_sentence_transformers_computes_the_same_vectors(modules: str, tmp_path:
     close(torch.from_numpy(embed_texts(tmp_path / "ours", RUSSIAN)), expected)
 
 
-def test_it_is_fine_tuned_as_any_encoder(tmp_path: Path) -> None:
+def test_it_can_be_fine_tuned_like_any_encoder(tmp_path: Path) -> None:
     with_tokenizer(tmp_path / "encoder")
     rows = [f"{text},{label}" for text in ("да нет", "вот и все") for label in ("x", "y")]
     (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(rows * 3), encoding="utf-8")
@@ -217,7 +217,7 @@ def test_it_is_fine_tuned_as_any_encoder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variant", ["1.0", "1.1"])
-def test_its_graph_gives_the_same_states(variant: str, tmp_path: Path) -> None:
+def test_onnx_states_match(variant: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     make_peer(tmp_path, variant)

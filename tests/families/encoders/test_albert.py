@@ -39,7 +39,7 @@ def make_peer(kind: str, folder: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     """A layer's gradient is the sum over the depths that share it."""
     changes = VARIANTS[variant]
     peer = make_peer("MaskedLM", tmp_path, **changes)
@@ -47,14 +47,14 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     peer = make_peer("MaskedLM", tmp_path / "peer", **VARIANTS[variant])
     compare_export(peer, tmp_path / "peer", tmp_path, Ragged.make(60), AutoModelForMaskedLM)
 
 
-def test_the_head_for_the_order_of_sentences_goes_both_ways(tmp_path: Path) -> None:
+def test_the_sentence_order_head_round_trips_through_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForPreTraining
 
     peer = make_peer("PreTraining", tmp_path / "peer")
@@ -76,11 +76,11 @@ def test_the_head_for_the_order_of_sentences_goes_both_ways(tmp_path: Path) -> N
     close(again.eval()(**batch.inputs).sop_logits, theirs.sop_logits, 1e-6)
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
     compare_classifier(FAMILY, ALBERT, tmp_path, Ragged.make(60))
 
 
-def test_a_bare_model_loads(tmp_path: Path) -> None:
+def test_a_model_without_heads_loads(tmp_path: Path) -> None:
     make_peer("PreTraining", tmp_path / "peer").albert.save_pretrained(tmp_path / "bare")
     assert_same(load_model(tmp_path / "peer").root, load_model(tmp_path / "bare").root)
 
@@ -101,7 +101,7 @@ def test_shared_layers_are_one_group_and_run_at_every_depth() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}])
-def test_what_is_shared_is_counted_once_and_computed_at_every_depth(changes: dict[str, Any]) -> None:
+def test_shared_parameters_are_counted_once_and_their_flops_at_every_depth(changes: dict[str, Any]) -> None:
     shallow, deep = (FAMILY.build(FAMILY.read_config(ALBERT | {"num_hidden_layers": n} | changes)) for n in (2, 5))
     assert sum(p.numel() for p in shallow.parameters()) == sum(p.numel() for p in deep.parameters())
     packed = Ragged.make(60, (6, 6, 6)).packed  # of one length, so that the dense path pads nothing
@@ -112,7 +112,7 @@ def test_what_is_shared_is_counted_once_and_computed_at_every_depth(changes: dic
         assert counter.get_total_flops() == forward_flops(Network(backbone), batch)
 
 
-def test_every_depth_drops_other_elements() -> None:
+def test_dropout_masks_differ_at_every_depth() -> None:
     changes = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.5}
     model = FAMILY.build(FAMILY.read_config(ALBERT | changes))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)

@@ -30,7 +30,7 @@ def peer(tmp_path: Path):  # type: ignore[no-untyped-def]
     return model
 
 
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_hidden_states_logits_loss_and_gradients_match_transformers(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     model = load_model(tmp_path / "peer", parse_objective("mlm+nsp"))
     batch = Ragged.make(BERT["vocab_size"])  # type: ignore[arg-type]
     theirs = peer(**batch.inputs, output_hidden_states=True)
@@ -62,7 +62,7 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(peer, tmp_path: P
         torch.testing.assert_close(gradient, gradients[name], atol=1e-4, rtol=1e-4)
 
 
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_export_loads_in_transformers_and_a_second_export_is_identical(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     from transformers import AutoModelForPreTraining, BertForMaskedLM, BertModel
 
     model = load_model(tmp_path / "peer", parse_objective("mlm+nsp"))
@@ -80,7 +80,7 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(peer, t
         assert not [name for name in report["missing_keys"] if "pooler" not in name]
 
 
-def test_a_bare_model_and_old_names_load(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_model_without_heads_and_with_old_tensor_names_loads(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     peer.bert.save_pretrained(tmp_path / "bare")
     model = load_model(tmp_path / "bare")
     old = {k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
@@ -91,7 +91,7 @@ def test_a_bare_model_and_old_names_load(peer, tmp_path: Path) -> None:  # type:
         assert torch.equal(tensor, again.root.state_dict()[name])
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
     objective = parse_objective("classify", labels=("bad", "good", "so so"))
@@ -123,7 +123,7 @@ def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
         ("bert-large", 335_141_888),
     ],
 )
-def test_presets_have_the_released_numbers_of_parameters(name: str, count: int) -> None:
+def test_parameter_counts_of_presets_match_the_releases(name: str, count: int) -> None:
     """Counts of the released checkpoints (`BertModel`, pooler included)."""
     with torch.device("meta"):
         model = make_model(name)
@@ -137,7 +137,7 @@ def damaged(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
     save_file(tensors, folder / "model.safetensors")
 
 
-def test_checkpoints_that_do_not_fit_are_refused_with_a_list(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_mismatched_checkpoints_are_refused_with_a_list(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     folder = tmp_path / "peer"
     good = (folder / "model.safetensors").read_bytes()
     damaged(folder, lambda t: t.pop("bert.encoder.layer.1.attention.self.key.bias"))

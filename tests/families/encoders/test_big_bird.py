@@ -68,12 +68,12 @@ def share_random_blocks(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"rescale_embeddings": True, "hidden_act": "relu", "layer_norm_eps": 1e-3}])
-def test_full_attention_is_the_peers(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_full_attention_matches_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
     compare_mlm(make_peer(tmp_path, **BIG_BIRD_FULL_ATTENTION, **changes), tmp_path, Ragged.make(60))
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_blocks_are_the_peers_with_the_same_random_blocks(
+def test_block_sparse_attention_matches_transformers_with_the_same_random_blocks(
     training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer, batch = make_peer(tmp_path, **SPARSE).train(training), Ragged.make(60, LENGTHS)
@@ -93,7 +93,7 @@ def test_blocks_are_the_peers_with_the_same_random_blocks(
     compare_gradients(model, peer)
 
 
-def test_states_are_the_same_in_training_and_evaluation(tmp_path: Path) -> None:
+def test_states_in_training_match_those_in_evaluation(tmp_path: Path) -> None:
     make_peer(tmp_path, **SPARSE)
     model, batch = load_model(tmp_path, parse_objective("mlm")), Ragged.make(60, LENGTHS)
     trained, evaluated = (model.backbone.train(mode)(batch.packed).last for mode in (True, False))
@@ -105,7 +105,7 @@ def test_states_are_the_same_in_training_and_evaluation(tmp_path: Path) -> None:
     assert not torch.allclose(model.backbone(batch.packed).last[long], evaluated[long], atol=1e-3)
 
 
-def test_who_sees_whom_is_the_rule_by_hand() -> None:
+def test_the_attention_pattern_matches_its_definition() -> None:
     """Neighbors, both ends, and the random blocks of the head; a short sequence is seen whole."""
     attention = BlockSparseAttention(6, 3, size=2, random=1, blocks=12, layer=0)
     lengths = [24, 14, 15]
@@ -150,7 +150,7 @@ def test_random_blocks_come_from_the_whole_sequence() -> None:
 
 
 @pytest.mark.parametrize("kind", [BIG_BIRD_FULL_ATTENTION, SPARSE])
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(kind: dict[str, Any], tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(kind: dict[str, Any], tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     peer, batch = make_peer(tmp_path / "peer", **kind), Ragged.make(60)
@@ -167,13 +167,13 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(kind: d
         close(again.eval()(**batch.inputs).logits, peer(**batch.inputs).logits, 1e-6)
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
     compare_classifier(
         FAMILIES["big_bird"], BIG_BIRD | BIG_BIRD_FULL_ATTENTION, tmp_path, Ragged.make(60), unused=("pooler",)
     )
 
 
-def test_settings_that_are_not_there_are_refused() -> None:
+def test_unsupported_settings_are_refused() -> None:
     family = FAMILIES["big_bird"]
     for changes, message in (
         (
@@ -186,7 +186,7 @@ def test_settings_that_are_not_there_are_refused() -> None:
             family.build(family.read_config(BIG_BIRD | changes))
 
 
-def test_a_layer_is_compiled_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_compiles_once_without_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: no break in the graph, and other lengths of the same capacity are no other shapes."""
     from torch._dynamo.testing import CompileCounter
 

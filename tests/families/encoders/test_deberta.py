@@ -45,7 +45,7 @@ def make_peer(name: str, folder: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     name, changes = VARIANTS[variant]
     model = compare_mlm(make_peer(name, tmp_path, **changes), tmp_path, make_batch())
     assert model.backbone.longest == (40 if changes.get("position_biased_input") else None)
@@ -53,7 +53,7 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp
 
 @pytest.mark.parametrize("legacy", [True, False])
 @pytest.mark.parametrize("name", KINDS)
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(
+def test_export_loads_in_transformers_and_a_second_export_is_identical(
     name: str, legacy: bool, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForMaskedLM
@@ -64,7 +64,7 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(
     compare_export(peer, tmp_path / "peer", tmp_path, make_batch(), AutoModelForMaskedLM)
 
 
-def test_an_export_with_a_convolution_is_loaded_by_the_peer(tmp_path: Path) -> None:
+def test_an_export_with_a_convolution_loads_in_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     peer = make_peer("deberta-v2", tmp_path / "peer", conv_kernel_size=3)
@@ -72,19 +72,19 @@ def test_an_export_with_a_convolution_is_loaded_by_the_peer(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_classifier_goes_both_ways(name: str, tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(name: str, tmp_path: Path) -> None:
     compare_classifier(FAMILIES[name], DEBERTAS[name], tmp_path, make_batch())
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_bare_model_loads(name: str, tmp_path: Path) -> None:
+def test_a_model_without_heads_loads(name: str, tmp_path: Path) -> None:
     peer = make_peer(name, tmp_path / "whole")
     peer.deberta.save_pretrained(tmp_path / "bare")
     assert_same(load_model(tmp_path / "whole").root, load_model(tmp_path / "bare").root)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_released_checkpoints_have_besides_is_not_refused(name: str, tmp_path: Path) -> None:
+def test_additional_tensors_of_released_checkpoints_are_accepted(name: str, tmp_path: Path) -> None:
     make_peer(name, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors |= {
@@ -97,7 +97,7 @@ def test_what_released_checkpoints_have_besides_is_not_refused(name: str, tmp_pa
     load_model(tmp_path, parse_objective("mlm"))
 
 
-def test_more_positions_leave_distances_as_they_are() -> None:
+def test_extending_positions_keeps_relative_positions() -> None:
     family = FAMILIES["deberta"]
     config = family.read_config(DEBERTA | {"position_biased_input": True})
     longer, report = extend_positions(Model(family, config, Network(family.build(config))), 50)
@@ -118,6 +118,6 @@ def test_more_positions_leave_distances_as_they_are() -> None:
         ("deberta-v2", {"share_att_key": False}, "share_att_key false is not supported"),
     ],
 )
-def test_what_we_cannot_wire_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message.replace("|", r"\|")):
         FAMILIES[name].build(FAMILIES[name].read_config(DEBERTAS[name] | changes))

@@ -22,27 +22,27 @@ def make_peer(folder: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(activation: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(activation: str, tmp_path: Path) -> None:
     compare_mlm(make_peer(tmp_path, activation=activation), tmp_path, Ragged.make(60, columns={}))
 
 
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     peer = make_peer(tmp_path / "peer")
     compare_export(peer, tmp_path / "peer", tmp_path, Ragged.make(60, columns={}), AutoModelForMaskedLM)
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
     compare_classifier(FAMILY, DISTILBERT, tmp_path, Ragged.make(60, columns={}))
 
 
-def test_a_bare_model_loads(tmp_path: Path) -> None:
+def test_a_model_without_heads_loads(tmp_path: Path) -> None:
     make_peer(tmp_path / "peer").distilbert.save_pretrained(tmp_path / "bare")
     assert_same(load_model(tmp_path / "peer").root, load_model(tmp_path / "bare").root)
 
 
-def test_sinusoidal_positions_start_as_the_peers_and_stay(tmp_path: Path) -> None:
+def test_sinusoidal_positions_match_transformers_and_are_not_trained(tmp_path: Path) -> None:
     from transformers import DistilBertConfig, DistilBertModel
 
     config = DISTILBERT | {"sinusoidal_pos_embds": True}
@@ -53,7 +53,7 @@ def test_sinusoidal_positions_start_as_the_peers_and_stay(tmp_path: Path) -> Non
     assert not positions.weight.requires_grad
 
 
-def test_segments_change_nothing(tmp_path: Path) -> None:
+def test_segment_ids_have_no_effect(tmp_path: Path) -> None:
     make_peer(tmp_path)
     model = load_model(tmp_path)
     with_segments = Ragged.make(60).packed

@@ -55,12 +55,12 @@ def load_discriminator(folder: Path) -> Model:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_generators_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_generator_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     compare_mlm(make_peer("MaskedLM", tmp_path, **VARIANTS[variant]), tmp_path, Ragged.make(60))
 
 
 @pytest.mark.parametrize("variant", ["narrow vectors", "vectors as wide as states"])
-def test_a_discriminators_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_discriminator_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     peer = make_peer("PreTraining", tmp_path, **VARIANTS[variant])
     model = load_discriminator(tmp_path)
     batch = Ragged.make(60)
@@ -87,18 +87,18 @@ def test_a_discriminators_hidden_states_logits_loss_and_gradients_are_the_peers(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     peer = make_peer("MaskedLM", tmp_path / "peer", **VARIANTS[variant])
     compare_export(peer, tmp_path / "peer", tmp_path, Ragged.make(60), AutoModelForMaskedLM)
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
     compare_classifier(FAMILY, ELECTRA, tmp_path, Ragged.make(60))
 
 
-def test_a_discriminator_is_fine_tuned_and_a_bare_model_loads(tmp_path: Path) -> None:
+def test_a_discriminator_can_be_fine_tuned_and_a_model_without_heads_loads(tmp_path: Path) -> None:
     peer = make_peer("PreTraining", tmp_path / "peer")
     whole = load_model(tmp_path / "peer", parse_objective("classify", labels=("bad", "good")))
     del whole.root.heads["classify"]
@@ -106,7 +106,7 @@ def test_a_discriminator_is_fine_tuned_and_a_bare_model_loads(tmp_path: Path) ->
     assert_same(whole.root, load_model(tmp_path / "bare").root)
 
 
-def test_heads_of_other_tasks_are_not_refused(tmp_path: Path) -> None:
+def test_heads_of_other_tasks_are_accepted(tmp_path: Path) -> None:
     make_peer("PreTraining", tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors |= {"classifier.weight": torch.zeros(9, 32), "qa_outputs.bias": torch.zeros(2)}

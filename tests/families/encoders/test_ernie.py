@@ -28,11 +28,11 @@ def make_peer(kind: str, folder: Path, tasks: bool) -> Any:
 
 
 @pytest.mark.parametrize("tasks", [False, True])
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(tasks: bool, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(tasks: bool, tmp_path: Path) -> None:
     compare_mlm(make_peer("MaskedLM", tmp_path, tasks), tmp_path, make_batch(tasks))
 
 
-def test_without_a_column_the_task_is_the_first(tmp_path: Path) -> None:
+def test_the_default_task_id_is_zero(tmp_path: Path) -> None:
     peer = make_peer("MaskedLM", tmp_path, tasks=True)
     model, batch = load_model(tmp_path), make_batch(tasks=False)
     with torch.no_grad():
@@ -40,14 +40,14 @@ def test_without_a_column_the_task_is_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tasks", [False, True])
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tasks: bool, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(tasks: bool, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     peer = make_peer("MaskedLM", tmp_path / "peer", tasks)
     compare_export(peer, tmp_path / "peer", tmp_path, make_batch(tasks), AutoModelForMaskedLM)
 
 
-def test_the_heads_of_pretraining_go_both_ways(tmp_path: Path) -> None:
+def test_pretraining_heads_round_trip_through_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForPreTraining
 
     peer = make_peer("PreTraining", tmp_path / "peer", tasks=False)
@@ -63,10 +63,10 @@ def test_the_heads_of_pretraining_go_both_ways(tmp_path: Path) -> None:
     close(pairs, theirs.seq_relationship_logits)
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
     compare_classifier(FAMILY, ERNIE | ERNIE_TASK_IDS, tmp_path, make_batch(tasks=True))
 
 
-def test_a_bare_model_loads(tmp_path: Path) -> None:
+def test_a_model_without_heads_loads(tmp_path: Path) -> None:
     make_peer("PreTraining", tmp_path / "peer", tasks=True).ernie.save_pretrained(tmp_path / "bare")
     assert_same(load_model(tmp_path / "peer").root, load_model(tmp_path / "bare").root)

@@ -46,37 +46,37 @@ def make_peer(folder: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("chosen", ["none", "first", "some"])
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(chosen: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(chosen: str, tmp_path: Path) -> None:
     compare_mlm(make_peer(tmp_path), tmp_path, make_batch(chosen))
 
 
-def test_one_window_for_all_layers_and_other_settings(tmp_path: Path) -> None:
+def test_a_single_window_size_for_all_layers(tmp_path: Path) -> None:
     changes = {"attention_window": 4, "hidden_act": "relu", "layer_norm_eps": 1e-3, "type_vocab_size": 2}
     model = compare_mlm(make_peer(tmp_path, **changes), tmp_path, make_batch("some"))
     assert model.backbone.longest == 38
 
 
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     peer = make_peer(tmp_path / "peer")
     compare_export(peer, tmp_path / "peer", tmp_path, make_batch("some"), AutoModelForMaskedLM)
 
 
-def test_a_classifier_goes_both_ways_and_its_first_token_sees_all(tmp_path: Path) -> None:
+def test_classifier_round_trips_and_its_first_token_has_global_attention(tmp_path: Path) -> None:
     batch = make_batch("first")
     compare_classifier(FAMILIES["longformer"], LONGFORMER, tmp_path / "said", batch)
     # The peer's own default is the first token.
     compare_classifier(FAMILIES["longformer"], LONGFORMER, tmp_path / "unsaid", replace(batch, columns={}))
 
 
-def test_classify_lets_the_first_token_of_each_text_see_all() -> None:
+def test_classify_gives_the_first_token_global_attention() -> None:
     texts = Sequences(np.arange(5), np.array([3, 2]), np.arange(2), {"segment": np.zeros(5, dtype=np.int64)})
     batch = collate(Classify(("bad", "good")).corrupt(texts, tokenizer=None, draws=None))  # type: ignore[arg-type]
     assert batch.packed[0].columns["global"].tolist() == [True, False, False, True, False]
 
 
-def test_choose_lets_the_choice_see_all_or_the_first_token_of_a_single_text() -> None:
+def test_choose_gives_the_choice_or_the_first_token_global_attention() -> None:
     """<s> a </s> </s> b </s>, and <s> a </s>."""
     special = np.array([True, False, True, True, False, True, True, False, True])
     columns = {"segment": np.zeros(9, dtype=np.int64), "special": special}
@@ -85,14 +85,14 @@ def test_choose_lets_the_choice_see_all_or_the_first_token_of_a_single_text() ->
     assert batch.packed[0].columns["global"].nonzero().flatten().tolist() == [4, 5, 6]
 
 
-def test_windows_that_do_not_fit_are_refused() -> None:
+def test_invalid_attention_windows_are_refused() -> None:
     family = FAMILIES["longformer"]
     for window, message in (([4, 4], "has 2 sizes, but num_hidden_layers is 3"), (5, "even and positive, not 5")):
         with pytest.raises(PretuneError, match=message):
             family.build(family.read_config(LONGFORMER | {"attention_window": window}))
 
 
-def test_objectives_that_begin_positions_anew_are_refused() -> None:
+def test_objectives_that_restart_positions_are_refused() -> None:
     family = FAMILIES["longformer"]
     with pytest.raises(PretuneError, match=r"tlm needs .* is window\(2\)"):
         check_attention("tlm", family.build(family.read_config(LONGFORMER)))

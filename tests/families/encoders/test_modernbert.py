@@ -58,7 +58,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-5) -> 
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     peer = make_peer(tmp_path / "peer", **VARIANTS[variant])
     model = load_model(tmp_path / "peer", parse_objective("mlm"))
     batch = Ragged.make(60)
@@ -87,7 +87,7 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp
         close(gradient, gradients[name], 1e-4)
 
 
-def test_the_window_matters_and_combines_with_the_pattern_of_the_batch(tmp_path: Path) -> None:
+def test_the_sliding_window_combines_with_the_pattern_of_the_batch(tmp_path: Path) -> None:
     make_peer(tmp_path)
     model = load_model(tmp_path)
     packed = Ragged.make(60).packed
@@ -103,7 +103,7 @@ def test_the_window_matters_and_combines_with_the_pattern_of_the_batch(tmp_path:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModel, AutoModelForMaskedLM
 
     peer = make_peer(tmp_path / "peer", **VARIANTS[variant])
@@ -120,7 +120,7 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant
     assert not report["missing_keys"]
 
 
-def test_a_model_of_our_own_is_loaded_by_the_peer_with_its_kinds_of_layers(tmp_path: Path) -> None:
+def test_a_custom_model_loads_in_transformers_with_its_layer_types(tmp_path: Path) -> None:
     """Older keys alone, as a preset has them; no tokenizer, so that no special token is known."""
     from transformers import AutoModelForMaskedLM
 
@@ -141,7 +141,7 @@ def test_a_model_of_our_own_is_loaded_by_the_peer_with_its_kinds_of_layers(tmp_p
     close(ours, batch.flat(peer.eval()(**inputs(batch)).logits))
 
 
-def test_older_and_newer_keys_say_the_same() -> None:
+def test_older_and_newer_config_keys_are_equivalent() -> None:
     from transformers import ModernBertConfig
 
     older = {"num_hidden_layers": 5, "global_attn_every_n_layers": 4, "global_rope_theta": 9.0, "local_rope_theta": 8.0}
@@ -167,12 +167,12 @@ def test_older_and_newer_keys_say_the_same() -> None:
         ({"rope_parameters": {FULL: {"rope_type": "yarn", "rope_theta": 9.0}}}, "rope_type 'yarn' are not supported"),
     ],
 )
-def test_what_we_cannot_wire_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         FAMILY.build(FAMILY.read_config(MODERNBERT | changes))
 
 
-def test_a_bare_model_loads(tmp_path: Path) -> None:
+def test_a_model_without_heads_loads(tmp_path: Path) -> None:
     make_peer(tmp_path / "peer").model.save_pretrained(tmp_path / "bare")
     whole, bare = load_model(tmp_path / "peer"), load_model(tmp_path / "bare")
     for name, tensor in whole.root.state_dict().items():
@@ -180,7 +180,7 @@ def test_a_bare_model_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [("cls", "start"), ("mean", "mean")])
-def test_a_classifier_goes_both_ways(theirs: str, ours: str, tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(theirs: str, ours: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
     labels = ["bad", "good", "so so"]
@@ -205,7 +205,7 @@ def test_a_classifier_goes_both_ways(theirs: str, ours: str, tmp_path: Path) -> 
         assert torch.equal(tensor, back.root.state_dict()[name])
 
 
-def test_heads_that_share_a_place_are_both_kept(tmp_path: Path) -> None:
+def test_two_heads_with_the_same_published_name_are_both_kept(tmp_path: Path) -> None:
     config = FAMILY.read_config(MODERNBERT)
     objective = parse_objective("mlm+classify", labels=("bad", "good"))
     model = Model(FAMILY, config, Network(FAMILY.build(config)), objective="mlm+classify", labels=["bad", "good"])
@@ -217,7 +217,7 @@ def test_heads_that_share_a_place_are_both_kept(tmp_path: Path) -> None:
         assert torch.equal(tensor, back[name]), name
 
 
-def test_zero_outputs_start_as_the_embeddings_and_learn() -> None:
+def test_zero_initialized_layers_are_the_identity_and_learn() -> None:
     model = FAMILY.build(FAMILY.read_config(MODERNBERT | {"zero_outputs": True}))
     states = model(Ragged.make(60).packed, keep="all")
     assert torch.equal(states.layers[0], states.layers[3])
@@ -228,7 +228,7 @@ def test_zero_outputs_start_as_the_embeddings_and_learn() -> None:
 
 
 @pytest.mark.parametrize("place", ["embedding_dropout", "attention_dropout", "mlp_dropout"])
-def test_each_dropout_is_off_unless_training(place: str) -> None:
+def test_each_dropout_is_inactive_in_evaluation(place: str) -> None:
     model = FAMILY.build(FAMILY.read_config(MODERNBERT | {place: 0.5}))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)
     packed = Ragged.make(60).packed
@@ -237,7 +237,7 @@ def test_each_dropout_is_off_unless_training(place: str) -> None:
     assert torch.equal(evaluated, model(packed).last)
 
 
-def test_the_published_base_has_the_peers_number_of_parameters() -> None:
+def test_parameter_count_of_the_published_base_matches_transformers() -> None:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     with torch.device("meta"):
@@ -249,7 +249,7 @@ def test_the_published_base_has_the_peers_number_of_parameters() -> None:
     assert sum(p.numel() for p in ours.parameters()) == count == 149_655_232
 
 
-def test_weights_in_half_precision_are_computed_with_in_full(tmp_path: Path) -> None:
+def test_half_precision_weights_are_loaded_in_full_precision(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     make_peer(tmp_path / "peer")
@@ -266,7 +266,7 @@ def test_weights_in_half_precision_are_computed_with_in_full(tmp_path: Path) -> 
     close(logits, batch.flat(peer(**inputs(batch)).logits))
 
 
-def test_a_model_in_the_box_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bundled_model_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pretune.models import bundled
     from pretune.models.name_resolution import find_folder
 

@@ -52,12 +52,12 @@ def make_peer(folder: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     model = compare_mlm(make_peer(tmp_path, **VARIANTS[variant]), tmp_path, make_batch())
     assert model.backbone.longest == 38
 
 
-def test_distances_of_all_buckets_are_the_peers(tmp_path: Path) -> None:
+def test_relative_position_buckets_match_transformers(tmp_path: Path) -> None:
     """Beyond 128 tokens all distances are one."""
     model = compare_mlm(make_peer(tmp_path, max_position_embeddings=160), tmp_path, make_batch((158, 1, 140)))
     used = model.backbone.score.weight.grad.abs().sum(1) > 0
@@ -65,7 +65,7 @@ def test_distances_of_all_buckets_are_the_peers(tmp_path: Path) -> None:
     assert (~used).nonzero().flatten().tolist() == [16]
 
 
-def test_tokens_with_the_id_of_padding_are_not_counted(tmp_path: Path) -> None:
+def test_positions_do_not_count_tokens_with_the_padding_id(tmp_path: Path) -> None:
     """`transformers` counts positions by ids, wherever these are."""
     peer = make_peer(tmp_path)
     model = load_model(tmp_path)
@@ -78,17 +78,17 @@ def test_tokens_with_the_id_of_padding_are_not_counted(tmp_path: Path) -> None:
         close(model.backbone(replace(batch.packed, ids=ids)).last, batch.flat(theirs))
 
 
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     compare_export(make_peer(tmp_path / "peer"), tmp_path / "peer", tmp_path, make_batch(), AutoModelForMaskedLM)
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
     compare_classifier(FAMILY, MPNET, tmp_path, make_batch())
 
 
-def test_a_bare_model_with_the_pooler_that_nobody_uses_loads(tmp_path: Path) -> None:
+def test_a_model_without_heads_and_with_an_unused_pooler_loads(tmp_path: Path) -> None:
     from transformers import MPNetModel
 
     peer = make_peer(tmp_path / "peer")
@@ -114,7 +114,7 @@ def test_a_checkpoint_without_the_bias_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def test_the_bias_is_one_for_all_layers() -> None:
+def test_all_layers_share_the_relative_position_bias() -> None:
     model = FAMILY.build(FAMILY.read_config(MPNET)).eval()
     assert [name for name, _ in model.named_parameters() if "score" in name] == ["score.weight"]
     seen: list[Any] = []
@@ -125,7 +125,7 @@ def test_the_bias_is_one_for_all_layers() -> None:
     assert model.score in dict(model.groups())["embed"]
 
 
-def test_a_new_model_starts_as_the_peers() -> None:
+def test_initialization_matches_transformers() -> None:
     from transformers import MPNetConfig, MPNetForMaskedLM
 
     wide = MPNET | {"vocab_size": 200, "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 16}
@@ -139,7 +139,7 @@ def test_a_new_model_starts_as_the_peers() -> None:
         assert tensor.mean().item() == pytest.approx(peer[name].mean().item(), abs=0.01), name
 
 
-def test_dropout_is_off_unless_training() -> None:
+def test_dropout_is_inactive_in_evaluation() -> None:
     model = FAMILY.build(FAMILY.read_config(MPNET | {"hidden_dropout_prob": 0.5}))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)
     batch = make_batch()
@@ -162,7 +162,7 @@ def with_tokenizer(folder: Path) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("files", ["tokenizer.json", "vocab.txt"])
-def test_a_folder_with_its_tokenizer_gives_the_same_ids_and_states(files: str, tmp_path: Path) -> None:
+def test_ids_and_states_of_a_folder_with_tokenizer_match_transformers(files: str, tmp_path: Path) -> None:
     peer, dress = with_tokenizer(tmp_path)
     if files == "tokenizer.json":
         (tmp_path / "vocab.txt").unlink()
@@ -174,7 +174,7 @@ def test_a_folder_with_its_tokenizer_gives_the_same_ids_and_states(files: str, t
     assert [roles[name] for name in ("start", "padding", "separator", "mask")] == [0, 1, 2, mask]
 
 
-def test_a_folder_of_sentence_transformers_gives_the_same_vectors(tmp_path: Path) -> None:
+def test_vectors_of_a_sentence_transformers_folder_match(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules.normalize import Normalize
     from sentence_transformers.base.modules.transformer import Transformer
@@ -189,7 +189,7 @@ def test_a_folder_of_sentence_transformers_gives_the_same_vectors(tmp_path: Path
     close(ours.norm(dim=1), torch.ones(len(TEXTS)))
 
 
-def test_its_graph_gives_the_same_states(tmp_path: Path) -> None:
+def test_onnx_states_match(tmp_path: Path) -> None:
     """For texts beyond the nearest buckets, and with tokens that positions do not count."""
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
@@ -202,7 +202,7 @@ def test_its_graph_gives_the_same_states(tmp_path: Path) -> None:
         close(OnnxBackbone(tmp_path / GRAPH, model.backbone)(packed).last, model.root.eval().backbone(packed).last)
 
 
-def test_a_published_config_is_read_with_every_key(tmp_path: Path) -> None:
+def test_every_key_of_a_published_config_is_read(tmp_path: Path) -> None:
     """Keys and values of the files on the Hub."""
     published = {
         "architectures": ["MPNetForMaskedLM"], "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "eos_token_id": 2,

@@ -49,7 +49,7 @@ def make_peer(name: str, folder: Path, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", KINDS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(name: str, variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(name: str, variant: str, tmp_path: Path) -> None:
     changes = VARIANTS[variant]
     peer = make_peer(name, tmp_path, **changes)
     model = compare_mlm(peer, tmp_path, make_batch(changes.get("pad_token_id", 1)))
@@ -57,18 +57,18 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(name: str, varian
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(name: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     compare_export(make_peer(name, tmp_path / "peer"), tmp_path / "peer", tmp_path, make_batch(), AutoModelForMaskedLM)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_classifier_goes_both_ways(name: str, tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(name: str, tmp_path: Path) -> None:
     compare_classifier(FAMILIES[name], ROBERTA, tmp_path, make_batch())
 
 
-def test_a_bare_model_with_the_pooler_that_nobody_uses_loads(tmp_path: Path) -> None:
+def test_a_model_without_heads_and_with_an_unused_pooler_loads(tmp_path: Path) -> None:
     from transformers import RobertaModel
 
     peer = make_peer("roberta", tmp_path / "peer")
@@ -80,7 +80,7 @@ def test_a_bare_model_with_the_pooler_that_nobody_uses_loads(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("files", ["tokenizer.json", "sentencepiece.bpe.model"])
-def test_a_folder_of_camembert_with_its_tokenizer_gives_the_same_ids_and_states(files: str, tmp_path: Path) -> None:
+def test_ids_and_states_of_a_camembert_folder_with_tokenizer_match_transformers(files: str, tmp_path: Path) -> None:
     from transformers import CamembertTokenizer
 
     (tmp_path / "sentencepiece.bpe.model").write_bytes(russian_pieces())
@@ -96,7 +96,7 @@ def test_a_folder_of_camembert_with_its_tokenizer_gives_the_same_ids_and_states(
     )
 
 
-def test_heads_of_other_tasks_are_not_refused(tmp_path: Path) -> None:
+def test_heads_of_other_tasks_are_accepted(tmp_path: Path) -> None:
     make_peer("roberta", tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors |= {"classifier.weight": torch.zeros(9, 32), "qa_outputs.bias": torch.zeros(2)}

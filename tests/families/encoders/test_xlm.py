@@ -35,12 +35,12 @@ def make_peer(folder: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     changes = VARIANTS[variant]
     compare_mlm(make_peer(tmp_path, **changes), tmp_path, make_batch(**changes))
 
 
-def test_without_a_column_no_language_is_added(tmp_path: Path) -> None:
+def test_no_language_embedding_is_added_by_default(tmp_path: Path) -> None:
     peer = make_peer(tmp_path)
     batch = Ragged.make(60, padding=2, columns={})
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_without_a_column_no_language_is_added(tmp_path: Path) -> None:
         )
 
 
-def test_sinusoidal_positions_start_as_the_peers_and_stay() -> None:
+def test_sinusoidal_positions_match_transformers_and_are_not_trained() -> None:
     from transformers import XLMConfig, XLMModel
 
     config = XLM | {"sinusoidal_embeddings": True}
@@ -59,7 +59,7 @@ def test_sinusoidal_positions_start_as_the_peers_and_stay() -> None:
     assert not positions.weight.requires_grad
 
 
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     names = {"lang2id": {"de": 0, "en": 1, "fr": 2}, "id2lang": {"0": "de", "1": "en", "2": "fr"}}
@@ -68,11 +68,11 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_pat
     assert json.loads((tmp_path / "b" / "config.json").read_text())["lang2id"] == names["lang2id"]
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
     compare_classifier(FAMILY, XLM, tmp_path, make_batch())
 
 
-def test_a_bare_model_and_older_keys_load(tmp_path: Path) -> None:
+def test_a_model_without_heads_and_with_older_keys_loads(tmp_path: Path) -> None:
     make_peer(tmp_path / "peer").transformer.save_pretrained(tmp_path / "bare")
     path = tmp_path / "bare" / "config.json"
     config = json.loads(path.read_text())

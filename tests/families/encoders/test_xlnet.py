@@ -40,7 +40,7 @@ def make_peer(folder: Path, kind: str = "XLNetLMHeadModel", **changes: Any) -> A
 
 
 @pytest.mark.parametrize("changes", [{}, {"clamp_len": 4, "ff_activation": "relu"}])
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
     peer = make_peer(tmp_path, **changes)
     compare_mlm(peer, tmp_path, Ragged.make(60), objective="plm")
 
@@ -81,7 +81,7 @@ class Segment:
 
 
 @pytest.mark.parametrize("memory", [0, 6, LENGTH, 2 * LENGTH + 4])
-def test_both_streams_and_the_memory_are_the_peers(memory: int, tmp_path: Path) -> None:
+def test_both_streams_and_the_memory_match_transformers(memory: int, tmp_path: Path) -> None:
     peer = make_peer(tmp_path, mem_len=memory)
     model = load_model(tmp_path, parse_objective("plm"))
     assert model.backbone.memory == memory
@@ -114,14 +114,14 @@ def test_both_streams_and_the_memory_are_the_peers(memory: int, tmp_path: Path) 
     compare_gradients(model, peer)
 
 
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     peer = make_peer(tmp_path / "peer", mem_len=7)
     compare_export(peer, tmp_path / "peer", tmp_path, Ragged.make(60), AutoModelForCausalLM, "plm")
 
 
-def test_a_bare_model_loads(tmp_path: Path) -> None:
+def test_a_model_without_heads_loads(tmp_path: Path) -> None:
     peer = make_peer(tmp_path / "whole")
     peer.transformer.save_pretrained(tmp_path / "bare")
     whole, bare = load_model(tmp_path / "whole"), load_model(tmp_path / "bare")
@@ -129,11 +129,11 @@ def test_a_bare_model_loads(tmp_path: Path) -> None:
         assert torch.equal(tensor, bare.root.state_dict()[name])
 
 
-def test_a_classifier_stands_on_the_last_token_and_goes_both_ways(tmp_path: Path) -> None:
+def test_a_classifier_pools_the_last_token_and_round_trips_through_transformers(tmp_path: Path) -> None:
     compare_classifier(FAMILIES["xlnet"], XLNET, tmp_path, Ragged.make(60, left=True))
 
 
-def test_the_published_vocabulary_ends_texts_with_the_classifiers_token(tmp_path: Path) -> None:
+def test_the_published_vocabulary_ends_texts_with_the_cls_token(tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Backend
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -160,6 +160,6 @@ def test_the_published_vocabulary_ends_texts_with_the_classifiers_token(tmp_path
         ({"bi_data": True}, "bi_data true is not supported"),
     ],
 )
-def test_what_we_cannot_wire_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         FAMILIES["xlnet"].build(FAMILIES["xlnet"].read_config(XLNET | changes))

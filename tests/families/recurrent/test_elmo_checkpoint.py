@@ -86,7 +86,7 @@ def one_way(a: dict[str, Any], x: np.ndarray, way: int) -> list[np.ndarray]:
     return layers
 
 
-def test_the_layers_are_what_the_authors_program_computes(tmp_path: Path) -> None:
+def test_layers_match_the_original_implementation(tmp_path: Path) -> None:
     arrays = write(tmp_path / "published")
     facts = pt.import_model(tmp_path / "published", out=tmp_path / "model").facts
     assert facts["family"] == "elmo" and facts["width"] == 8
@@ -106,7 +106,7 @@ def test_the_layers_are_what_the_authors_program_computes(tmp_path: Path) -> Non
         np.testing.assert_allclose(ours.numpy(), theirs, atol=2e-5)
 
 
-def test_words_of_a_list_have_numbers_and_others_are_told_by_their_letters(tmp_path: Path) -> None:
+def test_listed_words_have_ids_and_other_words_are_encoded_by_characters(tmp_path: Path) -> None:
     write(tmp_path / "published")
     (tmp_path / "words.txt").write_text("play\nbank\n", encoding="utf-8")
     pt.import_model(tmp_path / "published", out=tmp_path / "model", vocabulary=tmp_path / "words.txt")
@@ -119,7 +119,7 @@ def test_words_of_a_list_have_numbers_and_others_are_told_by_their_letters(tmp_p
 
 
 @pytest.mark.parametrize("missing", ["weights", "options"])
-def test_what_is_missing_is_named(missing: str, tmp_path: Path) -> None:
+def test_missing_files_and_options_are_named(missing: str, tmp_path: Path) -> None:
     write(tmp_path / "published")
     (tmp_path / "published" / ("elmo_weights.hdf5" if missing == "weights" else "elmo_options.json")).unlink()
     with pytest.raises(pt.PretuneError, match=r"options.json"):

@@ -64,14 +64,14 @@ def texts(kind: str, sentences: list[list[int]]) -> Packed:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_parameters_are_as_many_as_published(name: str) -> None:
+def test_parameter_counts_match_the_publications(name: str) -> None:
     with torch.device("meta"):
         backbone = make_model(name).backbone
     assert sum(p.numel() for p in backbone.parameters()) == COUNTS[name]
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_a_batch_gives_what_each_text_gives_alone(kind: str) -> None:
+def test_batched_states_match_those_of_single_texts(kind: str) -> None:
     backbone = made(kind).backbone.eval()
     sentences = [[5, 6, 7, 8], [9], [4, 5, 6], [11, 10, 9, 8, 7]]
     with torch.no_grad():
@@ -93,11 +93,11 @@ def test_a_batch_gives_what_each_text_gives_alone(kind: str) -> None:
         ("bilstm", "bilm", {}),
     ],
 )
-def test_a_folder_and_back(kind: str, objective: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_save_and_load_round_trip(kind: str, objective: str, options: dict[str, Any], tmp_path: Path) -> None:
     check_folder_and_back(made(kind, **options), parse_objective(objective), tmp_path)
 
 
-def test_gradients_go_back_through_the_window_alone() -> None:
+def test_gradients_stop_at_the_truncated_bptt_window() -> None:
     packed = pack_lists([list(range(5, 30))])
     reach = []
     for bptt in (None, 10):
@@ -110,7 +110,7 @@ def test_gradients_go_back_through_the_window_alone() -> None:
 
 
 @pytest.mark.parametrize("preset", ["awd-lstm-tiny", "elmo-tiny", "rnnsearch-tiny"])
-def test_a_resumed_run_ends_with_the_same_bits(preset: str, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_identical_weights(preset: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(english_documents()[:4]), encoding="utf-8")
     sentences = [" ".join(text.split()[:9]) for text in english_documents()[:40]]
     for name, lines in (("en", sentences), ("fr", [line[::-1] for line in sentences])):

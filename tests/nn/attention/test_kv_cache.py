@@ -183,7 +183,7 @@ def test_sequences_can_be_reordered_dropped_and_repeated(chosen: list[int]) -> N
     torch.testing.assert_close(ours, expected[np.cumsum(lengths) + following], atol=1e-5, rtol=1e-5)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_tokens_and_sequences_beyond_the_capacity_are_refused() -> None:
     cache = KVCache(2, 4)
     cache.layout(whole(random_sequences([[3], [2]])))
     with pytest.raises(

@@ -89,7 +89,7 @@ def test_weights_are_unbiased_and_orthogonal_features_reduce_variance() -> None:
 @pytest.mark.parametrize("name", PATTERNS)
 @settings(max_examples=20)
 @given(lengths=lengths_strategy, seed=st.integers(0, 99))
-def test_packed_sequences_match_single_ones_and_filler_is_ignored(name: str, lengths: list[int], seed: int) -> None:
+def test_packed_sequences_match_single_ones_and_padding_is_ignored(name: str, lengths: list[int], seed: int) -> None:
     function, n, pattern = favor(), sum(lengths), PATTERNS[name]
     q, k, v = (x.detach() for x in qkv(n + 30, seed))
     k[: lengths[0]] *= 8  # the weights of one sequence are far from those of the others

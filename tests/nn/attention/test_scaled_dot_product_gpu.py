@@ -135,7 +135,7 @@ def test_sparse_patterns_inside_a_compiled_model(name: str) -> None:
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=["even", "ragged", "ones"])
 @pytest.mark.parametrize("name", PLAIN)
-def test_flash_and_tiles_agree_with_dense(name: str, lengths: list[int]) -> None:
+def test_flash_and_short_attention_agree_with_dense(name: str, lengths: list[int]) -> None:
     for filler in (0, 300):
         packed = ragged(lengths, filler, seed=len(lengths))
         dense = run(packed, PLAIN[name], "dense", torch.float32, None)
@@ -143,7 +143,7 @@ def test_flash_and_tiles_agree_with_dense(name: str, lengths: list[int]) -> None
             assert distance(run(packed, PLAIN[name], path, torch.bfloat16, None), dense) < 2e-2
 
 
-def test_scores_agree_and_so_do_their_gradients() -> None:
+def test_score_mods_and_their_gradients_agree() -> None:
     packed = ragged(LENGTHS[1], 100, seed=3)
     grads = []
     for path in ("dense", "flex"):
@@ -164,7 +164,7 @@ def test_queries_that_see_no_key_are_zero_on_flex() -> None:
     assert not flex[0][5:40].any()
 
 
-def test_tiles_inside_a_compiled_model() -> None:
+def test_short_attention_inside_a_compiled_model() -> None:
     """All sequences are in use, so that an off-by-one error would show."""
     packed = ragged(LENGTHS[1], 128 * 3, seed=1)
     qkv = torch.randn(len(packed), 3, HEADS, WIDTH, device="cuda").bfloat16()
