@@ -1,4 +1,4 @@
-"""No tensor vanishes: each is in the model that is loaded, listed as left out, known to change nothing, or refused by name."""
+"""No tensor is lost: each is loaded, reported as skipped, known to have no effect, or refused by name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pretune.objectives import parse_objective
 from tests.support.parity import assert_same, close
 from tests.support.transformers_cases import CASES, TINY, quick
 
-# What no output depends on: poolers that no loaded head reads, sines, numbers for masks.
+# Tensors that no output depends on: unused poolers, sinusoidal positions, mask values.
 HARMLESS = re.compile(r".*\bpooler\b.*|.*\bposition_ids|.*embed_positions.*|.*mask_value.*")
-# Classes without one of the stacks.
+# Classes that lack the encoder.
 REFUSED = {"BartForCausalLM", "MBartForCausalLM", "MarianForCausalLM"}
 
 
 def classes_of(name: str) -> list[str]:
-    """All classes of models that `transformers` has for a family."""
+    """Return all model classes that `transformers` has for a family."""
     from transformers import AutoConfig, PreTrainedModel
 
     config = type(AutoConfig.for_model(name))
@@ -35,22 +35,22 @@ def classes_of(name: str) -> list[str]:
 
 
 def save(name: str, kind: str, folder: Path) -> dict[str, torch.Tensor]:
-    """A model of `transformers` with random numbers everywhere; what it saved."""
+    """Save a `transformers` model with random parameters, and return its tensors."""
     import transformers
 
     config = transformers.AutoConfig.for_model(name, **TINY[name][0])
-    peer = getattr(transformers, kind)(config)
+    reference = getattr(transformers, kind)(config)
     torch.manual_seed(0)
-    for parameter in peer.parameters():
+    for parameter in reference.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter)
-    peer.save_pretrained(folder)
+    reference.save_pretrained(folder)
     return load_file(folder / "model.safetensors")
 
 
 def check(name: str, folder: Path) -> None:
     for kind in classes_of(name):
-        if kind == "ReformerForMaskedLM":  # of a model that reads both ways, which is refused
+        if kind == "ReformerForMaskedLM":  # of a bidirectional model, which is refused
             continue
         tensors = save(name, kind, folder / kind)
         if kind in REFUSED:
@@ -73,7 +73,7 @@ def test_no_tensor_of_any_class_is_lost(name: str, tmp_path: Path) -> None:
 
 
 def edit_tensors(folder: Path, **tensors: torch.Tensor | None) -> None:
-    """Tensors replaced, added or, by None, taken away."""
+    """Replace, add or, with None, remove tensors of a checkpoint."""
     content = load_file(folder / "model.safetensors") | tensors
     save_file({name: x for name, x in content.items() if x is not None}, folder / "model.safetensors", {"format": "pt"})
 
@@ -94,9 +94,11 @@ def rename(folder: Path, old: str, new: str) -> None:
         ("t5", "decoder.block", 3),
     ],
 )
-def test_a_number_of_layers_that_contradicts_the_config_is_refused(name: str, stack: str, layers: int, tmp_path: Path) -> None:
+def test_a_number_of_layers_that_contradicts_the_config_is_refused(
+    name: str, stack: str, layers: int, tmp_path: Path
+) -> None:
     case = CASES[name]
-    case.peer(tmp_path, {})
+    case.reference(tmp_path, {})
     content = load_file(tmp_path / "model.safetensors")
     number = re.compile(rf"(layer_norm[12]|ffns|attentions|{re.escape(stack)})\.{layers - 1}\.")
     last = {tensor: x for tensor, x in content.items() if number.search(tensor)}
@@ -115,8 +117,8 @@ def test_a_number_of_layers_that_contradicts_the_config_is_refused(name: str, st
 
 
 def test_tensors_that_the_config_does_not_describe_are_refused(tmp_path: Path) -> None:
-    """A projection of token vectors that are as wide as states, by config.json."""
-    CASES["electra"].peer(tmp_path, {"embedding_size": 32})
+    """A projection of embeddings is refused where config.json gives them the width of the hidden states."""
+    CASES["electra"].reference(tmp_path, {"embedding_size": 32})
     edit_tensors(
         tmp_path,
         **{"electra.embeddings_project.weight": torch.eye(32), "electra.embeddings_project.bias": torch.zeros(32)},
@@ -159,22 +161,24 @@ def test_an_unknown_head_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("openai-gpt", "OpenAIGPTDoubleHeadsModel"), ("gpt2", "GPT2DoubleHeadsModel")]
 )
-def test_a_model_with_two_heads_has_a_language_model_and_a_multiple_choice_head(name: str, kind: str, tmp_path: Path) -> None:
+def test_a_model_with_two_heads_has_a_language_model_and_a_multiple_choice_head(
+    name: str, kind: str, tmp_path: Path
+) -> None:
     import transformers
 
     save(name, kind, tmp_path)
-    peer = getattr(transformers, kind).from_pretrained(tmp_path).eval()
+    reference = getattr(transformers, kind).from_pretrained(tmp_path).eval()
     case = CASES[name]
     model = pt.load(tmp_path)
     assert list(model.root.heads) == ["choose", "lm"] and not model.untrained and not model.skipped_head_tensors
-    (batch,) = case.batches(peer.config)
+    (batch,) = case.batches(reference.config)
     with torch.no_grad():
         ours = model.root.eval().heads["lm"](model.backbone(batch.packed).last, model.backbone.embed.tokens)
-        close(ours, batch.flat(peer(**batch.inputs).logits))
+        close(ours, batch.flat(reference(**batch.inputs).logits))
 
 
 def test_a_backbone_without_prefix_beside_a_head_is_read(tmp_path: Path) -> None:
-    """GPT-2 as it was released: names without a prefix; a head never has one."""
+    """GPT-2 was released without a prefix in its tensor names; names of heads never have one."""
     save("gpt2", "GPT2ForSequenceClassification", tmp_path)
     whole = pt.load(tmp_path)
     rename(tmp_path, "transformer.", "")

@@ -1,7 +1,7 @@
 """No key of config.json is ignored: each changes the output as it does in `transformers`, changes nothing, or is refused by name.
 
-Every key is changed in turn in a tiny model that `transformers` makes and saves; loaded by us it gives the same logits, or the
-message names the key.
+Every key is changed in turn in a tiny model that `transformers` saves; pretune loads it with the same logits, or the message names the
+key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.config_key_checks import check, theirs
 from tests.support.parity import assert_same, close
 from tests.support.transformers_cases import CASES, TINY, Case, edit_config, quick
 
-# Heads for texts, which read keys of their own. Which tokens Longformer's sees whole, a column says: see test_longformer.
+# Families whose classifiers read additional keys. Longformer's, which needs global attention, is in test_longformer.py.
 CLASSIFIERS = [name for name in TINY if name not in ("longformer", "reformer", "t5", "mt5", "bart", "mbart", "marian")]
 CHOOSERS = ("bert", "mpnet", "electra", "xlnet", "modernbert", "gpt2", "openai-gpt", "big_bird", "xlm")
 TAGGERS = ("gpt2",)
@@ -38,7 +38,7 @@ HEADS = [
 
 
 def read_by_transformers(name: str) -> set[str]:
-    """The keys that the code of a family asks its configuration for."""
+    """Return the config keys that the code of a family reads in `transformers`."""
     from transformers import AutoConfig
 
     module = type(AutoConfig.for_model(name)).__module__.replace("configuration", "modeling")
@@ -60,10 +60,10 @@ def test_no_key_of_a_head_is_ignored(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)
 
 
-# Names in the code of `transformers` that are no keys of config.json.
+# Attributes in the code of `transformers` that are not keys of config.json.
 NOT_KEYS = {
-    "xlnet": {"n_layers"},  # of a converter
-    "reformer": {"n_layers", "chunk_length", "num_chunks_after", "num_chunks_before"},  # parts of names
+    "xlnet": {"n_layers"},  # in a converter
+    "reformer": {"n_layers", "chunk_length", "num_chunks_after", "num_chunks_before"},  # parts of key names
 }
 PUBLISHED = [name for name, family in FAMILIES.items() if family.elsewhere and name != "transfo-xl"]
 
@@ -74,38 +74,38 @@ def test_every_family_in_transformers_is_covered() -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_config_key_of_transformers_is_classified(name: str) -> None:
-    """A field of ours, a key with few values, or harmless: those of new versions must be classified too."""
+    """Every key is a field, a key with few supported values, or harmless; new keys of new versions must be classified."""
     keys = (theirs(name).keys() | read_by_transformers(name)) - NOT_KEYS.get(name, set())
     methods = {"to_dict", "get_text_config", "use_return_dict"}
     assert FAMILIES[name].unknown_keys(dict.fromkeys(keys - methods, "")) == []
 
 
-# Defaults of ours that differ from those of `transformers`, and why.
-DROPOUT = "dropout of attention is off unless asked for"
-IDS = "ids are the tokenizer's, and written even if unknown"
+# Defaults that differ from those of `transformers`, and why.
+DROPOUT = "attention dropout is off unless requested"
+IDS = "ids come from the tokenizer, and are written even if unknown"
 DERIVED = "derived from other keys where it is not given"
 DEPARTURES = {
-    "mem_len": "a memory is at work where batches go on from one another",
-    "vocab_size": "one that is not that of the embedding is refused",
+    "mem_len": "memory is used in stateful batches",
+    "vocab_size": "a value that differs from the embedding is refused",
     **dict.fromkeys(("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"), DROPOUT),
     **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id"), IDS),
     **dict.fromkeys(
         ("d_head", "num_decoder_layers", "layer_types", "rope_parameters", "max_relative_positions"), DERIVED
     ),
     "decoder_start_token_id": IDS,
-    "tie_word_embeddings": "of T5 1.1 and mT5, by the tensors",
+    "tie_word_embeddings": "for T5 1.1 and mT5, determined by the tensors",
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_defaults_of_missing_keys_match_transformers(name: str) -> None:
-    """Files leave out what is the default."""
+    """Config files may omit keys with default values."""
     ours, known = FAMILIES[name].config(), theirs(name)
     for field in fields(ours):
         if field.name in known and field.name not in DEPARTURES:
             value, expected = getattr(ours, field.name), known[field.name]
             assert (list(value) if isinstance(value, tuple) else value) == expected, field.name
-    if name in ("roberta", "xlm-roberta", "camembert", "longformer"):  # where positions start
+    if name in ("roberta", "xlm-roberta", "camembert", "longformer"):  # the offset of positions
         assert ours.pad_token_id == known["pad_token_id"]
     if "tie_word_embeddings" in known and name != "mt5":
         assert FAMILIES[name].is_tied(ours) == (known["tie_word_embeddings"] or name == "reformer")
@@ -116,16 +116,16 @@ def test_aliases_of_keys_are_read_and_must_not_contradict(name: str, tmp_path: P
     from transformers import AutoConfig
 
     case = CASES[name]
-    peer = case.peer(tmp_path, {})
-    expected = case.ours(tmp_path, peer.config)
+    reference = case.reference(tmp_path, {})
+    expected = case.ours(tmp_path, reference.config)
     aliases = FAMILIES[name].aliases
     listed = AutoConfig.for_model(name).attribute_map
     assert {alias: key for alias, key in listed.items() if key in fields_of(name)}.items() <= aliases.items()
-    said = {alias: getattr(peer.config, key) for alias, key in aliases.items()}
-    edit_config(tmp_path, **dict.fromkeys(aliases.values()), **said)
-    close(case.ours(tmp_path, peer.config), expected)
+    values = {alias: getattr(reference.config, key) for alias, key in aliases.items()}
+    edit_config(tmp_path, **dict.fromkeys(aliases.values()), **values)
+    close(case.ours(tmp_path, reference.config), expected)
     for alias, key in aliases.items():
-        edit_config(tmp_path, **{key: said[alias] + 1})
+        edit_config(tmp_path, **{key: values[alias] + 1})
         with pytest.raises(PretuneError, match=rf"{alias} is .*, but {key}, which means the same, is"):
             pt.load(tmp_path)
         edit_config(tmp_path, **{key: None})
@@ -155,7 +155,7 @@ def fields_of(name: str) -> set[str]:
     ],
 )
 def test_keys_that_may_change_the_output_are_refused_by_name(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
-    CASES["bert"].peer(tmp_path, {})
+    CASES["bert"].reference(tmp_path, {})
     edit_config(tmp_path, **keys)
     for read in (pt.load, load_model):  # with heads and without
         with pytest.raises(PretuneError, match=words):
@@ -164,23 +164,23 @@ def test_keys_that_may_change_the_output_are_refused_by_name(keys: dict[str, Any
 
 def test_unknown_keys_are_ignored_with_partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["bert"]
-    peer = case.peer(tmp_path, {})
+    reference = case.reference(tmp_path, {})
     edit_config(tmp_path, glyph_embedding_dim=1728)
-    said: list[str] = []
-    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
+    logged: list[str] = []
+    monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     with pytest.raises(PretuneError, match="glyph_embedding_dim; pass --partial to continue without them"):
         pt.load(tmp_path)
     model = pt.load(tmp_path, partial=True)
-    assert len(said) == 1 and said[0].endswith("may change its output: glyph_embedding_dim; they are ignored")
+    assert len(logged) == 1 and logged[0].endswith("may change its output: glyph_embedding_dim; they are ignored")
     edit_config(tmp_path, glyph_embedding_dim=None)
-    close(case.ours(tmp_path, peer.config), case.theirs(peer))
+    close(case.ours(tmp_path, reference.config), case.theirs(reference))
     assert_same(model.root, pt.load(tmp_path).root)
-    edit_config(tmp_path, is_decoder=True)  # what is known to change the output is not left out
+    edit_config(tmp_path, is_decoder=True)  # keys that are known to change the output are never ignored
     with pytest.raises(PretuneError, match="is_decoder"):
         pt.load(tmp_path, partial=True)
 
 
-# As the released files have them, by what is written in their repositories; sizes are left out.
+# Keys of released config files, without sizes.
 REAL: dict[str, dict[str, Any]] = {
     "bert": {
         "_name_or_path": "bert-base", "attention_probs_dropout_prob": 0.1, "classifier_dropout": None, "directionality": "bidi",
@@ -222,7 +222,7 @@ REAL: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", REAL)
 def test_keys_of_released_configs_are_accepted(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    peer = case.peer(tmp_path, {})
-    expected = case.ours(tmp_path, peer.config)
+    reference = case.reference(tmp_path, {})
+    expected = case.ours(tmp_path, reference.config)
     edit_config(tmp_path, **REAL[name])
-    close(case.ours(tmp_path, peer.config), expected)
+    close(case.ours(tmp_path, reference.config), expected)

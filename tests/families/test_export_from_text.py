@@ -1,4 +1,4 @@
-"""From text to probabilities: what we export, the peer reads with its own tokenizer, template and segments."""
+"""From text to probabilities: `transformers` reads exports with its own tokenizer, template and segments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_classifier_predictions_for_texts_and_pairs_match_transformers(name: str
     pooling = family.poolings.get("", "start")
     model.add_heads(parse_objective("classify", labels=tuple(labels), pooling=pooling).objectives)
     model.save(tmp_path)
-    peer = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    reference = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     dress = AutoTokenizer.from_pretrained(tmp_path)
     texts, pairs = (
         ["An assignment is a statement", "and that"],
@@ -50,7 +50,7 @@ def test_classifier_predictions_for_texts_and_pairs_match_transformers(name: str
     )
     for second in (None, pairs):
         with torch.no_grad():
-            theirs = peer(**dress(texts, second, padding=True, return_tensors="pt")).logits.softmax(-1)
+            theirs = reference(**dress(texts, second, padding=True, return_tensors="pt")).logits.softmax(-1)
         ours = [[row["probabilities"][label] for label in labels] for row in predict_texts(tmp_path, texts, second)]
         torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-5, rtol=1e-5)
 
@@ -66,19 +66,19 @@ def test_multiple_choice_round_trips_through_transformers(name: str, tmp_path: P
     model = Model(family, config, Network(family.build(config)), words, "choose")
     model.add_heads(parse_objective("choose", pooling=family.poolings.get("", "start")).objectives)
     model.save(tmp_path / "ours")
-    peer, report = AutoModelForMultipleChoice.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    reference, report = AutoModelForMultipleChoice.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     dress = AutoTokenizer.from_pretrained(tmp_path / "ours")
     text, choices = "An assignment is a statement", ["An expression is not", "or this one, which is longer", "and"]
     given = dress([text] * 3, choices, padding=True, return_tensors="pt")
     with torch.no_grad():
-        theirs = peer.eval()(**{key: value[None] for key, value in given.items()}).logits.softmax(-1)
+        theirs = reference.eval()(**{key: value[None] for key, value in given.items()}).logits.softmax(-1)
     (tmp_path / "rows.jsonl").write_text(json.dumps({"premise": text, "choices": choices}))
     (ours,) = pt.predict(tmp_path / "ours", tmp_path / "rows.jsonl")
     torch.testing.assert_close(
         torch.tensor([[candidate["probability"] for candidate in ours["candidates"]]]), theirs, atol=1e-5, rtol=1e-5
     )
-    peer.save_pretrained(tmp_path / "theirs")
+    reference.save_pretrained(tmp_path / "theirs")
     plain = json.loads((tmp_path / "theirs/config.json").read_text())
     (tmp_path / "theirs/config.json").write_text(json.dumps(plain | {"pretune": {}}))
     back = pt.load(tmp_path / "theirs")
@@ -86,7 +86,7 @@ def test_multiple_choice_round_trips_through_transformers(name: str, tmp_path: P
     assert_same(model.root, back.root)
 
 
-@pytest.mark.parametrize("name", ["roberta", "longformer"])  # with tokens of the question that see all, and without
+@pytest.mark.parametrize("name", ["roberta", "longformer"])  # with and without global attention of the question
 def test_question_answering_logits_match_transformers(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
@@ -99,11 +99,11 @@ def test_question_answering_logits_match_transformers(name: str, tmp_path: Path)
     (task,) = parse_objective("answer").objectives
     model.add_heads([task])
     model.save(tmp_path)
-    peer = AutoModelForQuestionAnswering.from_pretrained(tmp_path).eval()
+    reference = AutoModelForQuestionAnswering.from_pretrained(tmp_path).eval()
     dress = AutoTokenizer.from_pretrained(tmp_path)
     question, passage = "What is an assignment?", "An assignment is a statement, an expression is not one."
     with torch.no_grad():
-        out = peer(**dress([question], [passage], return_tensors="pt"))
+        out = reference(**dress([question], [passage], return_tensors="pt"))
     theirs = torch.stack([out.start_logits, out.end_logits], -1)[0]
     asked = Questions(Path("x"), {}, [question], [passage])
     (ours,) = Predictor(model, task, asked).outputs(torch.device("cpu"))  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def test_sentence_vectors_match_sentence_transformers(name: str, tmp_path: Path)
         tmp_path / "model", to="sentence-transformers", pooling="last+mean", max_length=16, out=tmp_path / "out"
     ).facts
     texts = ["An assignment is a statement", "and that", "or this one, which is longer " * 4]
-    peer = SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    theirs = peer.encode(texts, convert_to_tensor=True)
-    assert theirs.shape == (3, facts["dimension"]) and peer.max_seq_length == 16
+    reference = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    theirs = reference.encode(texts, convert_to_tensor=True)
+    assert theirs.shape == (3, facts["dimension"]) and reference.max_seq_length == 16
     close(torch.from_numpy(embed_texts(tmp_path / "out", texts)), theirs)

@@ -39,7 +39,9 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command).replace(LONG, "LONG"))
-def test_names_that_are_too_long_are_refused_in_one_line(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_are_too_long_are_refused_in_one_line(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRETUNE_PROGRESS", "none")
     (tmp_path / "rows.csv").write_text("text,label\na good one,yes\na bad one,no\n" * 4)

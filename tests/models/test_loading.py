@@ -22,7 +22,7 @@ from tests.support.parity import assert_same
 from tests.support.tiny_models import save_random_model
 
 
-def peer(kind: str = "BertForMaskedLM", **sizes: Any) -> Any:
+def reference(kind: str = "BertForMaskedLM", **sizes: Any) -> Any:
     import transformers
 
     torch.manual_seed(0)
@@ -32,8 +32,8 @@ def peer(kind: str = "BertForMaskedLM", **sizes: Any) -> Any:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A model as `transformers` writes it."""
-    peer().save_pretrained(tmp_path / "peer")
-    return tmp_path / "peer"
+    reference().save_pretrained(tmp_path / "reference")
+    return tmp_path / "reference"
 
 
 def change(folder: Path, **tensors: torch.Tensor | None) -> None:
@@ -43,7 +43,7 @@ def change(folder: Path, **tensors: torch.Tensor | None) -> None:
 
 
 def test_sharded_weights_match_a_single_file(folder: Path, tmp_path: Path) -> None:
-    peer().save_pretrained(tmp_path / "shards", max_shard_size="30KB")
+    reference().save_pretrained(tmp_path / "shards", max_shard_size="30KB")
     assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
     assert_same(pt.load(folder).root, pt.load(tmp_path / "shards").root)
     index = tmp_path / "shards" / f"{WEIGHTS_FILE}.index.json"
@@ -213,7 +213,7 @@ def test_errors_about_transposed_matrices_give_the_published_shape(tmp_path: Pat
     ],
 )
 def test_published_models_load_with_their_heads(kind: str, heads: list[str], tmp_path: Path) -> None:
-    model = peer(kind)
+    model = reference(kind)
     model.save_pretrained(tmp_path)
     ours = pt.load(tmp_path)
     assert isinstance(ours, pt.Model)

@@ -37,19 +37,21 @@ def save(folder: Path, kind: str, **sizes: Any) -> Any:
 
     words = train_on_documents([Document(text, Path("x"), 1) for text in english_documents()[:2]], "wordpiece", 300)
     torch.manual_seed(0)
-    peer = getattr(transformers, kind)(transformers.BertConfig(**{**BERT, "vocab_size": words.size, **sizes})).eval()
-    for parameter in peer.parameters():
+    reference = getattr(transformers, kind)(
+        transformers.BertConfig(**{**BERT, "vocab_size": words.size, **sizes})
+    ).eval()
+    for parameter in reference.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    peer.save_pretrained(folder)
+    reference.save_pretrained(folder)
     words.save(folder)
-    return peer
+    return reference
 
 
-def logits(peer: Any, folder: Path) -> torch.Tensor:
+def logits(reference: Any, folder: Path) -> torch.Tensor:
     from transformers import AutoTokenizer
 
     with torch.no_grad():
-        return peer(**AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")).logits  # type: ignore[no-any-return]
+        return reference(**AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")).logits  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +66,8 @@ def logits(peer: Any, folder: Path) -> torch.Tensor:
 def test_every_class_of_a_classifier_is_loaded(
     keys: dict[str, Any], labels: list[str], pickled: bool, tmp_path: Path
 ) -> None:
-    peer = save(tmp_path, "BertForSequenceClassification", num_labels=50)
-    expected = logits(peer, tmp_path).softmax(-1)
+    reference = save(tmp_path, "BertForSequenceClassification", num_labels=50)
+    expected = logits(reference, tmp_path).softmax(-1)
     edit_config(tmp_path, label2id=None, **keys)
     if pickled:
         torch.save(load_file(tmp_path / WEIGHTS_FILE), tmp_path / PICKLE_FILE)
@@ -179,8 +181,8 @@ def test_an_untrained_masked_language_model_refuses_to_fill(tmp_path: Path) -> N
 
 
 def test_an_untrained_language_model_refuses_to_generate(tmp_path: Path) -> None:
-    CASES["gpt2"].peer(tmp_path / "gpt2", {"tie_word_embeddings": False})
-    CASES["t5"].peer(tmp_path / "t5", {"tie_word_embeddings": False})
+    CASES["gpt2"].reference(tmp_path / "gpt2", {"tie_word_embeddings": False})
+    CASES["t5"].reference(tmp_path / "t5", {"tie_word_embeddings": False})
     edit_config(tmp_path / "t5", tie_word_embeddings=False)
     for name in ("gpt2", "t5"):
         without(tmp_path / name, "lm_head")
@@ -198,12 +200,14 @@ def test_an_untrained_language_model_refuses_to_generate(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", quick(TINY))
 @pytest.mark.parametrize("known", ["class", "tensors"])
-def test_the_family_is_recognized_without_model_type(name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_family_is_recognized_without_model_type(
+    name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     monkeypatch.setattr("pretune.models.hf_config.log_info", said.append)
     monkeypatch.setattr("pretune.models.loading.log_info", said.append)
     case = CASES[name]
-    case.peer(tmp_path, {})
+    case.reference(tmp_path, {})
     whole = load_model(tmp_path)
     edit_config(tmp_path, model_type=None, **({"architectures": None} if known == "tensors" else {}))
     if known == "class":
@@ -239,7 +243,9 @@ def test_an_ambiguous_family_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt", "bert-tiny", "pretune-small-en"])
-def test_a_folder_takes_precedence_over_a_preset_of_the_same_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_takes_precedence_over_a_preset_of_the_same_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     monkeypatch.setattr("pretune.models.hf_config.log_info", said.append)
     monkeypatch.setattr("pretune.models.loading.log_info", said.append)

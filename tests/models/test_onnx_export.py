@@ -55,7 +55,7 @@ def test_onnx_logits_of_language_models_match(family: str, head: str, tmp_path: 
     facts = pt.export(tmp_path / "model", to="onnx", out=tmp_path / "graph").facts
     assert facts["outputs"] == ["last_hidden_state", "logits"]
     pt.export(tmp_path / "model", out=tmp_path / "hf")
-    peer: Any = (AutoModelForMaskedLM if head == "mlm" else AutoModelForCausalLM).from_pretrained(tmp_path / "hf")
+    reference: Any = (AutoModelForMaskedLM if head == "mlm" else AutoModelForCausalLM).from_pretrained(tmp_path / "hf")
     texts = [
         words.encode(text)[:20] for text in ("The ferry leaves at nine.", "Yes, it does, every day but Sunday.", "No.")
     ]
@@ -64,11 +64,11 @@ def test_onnx_logits_of_language_models_match(family: str, head: str, tmp_path: 
     for row, tokens in enumerate(texts):
         ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
     session = open_session(tmp_path / "graph" / GRAPH)
-    assert session.get_outputs()[1].shape == ["rows", "length", peer.config.vocab_size]
+    assert session.get_outputs()[1].shape == ["rows", "length", reference.config.vocab_size]
     feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
     (logits,) = session.run(["logits"], {entry.name: feed[entry.name] for entry in session.get_inputs()})
     with torch.no_grad():
-        expected = peer(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits.numpy()
+        expected = reference(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits.numpy()
     np.testing.assert_allclose(logits[mask > 0], expected[mask > 0], atol=1e-4 * max(1.0, np.abs(expected).max()))
     # A matrix that embeds tokens and predicts them is in the file once.
     parameters = sum(p.numel() for p in load(tmp_path / "model").root.parameters())

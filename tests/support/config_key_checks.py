@@ -90,12 +90,12 @@ def accepted(case: Case, key: str, values: list[Any], folder: Path) -> str:
     for value in values:
         place = Path(mkdtemp(dir=folder))  # whose name does not name the key
         try:
-            peer = case.peer(place, {key: value})
-            expected = case.theirs(peer)
+            reference = case.reference(place, {key: value})
+            expected = case.theirs(reference)
         except Exception:  # any: a value that does not fit the others
             continue
         try:
-            ours = case.ours(place, peer.config)
+            ours = case.ours(place, reference.config)
         except PretuneError as refusal:
             if key not in str(refusal) and repr(value) not in str(refusal):
                 raise AssertionError(f"{key}={value!r} is refused without its name") from refusal
@@ -109,8 +109,8 @@ def accepted(case: Case, key: str, values: list[Any], folder: Path) -> str:
 
 def check(case: Case, folder: Path) -> None:
     family = FAMILIES[case.family]
-    peer = case.peer(folder / "as it is", {})
-    close(case.ours(folder / "as it is", peer.config), case.theirs(peer))
+    reference = case.reference(folder / "as it is", {})
+    close(case.ours(folder / "as it is", reference.config), case.theirs(reference))
     outcomes = {key: accepted(case, key, values, folder) for key, values in changes(case)}
     refused = {key for key, outcome in outcomes.items() if outcome == "refused"}
     # What the family says of itself, or does not know; without ties, encoder and decoder have token vectors of their own.

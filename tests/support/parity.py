@@ -52,9 +52,9 @@ class Ragged:
         padded = torch.full(mask.shape, padding)
         padded[mask] = torch.from_numpy(ids)
         theirs = {}
-        for name, (peers, _) in columns.items():
-            theirs[peers] = torch.zeros(mask.shape, dtype=torch.long)
-            theirs[peers][mask] = torch.from_numpy(ours[name])
+        for name, (theirs_name, _) in columns.items():
+            theirs[theirs_name] = torch.zeros(mask.shape, dtype=torch.long)
+            theirs[theirs_name][mask] = torch.from_numpy(ours[name])
         return cls(pack(ids, np.array(lengths), columns=ours), padded, mask.long(), theirs)
 
     @property
@@ -82,14 +82,14 @@ def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
-def save_peer(kind: Any, config: Any, folder: Path) -> Any:
+def save_reference(kind: Any, config: Any, folder: Path) -> Any:
     """A peer with random parameters in a folder: norms and biases too, so that nothing agrees by chance."""
     torch.manual_seed(0)
-    peer = kind(config)
-    for parameter in peer.parameters():
+    reference = kind(config)
+    for parameter in reference.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    peer.eval().save_pretrained(folder)
-    return peer
+    reference.eval().save_pretrained(folder)
+    return reference
 
 
 def compare_states(model: Model, hidden_states: Any, batch: Ragged) -> Tensor:
@@ -101,9 +101,9 @@ def compare_states(model: Model, hidden_states: Any, batch: Ragged) -> Tensor:
     return ours.last
 
 
-def compare_gradients(model: Model, peer: Any) -> None:
+def compare_gradients(model: Model, reference: Any) -> None:
     """Gradients are the peer's, by its own names, and it has no others; tied parameters have several names there."""
-    theirs = {name: p for name, p in peer.named_parameters(remove_duplicate=False) if p.grad is not None}
+    theirs = {name: p for name, p in reference.named_parameters(remove_duplicate=False) if p.grad is not None}
     ours, rest = model.family.table.write({n: p.grad for n, p in model.root.named_parameters() if p.grad is not None})
     assert not rest
     assert {id(theirs[name]) for name in ours} == {id(p) for p in theirs.values()}
@@ -111,24 +111,24 @@ def compare_gradients(model: Model, peer: Any) -> None:
         close(gradient, theirs[name].grad, 1e-4)
 
 
-def compare_mlm(peer: Any, folder: Path, batch: Ragged, every: int = 1, objective: str = "mlm") -> Model:
+def compare_mlm(reference: Any, folder: Path, batch: Ragged, every: int = 1, objective: str = "mlm") -> Model:
     """Hidden states (of the peer's, `every` so many), logits, loss and gradients."""
     model = load_model(folder, parse_objective(objective))
-    theirs = peer(**batch.inputs, output_hidden_states=True)
+    theirs = reference(**batch.inputs, output_hidden_states=True)
     states = compare_states(model, theirs.hidden_states[::every], batch)
     logits = model.root.heads[objective](states, model.backbone.embed.tokens)
     close(logits, batch.flat(theirs.logits))
     target, labels = batch.targets(model.config.vocab_size)
-    expected = peer(**batch.inputs, labels=labels).loss
+    expected = reference(**batch.inputs, labels=labels).loss
     loss = F.cross_entropy(logits, target)
     close(loss, expected)
     expected.backward()
     loss.backward()
-    compare_gradients(model, peer)
+    compare_gradients(model, reference)
     return model
 
 
-def compare_export(peer: Any, folder: Path, out: Path, batch: Ragged, auto: Any, objective: str = "mlm") -> None:
+def compare_export(reference: Any, folder: Path, out: Path, batch: Ragged, auto: Any, objective: str = "mlm") -> None:
     """What we write, we and the peer read again; the second export is the first, byte for byte."""
     from transformers import AutoModel
 
@@ -137,11 +137,11 @@ def compare_export(peer: Any, folder: Path, out: Path, batch: Ragged, auto: Any,
     for name in ("model.safetensors", "config.json"):
         assert (out / "a" / name).read_bytes() == (out / "b" / name).read_bytes()
     again, report = auto.from_pretrained(out / "a", output_loading_info=True)
-    assert type(again) is type(peer)
+    assert type(again) is type(reference)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     with torch.no_grad():
-        close(again.eval()(**batch.inputs).logits, peer(**batch.inputs).logits, 1e-6)
+        close(again.eval()(**batch.inputs).logits, reference(**batch.inputs).logits, 1e-6)
     _, report = AutoModel.from_pretrained(out / "a", output_loading_info=True)
     assert not [name for name in report["missing_keys"] if "pooler" not in name]
 
@@ -162,20 +162,20 @@ def compare_classifier(
     model.add_heads(objective.objectives)
     model.root.eval().requires_grad_(False)
     model.save(out / "ours")
-    peer, report = AutoModelForSequenceClassification.from_pretrained(out / "ours", output_loading_info=True)
+    reference, report = AutoModelForSequenceClassification.from_pretrained(out / "ours", output_loading_info=True)
     assert not [name for name in report["missing_keys"] if not any(part in name for part in unused)]
     assert not report["unexpected_keys"]
     ours = model.root.heads["classify"](model.backbone(batch.packed).last, batch.packed)
     with torch.no_grad():
-        close(ours, peer.eval()(**batch.inputs).logits)
-    assert peer.config.id2label == dict(enumerate(labels))
-    peer.save_pretrained(out / "theirs")
+        close(ours, reference.eval()(**batch.inputs).logits)
+    assert reference.config.id2label == dict(enumerate(labels))
+    reference.save_pretrained(out / "theirs")
     back = load_model(out / "theirs", objective)
     assert back.labels == labels
     assert_same(model.root, back.root)
 
 
-def compare_texts(peer: Any, dress: Any, folder: Path, texts: list[str], pairs: list[str] | None = None) -> Model:
+def compare_texts(reference: Any, dress: Any, folder: Path, texts: list[str], pairs: list[str] | None = None) -> Model:
     """Texts, and pairs of them, have the same ids and the same states in a bare peer and in what we load from its folder.
 
     `dress` is the tokenizer of `transformers` in that folder.
@@ -184,7 +184,7 @@ def compare_texts(peer: Any, dress: Any, folder: Path, texts: list[str], pairs: 
     for second in (None,) if pairs is None else (None, pairs):
         given = dress(texts, second, padding=True, return_tensors="pt")
         with torch.no_grad():
-            theirs = peer(**given).last_hidden_state
+            theirs = reference(**given).last_hidden_state
             (batch,) = text_batches(model, texts, second)
             (packed,) = batch.packed
             ours = model.root.eval().backbone(packed).last

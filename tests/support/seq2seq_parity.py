@@ -35,16 +35,16 @@ def writing() -> Mixture:
     return single_objective(Writes())
 
 
-def randomize(peer: Any, folder: Path) -> Any:
+def randomize(reference: Any, folder: Path) -> Any:
     """Norms and biases too, so that nothing agrees by chance; what the peer freezes stays."""
     torch.manual_seed(0)
-    for parameter in peer.parameters():
+    for parameter in reference.parameters():
         if parameter.requires_grad:
             nn.init.normal_(parameter, std=0.2)
-    if hasattr(peer, "final_logits_bias"):
-        nn.init.normal_(peer.final_logits_bias, std=0.2)
-    peer.eval().save_pretrained(folder)
-    return peer
+    if hasattr(reference, "final_logits_bias"):
+        nn.init.normal_(reference.final_logits_bias, std=0.2)
+    reference.eval().save_pretrained(folder)
+    return reference
 
 
 @dataclass
@@ -74,13 +74,13 @@ def logits(model: Model, pair: Pair) -> Tensor:
     return model.root.heads["spans"](states, model.backbone.embed.tokens)
 
 
-def assert_parity(peer: Any, folder: Path) -> Model:
+def assert_parity(reference: Any, folder: Path) -> Model:
     """Hidden states of every layer of both stacks, logits, loss and gradients."""
     model = load_model(folder, writing())
     model.root.eval()
     vocabulary = model.backbone.embed.vocabulary
     pair = Pair.make(vocabulary)
-    theirs = peer(**pair.inputs, output_hidden_states=True)
+    theirs = reference(**pair.inputs, output_hidden_states=True)
     stacks = [
         (model.backbone.encoder(pair.source.packed, keep="all"), theirs.encoder_hidden_states, pair.source),
         (
@@ -91,34 +91,34 @@ def assert_parity(peer: Any, folder: Path) -> Model:
     ]
     for states, expected, side in stacks:
         assert len(states.layers) == len(expected)
-        for layer, peers in zip(states.layers, expected, strict=True):  # the last is after the final norm
-            close(layer, side.flat(peers))
+        for layer, wanted_layer in zip(states.layers, expected, strict=True):  # the last is after the final norm
+            close(layer, side.flat(wanted_layer))
     ours = logits(model, pair)
     close(ours, pair.target.flat(theirs.logits))
 
     wanted, labels = pair.target.targets(vocabulary)
-    expected_loss = peer(**pair.inputs, labels=labels).loss
+    expected_loss = reference(**pair.inputs, labels=labels).loss
     loss = F.cross_entropy(ours, wanted)
     close(loss, expected_loss)
 
     expected_loss.backward()
     loss.backward()
-    compare_gradients(model, peer)
+    compare_gradients(model, reference)
     return model
 
 
-def assert_round_trip(peer: Any, folder: Path, out: Path, peer_class: Any) -> None:
+def assert_round_trip(reference: Any, folder: Path, out: Path, reference_class: Any) -> None:
     """Ours is loaded by the peer, with the same logits and no missing keys; export, import, export is stable."""
     load_model(folder, writing()).save(out / "a")
     load_model(out / "a", writing()).save(out / "b")
     for name in ("model.safetensors", "config.json"):
         assert (out / "a" / name).read_bytes() == (out / "b" / name).read_bytes()
-    again, report = peer_class.from_pretrained(out / "a", output_loading_info=True)
-    assert type(again) is type(peer)
+    again, report = reference_class.from_pretrained(out / "a", output_loading_info=True)
+    assert type(again) is type(reference)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    pair = Pair.make(peer.config.vocab_size)
-    close(again.eval()(**pair.inputs).logits, peer(**pair.inputs).logits, 1e-6)
+    pair = Pair.make(reference.config.vocab_size)
+    close(again.eval()(**pair.inputs).logits, reference(**pair.inputs).logits, 1e-6)
 
 
 def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
@@ -134,20 +134,20 @@ def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
     model.add_heads(objective.objectives)
     model.root.eval()
     model.save(out)
-    peer, report = AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
+    reference, report = AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     source = Ragged.make(config["vocab_size"])
     lengths = source.attention_mask.sum(1)
-    source.input_ids[torch.arange(4), lengths - 1] = peer.config.eos_token_id
+    source.input_ids[torch.arange(4), lengths - 1] = reference.config.eos_token_id
     ids = source.flat(source.input_ids)
     target = ids.roll(1)
     target[source.packed.offsets[:-1].long()] = config["decoder_start_token_id"]
     batch = Batch((replace(source.packed, ids=ids), replace(source.packed, ids=target)))
     ours = objective.objectives[0].outputs(model.root.heads["classify"], model.backbone, batch)  # type: ignore[attr-defined]
-    theirs = peer.eval()(input_ids=source.input_ids, attention_mask=source.attention_mask).logits
+    theirs = reference.eval()(input_ids=source.input_ids, attention_mask=source.attention_mask).logits
     close(ours, theirs)
-    peer.save_pretrained(out / "back")
+    reference.save_pretrained(out / "back")
     back = load_task_model(out / "back")[0]
     assert back.root.heads["classify"].pooling == "last"
     assert_same(model.root, back.root)

@@ -95,20 +95,20 @@ class Case:
     def seq2seq(self) -> bool:
         return bool(FAMILIES[self.family].template.target)
 
-    def peer(self, folder: Path, changes: dict[str, Any]) -> Any:
+    def reference(self, folder: Path, changes: dict[str, Any]) -> Any:
         """A model of `transformers` in a folder: random norms and biases too, so that nothing agrees by chance."""
         import transformers
 
         config = transformers.AutoConfig.for_model(self.family, **(self.tiny | changes))
-        peer = getattr(transformers, self.kind)(config).eval()
+        reference = getattr(transformers, self.kind)(config).eval()
         torch.manual_seed(0)
-        for parameter in peer.parameters():
+        for parameter in reference.parameters():
             if parameter.requires_grad:
                 torch.nn.init.normal_(parameter, std=0.2)
         if self.family == "reformer":  # `transformers` keeps the bias of its head, but does not add it
-            torch.nn.init.zeros_(peer.lm_head.bias)
-        peer.save_pretrained(folder)
-        return peer
+            torch.nn.init.zeros_(reference.lm_head.bias)
+        reference.save_pretrained(folder)
+        return reference
 
     def batches(self, config: Any) -> list[Ragged]:
         """What the model reads, and for an encoder-decoder what its decoder does."""
@@ -119,23 +119,23 @@ class Case:
         first = Ragged.make(60, lengths, 0, LOWEST, padding, columns, left=self.family == "xlnet")
         return [first, Ragged.make(60, (3, 6, 9, 1), 1, LOWEST, padding, {})] if self.seq2seq else [first]
 
-    def theirs(self, peer: Any) -> Tensor:
-        batches = self.batches(peer.config)
+    def theirs(self, reference: Any) -> Tensor:
+        batches = self.batches(reference.config)
         inputs = batches[0].inputs
         if self.seq2seq:
             inputs |= {f"decoder_{key}": value for key, value in batches[1].inputs.items()}
         with torch.no_grad():
             if self.head == "choose" and self.kind.endswith("DoubleHeadsModel"):
                 last = batches[0].attention_mask.sum(1) - 1
-                return peer(batches[0].input_ids[None], mc_token_ids=last[None]).mc_logits[0][:, None]  # type: ignore[no-any-return]
+                return reference(batches[0].input_ids[None], mc_token_ids=last[None]).mc_logits[0][:, None]  # type: ignore[no-any-return]
             if self.head == "choose":  # all sequences are the choices of one example
-                return peer(**{key: value[None] for key, value in inputs.items()}).logits[0][:, None]  # type: ignore[no-any-return]
+                return reference(**{key: value[None] for key, value in inputs.items()}).logits[0][:, None]  # type: ignore[no-any-return]
             if self.head == "answer":
                 # Without a question, whose tokens BigBird masks.
                 asked = {"question_lengths": torch.zeros(4, 1)} if self.family == "big_bird" else {}
-                out = peer(**inputs, **asked)
+                out = reference(**inputs, **asked)
                 return batches[-1].flat(torch.stack([out.start_logits, out.end_logits], -1))
-            logits = peer(**inputs).logits
+            logits = reference(**inputs).logits
         return logits if self.head == "classify" else batches[-1].flat(logits)
 
     def ours(self, folder: Path, config: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Transformer-XL: the peer has it no more, so that numbers its last version gave stand here, and properties."""
+"""Transformer-XL: `transformers` has removed it, so outputs recorded from its last version are compared, and properties."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SMALL: dict[str, Any] = {
     "div_val": 2, "n_layer": 2, "mem_len": 6, "clamp_len": 5, "same_length": True, "dropout": 0.0,
 }  # fmt: skip
 IDS = (np.arange(24) * 37 % 60).reshape(2, 12)
-# By `transformers` 4.57.1, with parameters as below and ids in three segments of four tokens: log p of every seventh token
-# after the last token of the second row, and the last layer's memory of that row at the sixth place of the vectors.
+# Recorded from `transformers` 4.57.1, with parameters as below and ids in three segments of four tokens: log p of every seventh
+# token after the last token of the second row, and component 6 of the last layer's memory of that row.
 FOUND = [
     (
         {},
@@ -44,7 +44,7 @@ FOUND = [
 
 
 def make(objective: str = "lm", **changes: Any) -> Model:
-    """Parameters are waves, in the order of their published names."""
+    """Set all parameters to sine waves, in the order of their published names."""
     family = FAMILIES["transfo-xl"]
     config = family.read_config(SMALL | changes)
     model = Model(family, config, Network(family.build(config)), objective=objective)
@@ -71,7 +71,9 @@ def segment(ids: np.ndarray, start: int = 0) -> Packed:  # type: ignore[type-arg
 
 
 @pytest.mark.parametrize(("changes", "expected", "memory"), FOUND)
-def test_outputs_match_recorded_outputs_of_transformers(changes: dict[str, Any], expected: list[float], memory: list[float]) -> None:
+def test_outputs_match_recorded_outputs_of_transformers(
+    changes: dict[str, Any], expected: list[float], memory: list[float]
+) -> None:
     model = make(**changes)
     carry = None
     for start in (0, 4, 8):
@@ -99,7 +101,7 @@ def test_outputs_do_not_depend_on_absolute_positions() -> None:
 
 
 def test_every_token_attends_to_the_same_number_of_tokens() -> None:
-    """With `same_length`, a change six tokens back is not seen in the first layer, and in the second twice as far."""
+    """With `same_length`, each layer extends the receptive field by six tokens."""
     torch.manual_seed(0)
     stack = FAMILIES["transfo-xl"].build(FAMILIES["transfo-xl"].read_config(SMALL)).eval()
     other = IDS.copy()
@@ -131,7 +133,7 @@ def test_checkpoints_round_trip(objective: str, tmp_path: Path) -> None:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert_same(model.root, again.root)
     assert not (tmp_path / "a" / "head.safetensors").exists()
-    # What the peer saved besides says nothing new.
+    # Tensors that `transformers` saved in addition are redundant.
     tensors = load_file(tmp_path / "a" / "model.safetensors")
     tensors["crit.out_layers.1.weight"] = tensors["transformer.word_emb.emb_layers.1.weight"].clone()
     tensors["crit.out_projs.1"] = tensors["transformer.word_emb.emb_projs.1"].clone()
@@ -152,7 +154,7 @@ def test_checkpoints_round_trip(objective: str, tmp_path: Path) -> None:
 
 
 def test_parameter_count_matches_the_release() -> None:
-    """Of `transfo-xl-wt103` as `TransfoXLLMHeadModel` had it, tied ones once: the sum of what its configuration says."""
+    """The count of `transfo-xl-wt103` as a `TransfoXLLMHeadModel`, tied parameters once, computed from its configuration."""
     with torch.device("meta"):
         model = make_model("transfo-xl-wt103")
         model.add_heads(parse_objective("lm").objectives)

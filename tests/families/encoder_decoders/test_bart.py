@@ -1,4 +1,4 @@
-"""BART, mBART and Marian: one wiring, three layouts."""
+"""BART, mBART and Marian against `transformers`: one architecture, three checkpoint layouts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make_peer(folder: Path, variant: str) -> Any:
+def make_reference(folder: Path, variant: str) -> Any:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
     kind, changes = VARIANTS[variant]
@@ -39,15 +39,15 @@ def make_peer(folder: Path, variant: str) -> Any:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
-    assert_parity(make_peer(tmp_path, variant), tmp_path)
+    assert_parity(make_reference(tmp_path, variant), tmp_path)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSeq2SeqLM
 
-    peer = make_peer(tmp_path / "peer", variant)
-    assert_round_trip(peer, tmp_path / "peer", tmp_path, AutoModelForSeq2SeqLM)
+    reference = make_reference(tmp_path / "reference", variant)
+    assert_round_trip(reference, tmp_path / "reference", tmp_path, AutoModelForSeq2SeqLM)
 
 
 def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
@@ -56,9 +56,9 @@ def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", ["bart", "mbart", "marian"])
 def test_a_model_without_heads_and_any_of_the_tied_tensors_load(variant: str, tmp_path: Path) -> None:
-    peer = make_peer(tmp_path, variant)
+    reference = make_reference(tmp_path, variant)
     whole = load_model(tmp_path).root.state_dict()
-    peer.model.save_pretrained(tmp_path / "bare")
+    reference.model.save_pretrained(tmp_path / "bare")
     tensors = load_file(tmp_path / "bare" / "model.safetensors")
     for name in ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
         others = {key: value for key, value in tensors.items() if key != "shared.weight"}
@@ -68,18 +68,18 @@ def test_a_model_without_heads_and_any_of_the_tied_tensors_load(variant: str, tm
 
 
 def test_final_logits_bias_is_kept_and_not_trained(tmp_path: Path) -> None:
-    peer = make_peer(tmp_path, "bart")
+    reference = make_reference(tmp_path, "bart")
     head = load_model(tmp_path, writing()).root.heads["spans"]
-    assert torch.equal(head.bias, peer.final_logits_bias)
+    assert torch.equal(head.bias, reference.final_logits_bias)
     assert not list(head.parameters())
     tensors = load_file(tmp_path / "model.safetensors")
-    del tensors["final_logits_bias"]  # the peer takes zeros then
+    del tensors["final_logits_bias"]  # `transformers` uses zeros then
     save_file(tensors, tmp_path / "model.safetensors")
     assert not load_model(tmp_path, writing()).root.heads["spans"].bias.any()
 
 
 def test_inconsistent_configurations_are_refused(tmp_path: Path) -> None:
-    make_peer(tmp_path, "marian")
+    make_reference(tmp_path, "marian")
     tensors = load_file(tmp_path / "model.safetensors")
     save_file(tensors | {"model.encoder.layernorm_embedding.weight": torch.ones(32)}, tmp_path / "model.safetensors")
     with pytest.raises(PretuneError, match=r"unknown tensors for marian: model\.encoder\.layernorm_embedding\.weight"):
@@ -94,14 +94,14 @@ def test_inconsistent_configurations_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_marian_model_with_two_sentencepiece_files_loads_without_a_tokenizer(tmp_path: Path) -> None:
-    make_peer(tmp_path, "marian")
+    make_reference(tmp_path, "marian")
     for name in ("source.spm", "target.spm", "vocab.json"):
         (tmp_path / name).write_bytes(b"{}")
     assert load_model(tmp_path).tokenizer is None
 
 
 def test_special_token_ids_are_those_of_the_tokenizer(tmp_path: Path) -> None:
-    """A model of our own with a tokenizer of its own: the peer must generate with these ids, not with the preset's."""
+    """An export of a custom model with a custom tokenizer has its special ids, so that `transformers` generates with them."""
     from transformers import AutoConfig
 
     tokenizer = train_on_documents([Document(text, Path("x"), 1) for text in RUSSIAN * 4], "bpe", 120)
@@ -109,16 +109,16 @@ def test_special_token_ids_are_those_of_the_tokenizer(tmp_path: Path) -> None:
         family = FAMILIES[kind]
         config = family.read_config({**BART, "vocab_size": 128, "num_layers": 1, "d_kv": 8, "d_ff": 8, "num_heads": 1})
         Model(family, config, Network(family.build(config)), tokenizer).save(tmp_path)
-        peer = AutoConfig.from_pretrained(tmp_path)
-        assert peer.pad_token_id == tokenizer.role("padding")
-        assert peer.eos_token_id == tokenizer.role("end")
-        assert peer.decoder_start_token_id == tokenizer.role(start)
-        assert kind != "bart" or peer.bos_token_id == tokenizer.role("start")
+        reference = AutoConfig.from_pretrained(tmp_path)
+        assert reference.pad_token_id == tokenizer.role("padding")
+        assert reference.eos_token_id == tokenizer.role("end")
+        assert reference.decoder_start_token_id == tokenizer.role(start)
+        assert kind != "bart" or reference.bos_token_id == tokenizer.role("start")
 
 
 def test_sequences_longer_than_the_learned_positions_are_refused(tmp_path: Path) -> None:
-    make_peer(tmp_path / "bart", "bart")
-    make_peer(tmp_path / "marian", "marian")
+    make_reference(tmp_path / "bart", "bart")
+    make_reference(tmp_path / "marian", "marian")
     assert load_model(tmp_path / "bart").backbone.longest == 20
     assert load_model(tmp_path / "marian").backbone.longest is None
 

@@ -21,7 +21,15 @@ from pretune.packed import Batch
 from pretune.training.flops import forward_flops
 from pretune.training.optim.optimizers import hidden_matrices
 from tests.support.family_configs import ALBERT
-from tests.support.parity import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, save_peer
+from tests.support.parity import (
+    Ragged,
+    assert_same,
+    close,
+    compare_classifier,
+    compare_export,
+    compare_mlm,
+    save_reference,
+)
 
 FAMILY = FAMILIES["albert"]
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -31,41 +39,43 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_peer(kind: str, folder: Path, **changes: Any) -> Any:
+def make_reference(kind: str, folder: Path, **changes: Any) -> Any:
     import transformers
 
     config = transformers.AlbertConfig(**(ALBERT | changes))
-    return save_peer(getattr(transformers, f"AlbertFor{kind}"), config, folder)
+    return save_reference(getattr(transformers, f"AlbertFor{kind}"), config, folder)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
-    """A layer's gradient is the sum over the depths that share it."""
+    """The gradient of a shared layer is the sum over its depths."""
     changes = VARIANTS[variant]
-    peer = make_peer("MaskedLM", tmp_path, **changes)
-    compare_mlm(peer, tmp_path, Ragged.make(60), every=changes.get("inner_group_num", 1))
+    reference = make_reference("MaskedLM", tmp_path, **changes)
+    compare_mlm(reference, tmp_path, Ragged.make(60), every=changes.get("inner_group_num", 1))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    peer = make_peer("MaskedLM", tmp_path / "peer", **VARIANTS[variant])
-    compare_export(peer, tmp_path / "peer", tmp_path, Ragged.make(60), AutoModelForMaskedLM)
+    reference = make_reference("MaskedLM", tmp_path / "reference", **VARIANTS[variant])
+    compare_export(reference, tmp_path / "reference", tmp_path, Ragged.make(60), AutoModelForMaskedLM)
 
 
 def test_the_sentence_order_head_round_trips_through_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForPreTraining
 
-    peer = make_peer("PreTraining", tmp_path / "peer")
-    model = load_model(tmp_path / "peer", parse_objective("mlm"))
+    reference = make_reference("PreTraining", tmp_path / "reference")
+    model = load_model(tmp_path / "reference", parse_objective("mlm"))
     model.root.heads["sop"] = SequenceClassificationHead(model.backbone)
-    found, missing, extra = FAMILY.table.read(load_file(tmp_path / "peer" / "model.safetensors"), model.root.tensors())
+    found, missing, extra = FAMILY.table.read(
+        load_file(tmp_path / "reference" / "model.safetensors"), model.root.tensors()
+    )
     assert not missing
     assert not extra
     model.root.load_state_dict(found)
     batch = Ragged.make(60)
-    theirs = peer(**batch.inputs)
+    theirs = reference(**batch.inputs)
     last = model.backbone(batch.packed).last
     close(model.root.heads["sop"](last[batch.starts]), theirs.sop_logits)
     close(model.root.heads["mlm"](last, model.backbone.embed.tokens), batch.flat(theirs.prediction_logits))
@@ -81,8 +91,8 @@ def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
 
 
 def test_a_model_without_heads_loads(tmp_path: Path) -> None:
-    make_peer("PreTraining", tmp_path / "peer").albert.save_pretrained(tmp_path / "bare")
-    assert_same(load_model(tmp_path / "peer").root, load_model(tmp_path / "bare").root)
+    make_reference("PreTraining", tmp_path / "reference").albert.save_pretrained(tmp_path / "bare")
+    assert_same(load_model(tmp_path / "reference").root, load_model(tmp_path / "bare").root)
 
 
 def test_shared_layers_are_one_group_and_run_at_every_depth() -> None:
@@ -104,7 +114,7 @@ def test_shared_layers_are_one_group_and_run_at_every_depth() -> None:
 def test_shared_parameters_are_counted_once_and_their_flops_at_every_depth(changes: dict[str, Any]) -> None:
     shallow, deep = (FAMILY.build(FAMILY.read_config(ALBERT | {"num_hidden_layers": n} | changes)) for n in (2, 5))
     assert sum(p.numel() for p in shallow.parameters()) == sum(p.numel() for p in deep.parameters())
-    packed = Ragged.make(60, (6, 6, 6)).packed  # of one length, so that the dense path pads nothing
+    packed = Ragged.make(60, (6, 6, 6)).packed  # equal lengths, so that the dense path has no padding
     batch = Batch((packed,), counts={"tokens": float(len(packed))}, rows=np.arange(3))
     for backbone in (shallow, deep):
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

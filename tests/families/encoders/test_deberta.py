@@ -1,4 +1,4 @@
-"""DeBERTa and DeBERTa-v2 in the peer's hands: distances by themselves and in buckets, heads of both names, checkpoints both ways."""
+"""DeBERTa and DeBERTa-v2 against `transformers`: relative positions with and without buckets, both head layouts, round trips."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from tests.support.family_configs import DEBERTA, DEBERTAS
-from tests.support.parity import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_peer
+from tests.support.parity import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_reference
 
 KINDS = {"deberta": "Deberta", "deberta-v2": "DebertaV2"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -37,38 +37,36 @@ def make_batch() -> Ragged:
     return Ragged.make(60, lengths=(7, 25, 1, 12))
 
 
-def make_peer(name: str, folder: Path, **changes: Any) -> Any:
+def make_reference(name: str, folder: Path, **changes: Any) -> Any:
     import transformers
 
     config = getattr(transformers, f"{KINDS[name]}Config")(**(DEBERTAS[name] | changes))
-    return save_peer(getattr(transformers, f"{KINDS[name]}ForMaskedLM"), config, folder)
+    return save_reference(getattr(transformers, f"{KINDS[name]}ForMaskedLM"), config, folder)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     name, changes = VARIANTS[variant]
-    model = compare_mlm(make_peer(name, tmp_path, **changes), tmp_path, make_batch())
+    model = compare_mlm(make_reference(name, tmp_path, **changes), tmp_path, make_batch())
     assert model.backbone.longest == (40 if changes.get("position_biased_input") else None)
 
 
 @pytest.mark.parametrize("legacy", [True, False])
 @pytest.mark.parametrize("name", KINDS)
-def test_export_loads_in_transformers_and_a_second_export_is_identical(
-    name: str, legacy: bool, tmp_path: Path
-) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(name: str, legacy: bool, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    peer = make_peer(name, tmp_path / "peer", legacy=legacy)
-    heads = {key.partition(".")[0] for key in load_file(tmp_path / "peer" / "model.safetensors")} - {"deberta"}
+    reference = make_reference(name, tmp_path / "reference", legacy=legacy)
+    heads = {key.partition(".")[0] for key in load_file(tmp_path / "reference" / "model.safetensors")} - {"deberta"}
     assert heads == {"cls" if legacy else "lm_predictions"}
-    compare_export(peer, tmp_path / "peer", tmp_path, make_batch(), AutoModelForMaskedLM)
+    compare_export(reference, tmp_path / "reference", tmp_path, make_batch(), AutoModelForMaskedLM)
 
 
 def test_an_export_with_a_convolution_loads_in_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    peer = make_peer("deberta-v2", tmp_path / "peer", conv_kernel_size=3)
-    compare_export(peer, tmp_path / "peer", tmp_path, make_batch(), AutoModelForMaskedLM)
+    reference = make_reference("deberta-v2", tmp_path / "reference", conv_kernel_size=3)
+    compare_export(reference, tmp_path / "reference", tmp_path, make_batch(), AutoModelForMaskedLM)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -78,14 +76,14 @@ def test_classifier_round_trips_through_transformers(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_model_without_heads_loads(name: str, tmp_path: Path) -> None:
-    peer = make_peer(name, tmp_path / "whole")
-    peer.deberta.save_pretrained(tmp_path / "bare")
+    reference = make_reference(name, tmp_path / "whole")
+    reference.deberta.save_pretrained(tmp_path / "bare")
     assert_same(load_model(tmp_path / "whole").root, load_model(tmp_path / "bare").root)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_additional_tensors_of_released_checkpoints_are_accepted(name: str, tmp_path: Path) -> None:
-    make_peer(name, tmp_path)
+    make_reference(name, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors |= {
         "deberta.embeddings.position_embeddings.weight": torch.zeros(40, 32),

@@ -24,7 +24,7 @@ from tests.support.parity import (
     compare_gradients,
     compare_mlm,
     compare_states,
-    save_peer,
+    save_reference,
 )
 
 FAMILY = FAMILIES["electra"]
@@ -35,15 +35,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_peer(kind: str, folder: Path, **changes: Any) -> Any:
+def make_reference(kind: str, folder: Path, **changes: Any) -> Any:
     import transformers
 
     config = transformers.ElectraConfig(**(ELECTRA | changes))
-    return save_peer(getattr(transformers, f"ElectraFor{kind}"), config, folder)
+    return save_reference(getattr(transformers, f"ElectraFor{kind}"), config, folder)
 
 
 def load_discriminator(folder: Path) -> Model:
-    """A discriminator with its head: a matrix, GELU, and a logit a token."""
+    """A discriminator with its head: a dense layer, GELU, and one logit per token."""
     head = nn.ModuleDict({"dense": Linear(32, 32), "output": Linear(32, 1)})
     model = load_model(folder)
     model.root.heads["rtd"] = head
@@ -56,26 +56,26 @@ def load_discriminator(folder: Path) -> Model:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_generator_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
-    compare_mlm(make_peer("MaskedLM", tmp_path, **VARIANTS[variant]), tmp_path, Ragged.make(60))
+    compare_mlm(make_reference("MaskedLM", tmp_path, **VARIANTS[variant]), tmp_path, Ragged.make(60))
 
 
 @pytest.mark.parametrize("variant", ["narrow vectors", "vectors as wide as states"])
 def test_discriminator_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
-    peer = make_peer("PreTraining", tmp_path, **VARIANTS[variant])
+    reference = make_reference("PreTraining", tmp_path, **VARIANTS[variant])
     model = load_discriminator(tmp_path)
     batch = Ragged.make(60)
-    theirs = peer(**batch.inputs, output_hidden_states=True)
+    theirs = reference(**batch.inputs, output_hidden_states=True)
     states = compare_states(model, theirs.hidden_states, batch)
     head: Any = model.root.heads["rtd"]
     logits = head["output"](F.gelu(head["dense"](states)))[:, 0]
     close(logits, batch.flat(theirs.logits))
     target, labels = batch.targets(2)
-    expected = peer(**batch.inputs, labels=labels.clamp(min=0)).loss
+    expected = reference(**batch.inputs, labels=labels.clamp(min=0)).loss
     loss = F.binary_cross_entropy_with_logits(logits, target.float())
     close(loss, expected)
     expected.backward()
     loss.backward()
-    compare_gradients(model, peer)
+    compare_gradients(model, reference)
 
     model.save(tmp_path / "out")
     from transformers import AutoModelForPreTraining
@@ -90,8 +90,8 @@ def test_discriminator_hidden_states_logits_loss_and_gradients_match_transformer
 def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    peer = make_peer("MaskedLM", tmp_path / "peer", **VARIANTS[variant])
-    compare_export(peer, tmp_path / "peer", tmp_path, Ragged.make(60), AutoModelForMaskedLM)
+    reference = make_reference("MaskedLM", tmp_path / "reference", **VARIANTS[variant])
+    compare_export(reference, tmp_path / "reference", tmp_path, Ragged.make(60), AutoModelForMaskedLM)
 
 
 def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
@@ -99,15 +99,15 @@ def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
 
 
 def test_a_discriminator_can_be_fine_tuned_and_a_model_without_heads_loads(tmp_path: Path) -> None:
-    peer = make_peer("PreTraining", tmp_path / "peer")
-    whole = load_model(tmp_path / "peer", parse_objective("classify", labels=("bad", "good")))
+    reference = make_reference("PreTraining", tmp_path / "reference")
+    whole = load_model(tmp_path / "reference", parse_objective("classify", labels=("bad", "good")))
     del whole.root.heads["classify"]
-    peer.electra.save_pretrained(tmp_path / "bare")
+    reference.electra.save_pretrained(tmp_path / "bare")
     assert_same(whole.root, load_model(tmp_path / "bare").root)
 
 
 def test_heads_of_other_tasks_are_accepted(tmp_path: Path) -> None:
-    make_peer("PreTraining", tmp_path)
+    make_reference("PreTraining", tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors |= {"classifier.weight": torch.zeros(9, 32), "qa_outputs.bias": torch.zeros(2)}
     save_file(tensors, tmp_path / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Longformer against the peer: windows, with tokens that see all and without."""
+"""Longformer against `transformers`: sliding windows, with and without global attention."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pretune.objectives.tasks.choose import Choose
 from pretune.objectives.tasks.classify import Classify
 from pretune.text.packing.sequences import Sequences, collate
 from tests.support.family_configs import LONGFORMER
-from tests.support.parity import Ragged, compare_classifier, compare_export, compare_mlm, save_peer
+from tests.support.parity import Ragged, compare_classifier, compare_export, compare_mlm, save_reference
 
-LENGTHS = (7, 30, 1, 15)  # longer than the widest window to both sides
+LENGTHS = (7, 30, 1, 15)  # longer than the widest window
 
 
 def make_batch(chosen: str = "none") -> Ragged:
-    """Sequences of which no token, the first, or some here and there see all."""
+    """Return sequences in which no token, the first one, or random ones have global attention."""
     batch = Ragged.make(60, LENGTHS, padding=1, columns={})
     starts = (batch.packed.positions == 0).long()
     some = torch.zeros_like(starts).index_fill(0, torch.tensor([3, 9, 10, 25, 45, 52]), 1)
@@ -39,34 +39,34 @@ def marked(batch: Ragged, column: torch.Tensor | None) -> Ragged:
     return replace(batch, packed=packed, columns={"global_attention_mask": mask})
 
 
-def make_peer(folder: Path, **changes: Any) -> Any:
+def make_reference(folder: Path, **changes: Any) -> Any:
     from transformers import LongformerConfig, LongformerForMaskedLM
 
-    return save_peer(LongformerForMaskedLM, LongformerConfig(**(LONGFORMER | changes)), folder)
+    return save_reference(LongformerForMaskedLM, LongformerConfig(**(LONGFORMER | changes)), folder)
 
 
 @pytest.mark.parametrize("chosen", ["none", "first", "some"])
 def test_hidden_states_logits_loss_and_gradients_match_transformers(chosen: str, tmp_path: Path) -> None:
-    compare_mlm(make_peer(tmp_path), tmp_path, make_batch(chosen))
+    compare_mlm(make_reference(tmp_path), tmp_path, make_batch(chosen))
 
 
 def test_a_single_window_size_for_all_layers(tmp_path: Path) -> None:
     changes = {"attention_window": 4, "hidden_act": "relu", "layer_norm_eps": 1e-3, "type_vocab_size": 2}
-    model = compare_mlm(make_peer(tmp_path, **changes), tmp_path, make_batch("some"))
+    model = compare_mlm(make_reference(tmp_path, **changes), tmp_path, make_batch("some"))
     assert model.backbone.longest == 38
 
 
 def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    peer = make_peer(tmp_path / "peer")
-    compare_export(peer, tmp_path / "peer", tmp_path, make_batch("some"), AutoModelForMaskedLM)
+    reference = make_reference(tmp_path / "reference")
+    compare_export(reference, tmp_path / "reference", tmp_path, make_batch("some"), AutoModelForMaskedLM)
 
 
 def test_classifier_round_trips_and_its_first_token_has_global_attention(tmp_path: Path) -> None:
     batch = make_batch("first")
     compare_classifier(FAMILIES["longformer"], LONGFORMER, tmp_path / "said", batch)
-    # The peer's own default is the first token.
+    # The default of `transformers` is the first token.
     compare_classifier(FAMILIES["longformer"], LONGFORMER, tmp_path / "unsaid", replace(batch, columns={}))
 
 

@@ -1,4 +1,4 @@
-"""Performer: no peer has it, so that properties stand here; those of its attention are in tests/nn/attention/test_performer.py."""
+"""Properties of Performer, which `transformers` does not have; those of its attention are in tests/nn/attention/test_performer.py."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_causal_objective_sees_no_later_tokens_and_other_patterns_are_refused(
         model.backbone(packed)
 
 
-# preset → parameters of the backbone, by the shapes that the paper gives
+# preset → parameters of the backbone, computed from the shapes in the paper
 COUNTED = {"performer-base": 36_217_856, "performer-protein": 76_242_944}
 
 

@@ -25,7 +25,7 @@ from tests.support.parity import (
     compare_export,
     compare_mlm,
     compare_texts,
-    save_peer,
+    save_reference,
 )
 from tests.support.texts import RUSSIAN, russian_pieces
 
@@ -40,19 +40,19 @@ def make_batch(padding: int = 1) -> Ragged:
     return Ragged.make(60, padding=padding, columns={})
 
 
-def make_peer(name: str, folder: Path, **changes: Any) -> Any:
+def make_reference(name: str, folder: Path, **changes: Any) -> Any:
     import transformers
 
     config = getattr(transformers, f"{KINDS[name]}Config")(**(ROBERTA | changes))
-    return save_peer(getattr(transformers, f"{KINDS[name]}ForMaskedLM"), config, folder)
+    return save_reference(getattr(transformers, f"{KINDS[name]}ForMaskedLM"), config, folder)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", KINDS)
 def test_hidden_states_logits_loss_and_gradients_match_transformers(name: str, variant: str, tmp_path: Path) -> None:
     changes = VARIANTS[variant]
-    peer = make_peer(name, tmp_path, **changes)
-    model = compare_mlm(peer, tmp_path, make_batch(changes.get("pad_token_id", 1)))
+    reference = make_reference(name, tmp_path, **changes)
+    model = compare_mlm(reference, tmp_path, make_batch(changes.get("pad_token_id", 1)))
     assert model.backbone.longest == 40 - changes.get("pad_token_id", 1) - 1
 
 
@@ -60,7 +60,13 @@ def test_hidden_states_logits_loss_and_gradients_match_transformers(name: str, v
 def test_export_loads_in_transformers_and_a_second_export_is_identical(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    compare_export(make_peer(name, tmp_path / "peer"), tmp_path / "peer", tmp_path, make_batch(), AutoModelForMaskedLM)
+    compare_export(
+        make_reference(name, tmp_path / "reference"),
+        tmp_path / "reference",
+        tmp_path,
+        make_batch(),
+        AutoModelForMaskedLM,
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -71,12 +77,12 @@ def test_classifier_round_trips_through_transformers(name: str, tmp_path: Path) 
 def test_a_model_without_heads_and_with_an_unused_pooler_loads(tmp_path: Path) -> None:
     from transformers import RobertaModel
 
-    peer = make_peer("roberta", tmp_path / "peer")
-    bare = RobertaModel(peer.config)
-    bare.load_state_dict(peer.roberta.state_dict(), strict=False)
+    reference = make_reference("roberta", tmp_path / "reference")
+    bare = RobertaModel(reference.config)
+    bare.load_state_dict(reference.roberta.state_dict(), strict=False)
     bare.save_pretrained(tmp_path / "bare")
     assert any("pooler" in name for name in load_file(tmp_path / "bare" / "model.safetensors"))
-    assert_same(load_model(tmp_path / "peer").root, load_model(tmp_path / "bare").root)
+    assert_same(load_model(tmp_path / "reference").root, load_model(tmp_path / "bare").root)
 
 
 @pytest.mark.parametrize("files", ["tokenizer.json", "sentencepiece.bpe.model"])
@@ -85,19 +91,20 @@ def test_ids_and_states_of_a_camembert_folder_with_tokenizer_match_transformers(
 
     (tmp_path / "sentencepiece.bpe.model").write_bytes(russian_pieces())
     dress = CamembertTokenizer.from_pretrained(tmp_path)
-    peer = make_peer("camembert", tmp_path, vocab_size=len(dress), max_position_embeddings=200)
+    reference = make_reference("camembert", tmp_path, vocab_size=len(dress), max_position_embeddings=200)
     if files == "tokenizer.json":
         (tmp_path / "sentencepiece.bpe.model").unlink()
         dress.save_pretrained(tmp_path)
         assert (tmp_path / "tokenizer.json").is_file()
-    model = compare_texts(peer.roberta, dress, tmp_path, RUSSIAN, RUSSIAN[::-1])
+    model = compare_texts(reference.roberta, dress, tmp_path, RUSSIAN, RUSSIAN[::-1])
     assert (
-        model.family.name == "camembert" and model.require_tokenizer().role("padding") == peer.config.pad_token_id == 1
+        model.family.name == "camembert"
+        and model.require_tokenizer().role("padding") == reference.config.pad_token_id == 1
     )
 
 
 def test_heads_of_other_tasks_are_accepted(tmp_path: Path) -> None:
-    make_peer("roberta", tmp_path)
+    make_reference("roberta", tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors |= {"classifier.weight": torch.zeros(9, 32), "qa_outputs.bias": torch.zeros(2)}
     save_file(tensors, tmp_path / "model.safetensors")
@@ -105,7 +112,7 @@ def test_heads_of_other_tasks_are_accepted(tmp_path: Path) -> None:
 
 
 def test_positions_follow_the_padding_of_the_tokenizer_a_preset_is_trained_with(tmp_path: Path) -> None:
-    """Our tokenizers number [PAD] 0, published ones 1; the peer counts positions from there."""
+    """pretune's tokenizers give [PAD] the id 0, published ones 1; `transformers` counts positions from it."""
     from transformers import AutoModel, AutoTokenizer
 
     texts = ["the cat sat on the mat and the dog sat on the log", "a dog and a cat ran"]
@@ -118,8 +125,8 @@ def test_positions_follow_the_padding_of_the_tokenizer_a_preset_is_trained_with(
     model = Model(family, config, Network(family.build(config)), tokenizer)
     model.root.eval().requires_grad_(False)
     model.save(tmp_path)
-    peer, dress = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
-    assert peer.config.pad_token_id == 0
+    reference, dress = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
+    assert reference.config.pad_token_id == 0
     inputs = dress([texts[0]], [texts[1]], return_tensors="pt")
     assert set(inputs) == {"input_ids", "attention_mask"}
     start, separator = tokenizer.role("start"), tokenizer.role("separator")
@@ -128,5 +135,5 @@ def test_positions_follow_the_padding_of_the_tokenizer_a_preset_is_trained_with(
     (batch,) = text_batches(model, [texts[0]], [texts[1]])
     assert batch.packed[0].ids.tolist() == expected
     with torch.no_grad():
-        close(model.backbone(batch.packed[0]).last, peer(**inputs).last_hidden_state[0])
+        close(model.backbone(batch.packed[0]).last, reference(**inputs).last_hidden_state[0])
     assert load_model(tmp_path).require_tokenizer().digest == tokenizer.digest

@@ -1,4 +1,4 @@
-"""XLNet in the peer's hands: one stream and two, segments, memory, heads, checkpoints both ways."""
+"""XLNet against `transformers`: one and two streams, segments, memory, heads, round trips of checkpoints."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from tests.support.parity import (
     compare_export,
     compare_gradients,
     compare_mlm,
-    save_peer,
+    save_reference,
 )
 
 LENGTH, ROWS, PREDICTED = 10, 3, 3
 
 
-def make_peer(folder: Path, kind: str = "XLNetLMHeadModel", **changes: Any) -> Any:
+def make_reference(folder: Path, kind: str = "XLNetLMHeadModel", **changes: Any) -> Any:
     import transformers
 
     config = transformers.XLNetConfig(**XLNET, **changes, summary_last_dropout=0.0)
-    return save_peer(getattr(transformers, kind), config, folder)
+    return save_reference(getattr(transformers, kind), config, folder)
 
 
 @pytest.mark.parametrize("changes", [{}, {"clamp_len": 4, "ff_activation": "relu"}])
 def test_hidden_states_logits_loss_and_gradients_match_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
-    peer = make_peer(tmp_path, **changes)
-    compare_mlm(peer, tmp_path, Ragged.make(60), objective="plm")
+    reference = make_reference(tmp_path, **changes)
+    compare_mlm(reference, tmp_path, Ragged.make(60), objective="plm")
 
 
 class Segment:
-    """A random batch: ids, segments, an order of prediction, and the positions predicted (those last in the order)."""
+    """A random batch: ids, segments, a factorization order, and the predicted positions (the last of the order)."""
 
     def __init__(self, seed: int) -> None:
         chance = np.random.default_rng(seed)
@@ -56,7 +56,7 @@ class Segment:
         self.predicted = self.order >= LENGTH - PREDICTED
 
     def packed(self) -> Packed:
-        """As the objective does it: a query follows its token."""
+        """Return the batch as the objective packs it: each query follows its token."""
         source = np.repeat(np.arange(ROWS * LENGTH), 1 + self.predicted.ravel())
         query = np.concatenate([[False], source[1:] == source[:-1]])
         columns = {"segment": self.types, "order": self.order, "document_start": np.zeros_like(self.ids, dtype=bool)}
@@ -66,9 +66,9 @@ class Segment:
             pattern=permutation,
         )  # fmt: skip
 
-    def peer_inputs(self) -> dict[str, Tensor]:
+    def transformers_inputs(self) -> dict[str, Tensor]:
         hidden = torch.from_numpy(self.order)
-        mask = (hidden[:, None, :] >= hidden[:, :, None]).float()  # 1: row i may not see column j
+        mask = (hidden[:, None, :] >= hidden[:, :, None]).float()  # 1: row i may not attend to column j
         mapping = torch.zeros(ROWS, PREDICTED, LENGTH)
         for row in range(ROWS):
             mapping[row, torch.arange(PREDICTED), torch.from_numpy(np.flatnonzero(self.predicted[row]))] = 1.0
@@ -82,7 +82,7 @@ class Segment:
 
 @pytest.mark.parametrize("memory", [0, 6, LENGTH, 2 * LENGTH + 4])
 def test_both_streams_and_the_memory_match_transformers(memory: int, tmp_path: Path) -> None:
-    peer = make_peer(tmp_path, mem_len=memory)
+    reference = make_reference(tmp_path, mem_len=memory)
     model = load_model(tmp_path, parse_objective("plm"))
     assert model.backbone.memory == memory
     mems, carry = None, None
@@ -91,12 +91,12 @@ def test_both_streams_and_the_memory_match_transformers(memory: int, tmp_path: P
         packed = segment.packed()
         query = packed.columns["stream"].bool()
         wanted = torch.from_numpy(segment.ids[segment.predicted])
-        theirs = peer(
-            **segment.peer_inputs(), mems=mems, use_mems=memory > 0, output_hidden_states=True,
+        theirs = reference(
+            **segment.transformers_inputs(), mems=mems, use_mems=memory > 0, output_hidden_states=True,
             labels=wanted.view(ROWS, PREDICTED),
         )  # fmt: skip
         ours = model.backbone(packed, carry=carry, keep="all")
-        streams = theirs.hidden_states  # content and query in turn
+        streams = theirs.hidden_states  # content and query alternate
         for layer, content, copies in zip(ours.layers, streams[::2], streams[1::2], strict=True):
             close(layer[~query], content.flatten(0, 1))
             close(layer[query], copies.flatten(0, 1))
@@ -111,19 +111,19 @@ def test_both_streams_and_the_memory_match_transformers(memory: int, tmp_path: P
                 close(mine[:, -len(expected) :], expected.transpose(0, 1))
     loss.backward()
     theirs.loss.backward()
-    compare_gradients(model, peer)
+    compare_gradients(model, reference)
 
 
 def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    peer = make_peer(tmp_path / "peer", mem_len=7)
-    compare_export(peer, tmp_path / "peer", tmp_path, Ragged.make(60), AutoModelForCausalLM, "plm")
+    reference = make_reference(tmp_path / "reference", mem_len=7)
+    compare_export(reference, tmp_path / "reference", tmp_path, Ragged.make(60), AutoModelForCausalLM, "plm")
 
 
 def test_a_model_without_heads_loads(tmp_path: Path) -> None:
-    peer = make_peer(tmp_path / "whole")
-    peer.transformer.save_pretrained(tmp_path / "bare")
+    reference = make_reference(tmp_path / "whole")
+    reference.transformer.save_pretrained(tmp_path / "bare")
     whole, bare = load_model(tmp_path / "whole"), load_model(tmp_path / "bare")
     for name, tensor in whole.root.state_dict().items():
         assert torch.equal(tensor, bare.root.state_dict()[name])
@@ -138,7 +138,7 @@ def test_the_published_vocabulary_ends_texts_with_the_cls_token(tmp_path: Path) 
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
 
-    specials = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]  # in its order
+    specials = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]  # in their order
     backend = Backend(WordLevel({word: i for i, word in enumerate([*specials, "one", "two"])}, "<unk>"))
     backend.pre_tokenizer = Whitespace()
     backend.save(str(tmp_path / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""ELMo's released layout: a file of that layout made here, read back, against a plain computation in numpy."""
+"""Checkpoints in ELMo's released format, against a NumPy implementation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = {
 
 
 def write(folder: Path) -> dict[str, Any]:
-    """Random weights in the released layout, and the same as arrays."""
+    """Write random weights in the released format, and return them as arrays."""
     chance = np.random.default_rng(0)
     shapes = {
         "char_embed": (261, 3),
@@ -52,7 +52,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def words(a: dict[str, Any], sentence: list[np.ndarray]) -> np.ndarray:
-    """Layer 0, as the authors' program computes it."""
+    """Compute layer 0 as the original implementation does."""
     table = np.concatenate([np.zeros((1, 3), np.float32), a["char_embed"]])
     rows = []
     for symbols in sentence:
@@ -70,7 +70,7 @@ def words(a: dict[str, Any], sentence: list[np.ndarray]) -> np.ndarray:
 
 
 def one_way(a: dict[str, Any], x: np.ndarray, way: int) -> list[np.ndarray]:
-    """Both layers of a stack, clipped, the second with what goes into it added."""
+    """Compute both clipped LSTM layers of a stack, the second with a residual connection."""
     layers = []
     for layer in range(2):
         cell = f"RNN_{way}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"

@@ -1,4 +1,4 @@
-"""AWD-LSTM, ULMFiT and ELMo: sizes, folders, texts in any batch, and a resumed run that is none the worse for it."""
+"""AWD-LSTM, ULMFiT and ELMo: parameter counts, save and load, batching, truncated BPTT, and resumed runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from pretune.text.tokenizers.character_ids import encode_characters
 from tests.support.parity import check_folder_and_back
 from tests.support.texts import english_documents
 
-# Cells, biases (one of an LSTM's two, which are added up anyway) and token vectors.
+# LSTM weights, biases (one of the two of torch's LSTM, which are added anyway) and embeddings.
 COUNTS = {
     "awd-lstm-ptb": 10_000 * 400 + 4 * (1150 * (400 + 1150 + 1) + 1150 * (1150 + 1150 + 1) + 400 * (1150 + 400 + 1)),
     "ulmfit": 60_000 * 400 + 4 * (1150 * (400 + 1150 + 1) + 1150 * (1150 + 1150 + 1) + 400 * (1150 + 400 + 1)),
     "lstm-lm": 60_000 * 512 + 4 * 1024 * (512 + 1024 + 1),
-    "elmo-original": 93_600_848,  # the 93.6M of the released models, and 28.0M, and 13.6M
+    "elmo-original": 93_600_848,  # 93.6M as in the released model; then 28.0M and 13.6M
     "elmo-medium": 28_027_728,
     "elmo-small": 13_593_296,
 }
