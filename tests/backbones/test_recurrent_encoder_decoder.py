@@ -1,4 +1,4 @@
-"""Recurrent encoder-decoders: alone or in a batch, at once or token by token, they give the same; and they learn."""
+"""Recurrent encoder-decoders: batching and incremental decoding do not change outputs, and they learn."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
-from tests.support.config_key_checks import check, theirs
+from tests.support.config_key_checks import check_config_keys, default_config
 from tests.support.parity import assert_same, close
 from tests.support.transformers_cases import CASES, TINY, Case, edit_config, quick
 
@@ -51,13 +51,13 @@ def read_by_transformers(name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", quick(CASES, ("bert", "modernbert", "gpt2", "t5")))
 def test_no_key_of_a_language_model_is_ignored(name: str, tmp_path: Path) -> None:
-    check(CASES[name], tmp_path)
+    check_config_keys(CASES[name], tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", HEADS, ids=lambda case: case.kind)
 def test_no_key_of_a_head_is_ignored(case: Case, tmp_path: Path) -> None:
-    check(case, tmp_path)
+    check_config_keys(case, tmp_path)
 
 
 # Attributes in the code of `transformers` that are not keys of config.json.
@@ -75,7 +75,7 @@ def test_every_family_in_transformers_is_covered() -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_config_key_of_transformers_is_classified(name: str) -> None:
     """Every key is a field, a key with few supported values, or harmless; new keys of new versions must be classified."""
-    keys = (theirs(name).keys() | read_by_transformers(name)) - NOT_KEYS.get(name, set())
+    keys = (default_config(name).keys() | read_by_transformers(name)) - NOT_KEYS.get(name, set())
     methods = {"to_dict", "get_text_config", "use_return_dict"}
     assert FAMILIES[name].unknown_keys(dict.fromkeys(keys - methods, "")) == []
 
@@ -100,7 +100,7 @@ DEPARTURES = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_defaults_of_missing_keys_match_transformers(name: str) -> None:
     """Config files may omit keys with default values."""
-    ours, known = FAMILIES[name].config(), theirs(name)
+    ours, known = FAMILIES[name].config(), default_config(name)
     for field in fields(ours):
         if field.name in known and field.name not in DEPARTURES:
             value, expected = getattr(ours, field.name), known[field.name]

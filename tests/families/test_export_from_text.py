@@ -105,8 +105,8 @@ def test_question_answering_logits_match_transformers(name: str, tmp_path: Path)
     with torch.no_grad():
         out = reference(**dress([question], [passage], return_tensors="pt"))
     theirs = torch.stack([out.start_logits, out.end_logits], -1)[0]
-    asked = Questions(Path("x"), {}, [question], [passage])
-    (ours,) = Predictor(model, task, asked).outputs(torch.device("cpu"))  # type: ignore[arg-type]
+    questions = Questions(Path("x"), {}, [question], [passage])
+    (ours,) = Predictor(model, task, questions).outputs(torch.device("cpu"))  # type: ignore[arg-type]
     torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-5, rtol=1e-5)
 
 

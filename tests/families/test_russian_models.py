@@ -193,9 +193,9 @@ def test_ids_of_texts_and_pairs_match_transformers_before_and_after_export(make:
     texts, pairs = ["Ёжик нашёл гриб!", SENTENCES[0]], ["Йод — не яд.", SENTENCES[1]]
     for second in (None, pairs):
         expected = AutoTokenizer.from_pretrained(folder)(texts, second)["input_ids"]
-        dressed = AutoTokenizer.from_pretrained(out)(texts, second)
-        assert dressed["input_ids"] == expected
-        assert ("token_type_ids" in dressed) == (make is rubert)
+        encoded = AutoTokenizer.from_pretrained(out)(texts, second)
+        assert encoded["input_ids"] == expected
+        assert ("token_type_ids" in encoded) == (make is rubert)
         (batch,) = text_batches(filler.model, texts, second)
         ids, offsets = batch.packed[0].ids.tolist(), batch.packed[0].offsets.tolist()
         ours = {int(row): ids[a:b] for row, a, b in zip(batch.rows, offsets[:-1], offsets[1:], strict=True)}
@@ -203,4 +203,4 @@ def test_ids_of_texts_and_pairs_match_transformers_before_and_after_export(make:
         if make is rubert and second is not None:
             segments = batch.packed[0].columns["segment"].tolist()
             by_row = {int(r): segments[a:b] for r, a, b in zip(batch.rows, offsets[:-1], offsets[1:], strict=True)}
-            assert [by_row[row] for row in range(2)] == dressed["token_type_ids"]
+            assert [by_row[row] for row in range(2)] == encoded["token_type_ids"]

@@ -82,7 +82,7 @@ def test_logits_match_transformers_after_import_and_after_export(name: str, obje
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
-def test_the_options_of_a_head_belong_to_it_alone(name: str, tmp_path: Path) -> None:
+def test_heads_are_not_loaded_for_another_task(name: str, tmp_path: Path) -> None:
     """Two tasks share a published tensor name, and have the same number of labels."""
     classes = ["a", "b", "c"]
     build(name, "classify", labels=classes).save(tmp_path / "classifier")

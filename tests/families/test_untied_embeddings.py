@@ -77,8 +77,8 @@ def test_a_differing_output_embedding_wins_over_tie_word_embeddings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in `transformers` 5; an equal matrix is tied."""
-    said: list[str] = []
-    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
+    logged: list[str] = []
+    monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     case, table = CASES[name], FAMILIES[name].table
     case.reference(tmp_path, {})
     tensors = load_file(tmp_path / "model.safetensors")
@@ -88,11 +88,11 @@ def test_a_differing_output_embedding_wins_over_tie_word_embeddings(
     save_file(both, tmp_path / "model.safetensors", {"format": "pt"})
     reference = reload(case, tmp_path)
     close(case.ours(tmp_path, reference.config), case.theirs(reference))
-    assert pt.load(tmp_path).config.tie_word_embeddings and not said
+    assert pt.load(tmp_path).config.tie_word_embeddings and not logged
     save_file(both | {table.output: embedding.flip(0)}, tmp_path / "model.safetensors", {"format": "pt"})
     reference = reload(case, tmp_path)
     close(case.ours(tmp_path, reference.config), case.theirs(reference))
-    assert said == [
+    assert logged == [
         f"{tmp_path}: {table.output} differs from the token embedding, so both are kept, although config.json ties them"
     ]
 

@@ -1,4 +1,4 @@
-"""What machines do to commands: full disks, folders that vanish, clocks that jump, memory that runs out, threads that fail."""
+"""Faults of the machine: full disks, deleted folders, clock jumps, out of memory, failing threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORT: dict[str, Any] = {"batch": pt.Batching(tokens=64, length=16), **FEW}
 
 @contextmanager
 def small_disk(limit: int) -> Iterator[None]:
-    """Let no file become larger than so many bytes, as a quota does."""
+    """Limit the size of files, as a quota does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
@@ -47,7 +47,7 @@ def rows() -> Path:
     return start() / "train.csv"
 
 
-# Every verb that writes → the call, and the largest file that there is room for.
+# Every verb that writes → the call, and the limit on file sizes.
 WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
     "tokenizer train": (lambda out: pt.train_tokenizer(text(), size=100, out=out), 1000),
     "prepare": (lambda out: pt.prepare(text(), start() / "start", out, processes=1), 1000),
@@ -66,7 +66,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
 
 @pytest.mark.parametrize("verb", WRITERS)
 def test_a_full_disk_is_reported_and_leaves_no_partial_files(verb: str, tmp_path: Path) -> None:
-    """One line, nothing half-written under its real name, and the same command works once there is room."""
+    """The error is one line, no partial file has its final name, and the same command succeeds once there is space."""
     act, limit = WRITERS[verb]
     trained()
     with small_disk(limit), pytest.raises((PretuneError, OSError)) as failure:
@@ -84,7 +84,7 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_files(verb: str, tmp_path
 
 
 def test_a_deleted_run_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody removes the run folder while it trains: an error of one line, whatever was being written."""
+    """The run folder is deleted during training: the error is one line, whatever was being written."""
     out = tmp_path / "run"
     begin = checkpoints.CheckpointWriter._begin
 
@@ -140,7 +140,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_clock_jumps_never_block_training() -> None:
-    """A machine that slept, or whose clock was set: training ends early or goes on, and never waits."""
+    """After suspend, or if the clock is set, training ends early or continues, but never waits."""
     times = iter([0.0, 1.0, 2.0, 3602.0])
     clock = Clock(Budget(seconds=100), now=lambda: next(times))
     for _ in range(2):
@@ -152,11 +152,11 @@ def test_clock_jumps_never_block_training() -> None:
     clock = Clock(Budget(seconds=100, steps=3), now=lambda: next(times))
     for _ in range(3):
         clock.add(10, 10, clock.elapsed())
-    assert clock.spent  # by its steps
+    assert clock.spent  # by its number of steps
 
 
 def test_a_failing_prefetch_thread_ends_training() -> None:
-    """Its error reaches whoever waits for the batch; nobody waits forever."""
+    """The error is raised where the batch is awaited; nothing waits forever."""
 
     class Broken:
         def state(self) -> dict[str, int]:
@@ -179,7 +179,7 @@ def test_a_failing_prefetch_thread_ends_training() -> None:
 
 
 def test_folders_that_cannot_be_deleted_yet_are_deleted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On NFS, files that are open elsewhere keep a folder alive: it must be gone under its name all the same."""
+    """On NFS, files that are open elsewhere keep a folder alive; it must disappear under its name nevertheless."""
     (tmp_path / "step-1").mkdir()
     (tmp_path / "step-1" / "state.json").write_text("{}")
     remove = shutil.rmtree
@@ -197,7 +197,7 @@ def test_folders_that_cannot_be_deleted_yet_are_deleted_later(tmp_path: Path, mo
 
 
 def test_a_run_on_a_file_system_with_delayed_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Old checkpoints that cannot be deleted do not end a training."""
+    """Old checkpoints that cannot be deleted do not end training."""
     remove = shutil.rmtree
 
     def busy(folder: Any, ignore_errors: bool = False, **_: Any) -> None:

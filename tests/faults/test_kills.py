@@ -1,4 +1,4 @@
-"""Commands that are killed at random moments end with the same bits; kills.py is the record of a thousand kills."""
+"""Commands that are killed at random moments and restarted give identical results; kills.py runs many more kills."""
 
 from __future__ import annotations
 

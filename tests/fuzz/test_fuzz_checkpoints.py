@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, torn or hostile."""
+"""Checkpoints that are damaged, torn or malicious."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.fuzz_harness import FEW, MANY, Kind, attack, mutate, mutate_j
 from tests.support.fuzz_models import digest
 from tests.support.tiny_training_cases import make
 
-RESUMED = 8  # trainings that are resumed
+RESUMED = 8  # resumed runs
 FILES = ["root.safetensors", "optimizer.safetensors", STATE]
 
 
@@ -42,7 +42,7 @@ def save(run: Path, steps: tuple[int, ...] = (20, 40)) -> None:
 
 
 def resumed(run: Path) -> str:
-    """Return a digest of all that a run would go on from."""
+    """Return a digest of the state from which a run would resume."""
     newest = load_newest(run)
     assert newest is not None
     state, tensors = newest
@@ -101,7 +101,7 @@ def test_a_run_with_only_damaged_checkpoints_stops(name: str, tmp_path: Path) ->
 
 
 def test_states_with_a_valid_checksum_and_odd_values_are_refused_or_read(tmp_path: Path) -> None:
-    """A checksum keeps out damage, not somebody who computes it: what such a file says is checked all the same."""
+    """A checksum detects damage, but not forgery: values are checked nevertheless."""
     save(tmp_path / "good", (20,))
     for case in range(FEW // 5):
         run = tmp_path / "copy"
@@ -117,29 +117,29 @@ def test_states_with_a_valid_checksum_and_odd_values_are_refused_or_read(tmp_pat
             raise AssertionError(f"case {case}: {changed}") from error
 
 
-def resealed(path: Path, chance: random.Random) -> str:
+def resealed(path: Path, rng: random.Random) -> str:
     """Change a value in a sealed JSON file, compute its checksum anew, and return what was changed."""
     content = json.loads(path.read_text())
     del content[CHECKSUM_KEY]
-    raw, how = mutate_json(json.dumps(content).encode(), chance)
+    raw, how = mutate_json(json.dumps(content).encode(), rng)
     changed: Any = json.loads(raw.decode("utf-8", "surrogatepass"))
     path.write_text(json.dumps(changed | {CHECKSUM_KEY: json_checksum(changed)}))
     return how
 
 
 def test_a_run_resumed_from_damaged_checkpoints_ends_with_the_same_weights(tmp_path: Path) -> None:
-    """Whatever happens to a file of a checkpoint, the run goes on from an intact one to the same bits, or stops."""
+    """Whatever happens to a checkpoint, the run resumes from an intact one with identical weights, or stops."""
     whole = make("mlm+nsp", 6, tmp_path / "whole", save=2)
     train(whole)
     expected = digest(plain(whole))
     train(make("mlm+nsp", 4, tmp_path / "good", save=2))
     assert [folder.name for folder in list_checkpoints(tmp_path / "good")] == ["step-00000002", "step-00000004"]
     for case in range(RESUMED):
-        chance, run = random.Random(case), tmp_path / f"copy-{case}"
+        rng, run = random.Random(case), tmp_path / f"copy-{case}"
         shutil.copytree(tmp_path / "good", run)
-        for folder in list_checkpoints(run)[chance.randrange(2) :]:
-            target = folder / chance.choice(FILES)
-            damaged, how = mutate(target.read_bytes(), chance, target.suffix)
+        for folder in list_checkpoints(run)[rng.randrange(2) :]:
+            target = folder / rng.choice(FILES)
+            damaged, how = mutate(target.read_bytes(), rng, target.suffix)
             target.write_bytes(damaged)
         again, stopped = make("mlm+nsp", 6, run, save=2), ""
         try:

@@ -1,4 +1,4 @@
-"""Model folders whose config.json is damaged or hostile."""
+"""Model folders whose config.json is damaged or malicious."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.support.fuzz_models import PRESETS, VOCABULARY, tiny_model
 
 
 def folder_of(family: str, objective: str = "", labels: tuple[str, ...] = ()) -> Callable[[Path], None]:
-    """Return what writes a model of a family into a folder."""
+    """Return a function that writes a model of a family into a folder."""
     options = {"labels": labels} if labels else {}
     return lambda folder: tiny_model(family, objective, **options).save(folder)
 
 
 def pruned(folder: Path) -> None:
-    """Write a model that has lost a layer, a head and some units."""
+    """Write a model with a layer, a head and some units pruned."""
     model = tiny_model("bert", "mlm")
     model.config = replace(model.config, num_hidden_layers=2)
     shape = PrunedShape((1,), {"layers.0.attention.part": 1}, {"layers.0.feed_forward.part": 10})
@@ -53,7 +53,7 @@ def quantized(folder: Path) -> None:
 
 
 def for_vectors(folder: Path) -> None:
-    """Write a model that says how it computes vectors, with the options of its task and a maximum length."""
+    """Write a model with settings of its text embeddings, options of its task and a maximum length."""
     parts = (DenseSpec(16, 12), LayerNormSpec(12), DropoutSpec(0.1), NormalizeSpec())
     embedding = TextEmbedding(
         ("mean",), parts, prompts={"query": "query: "}, default_prompt_name="query", truncate_dim=8
@@ -64,7 +64,7 @@ def for_vectors(folder: Path) -> None:
 
 
 def several_tasks(folder: Path) -> None:
-    """Write a model with two tasks, each with labels of its own."""
+    """Write a model with two tasks, each with its own labels."""
     tasks = {"mood": {"labels": ["bad", "good"]}, "topic": {"labels": ["a", "b", "c"]}}
     model = tiny_model("bert")
     model.objective, model.tasks = "mood: classify|topic: classify", tasks
@@ -109,7 +109,7 @@ def test_damaged_configs_at_length(kind: Kind, tmp_path: Path) -> None:
 
 
 def family_config(family: str) -> dict[str, Any]:
-    """Return what a config.json of a tiny model of a family says of its network."""
+    """Return the config keys of a tiny model of a family that describe its network."""
     if family in PRESETS:
         return asdict(make_model_of_shapes(family).config)
     return asdict(FAMILIES[family].config())
@@ -121,7 +121,7 @@ def make_model_of_shapes(family: str) -> Model:
 
 
 def build_on_meta(family: str) -> Callable[[Path], Any]:
-    """Return what reads the configuration of a family and builds its network without memory."""
+    """Return a function that reads the configuration of a family and builds its network on the meta device."""
 
     def read(folder: Path) -> Any:
         path = folder / "config.json"
@@ -172,7 +172,7 @@ def flat(kind: Any) -> set[Any]:
 
 
 def refusal(folder: Path, **changes: Any) -> str:
-    """Return the message with which a folder is refused once its config.json says something else."""
+    """Return the error message for a folder whose config.json is changed."""
     path = folder / "config.json"
     content = json.loads(path.read_text()) | changes
     path.write_text(json.dumps(content))

@@ -50,7 +50,7 @@ def sentence_transformers(folder: Path) -> None:
 
 
 def read_modules(folder: Path) -> Any:
-    """Read all that the files of sentence-transformers say, and the weights of their modules."""
+    """Read all files of sentence-transformers, and the weights of their modules."""
     layout = read_layout(transformer_folder(folder))
     if layout is None:  # another module is named as the Transformer, whose folder then has no model
         return {}
@@ -60,7 +60,7 @@ def read_modules(folder: Path) -> Any:
 
 
 def head(folder: Path) -> None:
-    """Write a model with a head that has no place in the layout of its family, so that it has a file for itself."""
+    """Write a model with a head that the layout of its family lacks, so that it has its own file."""
     tiny_model("bert", "contrast", embedding=TextEmbedding(("mean",), (DenseSpec(WIDTH, 12),))).save(folder)
 
 
@@ -72,7 +72,7 @@ def graph(folder: Path) -> None:
 
 
 def graph_of_others(folder: Path) -> None:
-    """Write a graph whose config.json has no checksum of it."""
+    """Write a graph without a checksum in its config.json."""
     graph(folder)
     path = folder / "config.json"
     content = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Names that no file system takes, wherever a command takes one."""
+"""File names that are too long for any file system, in every option that takes one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.cli import run_command
 
-LONG = "x" * 300  # bytes; most file systems take 255
+LONG = "x" * 300  # bytes; most file systems allow 255
 MODEL = "pretune-small-en"
 COMMANDS = [
     ["predict", LONG, "a"],

@@ -1,4 +1,4 @@
-"""Run folders that are damaged: what `pretune show` and `Run` read, and the model card."""
+"""Damaged run folders, read by `pretune show`, `Run` and the model card."""
 
 from __future__ import annotations
 

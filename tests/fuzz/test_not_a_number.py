@@ -1,4 +1,4 @@
-"""NaN: weights that have it are refused by name, and a model that computes it gives no answers."""
+"""NaN: weights that contain it are refused by name, and a model that computes it refuses to predict."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_dense() -> Model:
 
 
 def spoil(tensors: Mapping[str, torch.Tensor], name: str, value: float) -> dict[str, torch.Tensor]:
-    """Return tensors of which one has a number that is none."""
+    """Return tensors of which one contains NaN."""
     changed = {key: tensor.clone() for key, tensor in tensors.items()}
     changed[name].view(-1)[3] = value
     return changed
@@ -89,7 +89,7 @@ def in_module(folder: Path, value: float) -> str:
 def test_weights_of_any_origin_with_nan_are_refused_by_name(
     change: Callable[[Path, float], str], value: float, tmp_path: Path
 ) -> None:
-    """The checksum is right: this is what a training that diverged has saved."""
+    """The checksum is right, as after training that diverged."""
     model = with_dense()
     model.export(tmp_path) if change is in_module else model.save(tmp_path)
     name = change(tmp_path, value)
@@ -97,11 +97,11 @@ def test_weights_of_any_origin_with_nan_are_refused_by_name(
         load(tmp_path)
 
 
-# -- answers --------------------------------------------------------------------------------------------------------
+# -- predictions ----------------------------------------------------------------------------------------------------
 
 
 def overflow(model: Model, folder: Path) -> None:
-    """Save a model whose weights are finite and so large that what it computes is not."""
+    """Save a model whose weights are finite, but so large that its outputs are not."""
     with torch.no_grad():
         for name, parameter in model.backbone.named_parameters():
             if name.endswith("norm.weight"):

@@ -1,4 +1,4 @@
-"""Another vocabulary on an old model, and more positions."""
+"""Replacing the vocabulary of a model, and extending its positions."""
 
 from __future__ import annotations
 

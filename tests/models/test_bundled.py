@@ -1,4 +1,4 @@
-"""The model in the box: small, documented, knows some English, and is the same elsewhere."""
+"""The bundled model: small, documented, fills clozes, and gives the same results in `transformers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presets of the user's own, as .yaml files."""
+"""Custom presets in .yaml files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_changed_preset_file_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("like: bert-tiny\nconfg: {}\n", r"mine.yaml: unknown key 'confg'; did you mean 'config'\?"),
         ("like: bert-tiny\nconfig: 3\n", "mine.yaml: config is not a mapping"),
@@ -62,10 +62,10 @@ def test_a_changed_preset_file_is_read_again(tmp_path: Path) -> None:
         ("like: [bert-tiny\n", "not valid YAML"),
     ],
 )
-def test_mistakes_in_preset_files_are_named(tmp_path: Path, text: str, told: str) -> None:
+def test_mistakes_in_preset_files_are_named(tmp_path: Path, text: str, message: str) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("a cat sat on a mat\n\n" * 40, encoding="utf-8")
-    with pytest.raises(PretuneError, match=told):
+    with pytest.raises(PretuneError, match=message):
         pt.pretrain(write(tmp_path, text), corpus, budget=Budget(steps=1), out=tmp_path / "run")
 
 

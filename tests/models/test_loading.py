@@ -1,4 +1,4 @@
-"""Folders that others wrote: whole or in shards, safetensors or pickles, complete or not."""
+"""Model folders of other programs: single files or shards, safetensors or pickles, complete or not."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def reference(kind: str = "BertForMaskedLM", **sizes: Any) -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model as `transformers` writes it."""
+    """Save a model with `transformers`."""
     reference().save_pretrained(tmp_path / "reference")
     return tmp_path / "reference"
 
 
 def change(folder: Path, **tensors: torch.Tensor | None) -> None:
-    """Tensors replaced, added or, by None, taken away."""
+    """Replace, add or, with None, remove tensors of a checkpoint."""
     content = load_file(folder / WEIGHTS_FILE) | tensors
     save_file({name: tensor for name, tensor in content.items() if tensor is not None}, folder / WEIGHTS_FILE)
 
@@ -70,7 +70,7 @@ def test_written_shards_load_in_pretune_and_transformers(folder: Path, tmp_path:
     theirs, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert torch.equal(theirs.get_input_embeddings().weight, model.backbone.embed.tokens)
-    model.export(tmp_path / "out")  # whole again: no shard stays behind
+    model.export(tmp_path / "out")  # in one file again: no shard is left
     assert [file.name for file in (tmp_path / "out").glob("model*")] == [WEIGHTS_FILE]
 
 
@@ -178,14 +178,14 @@ def test_missing_tensors_of_a_partial_model_are_initialized_reproducibly(
 ) -> None:
     whole = pt.load(folder).root.tensors()
     change(folder, **{"bert.embeddings.position_embeddings.weight": torch.zeros(8, 32)})
-    said: list[str] = []
-    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
+    logged: list[str] = []
+    monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     first, second = (pt.load(folder, partial=True) for _ in range(2))
     assert_same(first.root, second.root)
     assert first.untrained == ["backbone.embed.positions.weight"]
     assert (
         "position_embeddings.weight is (8, 32), not (40, 32); parameters that are missing were initialized randomly"
-        in said[0]
+        in logged[0]
     )
     different = [name for name, tensor in first.root.tensors().items() if not torch.equal(tensor, whole[name])]
     assert different == first.untrained
@@ -266,7 +266,7 @@ def test_every_verb_that_reads_a_model_accepts_partial(tmp_path: Path, english: 
 
 
 def test_attention_dropout_of_a_checkpoint_is_not_applied(tmp_path: Path) -> None:
-    """No fast path has it; config.json goes on saying what it says."""
+    """No fast attention kernel has it; config.json keeps its value."""
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,

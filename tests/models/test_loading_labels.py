@@ -1,4 +1,4 @@
-"""Labels of published classifiers, heads that nobody trained, and folders that do not say what they are."""
+"""Labels of published classifiers, untrained heads, and folders without a model type."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXTS = ["An assignment is a statement", "and that"]
 
 
 def save(folder: Path, kind: str, **sizes: Any) -> Any:
-    """A BERT of `transformers` with a tokenizer."""
+    """Save a BERT of `transformers` with a tokenizer."""
     import transformers
 
     words = train_on_documents([Document(text, Path("x"), 1) for text in english_documents()[:2]], "wordpiece", 300)
@@ -58,7 +58,7 @@ def logits(reference: Any, folder: Path) -> torch.Tensor:
     ("keys", "labels"),
     [
         ({"num_labels": 50, "id2label": None}, [f"LABEL_{i}" for i in range(50)]),
-        ({"id2label": None}, [f"LABEL_{i}" for i in range(50)]),  # as many as the head has outputs
+        ({"id2label": None}, [f"LABEL_{i}" for i in range(50)]),  # one per output of the head
         ({"num_labels": 50, "id2label": {str(i): f"c{i}" for i in range(50)}}, [f"c{i}" for i in range(50)]),
     ],
 )
@@ -136,11 +136,11 @@ def test_other_labels_make_a_new_head(tmp_path: Path) -> None:
     assert model.untrained == ["heads.classify.output.weight", "heads.classify.output.bias"]
 
 
-# -- heads that nobody trained --------------------------------------------------------------------------------------
+# -- untrained heads ------------------------------------------------------------------------------------------------
 
 
 def test_an_untrained_classifier_refuses_to_predict(tmp_path: Path) -> None:
-    """A language model that config.json calls a classifier."""
+    """config.json names a classifier, but the checkpoint is a language model."""
     save(tmp_path / "model", "BertForMaskedLM")
     edit_config(tmp_path / "model", architectures=["BertForSequenceClassification"])
     words = r"its head for classify is untrained \(bert\.pooler\.dense\.weight is missing from the checkpoint .*fine-tune it first"
@@ -154,7 +154,7 @@ def test_an_untrained_classifier_refuses_to_predict(tmp_path: Path) -> None:
         pt.quantize(tmp_path / "model", out=tmp_path / "out")
     refused = run_command("predict", tmp_path / "model", *TEXTS, check=False)
     assert refused.returncode == 1 and "fine-tune it first" in refused.stderr.splitlines()[-1]
-    # To train it is what is left; vectors need no head.
+    # It can be fine-tuned, and embeddings need no head.
     few = pt.Budget(steps=1)
     assert pt.finetune(tmp_path / "model", tmp_path / "rows.csv", out=tmp_path / "run", budget=few, seeds=1)
     assert len(pt.embed(tmp_path / "model", TEXTS)) == 2
@@ -195,7 +195,7 @@ def test_an_untrained_language_model_refuses_to_generate(tmp_path: Path) -> None
         pt.translate(tmp_path / "t5", ["a"])
 
 
-# -- folders that do not say what they are --------------------------------------------------------------------------
+# -- folders without a model type -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", quick(TINY))
@@ -203,9 +203,9 @@ def test_an_untrained_language_model_refuses_to_generate(tmp_path: Path) -> None
 def test_the_family_is_recognized_without_model_type(
     name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("pretune.models.hf_config.log_info", said.append)
-    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
+    logged: list[str] = []
+    monkeypatch.setattr("pretune.models.hf_config.log_info", logged.append)
+    monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     case = CASES[name]
     case.reference(tmp_path, {})
     whole = load_model(tmp_path)
@@ -213,12 +213,12 @@ def test_the_family_is_recognized_without_model_type(
     if known == "class":
         model = pt.load(tmp_path)
         assert model.family.name == name
-        assert said == [f"{tmp_path / 'config.json'}: no model_type; read as {name}, by its class {case.kind}"]
+        assert logged == [f"{tmp_path / 'config.json'}: no model_type; read as {name}, by its class {case.kind}"]
         return
     model = load_model(tmp_path)
-    alike = {"xlm-roberta": "roberta", "camembert": "roberta", "mt5": "t5"}  # one layout, one wiring
+    alike = {"xlm-roberta": "roberta", "camembert": "roberta", "mt5": "t5"}  # the same layout and architecture
     assert model.family.name == alike.get(name, name)
-    assert said == [
+    assert logged == [
         f"{tmp_path / 'config.json'}: no model_type; read as {model.family.name}, by the names of its tensors"
     ]
     assert_same(whole.root, model.root)
@@ -227,7 +227,7 @@ def test_the_family_is_recognized_without_model_type(
 def test_an_ambiguous_family_is_refused(tmp_path: Path) -> None:
     import transformers
 
-    transformers.BertModel(transformers.BertConfig(**BERT)).save_pretrained(tmp_path)  # names have no prefix
+    transformers.BertModel(transformers.BertConfig(**BERT)).save_pretrained(tmp_path)  # tensor names have no prefix
     assert load_model(tmp_path).family.name == "bert"
     edit_config(tmp_path, model_type=None, architectures=None)
     with pytest.raises(
@@ -246,15 +246,15 @@ def test_an_ambiguous_family_is_refused(tmp_path: Path) -> None:
 def test_a_folder_takes_precedence_over_a_preset_of_the_same_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("pretune.models.hf_config.log_info", said.append)
-    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
+    logged: list[str] = []
+    monkeypatch.setattr("pretune.models.hf_config.log_info", logged.append)
+    monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     monkeypatch.chdir(tmp_path)
     save(tmp_path / name, "BertForMaskedLM")
     config = json.loads((tmp_path / name / "config.json").read_text())
-    assert load_model(f"./{name}").config.vocab_size == config["vocab_size"] and not said
+    assert load_model(f"./{name}").config.vocab_size == config["vocab_size"] and not logged
     assert load_model(name).config.vocab_size == load_model(tmp_path / name).config.vocab_size == config["vocab_size"]
-    assert said == [f"{name}: using the model folder of that name, not the preset or bundled model"]
+    assert logged == [f"{name}: using the model folder of that name, not the preset or bundled model"]
     assert not is_preset(name) and not is_preset(f"./{name}")
     (tmp_path / "rows.csv").write_text("text,label\n" + "a,x\nb,y\n" * 4)
     run = pt.finetune(name, tmp_path / "rows.csv", out=tmp_path / "run", budget=pt.Budget(steps=1), seeds=1)

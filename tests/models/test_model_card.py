@@ -1,4 +1,4 @@
-"""Model cards say what the files of a run say, and nothing else; their snippets run."""
+"""Model cards report what the files of a run contain, and their code examples run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.tiny_models import random_model, save_random_model, small_tok
 
 
 def card(folder: Path) -> tuple[dict[str, Any], str]:
-    """The head of a card, and its text."""
+    """Return the metadata of a card and its text."""
     _, head, text = (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)
     return yaml.safe_load(head), text
 
 
 def run_snippets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Run every snippet of a card where it says that it runs; what each imports first."""
+    """Run every code example of a card, and return the package that each imports first."""
     monkeypatch.chdir(folder.parent)
     blocks = re.findall(r"^```python\n(.*?)^```", card(folder)[1], re.MULTILINE | re.DOTALL)
     for block in blocks:
@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_card_of_a_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     head, text = card(run.folder)
     assert head["library_name"] == "pretune" and head["pipeline_tag"] == "sentence-similarity"
-    assert "license" not in head and "language" not in head  # which nobody said
+    assert "license" not in head and "language" not in head  # which was not given
     assert "No license was given" in text
     (index,) = head["model-index"][0]["results"]
     assert index["dataset"]["name"] == "dev.jsonl"
@@ -58,7 +58,7 @@ def test_the_card_of_a_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", date) and f"On `dev.jsonl` ({date}):" in text
     assert f"Made by `pretune finetune` from `bert-tiny` on {date}." in text
     assert "| training data | `my pairs.jsonl` |" in text and "| training examples | 40 |" in text
-    assert str(run.folder.parent) not in text  # where files were is nobody's business
+    assert str(run.folder.parent) not in text  # paths are not published
     assert "scaled to unit length" in text
     assert run_snippets(run.folder, monkeypatch) == ["pretune"]
 
@@ -71,14 +71,14 @@ def test_the_card_of_an_export(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert head["model-index"][0]["name"] == "vectors"
     assert "It was exported from `run` with pretune." in text and "Texts longer than 512 tokens are cut." in text
     assert run_snippets(tmp_path / "vectors", monkeypatch) == ["pretune", "sentence_transformers"]
-    # License goes with the weights; how good they are is known of the run alone.
+    # The license belongs to the weights; scores are known for the run only.
     pt.export(tmp_path / "vectors", to="hf", out=tmp_path / "again")
     head, text = card(tmp_path / "again")
     assert head["license"] == "apache-2.0" and "metrics" not in head and "No scores are known" in text
 
 
-def test_scores_in_the_card_are_those_of_the_complete_model(run: Run, tmp_path: Path) -> None:
-    """Without the head that they were measured with, or with another vocabulary, they are not said."""
+def test_the_card_of_an_incomplete_or_changed_model_has_no_scores(run: Run, tmp_path: Path) -> None:
+    """Scores are left out without the head that they were measured with, or with other positions."""
     pt.export(run, head="none", out=tmp_path / "bare")
     head, text = card(tmp_path / "bare")
     assert "model-index" not in head and "## Scores" not in text and "## Training" in text
@@ -131,7 +131,7 @@ def test_code_examples_in_the_card_run(
     model.save(tmp_path / "run")
     pt.export(tmp_path / "run", out=tmp_path / "my model")
     assert card(tmp_path / "my model")[0].get("pipeline_tag") == tag
-    ours = [] if objective.startswith(("answer", "choose")) else ["pretune"]  # those read files
+    ours = [] if objective.startswith(("answer", "choose")) else ["pretune"]  # these read files
     assert run_snippets(tmp_path / "my model", monkeypatch) == [*ours, "transformers"]
 
 

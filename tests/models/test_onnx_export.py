@@ -1,4 +1,4 @@
-"""Models as graphs: the same answers from ONNX Runtime, for rows of any number and length."""
+"""ONNX export: ONNX Runtime gives the same results, for any batch size and length."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SIZES: dict[str, dict[str, Any]] = {
 def test_every_encoder_exports_to_onnx(family: str, tmp_path: Path) -> None:
     words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
     model = random_model(family, words, "lm" if "gpt" in family else "mlm", **SIZES.get(family, {}))
-    facts = export_graph(model, tmp_path)  # which compares states and logits
+    facts = export_graph(model, tmp_path)  # this compares states and logits
     assert (tmp_path / GRAPH).stat().st_size > 1000
     assert facts["outputs"] == ["last_hidden_state", "logits"] and GRAPH in facts["files"]
 
@@ -47,7 +47,7 @@ def test_every_encoder_exports_to_onnx(family: str, tmp_path: Path) -> None:
     [("bert", "mlm"), ("distilbert", "mlm"), ("albert", "mlm"), ("modernbert", "mlm"), ("gpt2", "lm"), ("openai-gpt", "lm")],
 )  # fmt: skip
 def test_onnx_logits_of_language_models_match(family: str, head: str, tmp_path: Path) -> None:
-    """Those that `transformers` gives for the same model, at every token of padded rows."""
+    """Logits match those of `transformers` for the same model, at every token of padded rows."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     words = small_tokenizer("wordpiece" if family in ("bert", "distilbert") else "byte-bpe")
@@ -70,7 +70,7 @@ def test_onnx_logits_of_language_models_match(family: str, head: str, tmp_path: 
     with torch.no_grad():
         expected = reference(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits.numpy()
     np.testing.assert_allclose(logits[mask > 0], expected[mask > 0], atol=1e-4 * max(1.0, np.abs(expected).max()))
-    # A matrix that embeds tokens and predicts them is in the file once.
+    # Tied embeddings are stored once.
     parameters = sum(p.numel() for p in load(tmp_path / "model").root.parameters())
     assert stored_floats(tmp_path / "graph" / GRAPH) <= 1.02 * parameters
 
@@ -82,7 +82,7 @@ def stored_floats(file: Path) -> int:
 
 
 def test_a_causal_head_on_an_encoder_sees_no_later_tokens(tmp_path: Path) -> None:
-    """A BERT trained as a language model is causal by its objective, not by its layers."""
+    """A BERT that was trained with `lm` is causal because of its objective, not because of its layers."""
     model = random_model("bert", small_tokenizer("wordpiece"), "lm")
     export_graph(model, tmp_path)
     session, ids = open_session(tmp_path / GRAPH), np.array([[5, 6, 7, 8], [5, 6, 9, 10]])
@@ -92,7 +92,7 @@ def test_a_causal_head_on_an_encoder_sees_no_later_tokens(tmp_path: Path) -> Non
     assert np.abs(logits[0, 2] - logits[1, 2]).max() > 1e-3
 
 
-def test_logits_are_an_optional_output_of_the_graph(tmp_path: Path) -> None:
+def test_logits_are_computed_only_if_requested(tmp_path: Path) -> None:
     model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     export_graph(model, tmp_path)
     packed = pack_lists([[5, 6, 7], [8, 9]])
@@ -105,7 +105,7 @@ def test_logits_are_an_optional_output_of_the_graph(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chosen", [None, [1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]])
 def test_longformer_graphs_take_a_global_attention_mask(chosen: list[int] | None, tmp_path: Path) -> None:
-    """The tokens that see all are those of the batch: of a question, the first of each text, or none."""
+    """Tokens with global attention are given by the batch: those of a question, the first of each text, or none."""
     model = random_model("longformer", small_tokenizer("byte-bpe"), "mlm", **SIZES["longformer"])
     write_graph(model, tmp_path / GRAPH)
     packed = pack_lists([list(range(5, 13)), list(range(20, 24))])
@@ -121,7 +121,7 @@ TASKS = ("classify(hidden=8)", "regress", "choose", "entity", "rank", "match", "
 
 @pytest.mark.parametrize("text", TASKS)
 def test_every_task_exports_to_onnx(text: str, tmp_path: Path) -> None:
-    """With its logits, which are compared before the graph is written; spans of `match` are not among its inputs."""
+    """Logits are compared before the graph is written; the spans of `match` are not inputs."""
     model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective(text, labels=("a", "b")).objectives
     model.add_heads([task])
@@ -131,7 +131,7 @@ def test_every_task_exports_to_onnx(text: str, tmp_path: Path) -> None:
 
 
 def test_a_graph_with_different_outputs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator that is exported wrongly, and one that the runtime cannot run."""
+    """One operator is exported incorrectly, and one cannot run in ONNX Runtime."""
     model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective("classify(pooling=mean)", labels=("no", "yes")).objectives
     model.add_heads([task])
@@ -199,9 +199,9 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("briefly")
 def test_a_pruned_model_exports_to_onnx(tmp_path: Path) -> None:
-    """Fewer layers, heads and units, and zeros: every shape that our layout has."""
-    asked: dict[str, Any] = {"drop": "even(1)", "heads": 0.4, "units": 0.5, "weights": 0.5}
-    pt.prune(trained(), **asked, train=start() / "train.csv", out=tmp_path / "small")
+    """Fewer layers, heads and units, and zero weights: every way of pruning."""
+    options: dict[str, Any] = {"drop": "even(1)", "heads": 0.4, "units": 0.5, "weights": 0.5}
+    pt.prune(trained(), **options, train=start() / "train.csv", out=tmp_path / "small")
     pt.export(tmp_path / "small", to="onnx", out=tmp_path / "graph")
     texts = ["good stone water", "bad fire", "tree bird cloud bad red blue green"]
     ours, theirs = (pt.predict(tmp_path / name, texts) for name in ("small", "graph"))

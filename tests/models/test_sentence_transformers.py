@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: vectors are the same with that program and with ours, read and written."""
+"""sentence-transformers folders: vectors match after import and after export."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ WIDTH = 16
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny encoder in the Hugging Face layout."""
+    """Save a tiny encoder in the Hugging Face layout."""
     folder = tmp_path_factory.mktemp("bert")
     random_model("bert", small_tokenizer("wordpiece"), "mlm").export(folder)
     return folder
 
 
 def build(encoder: Path, out: Path, *modules: nn.Module, length: int | None = 20, **options: Any) -> Path:
-    """Write a folder with sentence-transformers itself, in its newest layout."""
+    """Write a folder with sentence-transformers, in its newest layout."""
     torch.manual_seed(0)
     first = Transformer(str(encoder))
     first.max_seq_length = length
@@ -55,7 +55,7 @@ def build(encoder: Path, out: Path, *modules: nn.Module, length: int | None = 20
 
 
 def theirs(folder: Path, texts: Iterable[str] = TEXTS, **options: Any) -> np.ndarray[Any, Any]:
-    """The vectors of sentence-transformers."""
+    """Return the vectors of sentence-transformers."""
     return np.asarray(SentenceTransformer(str(folder), device="cpu").encode(list(texts), **options))
 
 
@@ -79,14 +79,14 @@ def test_every_pooling_is_read(bert: Path, tmp_path: Path, modes: Any) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, modes))
     expected = theirs(folder)
     same(embed_texts(folder, TEXTS), expected)
-    # And the way back: what we export of it gives the same vectors there.
+    # The export gives the same vectors in sentence-transformers.
     pt.export(folder, out=tmp_path / "ours")
     same(theirs(tmp_path / "ours"), expected)
     same(embed_texts(tmp_path / "ours", TEXTS), expected)
 
 
 def layers() -> list[nn.Module]:
-    """Everything that may follow a pooling."""
+    """Every kind of module may follow a pooling."""
     torch.manual_seed(1)
     norm = LayerNorm(12)
     nn.init.normal_(norm.norm.weight), nn.init.normal_(norm.norm.bias)
@@ -110,7 +110,7 @@ def test_modules_after_the_pooling_are_read_and_written(bert: Path, tmp_path: Pa
     assert facts["layout"] == "sentence-transformers" and facts["pooling"] == "start+max"
     assert facts["dimension"] == 8 and facts["normalized"] and facts["max_length"] == 20
     same(theirs(tmp_path / "ours"), expected)
-    pt.load(folder).save(tmp_path / "run")  # as a run keeps it, without the files of sentence-transformers
+    pt.load(folder).save(tmp_path / "run")  # as in a run folder, without the files of sentence-transformers
     same(embed_texts(tmp_path / "run", TEXTS), expected)
     shown = pt.show(tmp_path / "ours").facts["vectors"]
     assert shown == {
@@ -151,7 +151,7 @@ def test_prompts_maximum_length_and_truncated_dimensions_are_read(bert: Path, tm
 
 
 def test_the_folder_layout_of_older_releases_is_read(bert: Path, tmp_path: Path) -> None:
-    """Everything in folders, booleans for poolings, lowercasing by name, weights as a pickle."""
+    """Older layouts have one folder per module, boolean poolings, do_lower_case, and pickled weights."""
     cased = tmp_path / "cased"
     random_model("bert", small_tokenizer("byte-bpe"), "mlm").export(cased)
     folder = tmp_path / "st"
@@ -176,7 +176,7 @@ def test_the_folder_layout_of_older_releases_is_read(bert: Path, tmp_path: Path)
     expected = theirs(folder)
     same(embed_texts(folder, TEXTS), expected)
     same(embed_texts(folder, [text.upper() for text in TEXTS]), expected)
-    pt.export(folder, out=tmp_path / "ours")  # whose tokenizer lowercases by itself
+    pt.export(folder, out=tmp_path / "ours")  # its tokenizer lowercases
     same(theirs(tmp_path / "ours"), expected)
     assert pt.show(folder).facts["vectors"]["max_length"] == 9
 
@@ -270,13 +270,13 @@ def rows(path: Path) -> Path:
 
 
 def learn(folder: Path, out: Path, objective: str = "contrast", **options: Any) -> Path:
-    """A few steps of fine-tuning."""
+    """Fine-tune for a few steps."""
     given: dict[str, Any] = {"seeds": 1, "report": False, "epochs": 1, "optimizer": pt.Optimizer(lr=1e-2)} | options
     return pt.finetune(folder, rows(out.parent / "rows.csv"), out=out, objective=objective, **given).folder
 
 
 def test_contrast_continues_from_the_vectors_of_the_folder(bert: Path, tmp_path: Path) -> None:
-    """Pooling, layers after it, prompts and length stay; the layers learn; what is exported gives the run's vectors."""
+    """Pooling, later modules, prompts and maximum length are kept, modules are trained, and exports give the vectors of the run."""
     prompts = {"prompts": {"sts": "the name of"}, "default_prompt_name": "sts"}
     pooling = Pooling(WIDTH, ["max", "cls"], include_prompt=False)
     folder = build(bert, tmp_path / "st", pooling, Dense(2 * WIDTH, 8), Normalize(), length=11, **prompts)
@@ -289,7 +289,7 @@ def test_contrast_continues_from_the_vectors_of_the_folder(bert: Path, tmp_path:
     vectors = theirs(tmp_path / "out")
     same(embed_texts(run, TEXTS), vectors)
     assert not np.allclose(vectors, theirs(folder), atol=1e-2)
-    # Similarities that are predicted are those of the vectors: prompts are read in training, too.
+    # Predicted similarities are those of the vectors: prompts are used in training too.
     answer = pt.predict(run, tmp_path / "rows.csv")[0]
     one, other = embed_texts(run, [answer["anchor"], answer["positive"]])
     assert answer["similarity"] == pytest.approx(float(one @ other), abs=1e-5)
@@ -303,7 +303,7 @@ def test_other_objectives_keep_the_modules_that_apply(
     for folder in (plain, dense):
         load_model(folder, parse_objective("mlm")).save(tmp_path / f"{folder.name}-mlm")
     same(embed_texts(tmp_path / "plain-mlm", TEXTS), theirs(plain))
-    # A dense layer is nothing without its weights: then vectors are the mean again, and that is reported.
+    # Without the weights of the dense layer, vectors are the mean again, and that is reported.
     monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
     assert load_model(dense, parse_objective("mlm")).embedding is None
     assert "the layers after the pooling of its text embeddings are not loaded" in capsys.readouterr().err
@@ -329,7 +329,7 @@ def test_classifiers_use_the_pooling_of_the_folder(bert: Path, tmp_path: Path) -
 
 
 def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) -> None:
-    """Exported to each layout, a run gives its own vectors; fine-tuned again without a word, it pools as before."""
+    """Exports in each layout give the vectors of the run, and further fine-tuning keeps its pooling."""
     run = learn(bert, tmp_path / "run", "contrast(vector=start+weighted_mean, normalize=true)")
     expected = embed_texts(run, TEXTS)
     assert np.allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-5)
@@ -337,7 +337,7 @@ def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) 
         facts = pt.export(run, to=layout, out=tmp_path / layout).facts  # type: ignore[arg-type]
         same(embed_texts(tmp_path / layout, TEXTS), expected)
         assert (tmp_path / layout / "modules.json").is_file() == (layout == "sentence-transformers")
-    assert facts["no_place_for"] == ["contrast"]  # to `transformers`; we find its pooling in config.json
+    assert facts["no_place_for"] == ["contrast"]  # in `transformers`; pretune reads its pooling from config.json
     assert pt.load(learn(run, tmp_path / "again")).root.heads["contrast"].embedding.pooling == (
         "start",
         "weighted_mean",
@@ -391,7 +391,7 @@ def test_unsupported_similarities_are_refused_for_training_only(bert: Path, tmp_
         learn(folder, tmp_path / "run")
 
 
-def test_options_without_a_counterpart_are_refused(bert: Path, tmp_path: Path) -> None:
+def test_invalid_export_options_are_refused(bert: Path, tmp_path: Path) -> None:
     vectors: dict[str, Any] = {"to": "sentence-transformers", "out": tmp_path / "out"}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"pooling": "mean", "out": tmp_path / "out"}, "apply only with --to sentence-transformers"),
@@ -409,7 +409,7 @@ def test_options_without_a_counterpart_are_refused(bert: Path, tmp_path: Path) -
 
 
 def test_a_tokenizer_without_a_padding_token_gets_one(tmp_path: Path) -> None:
-    """GPT-2's has none, and sentence-transformers pads."""
+    """GPT-2's tokenizer has none, but sentence-transformers needs one."""
     model = random_model("gpt2", small_tokenizer("byte-bpe"), "lm")
     words = small_tokenizer("byte-bpe")
     roles = {role: token for role, token in words.role_tokens.items() if role != "padding"}

@@ -19,7 +19,7 @@ from pretune.nn.attention.patterns import (
 from pretune.packed import Packed, pack
 
 WIDTH, HEADS = 8, 2
-PLAN = torch.eye(150)[torch.arange(150) ^ 1] + torch.eye(150)  # neighbors look at each other, by two
+PLAN = torch.eye(150)[torch.arange(150) ^ 1] + torch.eye(150)  # pairs of neighboring blocks attend to each other
 PATTERNS = {
     "full": full,
     "causal": causal,
@@ -33,18 +33,20 @@ PATTERNS = {
 
 
 def random_packed(lengths: list[int], seed: int = 0) -> Packed:
-    chance = np.random.default_rng(seed)
+    """Return packed sequences with random columns for all patterns."""
+    rng = np.random.default_rng(seed)
     n = sum(lengths)
     columns = {
-        "prefix": chance.integers(0, 2, n),
-        "stream": chance.integers(0, 2, n),
-        "order": chance.integers(0, 6, n),
-        "segment": chance.integers(0, 2, n),
-        "global": chance.integers(0, 4, n) == 0,
+        "prefix": rng.integers(0, 2, n),
+        "stream": rng.integers(0, 2, n),
+        "order": rng.integers(0, 6, n),
+        "segment": rng.integers(0, 2, n),
+        "global": rng.integers(0, 4, n) == 0,
     }
     return pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns)
 
 
 def qkv(n: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Return random queries, keys and values of `n` tokens, (n, HEADS, WIDTH) each."""
     generator = torch.Generator().manual_seed(seed)
     return tuple(torch.randn(n, HEADS, WIDTH, generator=generator, requires_grad=True) for _ in range(3))  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Run the command line: in this process, which is fast, or in a process of its own."""
+"""Run the command line: in this process, which is faster, or in a separate one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND = [sys.executable, "-m", "pretune"]
 
 @dataclass(frozen=True)
 class CommandResult:
-    """The exit status of a command, and what it printed."""
+    """The exit status and the output of a command."""
 
     returncode: int
     stdout: str
@@ -54,6 +54,6 @@ def run_line(line: str, *more: str) -> CommandResult:
 
 
 def run_process(*arguments: object, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own; the options are those of `subprocess.run`."""
+    """Run a command in a separate process; the options are those of `subprocess.run`."""
     words = [str(argument) for argument in arguments]
     return subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=check, **options)

@@ -1,4 +1,4 @@
-"""Change the keys of config.json one by one: each has the effect that it has in `transformers`, or is refused by name."""
+"""Change the keys of config.json one by one: each has the same effect as in `transformers`, or is refused by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pretune.families import FAMILIES
 from tests.support.parity import close
 from tests.support.transformers_cases import Case
 
-# Keys that `transformers` reads where a file has them, but that its configurations do not list; and older ones.
+# Keys that `transformers` reads if a file has them, but does not list in its configurations, and older keys.
 UNLISTED: dict[str, list[Any]] = {
     "attention_head_size": [16],
     "conv_groups": [2],
@@ -27,7 +27,7 @@ UNLISTED: dict[str, list[Any]] = {
     "talking_head": [True],
     "untie_r": [False],
 }
-# Other values of keys whose type tells none.
+# Other values of keys for which the type does not suggest any.
 VALUES: dict[str, list[Any]] = {
     "activation": ["relu", "mish", "quick_gelu"],
     "afn": ["relu", "swish"],
@@ -38,7 +38,7 @@ VALUES: dict[str, list[Any]] = {
     "conv_act": ["gelu"],
     "d_head": [12],
     "feed_forward_proj": ["gated-gelu", "gated-relu", "gelu_new"],
-    "local_num_chunks_before": [2, 0],  # there are three
+    "local_num_chunks_before": [2, 0],  # there are three chunks
     "n_inner": [24],
     "norm_rel_ebd": ["none"],
     "pos_att_type": ["c2p", "p2c", "p2c|c2p"],
@@ -53,15 +53,15 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def theirs(name: str) -> dict[str, Any]:
-    """The keys of a family in `transformers`, by their defaults."""
+def default_config(name: str) -> dict[str, Any]:
+    """Return the config keys of a family in `transformers` with their defaults."""
     from transformers import AutoConfig
 
     return AutoConfig.for_model(name).to_dict()  # type: ignore[no-any-return]
 
 
-def others(key: str, value: Any) -> list[Any]:
-    """Plausible other values of a key."""
+def other_values(key: str, value: Any) -> list[Any]:
+    """Return plausible other values of a key."""
     if key in VALUES:
         return [other for other in VALUES[key] if other != value]
     if isinstance(value, bool):
@@ -73,26 +73,26 @@ def others(key: str, value: Any) -> list[Any]:
     return ["another"] if isinstance(value, str) else [3, 0.3, True] if value is None else []
 
 
-def changes(case: Case) -> Iterator[tuple[str, list[Any]]]:
-    """Keys, each with values to try until `transformers` takes one."""
-    known = theirs(case.family) | case.tiny
+def key_changes(case: Case) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the keys of a family, each with values to try."""
+    known = default_config(case.family) | case.tiny
     for key, value in known.items():
         if key not in ("model_type", "transformers_version", "architectures", "_name_or_path", "dtype", "return_dict"):
-            yield key, others(key, value)
+            yield key, other_values(key, value)
     for key, values in UNLISTED.items():
         if key not in known:
             yield key, values
 
 
-def accepted(case: Case, key: str, values: list[Any], folder: Path) -> str:
-    """What becomes of a key: "same" logits as those of `transformers`, "refused" by name, or "nothing" that it takes."""
+def outcome_of_change(case: Case, key: str, values: list[Any], folder: Path) -> str:
+    """Return the outcome of changing a key: "same" logits as in `transformers`, "refused" by name, or "nothing" that it accepts."""
     outcome = "nothing"
     for value in values:
-        place = Path(mkdtemp(dir=folder))  # whose name does not name the key
+        place = Path(mkdtemp(dir=folder))  # a name that does not contain the key
         try:
             reference = case.reference(place, {key: value})
             expected = case.theirs(reference)
-        except Exception:  # any: a value that does not fit the others
+        except Exception:  # any: the value does not fit the other keys
             continue
         try:
             ours = case.ours(place, reference.config)
@@ -107,13 +107,14 @@ def accepted(case: Case, key: str, values: list[Any], folder: Path) -> str:
     return outcome
 
 
-def check(case: Case, folder: Path) -> None:
+def check_config_keys(case: Case, folder: Path) -> None:
+    """Change each key of a class in turn, and assert that none is ignored."""
     family = FAMILIES[case.family]
     reference = case.reference(folder / "as it is", {})
     close(case.ours(folder / "as it is", reference.config), case.theirs(reference))
-    outcomes = {key: accepted(case, key, values, folder) for key, values in changes(case)}
+    outcomes = {key: outcome_of_change(case, key, values, folder) for key, values in key_changes(case)}
     refused = {key for key, outcome in outcomes.items() if outcome == "refused"}
-    # What the family says of itself, or does not know; without ties, encoder and decoder have token vectors of their own.
+    # Keys that the family restricts or does not know; untied encoder-decoders have separate embeddings.
     untied = {"tie_word_embeddings"} if case.seq2seq else set()
     assert refused <= {*family.supported, *family.unknown_keys(dict.fromkeys(outcomes, "")), *untied}
     taken = {key for key, outcome in outcomes.items() if outcome == "same"}

@@ -62,14 +62,14 @@ DEBERTA: dict[str, Any] = {
 }  # fmt: skip
 DEBERTA_V2_ATTENTION = {"share_att_key": True, "norm_rel_ebd": "layer_norm", "position_buckets": 8}
 DEBERTAS = {"deberta": DEBERTA, "deberta-v2": DEBERTA | DEBERTA_V2_ATTENTION}
-# A window of two to each side: shorter than the sequences. Thetas so small that the positions differ much.
+# The window of two tokens to each side is shorter than the sequences; with small thetas, positions differ a lot.
 MODERNBERT = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48,
     "local_attention": 4, "global_rope_theta": 60.0, "local_rope_theta": 7.0,
 }  # fmt: skip
 MODERNBERT_IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
 GPT = {"vocab_size": 60, "n_positions": 40, "n_embd": 32, "n_layer": 3, "n_head": 4}
-# Six buckets a side up to a distance of 8: shorter than the sequences. Heads that do not fill the width.
+# Six buckets per direction up to a distance of 8, which is shorter than the sequences; heads narrower than the model.
 T5 = {
     "vocab_size": 60, "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
     "relative_attention_num_buckets": 12, "relative_attention_max_distance": 8, **IDS,

@@ -11,9 +11,9 @@ from pretune.packed import Batch, pack, pack_targets
 
 
 def even_batch(sides: int, length: int, rows: int) -> Batch:
-    """Return sequences of equal length, so that the dense path pads nothing and the counter counts what is needed."""
-    chance = np.random.default_rng(0)
-    packed = tuple(pack(chance.integers(5, 200, length * rows), np.full(rows, length)) for _ in range(sides))
+    """Return sequences of equal length, so that the dense path has no padding, which the counter would count."""
+    rng = np.random.default_rng(0)
+    packed = tuple(pack(rng.integers(5, 200, length * rows), np.full(rows, length)) for _ in range(sides))
     at = np.arange(0, length * rows, 5)
     targets = {"mlm": pack_targets(at, at % 200), "nsp": pack_targets(np.arange(rows) * length, np.arange(rows) % 2)}
     counts = {"mlm": float(len(at)), "nsp": float(rows), "tokens": float(sides * length * rows)}

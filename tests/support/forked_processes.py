@@ -1,6 +1,6 @@
-"""Trainings in several processes that are forked from one, so that torch is imported once.
+"""Train in several processes that are forked from one, so that torch is imported once.
 
-python tests/support/forked_processes.py FOLDER      goes through all SCENARIOS, prints what came of them as JSON
+python tests/support/forked_processes.py FOLDER      runs all SCENARIOS and prints their results as JSON
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STEPS = 3
 
 
 def together(size: int, act: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
-    """What each of so many processes comes to; None of one that ended otherwise."""
+    """Run a function in several processes, and return their results; None for a process that failed."""
     folder.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -63,7 +63,7 @@ def together(size: int, act: Callable[..., Any], folder: Path, *arguments: Any) 
 
 
 def dropped(name: str, share: float, **changes: Any) -> list[float]:
-    """The losses of a canary, with dropout."""
+    """Return the losses of a training case, with dropout."""
 
     def with_dropout(training: Any) -> None:
         for module in training.root.modules():
@@ -74,7 +74,7 @@ def dropped(name: str, share: float, **changes: Any) -> list[float]:
 
 
 def optimized(name: str, parallel: str, **settings: Any) -> list[float]:
-    """The losses of a canary that another optimizer moves."""
+    """Return the losses of a training case with another optimizer."""
 
     def with_optimizer(training: Any) -> None:
         training.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=3e-3, clip=1.0, **settings))  # type: ignore[arg-type]
@@ -83,11 +83,11 @@ def optimized(name: str, parallel: str, **settings: Any) -> list[float]:
 
 
 def same_everywhere() -> dict[str, list[float]]:
-    """Trainings whose losses must not depend on the number of processes: two packs a step, so that of three one has none."""
+    """Train cases whose losses must not depend on the number of processes; with two packs per step, one of three has none."""
     size = int(os.environ["WORLD_SIZE"])
     found = {
         "dropout": dropped("mlm+nsp", 0.1),
-        "uneven": losses("mlm|lm", STEPS, pack=100),  # five packs a step
+        "uneven": losses("mlm|lm", STEPS, pack=100),  # five packs per step
         "sharded": losses("mlm+nsp", STEPS, "shard"),
     }
     if size < 3:
@@ -103,7 +103,7 @@ def same_everywhere() -> dict[str, list[float]]:
 
 
 class Operations(TorchDispatchMode):
-    """Counts operations, by name."""
+    """Count operations by name."""
 
     def __enter__(self) -> Counter[str]:  # type: ignore[override]
         super().__enter__()
@@ -116,7 +116,7 @@ class Operations(TorchDispatchMode):
 
 
 def exchanges() -> dict[str, int]:
-    """How often gradients are exchanged in two steps of two packs for each of two processes."""
+    """Return how often gradients are exchanged in two steps of two packs for each of two processes."""
     sums = []
 
     def summed(group: Any, bucket: Any) -> Any:
@@ -140,7 +140,7 @@ def exchanges() -> dict[str, int]:
 
 
 def begun(name: str, folder: str, steps: int, parallel: str, optimizer: str = "muon", room: int | None = None) -> str:
-    """Begin a training, or go on with it; what went wrong. The last process has room for files of so many bytes."""
+    """Start or resume training, and return the error, if any; the last process has a limit on file sizes."""
     training = make(name, steps, Path(folder), parallel, save=2)
     training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
     if room is not None and training.world.rank == training.world.size - 1:
@@ -157,7 +157,7 @@ def begun(name: str, folder: str, steps: int, parallel: str, optimizer: str = "m
 
 
 def resumed(folder: Path) -> dict[str, Any]:
-    """Trainings whose processes change in number on the way."""
+    """Resume training with another number of processes."""
     ways = {
         "whole": [(1, "replicate", 6)],
         "two, then one": [(2, "shard", 4), (1, "replicate", 6)],
@@ -169,7 +169,7 @@ def resumed(folder: Path) -> dict[str, Any]:
         for number, (size, parallel, steps) in enumerate(parts):
             place = folder / way / f"part-{number}"
             errors += together(size, begun, place, "mlm+nsp", str(folder / way / "run"), steps, parallel)
-    for number, size in enumerate((2, 1, 2)):  # lanes: each process has the carry of its own
+    for number, size in enumerate((2, 1, 2)):  # stateful batches: each process has its own recurrent state
         steps = 2 * (number + 1)
         place = folder / "lanes" / f"part-{number}"
         errors += together(
@@ -190,7 +190,7 @@ def resumed(folder: Path) -> dict[str, Any]:
 
 
 def refused(folder: str, **own: list[Any]) -> str:
-    """A pretraining in which each process has something of its own; what it is told."""
+    """Pretrain with the inputs of this process, and return the error or "done"."""
     rank = int(os.environ["RANK"])
     os.chdir(Path(folder) / f"machine-{rank}")
     given = {"data": "../store", "out": f"{folder}/run", **{name: values[rank] for name, values in own.items()}}

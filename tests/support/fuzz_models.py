@@ -1,4 +1,4 @@
-"""Tiny models for folders that are damaged."""
+"""Tiny models for tests that damage model folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 
 VOCABULARY = 40
-# Sizes of networks that are built in a moment.
+# Sizes of networks that are fast to build.
 SMALL = dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), 1) | dict.fromkeys(
     ("hidden_size", "d_model", "n_embd", "embedding_size", "intermediate_size", "d_ff", "d_inner"), 16
 )

@@ -1,4 +1,4 @@
-"""Parity of an encoder-decoder with the peer, on the same ragged sources and targets."""
+"""Comparisons of encoder-decoders with `transformers`, on the same ragged sources and targets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
 
 
 @dataclass(frozen=True)
-class Writes(Objective):
-    """An objective that has nothing but the head of those that write."""
+class VocabularyHeadOnly(Objective):
+    """An objective with a vocabulary head and nothing else."""
 
     name: ClassVar[str] = "spans"
 
@@ -31,12 +31,13 @@ class Writes(Objective):
         return backbone.vocabulary_head()
 
 
-def writing() -> Mixture:
-    return single_objective(Writes())
+def vocabulary_head_only() -> Mixture:
+    """Return the mixture of that objective."""
+    return single_objective(VocabularyHeadOnly())
 
 
 def randomize(reference: Any, folder: Path) -> Any:
-    """Norms and biases too, so that nothing agrees by chance; what the peer freezes stays."""
+    """Set random parameters, norms and biases included, except frozen ones, and save the model."""
     torch.manual_seed(0)
     for parameter in reference.parameters():
         if parameter.requires_grad:
@@ -49,7 +50,7 @@ def randomize(reference: Any, folder: Path) -> Any:
 
 @dataclass
 class Pair:
-    """Sources and targets of different lengths, both ways; targets longer than their sources and shorter ones."""
+    """Sources and targets of different lengths, packed and padded; some targets are longer than their sources."""
 
     source: Ragged
     target: Ragged
@@ -75,8 +76,8 @@ def logits(model: Model, pair: Pair) -> Tensor:
 
 
 def assert_parity(reference: Any, folder: Path) -> Model:
-    """Hidden states of every layer of both stacks, logits, loss and gradients."""
-    model = load_model(folder, writing())
+    """Assert that hidden states of both stacks, logits, loss and gradients match."""
+    model = load_model(folder, vocabulary_head_only())
     model.root.eval()
     vocabulary = model.backbone.embed.vocabulary
     pair = Pair.make(vocabulary)
@@ -108,9 +109,9 @@ def assert_parity(reference: Any, folder: Path) -> Model:
 
 
 def assert_round_trip(reference: Any, folder: Path, out: Path, reference_class: Any) -> None:
-    """Ours is loaded by the peer, with the same logits and no missing keys; export, import, export is stable."""
-    load_model(folder, writing()).save(out / "a")
-    load_model(out / "a", writing()).save(out / "b")
+    """Assert that an export loads in `transformers` with the same logits, and that a second export is identical."""
+    load_model(folder, vocabulary_head_only()).save(out / "a")
+    load_model(out / "a", vocabulary_head_only()).save(out / "b")
     for name in ("model.safetensors", "config.json"):
         assert (out / "a" / name).read_bytes() == (out / "b" / name).read_bytes()
     again, report = reference_class.from_pretrained(out / "a", output_loading_info=True)
@@ -122,7 +123,7 @@ def assert_round_trip(reference: Any, folder: Path, out: Path, reference_class: 
 
 
 def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
-    """Ours is loaded by the peer with the same logits, and theirs by us. The decoder reads what the encoder does."""
+    """Assert that a classifier round-trips with the same logits. The decoder reads the same text as the encoder."""
     from transformers import AutoModelForSequenceClassification
 
     labels = ["bad", "good", "so so"]

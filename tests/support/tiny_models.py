@@ -28,12 +28,12 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def read(texts: Sequence[str], size: int = 200) -> Tokenizer:
-    """A tokenizer of some texts."""
+    """Train a tokenizer on texts."""
     return train_on_documents([Document(text, Path("texts"), 1) for text in texts], "wordpiece", size)
 
 
 def tiny(name: str, tokenizer: Tokenizer, folder: Path, objective: str = "") -> Path:
-    """A random model in a folder, with the heads of some objectives."""
+    """Save a randomly initialized tiny preset with the heads of an objective, and return its folder."""
     preset = make_model(name, max(256, tokenizer.size), padding=tokenizer.roles["padding"])
     config = replace(preset.config, **SIZES[name])
     torch.manual_seed(0)
@@ -53,7 +53,7 @@ def tune(model: Path, train: Any, out: Path, objective: str, steps: int = 60, **
     return pt.finetune(model, train, out=out, objective=objective, **settings | options)
 
 
-# Sizes of all families under their names for them.
+# Sizes for all families, under the keys of their configurations.
 WIDTHS = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
     "max_position_embeddings": 24, "hidden_dropout_prob": 0.0,
@@ -74,8 +74,11 @@ def small_tokenizer(kind: Kind, size: int = 350, russian: bool = False) -> Token
 def random_model(family: str, words: Tokenizer, objective: str, **sizes: Any) -> Model:
     """Return a tiny model of a family with normally distributed weights, norms and biases included."""
     found = FAMILIES[family]
-    ids = {"pad_token_id": words.role("padding"), "vocab_size": words.size + 3}  # some rows only round the size
-    keys = {field.name for field in fields(found.config)}  # WIDTHS has those of all families
+    ids = {
+        "pad_token_id": words.role("padding"),
+        "vocab_size": words.size + 3,
+    }  # more rows than tokens, as in vocabularies padded to a multiple
+    keys = {field.name for field in fields(found.config)}  # WIDTHS has the keys of all families
     config = found.read_config({key: value for key, value in (WIDTHS | ids | sizes).items() if key in keys})
     torch.manual_seed(0)
     model = Model(found, config, Network(found.build(config)), words, objective)

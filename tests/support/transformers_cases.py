@@ -1,4 +1,4 @@
-"""Tiny models of every family that `transformers` has, their logits there and in pretune."""
+"""Tiny models of every family in `transformers`, with their logits there and in pretune."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.family_configs import (
 )
 from tests.support.parity import Ragged
 
-LOWEST = 12  # no token of a batch is one of the special ones, whichever these are
+LOWEST = 12  # the smallest id in a batch: no token is a special one
 MARIAN = BART | {"decoder_vocab_size": 60}
 REFORMER = {
     "vocab_size": 60, "hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 12, "feed_forward_size": 40,
@@ -45,7 +45,7 @@ REFORMER = {
     "axial_pos_embds_dim": [12, 20], "max_position_embeddings": 48, "is_decoder": True,
 }  # fmt: skip
 GPT_WITH_IDS = GPT | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-# Family → what its tiny models are, the class that predicts tokens, the objective it is with us.
+# Family → configuration of its tiny models, language model class in `transformers`, objective in pretune.
 TINY: dict[str, tuple[dict[str, Any], str, str]] = {
     "bert": (BERT, "BertForMaskedLM", "mlm"),
     "roberta": (ROBERTA, "RobertaForMaskedLM", "mlm"),
@@ -75,13 +75,13 @@ TINY: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 def quick(names: Iterable[str], few: Collection[str] = ("bert", "albert", "gpt2", "t5", "bart")) -> list[Any]:
-    """Names of families to walk over; all but a few with those tests that take minutes."""
+    """Return families as test parameters, all but a few marked as slow."""
     return [name if name in few else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A class of `transformers`, and what it is with us."""
+    """A class of `transformers`, and its family and head in pretune."""
 
     family: str
     kind: str
@@ -96,7 +96,7 @@ class Case:
         return bool(FAMILIES[self.family].template.target)
 
     def reference(self, folder: Path, changes: dict[str, Any]) -> Any:
-        """A model of `transformers` in a folder: random norms and biases too, so that nothing agrees by chance."""
+        """Save a `transformers` model with random parameters, norms and biases included, so that no agreement is accidental."""
         import transformers
 
         config = transformers.AutoConfig.for_model(self.family, **(self.tiny | changes))
@@ -105,21 +105,24 @@ class Case:
         for parameter in reference.parameters():
             if parameter.requires_grad:
                 torch.nn.init.normal_(parameter, std=0.2)
-        if self.family == "reformer":  # `transformers` keeps the bias of its head, but does not add it
+        if self.family == "reformer":  # `transformers` stores the bias of its head, but does not add it
             torch.nn.init.zeros_(reference.lm_head.bias)
         reference.save_pretrained(folder)
         return reference
 
     def batches(self, config: Any) -> list[Ragged]:
-        """What the model reads, and for an encoder-decoder what its decoder does."""
+        """Return the input of the model and, for an encoder-decoder, of its decoder."""
         padding = config.pad_token_id or 0
         segments = getattr(config, "type_vocab_size", 2 if self.family == "xlnet" else 0)
         columns = {"segment": ("token_type_ids", 2)} if segments > 1 else {}
-        lengths = (12, 12) if self.family == "reformer" else (7, 12, 1, 5)  # whose chunks would see padding there
+        lengths = (
+            (12, 12) if self.family == "reformer" else (7, 12, 1, 5)
+        )  # its chunks would see padding in `transformers`
         first = Ragged.make(60, lengths, 0, LOWEST, padding, columns, left=self.family == "xlnet")
         return [first, Ragged.make(60, (3, 6, 9, 1), 1, LOWEST, padding, {})] if self.seq2seq else [first]
 
     def theirs(self, reference: Any) -> Tensor:
+        """Return the logits of `transformers`."""
         batches = self.batches(reference.config)
         inputs = batches[0].inputs
         if self.seq2seq:
@@ -128,17 +131,18 @@ class Case:
             if self.head == "choose" and self.kind.endswith("DoubleHeadsModel"):
                 last = batches[0].attention_mask.sum(1) - 1
                 return reference(batches[0].input_ids[None], mc_token_ids=last[None]).mc_logits[0][:, None]  # type: ignore[no-any-return]
-            if self.head == "choose":  # all sequences are the choices of one example
+            if self.head == "choose":  # the sequences are the choices of one example
                 return reference(**{key: value[None] for key, value in inputs.items()}).logits[0][:, None]  # type: ignore[no-any-return]
             if self.head == "answer":
-                # Without a question, whose tokens BigBird masks.
-                asked = {"question_lengths": torch.zeros(4, 1)} if self.family == "big_bird" else {}
-                out = reference(**inputs, **asked)
+                # An empty question, since BigBird masks its tokens.
+                options = {"question_lengths": torch.zeros(4, 1)} if self.family == "big_bird" else {}
+                out = reference(**inputs, **options)
                 return batches[-1].flat(torch.stack([out.start_logits, out.end_logits], -1))
             logits = reference(**inputs).logits
         return logits if self.head == "classify" else batches[-1].flat(logits)
 
     def ours(self, folder: Path, config: Any) -> Tensor:
+        """Return the logits of pretune for the model in a folder."""
         model = pt.load(folder)
         model.root.eval().requires_grad_(False)
         packed = [batch.packed for batch in self.batches(config)]
@@ -157,7 +161,7 @@ CASES = {name: Case(name, kind, head) for name, (_, kind, head) in TINY.items()}
 
 
 def edit_config(folder: Path, **keys: Any) -> None:
-    """Keys of config.json replaced, added or, by None, taken away."""
+    """Replace, add or, with None, remove keys of config.json."""
     file = folder / "config.json"
     content = json.loads(file.read_text()) | keys
     file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))

@@ -78,8 +78,8 @@ def make_pair(folder: Path, **changes: Any) -> tuple[Any, Model]:
 
 
 def texts(lengths: tuple[int, ...], seed: int = 0) -> list[Tensor]:
-    chance = np.random.default_rng(seed)
-    return [torch.from_numpy(chance.integers(5, 60, length)) for length in lengths]
+    rng = np.random.default_rng(seed)
+    return [torch.from_numpy(rng.integers(5, 60, length)) for length in lengths]
 
 
 def packed_of(parts: list[Tensor], **options: Any) -> Packed:
@@ -270,7 +270,7 @@ def test_hashes_are_random_in_training_only() -> None:
 
 
 @torch.inference_mode()
-def test_generation_reads_the_whole_text_again_at_each_step() -> None:
+def test_generation_matches_reading_the_whole_text_at_each_step() -> None:
     from tests.support import tiny_training_cases
 
     model = make(vocab_size=tiny_training_cases.VOCABULARY)
@@ -298,9 +298,9 @@ def test_documents_of_a_stateful_batch_do_not_attend_to_each_other() -> None:
     model, (first, second) = make(), texts((13, 20))
     fresh = np.zeros(33, dtype=bool)
     fresh[[0, 13]] = True
-    lane = pack(torch.cat([first, second]).numpy(), np.array([33]), columns={"document_start": fresh}, pattern=causal)
+    packed = pack(torch.cat([first, second]).numpy(), np.array([33]), columns={"document_start": fresh}, pattern=causal)
     x = model.backbone.embed.tokens
-    model.backbone(lane).last[13:].sum().backward()
+    model.backbone(packed).last[13:].sum().backward()
     seen = x.grad.abs().sum(1).nonzero().flatten().tolist()  # type: ignore[union-attr]
     assert set(seen) <= set(second.tolist())
 

@@ -18,7 +18,14 @@ from pretune.nn.dropout import share_dropout_seed
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents
 from tests.support.family_configs import BART
-from tests.support.seq2seq_parity import Pair, assert_classifier, assert_parity, assert_round_trip, randomize, writing
+from tests.support.seq2seq_parity import (
+    Pair,
+    assert_classifier,
+    assert_parity,
+    assert_round_trip,
+    randomize,
+    vocabulary_head_only,
+)
 from tests.support.texts import RUSSIAN
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -69,16 +76,16 @@ def test_a_model_without_heads_and_any_of_the_tied_tensors_load(variant: str, tm
 
 def test_final_logits_bias_is_kept_and_not_trained(tmp_path: Path) -> None:
     reference = make_reference(tmp_path, "bart")
-    head = load_model(tmp_path, writing()).root.heads["spans"]
+    head = load_model(tmp_path, vocabulary_head_only()).root.heads["spans"]
     assert torch.equal(head.bias, reference.final_logits_bias)
     assert not list(head.parameters())
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["final_logits_bias"]  # `transformers` uses zeros then
     save_file(tensors, tmp_path / "model.safetensors")
-    assert not load_model(tmp_path, writing()).root.heads["spans"].bias.any()
+    assert not load_model(tmp_path, vocabulary_head_only()).root.heads["spans"].bias.any()
 
 
-def test_inconsistent_configurations_are_refused(tmp_path: Path) -> None:
+def test_unknown_tensors_and_unsupported_keys_are_refused(tmp_path: Path) -> None:
     make_reference(tmp_path, "marian")
     tensors = load_file(tmp_path / "model.safetensors")
     save_file(tensors | {"model.encoder.layernorm_embedding.weight": torch.ones(32)}, tmp_path / "model.safetensors")

@@ -22,7 +22,7 @@ from tests.support.seq2seq_parity import (
     assert_parity,
     assert_round_trip,
     randomize,
-    writing,
+    vocabulary_head_only,
 )
 from tests.support.texts import RUSSIAN, T5_IDS, russian_pieces
 
@@ -70,7 +70,7 @@ def test_a_folder_like_that_of_rut5_loads(tmp_path: Path) -> None:
     for newer in ("scale_decoder_outputs", "tie_word_embeddings", "dense_act_fn", "is_gated_act"):
         config.pop(newer)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    model = load_model(tmp_path, writing())
+    model = load_model(tmp_path, vocabulary_head_only())
     assert model.root.eval().backbone.embed.vocabulary == 192
     assert model.require_tokenizer().role("sentinel 0") == 179
 
@@ -83,7 +83,7 @@ def test_a_folder_like_that_of_rut5_loads(tmp_path: Path) -> None:
         close(ours[start:end], theirs[row][tokens["attention_mask"][row].bool()])
 
     model.save(tmp_path / "again")
-    again = load_model(tmp_path / "again", writing())
+    again = load_model(tmp_path / "again", vocabulary_head_only())
     assert again.require_tokenizer().roles == model.require_tokenizer().roles
     assert again.config == model.config
 

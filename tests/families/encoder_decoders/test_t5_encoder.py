@@ -22,7 +22,7 @@ from pretune.inference.embed import embed_texts
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.onnx_export import write_graph
-from tests.support.config_key_checks import check
+from tests.support.config_key_checks import check_config_keys
 from tests.support.family_configs import T5, T5_VARIANTS
 from tests.support.parity import Ragged, close, compare_gradients, compare_states, compare_texts
 from tests.support.seq2seq_parity import randomize
@@ -46,10 +46,10 @@ def with_tokenizer(folder: Path) -> tuple[Any, Any]:
 
     folder.mkdir(exist_ok=True)
     (folder / "spiece.model").write_bytes(russian_pieces(**T5_IDS))
-    dress = T5Tokenizer.from_pretrained(folder)
+    hf_tokenizer = T5Tokenizer.from_pretrained(folder)
     (folder / "spiece.model").unlink()
-    dress.save_pretrained(folder)
-    return make_reference(folder, vocab_size=len(dress)), dress
+    hf_tokenizer.save_pretrained(folder)
+    return make_reference(folder, vocab_size=len(hf_tokenizer)), hf_tokenizer
 
 
 @pytest.mark.parametrize("variant", T5_VARIANTS)
@@ -123,17 +123,17 @@ class EncoderCase(Case):
 
 @pytest.mark.parametrize("name", ["t5", pytest.param("mt5", marks=pytest.mark.slow)])
 def test_no_config_key_is_ignored(name: str, tmp_path: Path) -> None:
-    check(EncoderCase(name, CLASSES[name], ""), tmp_path)
+    check_config_keys(EncoderCase(name, CLASSES[name], ""), tmp_path)
 
 
-@pytest.mark.parametrize("said", [True, False, None])
-def test_configs_with_is_encoder_decoder_are_read(said: bool | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [True, False, None])
+def test_configs_with_is_encoder_decoder_are_read(value: bool | None, tmp_path: Path) -> None:
     """Configs on the Hub have this key; the architecture identifies the encoder."""
     reference = make_reference(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["encoder.embed_tokens.weight"] = tensors.pop("shared.weight")  # either name or both
     save_file(tensors, tmp_path / "model.safetensors")
-    edit_config(tmp_path, is_encoder_decoder=said)
+    edit_config(tmp_path, is_encoder_decoder=value)
     batch = Ragged.make(60, columns={})
     with torch.no_grad():
         close(pt.load(tmp_path).root.eval().backbone(batch.packed).last, batch.flat(reference(**batch.inputs)[0]))
@@ -166,9 +166,9 @@ def test_the_architecture_selects_the_variant_of_a_family() -> None:
 
 
 def test_ids_states_and_vectors_of_a_folder_with_tokenizer_match_transformers(tmp_path: Path) -> None:
-    reference, dress = with_tokenizer(tmp_path)
-    compare_texts(reference, dress, tmp_path, RUSSIAN, RUSSIAN[::-1])
-    given = dress(RUSSIAN, padding=True, return_tensors="pt")
+    reference, hf_tokenizer = with_tokenizer(tmp_path)
+    compare_texts(reference, hf_tokenizer, tmp_path, RUSSIAN, RUSSIAN[::-1])
+    given = hf_tokenizer(RUSSIAN, padding=True, return_tensors="pt")
     with torch.no_grad():
         states, real = reference(**given).last_hidden_state, given["attention_mask"][:, :, None]
     close(torch.from_numpy(embed_texts(tmp_path, RUSSIAN)), (states * real).sum(1) / real.sum(1))

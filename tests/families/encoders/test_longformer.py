@@ -65,7 +65,7 @@ def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path:
 
 def test_classifier_round_trips_and_its_first_token_has_global_attention(tmp_path: Path) -> None:
     batch = make_batch("first")
-    compare_classifier(FAMILIES["longformer"], LONGFORMER, tmp_path / "said", batch)
+    compare_classifier(FAMILIES["longformer"], LONGFORMER, tmp_path / "export", batch)
     # The default of `transformers` is the first token.
     compare_classifier(FAMILIES["longformer"], LONGFORMER, tmp_path / "unsaid", replace(batch, columns={}))
 

@@ -168,13 +168,13 @@ def with_tokenizer(folder: Path) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("files", ["tokenizer.json", "vocab.txt"])
 def test_ids_and_states_of_a_folder_with_tokenizer_match_transformers(files: str, tmp_path: Path) -> None:
-    reference, dress = with_tokenizer(tmp_path)
+    reference, hf_tokenizer = with_tokenizer(tmp_path)
     if files == "tokenizer.json":
         (tmp_path / "vocab.txt").unlink()
-        dress.save_pretrained(tmp_path)
+        hf_tokenizer.save_pretrained(tmp_path)
         assert (tmp_path / "tokenizer.json").is_file()
     pairs = ["and a second one", "which is longer than the first", "y"]
-    roles = compare_texts(reference.mpnet, dress, tmp_path, TEXTS, pairs).require_tokenizer().roles
+    roles = compare_texts(reference.mpnet, hf_tokenizer, tmp_path, TEXTS, pairs).require_tokenizer().roles
     mask = reference.config.vocab_size - 1
     assert [roles[name] for name in ("start", "padding", "separator", "mask")] == [0, 1, 2, mask]
 

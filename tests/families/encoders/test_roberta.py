@@ -90,13 +90,13 @@ def test_ids_and_states_of_a_camembert_folder_with_tokenizer_match_transformers(
     from transformers import CamembertTokenizer
 
     (tmp_path / "sentencepiece.bpe.model").write_bytes(russian_pieces())
-    dress = CamembertTokenizer.from_pretrained(tmp_path)
-    reference = make_reference("camembert", tmp_path, vocab_size=len(dress), max_position_embeddings=200)
+    hf_tokenizer = CamembertTokenizer.from_pretrained(tmp_path)
+    reference = make_reference("camembert", tmp_path, vocab_size=len(hf_tokenizer), max_position_embeddings=200)
     if files == "tokenizer.json":
         (tmp_path / "sentencepiece.bpe.model").unlink()
-        dress.save_pretrained(tmp_path)
+        hf_tokenizer.save_pretrained(tmp_path)
         assert (tmp_path / "tokenizer.json").is_file()
-    model = compare_texts(reference.roberta, dress, tmp_path, RUSSIAN, RUSSIAN[::-1])
+    model = compare_texts(reference.roberta, hf_tokenizer, tmp_path, RUSSIAN, RUSSIAN[::-1])
     assert (
         model.family.name == "camembert"
         and model.require_tokenizer().role("padding") == reference.config.pad_token_id == 1
@@ -125,9 +125,9 @@ def test_positions_follow_the_padding_of_the_tokenizer_a_preset_is_trained_with(
     model = Model(family, config, Network(family.build(config)), tokenizer)
     model.root.eval().requires_grad_(False)
     model.save(tmp_path)
-    reference, dress = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
+    reference, hf_tokenizer = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
     assert reference.config.pad_token_id == 0
-    inputs = dress([texts[0]], [texts[1]], return_tensors="pt")
+    inputs = hf_tokenizer([texts[0]], [texts[1]], return_tensors="pt")
     assert set(inputs) == {"input_ids", "attention_mask"}
     start, separator = tokenizer.role("start"), tokenizer.role("separator")
     expected = [start, *tokenizer.encode(texts[0]), separator, separator, *tokenizer.encode(texts[1]), separator]

@@ -49,10 +49,10 @@ class Segment:
     """A random batch: ids, segments, a factorization order, and the predicted positions (the last of the order)."""
 
     def __init__(self, seed: int) -> None:
-        chance = np.random.default_rng(seed)
-        self.ids = chance.integers(5, 60, (ROWS, LENGTH))
-        self.types = chance.integers(0, 2, (ROWS, LENGTH))
-        self.order = np.stack([chance.permutation(LENGTH) for _ in range(ROWS)])
+        rng = np.random.default_rng(seed)
+        self.ids = rng.integers(5, 60, (ROWS, LENGTH))
+        self.types = rng.integers(0, 2, (ROWS, LENGTH))
+        self.order = np.stack([rng.permutation(LENGTH) for _ in range(ROWS)])
         self.predicted = self.order >= LENGTH - PREDICTED
 
     def packed(self) -> Packed:

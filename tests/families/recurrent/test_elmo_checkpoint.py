@@ -27,7 +27,7 @@ OPTIONS = {
 
 def write(folder: Path) -> dict[str, Any]:
     """Write random weights in the released format, and return them as arrays."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     shapes = {
         "char_embed": (261, 3),
         "CNN/W_cnn_0": (1, 1, 3, 2), "CNN/b_cnn_0": (2,), "CNN/W_cnn_1": (1, 2, 3, 3), "CNN/b_cnn_1": (3,),
@@ -38,7 +38,7 @@ def write(folder: Path) -> dict[str, Any]:
         for layer in range(2):
             cell = f"RNN_{way}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
             shapes |= {f"{cell}/W_0": (8, 24), f"{cell}/B": (24,), f"{cell}/W_P_0": (6, 4)}
-    arrays = {name: chance.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     folder.mkdir()
     with h5py.File(folder / "elmo_weights.hdf5", "w") as file:
         for name, array in arrays.items():
@@ -119,7 +119,7 @@ def test_listed_words_have_ids_and_other_words_are_encoded_by_characters(tmp_pat
 
 
 @pytest.mark.parametrize("missing", ["weights", "options"])
-def test_missing_files_and_options_are_named(missing: str, tmp_path: Path) -> None:
+def test_missing_files_are_reported(missing: str, tmp_path: Path) -> None:
     write(tmp_path / "published")
     (tmp_path / "published" / ("elmo_weights.hdf5" if missing == "weights" else "elmo_options.json")).unlink()
     with pytest.raises(pt.PretuneError, match=r"options.json"):

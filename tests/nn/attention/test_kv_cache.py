@@ -60,8 +60,8 @@ def joined(parts: Sequence[Tensor], cuts: Sequence[Sequence[int]]) -> Tensor:
 
 
 def random_sequences(cuts: Sequence[Sequence[int]], seed: int = 0) -> list[np.ndarray]:
-    chance = np.random.default_rng(seed)
-    return [chance.integers(0, tiny_training_cases.VOCABULARY, sum(row)) for row in cuts]
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, tiny_training_cases.VOCABULARY, sum(row)) for row in cuts]
 
 
 @pytest.mark.parametrize("name", PATTERNS)
