@@ -164,12 +164,12 @@ def test_replacing_the_vocabulary_selects_rows_of_input_and_output_embeddings(
     documents = [Document(text, Path("x"), 1) for text in english[:2]]
     old, new = (train_on_documents(documents, "byte-bpe", size) for size in (300, 290))
     model.tokenizer = old
-    wide, _ = replace_vocabulary(_widened(model, old.size), new)
+    wide, _ = replace_vocabulary(with_more_rows(model, old.size), new)
     head, tokens = wide.root.heads[case.head].output.weight, wide.backbone.embed.tokens
     assert head.shape == tokens.shape == (new.size, tokens.shape[1]) and not torch.equal(head, tokens)
 
 
-def _widened(model: Any, size: int) -> Any:
+def with_more_rows(model: Any, size: int) -> Any:
     """Return the same model with rows for a full vocabulary."""
     config = replace(model.config, vocab_size=size)
     made = Model(model.family, config, Network(model.family.build(config)), model.tokenizer)

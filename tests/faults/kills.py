@@ -42,7 +42,7 @@ class Tally:
     errors: list[str] = field(default_factory=list)
 
 
-def material(folder: Path) -> None:
+def make_inputs(folder: Path) -> None:
     """Create a small corpus, a task, a tokenizer and a model."""
     words = ["red", "blue", "green", "yellow", "stone", "water", "fire", "cloud", "tree", "bird"]
     rows = [
@@ -73,13 +73,13 @@ SMALL: dict[str, Any] = {
 }
 
 
-def begun(out: Path) -> bool:
+def started(out: Path) -> bool:
     return (out / "recipe.yaml").is_file()
 
 
 def pretrain(folder: Path) -> Act:
     return lambda out: pt.pretrain(
-        folder / "tiny.yaml", folder / "texts", tokenizer=folder / "tokenizer", out=out, resume=begun(out), **SMALL
+        folder / "tiny.yaml", folder / "texts", tokenizer=folder / "tokenizer", out=out, resume=started(out), **SMALL
     )
 
 
@@ -90,9 +90,9 @@ def verbs(folder: Path) -> dict[str, Act]:
     return {
         "prepare": lambda out: pt.prepare(folder / "texts", folder / "tokenizer", out, processes=1),
         "pretrain": pretrain(folder),
-        "adapt": lambda out: pt.adapt(folder / "model", folder / "texts", out=out, resume=begun(out), **SMALL),
+        "adapt": lambda out: pt.adapt(folder / "model", folder / "texts", out=out, resume=started(out), **SMALL),
         "finetune": lambda out: pt.finetune(
-            folder / "model", train, dev=train, out=out, seeds=1, report=False, resume=begun(out), **rows
+            folder / "model", train, dev=train, out=out, seeds=1, report=False, resume=started(out), **rows
         ),
         "evaluate": lambda out: pt.evaluate(
             folder / "model", suite="glue", data=folder / "glue", subsets=True, seeds=2, out=out,
@@ -162,7 +162,7 @@ def wait(process: int, seconds: float | None = None) -> int | None:
         time.sleep(0.002)
 
 
-def attack(verb: str, act: Act, folder: Path, kills: int, rng: random.Random) -> Tally:
+def kill_repeatedly(verb: str, act: Act, folder: Path, kills: int, rng: random.Random) -> Tally:
     """Kill a command `kills` times."""
     tally, errors = Tally(), folder / f"{verb}-errors.txt"
     whole = folder / f"{verb}-whole"
@@ -198,17 +198,17 @@ def attack(verb: str, act: Act, folder: Path, kills: int, rng: random.Random) ->
     return tally
 
 
-def play(kills: int, seed: int, only: str | None = None) -> Iterator[tuple[str, Tally]]:
+def kill_all(kills: int, seed: int, only: str | None = None) -> Iterator[tuple[str, Tally]]:
     """Kill every verb `kills` times."""
     os.environ[QUIET] = "none"
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # In a separate process: threads that torch has started do not survive a fork, and waiting for them would block forever.
-        assert wait(fork(material, folder, folder / "errors.txt")) == 0, (folder / "errors.txt").read_text()
+        assert wait(fork(make_inputs, folder, folder / "errors.txt")) == 0, (folder / "errors.txt").read_text()
         for verb, act in verbs(folder).items():
             if only in (None, verb):
-                yield verb, attack(verb, act, folder, kills, random.Random(f"{seed} {verb}"))
+                yield verb, kill_repeatedly(verb, act, folder, kills, random.Random(f"{seed} {verb}"))
 
 
 def main() -> None:
@@ -219,7 +219,7 @@ def main() -> None:
     options = parser.parse_args()
     bad = 0
     print("| verb | kills | runs | different | errors |\n| --- | ---: | ---: | ---: | ---: |", flush=True)
-    for verb, tally in play(options.kills, options.seed, options.only):
+    for verb, tally in kill_all(options.kills, options.seed, options.only):
         print(f"| {verb} | {tally.kills} | {tally.runs} | {len(tally.different)} | {len(tally.errors)} |", flush=True)
         bad += len(tally.different) + len(tally.errors)
         for line in (*tally.different[:3], *tally.errors[:3]):

@@ -41,7 +41,7 @@ def save(run: Path, steps: tuple[int, ...] = (20, 40)) -> None:
             saver.start(state, {"root": weights, "optimizer": moments}, {})
 
 
-def resumed(run: Path) -> str:
+def resume_digest(run: Path) -> str:
     """Return a digest of the state from which a run would resume."""
     newest = load_newest(run)
     assert newest is not None
@@ -55,15 +55,15 @@ def checkpoint(step: int, *names: str) -> list[str]:
     return [f"checkpoints/step-{step:08d}/{name}" for name in names]
 
 
-def one_of(*steps: int) -> Callable[[str], bool]:
+def is_one_of(*steps: int) -> Callable[[str], bool]:
     """Return whether a digest is that of one of the undamaged checkpoints: an older one is a good answer, too."""
     return lambda found: any(f'"position": {step}' in found for step in steps)
 
 
 KINDS = [
-    Kind("the only checkpoint", lambda run: save(run, (20,)), checkpoint(20, *FILES), resumed, str),
-    Kind("the newest of two checkpoints", save, checkpoint(40, *FILES), resumed, one_of(20, 40)),
-    Kind("the oldest of two checkpoints", save, checkpoint(20, *FILES), resumed, str),
+    Kind("the only checkpoint", lambda run: save(run, (20,)), checkpoint(20, *FILES), resume_digest, str),
+    Kind("the newest of two checkpoints", save, checkpoint(40, *FILES), resume_digest, is_one_of(20, 40)),
+    Kind("the oldest of two checkpoints", save, checkpoint(20, *FILES), resume_digest, str),
 ]
 
 
@@ -88,7 +88,7 @@ def test_an_intact_older_checkpoint_replaces_a_damaged_one(tmp_path: Path) -> No
         run = tmp_path / name
         shutil.copytree(tmp_path / "both", run)
         (list_checkpoints(run)[-1] / name).unlink()
-        assert resumed(run) == resumed(tmp_path / "old")
+        assert resume_digest(run) == resume_digest(tmp_path / "old")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -108,16 +108,16 @@ def test_states_with_a_valid_checksum_and_odd_values_are_refused_or_read(tmp_pat
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(tmp_path / "good", run)
         path = list_checkpoints(run)[0] / STATE
-        changed = resealed(path, random.Random(case))
+        changed = change_and_reseal(path, random.Random(case))
         try:
-            assert resumed(run)
+            assert resume_digest(run)
         except PretuneError:
             pass
         except Exception as error:
             raise AssertionError(f"case {case}: {changed}") from error
 
 
-def resealed(path: Path, rng: random.Random) -> str:
+def change_and_reseal(path: Path, rng: random.Random) -> str:
     """Change a value in a sealed JSON file, compute its checksum anew, and return what was changed."""
     content = json.loads(path.read_text())
     del content[CHECKSUM_KEY]

@@ -52,7 +52,7 @@ def quantized(folder: Path) -> None:
     model.save(folder)
 
 
-def for_vectors(folder: Path) -> None:
+def with_text_embeddings(folder: Path) -> None:
     """Write a model with settings of its text embeddings, options of its task and a maximum length."""
     parts = (DenseSpec(16, 12), LayerNormSpec(12), DropoutSpec(0.1), NormalizeSpec())
     embedding = TextEmbedding(
@@ -75,7 +75,7 @@ def several_tasks(folder: Path) -> None:
 LOADED = [
     Kind("config.json of a pruned model", pruned, ["config.json"], load),
     Kind("config.json of an int8 model", quantized, ["config.json"], load),
-    Kind("config.json of a model for vectors", for_vectors, ["config.json"], load),
+    Kind("config.json of a model for vectors", with_text_embeddings, ["config.json"], load),
     Kind("config.json of several tasks", several_tasks, ["config.json"], load),
 ] + [
     Kind(f"config.json of {family}", folder_of(family, objective, labels), ["config.json"], load)
@@ -162,13 +162,13 @@ def test_extreme_config_values_at_length(kind: Kind, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_number_in_a_config_has_bounds(family: str) -> None:
     hints = get_type_hints(FAMILIES[family].config)
-    numeric = {key for key, kind in hints.items() if {int, float} & {kind, *flat(kind)}}
+    numeric = {key for key, kind in hints.items() if {int, float} & {kind, *inner_types(kind)}}
     assert not numeric - BOUNDS.keys(), "give these bounds in families/config_bounds.py"
 
 
-def flat(kind: Any) -> set[Any]:
+def inner_types(kind: Any) -> set[Any]:
     """Return the types inside a type."""
-    return {inner for part in get_args(kind) for inner in (part, *flat(part))}
+    return {inner for part in get_args(kind) for inner in (part, *inner_types(part))}
 
 
 def refusal(folder: Path, **changes: Any) -> str:

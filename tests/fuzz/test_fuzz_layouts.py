@@ -71,7 +71,7 @@ def graph(folder: Path) -> None:
     export_graph(model, folder)
 
 
-def graph_of_others(folder: Path) -> None:
+def graph_without_checksum(folder: Path) -> None:
     """Write a graph without a checksum in its config.json."""
     graph(folder)
     path = folder / "config.json"
@@ -113,7 +113,7 @@ KINDS = [
     ),
     Kind("head.safetensors", head, ["head.safetensors"], load, parameters),
     Kind("ONNX graph", graph, [GRAPH], run_graph, round_numbers),
-    Kind("ONNX graph without a checksum", graph_of_others, [GRAPH], run_graph),
+    Kind("ONNX graph without a checksum", graph_without_checksum, [GRAPH], run_graph),
     Kind("config.json of an ONNX graph", graph, ["config.json"], run_graph),
     Kind(
         "activation_ranges.json",

@@ -26,13 +26,13 @@ TEXT = "Names refer to objects"
 
 
 @cache
-def words(kind: Any) -> Tokenizer:
+def tokenizer(kind: Any) -> Tokenizer:
     return small_tokenizer(kind)
 
 
 def with_head(objective: str, **options: Any) -> Model:
     """Return a tiny encoder with the head of an objective."""
-    base = random_model("bert", words("wordpiece"), "mlm", num_hidden_layers=1)
+    base = random_model("bert", tokenizer("wordpiece"), "mlm", num_hidden_layers=1)
     model = Model(base.family, base.config, Network(base.backbone), base.tokenizer, objective)
     model.labels = list(options.get("labels", ()))
     model.add_heads(parse_objective(objective, **options).objectives)
@@ -43,7 +43,7 @@ def with_dense() -> Model:
     return with_head("contrast", embedding=TextEmbedding(("mean",), (DenseSpec(WIDTH, 12),)))
 
 
-def spoil(tensors: Mapping[str, torch.Tensor], name: str, value: float) -> dict[str, torch.Tensor]:
+def with_value(tensors: Mapping[str, torch.Tensor], name: str, value: float) -> dict[str, torch.Tensor]:
     """Return tensors of which one contains NaN."""
     changed = {key: tensor.clone() for key, tensor in tensors.items()}
     changed[name].view(-1)[3] = value
@@ -55,37 +55,39 @@ def spoil(tensors: Mapping[str, torch.Tensor], name: str, value: float) -> dict[
 BIAS = "bert.encoder.layer.0.output.dense.bias"
 
 
-def whole(folder: Path, value: float) -> str:
-    write_weights(folder, spoil(read_weights(folder), BIAS, value))
+def in_one_file(folder: Path, value: float) -> str:
+    write_weights(folder, with_value(read_weights(folder), BIAS, value))
     return BIAS
 
 
 def in_shards(folder: Path, value: float) -> str:
-    write_weights(folder, spoil(read_weights(folder), BIAS, value), shard=2000)
+    write_weights(folder, with_value(read_weights(folder), BIAS, value), shard=2000)
     assert not (folder / WEIGHTS_FILE).exists()
     return BIAS
 
 
 def pickled(folder: Path, value: float) -> str:
-    torch.save(spoil(read_weights(folder), BIAS, value), folder / PICKLE_FILE)
+    torch.save(with_value(read_weights(folder), BIAS, value), folder / PICKLE_FILE)
     (folder / WEIGHTS_FILE).unlink()
     return BIAS
 
 
 def in_head(folder: Path, value: float) -> str:
     path, name = folder / "head.safetensors", "heads.contrast.transforms.0.linear.weight"
-    write_tensors(path, spoil(read_tensors(path), name, value))
+    write_tensors(path, with_value(read_tensors(path), name, value))
     return name
 
 
 def in_module(folder: Path, value: float) -> str:
     path = folder / "2_Dense" / WEIGHTS_FILE
-    write_tensors(path, spoil(read_tensors(path), "linear.weight", value))
+    write_tensors(path, with_value(read_tensors(path), "linear.weight", value))
     return "linear.weight"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("change", [whole, in_shards, pickled, in_head, in_module], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change", [in_one_file, in_shards, pickled, in_head, in_module], ids=lambda change: change.__name__
+)
 def test_weights_of_any_origin_with_nan_are_refused_by_name(
     change: Callable[[Path, float], str], value: float, tmp_path: Path
 ) -> None:
@@ -112,11 +114,11 @@ def overflow(model: Model, folder: Path) -> None:
 
 
 def decoder() -> Model:
-    return random_model("gpt2", words("byte-bpe"), "lm", num_hidden_layers=1)
+    return random_model("gpt2", tokenizer("byte-bpe"), "lm", num_hidden_layers=1)
 
 
 def encoder_decoder() -> Model:
-    return random_model("bart", words("byte-bpe"), "denoise")
+    return random_model("bart", tokenizer("byte-bpe"), "denoise")
 
 
 ANSWERS: dict[str, tuple[Callable[[], Model], Callable[[Path], Any]]] = {

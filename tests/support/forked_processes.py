@@ -38,7 +38,7 @@ from tests.support.tiny_training_cases import losses, make, store
 STEPS = 3
 
 
-def together(size: int, act: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
+def run_in_processes(size: int, act: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
     """Run a function in several processes, and return their results; None for a process that failed."""
     folder.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
@@ -115,7 +115,7 @@ class Operations(TorchDispatchMode):
         return operation(*arguments, **(options or {}))
 
 
-def exchanges() -> dict[str, int]:
+def count_gradient_exchanges() -> dict[str, int]:
     """Return how often gradients are exchanged in two steps of two packs for each of two processes."""
     sums = []
 
@@ -139,7 +139,9 @@ def exchanges() -> dict[str, int]:
 # -- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def begun(name: str, folder: str, steps: int, parallel: str, optimizer: str = "muon", room: int | None = None) -> str:
+def start_or_resume(
+    name: str, folder: str, steps: int, parallel: str, optimizer: str = "muon", room: int | None = None
+) -> str:
     """Start or resume training, and return the error, if any; the last process has a limit on file sizes."""
     training = make(name, steps, Path(folder), parallel, save=2)
     training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
@@ -168,21 +170,32 @@ def resumed(folder: Path) -> dict[str, Any]:
     for way, parts in ways.items():
         for number, (size, parallel, steps) in enumerate(parts):
             place = folder / way / f"part-{number}"
-            errors += together(size, begun, place, "mlm+nsp", str(folder / way / "run"), steps, parallel)
+            errors += run_in_processes(
+                size, start_or_resume, place, "mlm+nsp", str(folder / way / "run"), steps, parallel
+            )
     for number, size in enumerate((2, 1, 2)):  # stateful batches: each process has its own recurrent state
         steps = 2 * (number + 1)
         place = folder / "lanes" / f"part-{number}"
-        errors += together(
-            size, begun, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "replicate", "adamw"
+        errors += run_in_processes(
+            size, start_or_resume, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "replicate", "adamw"
         )
-    errors += together(
-        1, begun, folder / "lane" / "part", "stateful lstm", str(folder / "lane" / "run"), 6, "replicate", "adamw"
+    errors += run_in_processes(
+        1,
+        start_or_resume,
+        folder / "lane" / "part",
+        "stateful lstm",
+        str(folder / "lane" / "run"),
+        6,
+        "replicate",
+        "adamw",
     )
     full = folder / "full" / "run"
-    errors += together(2, begun, folder / "full" / "part-0", "mlm+nsp", str(full), 2, "shard")
-    told = together(2, begun, folder / "full" / "part-1", "mlm+nsp", str(full), 6, "shard", "muon", 2000)
+    errors += run_in_processes(2, start_or_resume, folder / "full" / "part-0", "mlm+nsp", str(full), 2, "shard")
+    told = run_in_processes(
+        2, start_or_resume, folder / "full" / "part-1", "mlm+nsp", str(full), 6, "shard", "muon", 2000
+    )
     left = sorted(path.name for path in (full / "checkpoints").iterdir())
-    errors += together(1, begun, folder / "full" / "part-2", "mlm+nsp", str(full), 6, "replicate")
+    errors += run_in_processes(1, start_or_resume, folder / "full" / "part-2", "mlm+nsp", str(full), 6, "replicate")
     return {"errors": errors, "full": told, "left": left}
 
 
@@ -201,7 +214,7 @@ def refused(folder: str, **own: list[Any]) -> str:
     return "done"
 
 
-def disagreeing(folder: Path) -> dict[str, Any]:
+def inconsistent_inputs(folder: Path) -> dict[str, Any]:
     rank_consistency.PATIENCE = 0.5
     for rank in range(2):
         (folder / f"machine-{rank}").mkdir(parents=True)
@@ -216,16 +229,18 @@ def disagreeing(folder: Path) -> dict[str, Any]:
         "data": {"data": ["store", "store"]},
         "folder": {"out": ["run", "run"]},
     }
-    return {name: together(2, partial(refused, str(folder), **own), folder / name) for name, own in cases.items()}
+    return {
+        name: run_in_processes(2, partial(refused, str(folder), **own), folder / name) for name, own in cases.items()
+    }
 
 
 SCENARIOS: dict[str, Callable[[Path], Any]] = {
     "same": lambda folder: {
-        **{n: together(n, same_everywhere, folder / str(n))[0] for n in (1, 2, 3)},
-        "exchanged": together(2, exchanges, folder / "exchanged")[0],
+        **{n: run_in_processes(n, same_everywhere, folder / str(n))[0] for n in (1, 2, 3)},
+        "exchanged": run_in_processes(2, count_gradient_exchanges, folder / "exchanged")[0],
     },
     "resumed": resumed,
-    "disagreeing": disagreeing,
+    "disagreeing": inconsistent_inputs,
 }
 
 

@@ -20,10 +20,10 @@ from pretune.objectives.objective import Loss
 over = Loss.over
 
 
-def dying(self: Loss, totals: dict[str, float]) -> torch.Tensor:
+def kill_in_step(self: Loss, totals: dict[str, float]) -> torch.Tensor:
     """Kill the process between a forward and a backward pass."""
-    dying.calls += 1  # type: ignore[attr-defined]
-    if dying.calls == 12:  # type: ignore[attr-defined]
+    kill_in_step.calls += 1  # type: ignore[attr-defined]
+    if kill_in_step.calls == 12:  # type: ignore[attr-defined]
         os.kill(os.getpid(), signal.SIGKILL)
     return over(self, totals)
 
@@ -54,6 +54,6 @@ if __name__ == "__main__":
         if before < kills and rng.randrange(int(os.environ["WORLD_SIZE"])) == rank:
             die_at_random(rng)
     elif rank == 1 and before == 0:
-        dying.calls = 0  # type: ignore[attr-defined]
-        Loss.over = dying  # type: ignore[method-assign]
+        kill_in_step.calls = 0  # type: ignore[attr-defined]
+        Loss.over = kill_in_step  # type: ignore[method-assign]
     main()

@@ -120,7 +120,7 @@ def encoder_decoder(vocabulary: int, width: int = 32, layers: int = 2) -> Encode
     return initialize(made, 0.08)
 
 
-def two_ways(vocabulary: int, width: int = 32, layers: int = 2) -> BidirectionalBackbone:
+def bidirectional_stack(vocabulary: int, width: int = 32, layers: int = 2) -> BidirectionalBackbone:
     """Return a forward and a backward stack with shared embeddings."""
     torch.manual_seed(0)
     embed = Embeddings(vocabulary, width, positions=SinusoidalPositions(width))

@@ -335,7 +335,7 @@ def restore_two_lstms(tensors: dict[str, Any]) -> Any:
 # -- bilm: two stacks on one embedding; tlm|mlm: one head for two objectives ----------------------------------------
 
 
-def two_ways() -> BidirectionalBackbone:
+def bidirectional() -> BidirectionalBackbone:
     ahead, back = encoder(pattern=causal), encoder(pattern=causal)
     back.embed = ahead.embed
     return BidirectionalBackbone(ahead, back)
@@ -363,7 +363,7 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "reversible lm": (reformer, parse_objective("lm"), None),
     "random features": (performer, parse_objective("0.5*mlm|0.5*lm"), None),
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
-    "bilm": (two_ways, parse_objective("bilm"), None),
+    "bilm": (bidirectional, parse_objective("bilm"), None),
     "tlm|mlm": (bert, parse_objective("tlm|mlm"), None),
     "distill": (encoder, single_objective(Distill()), None),
 }

@@ -34,9 +34,9 @@ def write(folder: Path) -> dict[str, Any]:
         "CNN_high_0/W_carry": (5, 5), "CNN_high_0/b_carry": (5,), "CNN_high_0/W_transform": (5, 5),
         "CNN_high_0/b_transform": (5,), "CNN_proj/W_proj": (5, 4), "CNN_proj/b_proj": (4,),
     }  # fmt: skip
-    for way in range(2):
+    for direction in range(2):
         for layer in range(2):
-            cell = f"RNN_{way}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
             shapes |= {f"{cell}/W_0": (8, 24), f"{cell}/B": (24,), f"{cell}/W_P_0": (6, 4)}
     arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     folder.mkdir()
@@ -51,7 +51,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-def words(a: dict[str, Any], sentence: list[np.ndarray]) -> np.ndarray:
+def character_cnn(a: dict[str, Any], sentence: list[np.ndarray]) -> np.ndarray:
     """Compute layer 0 as the original implementation does."""
     table = np.concatenate([np.zeros((1, 3), np.float32), a["char_embed"]])
     rows = []
@@ -69,11 +69,11 @@ def words(a: dict[str, Any], sentence: list[np.ndarray]) -> np.ndarray:
     return np.stack(rows)
 
 
-def one_way(a: dict[str, Any], x: np.ndarray, way: int) -> list[np.ndarray]:
+def lstm_stack(a: dict[str, Any], x: np.ndarray, direction: int) -> list[np.ndarray]:
     """Compute both clipped LSTM layers of a stack, the second with a residual connection."""
     layers = []
     for layer in range(2):
-        cell = f"RNN_{way}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+        cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
         hidden, cells, out = np.zeros(4), np.zeros(6), []
         for row in x:
             gates = np.concatenate([row, hidden]) @ a[f"{cell}/W_0"] + a[f"{cell}/B"]
@@ -99,8 +99,8 @@ def test_layers_match_the_original_implementation(tmp_path: Path) -> None:
         layers = model.root.eval().backbone(*batch.packed, keep="all").layers
     start, end = (tokenizer.token_characters[tokenizer.role(role)] for role in ("start", "end"))
     sentence = [start, *encode_characters(["play", "it", ",", "Sam"]), end]
-    x = words(arrays, sentence)
-    ahead, back = one_way(arrays, x, 0), one_way(arrays, x[::-1], 1)
+    x = character_cnn(arrays, sentence)
+    ahead, back = lstm_stack(arrays, x, 0), lstm_stack(arrays, x[::-1], 1)
     wanted = [np.concatenate([x, x], 1), *(np.concatenate([f, b[::-1]], 1) for f, b in zip(ahead, back, strict=True))]
     for ours, theirs in zip(layers, wanted, strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs, atol=2e-5)

@@ -50,7 +50,7 @@ def tokenizer(kind: str) -> pt.Tokenizer:
     return pt.train_tokenizer(folder / "text.txt", kind="words" if kind == "lstm" else "characters", size=200)  # type: ignore[arg-type]
 
 
-def made(kind: str, **options: Any) -> Model:
+def tiny_model(kind: str, **options: Any) -> Model:
     torch.manual_seed(0)
     family = FAMILIES[kind]
     config = family.read_config({"vocab_size": 200, **SIZES[kind], **options})
@@ -72,7 +72,7 @@ def test_parameter_counts_match_the_publications(name: str) -> None:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_batched_states_match_those_of_single_texts(kind: str) -> None:
-    backbone = made(kind).backbone.eval()
+    backbone = tiny_model(kind).backbone.eval()
     sentences = [[5, 6, 7, 8], [9], [4, 5, 6], [11, 10, 9, 8, 7]]
     with torch.no_grad():
         together = backbone(texts(kind, sentences), keep="all").layers
@@ -94,14 +94,14 @@ def test_batched_states_match_those_of_single_texts(kind: str) -> None:
     ],
 )
 def test_save_and_load_round_trip(kind: str, objective: str, options: dict[str, Any], tmp_path: Path) -> None:
-    check_folder_and_back(made(kind, **options), parse_objective(objective), tmp_path)
+    check_folder_and_back(tiny_model(kind, **options), parse_objective(objective), tmp_path)
 
 
 def test_gradients_stop_at_the_truncated_bptt_window() -> None:
     packed = pack_lists([list(range(5, 30))])
     reach = []
     for bptt in (None, 10):
-        backbone = made("lstm", bptt=bptt).backbone.eval()
+        backbone = tiny_model("lstm", bptt=bptt).backbone.eval()
         kept: list[torch.Tensor] = []
         backbone.embed.register_forward_hook(lambda m, i, out, kept=kept: kept.append(out) or out)
         (gradient,) = torch.autograd.grad(backbone(packed).last[15].sum(), kept[0])
