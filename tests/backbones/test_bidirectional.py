@@ -1,3 +1,5 @@
+"""Bidirectional backbones: a forward and a backward network."""
+
 from __future__ import annotations
 
 from itertools import pairwise

@@ -1,3 +1,5 @@
+"""Batch normalization of packed sequences."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Dropout masks: statistics, seeds, and agreement between CPU and GPU."""
+
 from __future__ import annotations
 
 import pytest

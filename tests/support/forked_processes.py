@@ -215,6 +215,7 @@ def refused(folder: str, **own: list[Any]) -> str:
 
 
 def inconsistent_inputs(folder: Path) -> dict[str, Any]:
+    """Pretrain in two processes whose inputs differ, and return their errors by case."""
     rank_consistency.PATIENCE = 0.5
     for rank in range(2):
         (folder / f"machine-{rank}").mkdir(parents=True)

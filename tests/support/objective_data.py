@@ -51,6 +51,7 @@ TEMPLATES = {
 
 
 def store(kind: Kind = "wordpiece", sentinels: int = 0) -> Store:
+    """Return a small store of English, Russian and Korean text, made once per tokenizer."""
     return _store(kind, sentinels)
 
 
@@ -90,6 +91,7 @@ def dialogues(count: int = 40) -> Dialogues:
 
 
 def data(kind: Kind = "wordpiece", sentinels: int = 0, template: str = "bert") -> Data:
+    """Return the data of an objective: a store, all its documents, and pairs of sentences."""
     made = store(kind, sentinels)
     return Data(made.tokenizer, TEMPLATES[template], store=made, documents=np.arange(made.documents), rows=rows())
 

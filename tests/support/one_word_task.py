@@ -51,6 +51,7 @@ def share_here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def tune(out: Path, strategy: str = "full", objective: str = "classify", steps: int = 40, **settings: object) -> pt.Run:
+    """Fine-tune the model on the task for a few steps."""
     folder = start()
     return pt.finetune(
         folder / "start", folder / "train.csv", dev=folder / "train.csv", out=out, strategy=strategy,

@@ -71,6 +71,7 @@ class Pair:
 
 
 def logits(model: Model, pair: Pair) -> Tensor:
+    """Return the logits of pretune for the targets, without padding."""
     states = model.backbone(pair.source.packed, pair.target.packed).last
     return model.root.heads["spans"](states, model.backbone.embed.tokens)
 

@@ -83,6 +83,7 @@ TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 
 @cache
 def store() -> Store:
+    """Return a store of English text with a small vocabulary."""
     folder = Path(tempfile.mkdtemp())
     texts = [" ".join(text.split()) for _, text in sorted(topics.topics.items())][:8]
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
@@ -92,6 +93,7 @@ def store() -> Store:
 
 
 def layer(pattern: Pattern = full, cross: bool = False) -> TransformerLayer:
+    """Return a post-norm layer, with cross-attention in decoders."""
     parts: dict[str, nn.Module] = {"attention": PostNorm(SelfAttention(WIDTH, 2, pattern=pattern), LayerNorm(WIDTH))}
     if cross:
         parts["cross"] = PostNorm(CrossAttention(WIDTH, 2), LayerNorm(WIDTH))
@@ -108,6 +110,7 @@ def embeddings(positions: bool = True) -> Embeddings:
 
 
 def encoder(layers: int = 2, pattern: Pattern = full) -> TransformerStack:
+    """Return a post-norm encoder with sinusoidal positions."""
     made = TransformerStack(
         embeddings(),
         [layer(pattern) for _ in range(layers)],
@@ -118,6 +121,7 @@ def encoder(layers: int = 2, pattern: Pattern = full) -> TransformerStack:
 
 
 def bert() -> TransformerStack:
+    """Return a tiny BERT."""
     return build(
         BertConfig(
             vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
@@ -223,6 +227,7 @@ def performer() -> TransformerStack:
 
 
 def encoder_decoder() -> EncoderDecoder:
+    """Return an encoder-decoder with shared embeddings."""
     made = EncoderDecoder(encoder(), embeddings(), [layer(causal, cross=True) for _ in range(2)])
     made.embed.tokens = made.encoder.embed.tokens  # shared embeddings
     return initialize(made, 0.05)
@@ -238,6 +243,8 @@ def t5() -> EncoderDecoder:
 
 @dataclass(frozen=True)
 class Spans(Plain):
+    """Span corruption with a single span."""
+
     name: ClassVar[str] = "spans"
     pattern: ClassVar[Pattern | None] = None
 
@@ -274,6 +281,7 @@ class Spans(Plain):
 
 @cache
 def teacher() -> Network:
+    """Return the frozen teacher."""
     torch.manual_seed(1)
     made = Network(bert(), [("mlm", head())])
     nn.init.normal_(made.heads["mlm"].bias, std=2.0)  # outputs worth imitating
@@ -282,6 +290,8 @@ def teacher() -> Network:
 
 @dataclass(frozen=True)
 class Distill(MLM):
+    """Masked language modeling with the logits of the teacher as targets."""
+
     name: ClassVar[str] = "distill"
 
     def loss(self, head: Any, backbone: Any, batch: Batch) -> Loss:
@@ -336,6 +346,7 @@ def restore_two_lstms(tensors: dict[str, Any]) -> Any:
 
 
 def bidirectional() -> BidirectionalBackbone:
+    """Return a forward and a backward stack with shared embeddings."""
     ahead, back = encoder(pattern=causal), encoder(pattern=causal)
     back.embed = ahead.embed
     return BidirectionalBackbone(ahead, back)

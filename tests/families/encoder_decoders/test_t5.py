@@ -1,3 +1,5 @@
+"""T5 and mT5 against `transformers`."""
+
 from __future__ import annotations
 
 import json

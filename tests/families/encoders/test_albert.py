@@ -1,3 +1,5 @@
+"""ALBERT against `transformers`, and its shared layers."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""BERT against `transformers`."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""DistilBERT against `transformers`."""
+
 from __future__ import annotations
 
 from pathlib import Path

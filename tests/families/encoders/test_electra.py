@@ -1,3 +1,5 @@
+"""Generators and discriminators of ELECTRA against `transformers`."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""ERNIE against `transformers`, with and without task ids."""
+
 from __future__ import annotations
 
 from pathlib import Path

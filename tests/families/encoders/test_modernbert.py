@@ -1,3 +1,5 @@
+"""ModernBERT against `transformers`: sliding windows, rotary positions, biases, heads."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""MPNet against `transformers`: relative position bias, positions, tokenizer."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""RoBERTa, XLM-RoBERTa and CamemBERT against `transformers`."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""XLM against `transformers`, with and without language embeddings."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Attention of recurrent decoders: scores, local attention, and hard attention by the published formulas."""
+
 from __future__ import annotations
 
 from itertools import pairwise

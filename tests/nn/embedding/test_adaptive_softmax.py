@@ -1,3 +1,5 @@
+"""Adaptive embeddings and the adaptive softmax."""
+
 from __future__ import annotations
 
 from itertools import pairwise

@@ -1,3 +1,5 @@
+"""Character CNN embeddings."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Token, position and column embeddings, and activations."""
+
 from __future__ import annotations
 
 import numpy as np
