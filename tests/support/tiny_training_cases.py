@@ -304,7 +304,7 @@ class Distill(MLM):
         return Loss(sums={"distill": (losses * targets.weight).sum()})
 
 
-# -- running them ---------------------------------------------------------------------------------------------------
+# -- recurrent networks ----------------------------------------------------------------------------------------------
 
 
 def lstm() -> RecurrentBackbone:
