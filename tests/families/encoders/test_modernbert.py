@@ -276,4 +276,4 @@ def test_the_bundled_model_is_found_by_name(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(bundled, "HERE", tmp_path)
     assert find_folder("reference") == tmp_path / "reference"
     with pytest.raises(PretuneError, match="neither a model folder nor a known model name; did you mean 'reference'"):
-        find_folder("per")
+        find_folder("referense")
