@@ -1,4 +1,4 @@
-"""Shared test material: tiny, offline, real text."""
+"""Fixtures and settings of all tests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.texts import KOREAN, RUSSIAN, english_documents
 settings.register_profile("pretune", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("pretune")
 os.environ.setdefault("PRETUNE_PROGRESS", "none")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores; the models are tiny anyway
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes, and the models are tiny
 
-# Each file is one process's. Those that take minutes begin, so that no process waits long for another at the end.
+# A file runs in one process. Files that take minutes come first, so that no process waits long for another at the end.
 LONG = ("test_verbs.py", "test_readme.py", "test_distributed.py", "test_same_numbers.py", "test_tasks_end_to_end.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Folders that tests make for themselves are in one that goes when they end; pytest's own stay where they are."""
+    """Create temporary folders of tests in one folder that is deleted at the end; those of pytest stay where they are."""
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     own = tempfile.TemporaryDirectory(prefix="pretune-tests-", ignore_cleanup_errors=True)
     tempfile.tempdir = own.name
@@ -39,7 +39,7 @@ def english() -> list[str]:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    """A folder with a blank-line-free .txt of English paragraphs, one document a line."""
+    """Return a folder with a .txt file of English paragraphs, one document per line, without blank lines."""
     folder = tmp_path_factory.mktemp("corpus")
     lines = [" ".join(paragraph.split()) for text in english for paragraph in text.split("\n\n")]
     (folder / "english.txt").write_text("\n".join(line for line in lines if line), encoding="utf-8")
@@ -53,7 +53,7 @@ def mixed_texts(english: list[str]) -> list[str]:
 
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What compressed models cost is measured in one short round."""
+    """Measure the cost of compressed models in one short round."""
     from pretune.compression import benchmark
 
     monkeypatch.setattr(benchmark, "ROUNDS", 1)

@@ -1,3 +1,5 @@
+"""Bidirectional backbones: a forward and a backward network."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -20,7 +22,7 @@ from pretune.nn.output_heads import TiedVocabularyHead
 from pretune.nn.recurrent import RecurrentCells, RecurrentLayer
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack_lists
-from tests.support.objective_data import store, two_ways
+from tests.support.objective_data import bidirectional_stack, store
 from tests.support.parity import check_folder_and_back
 
 SENTENCES = [[5, 6, 7, 8], [9], [4, 5, 6], [11, 10, 9, 8, 7]]
@@ -30,23 +32,23 @@ def recurrent(vocabulary: int, width: int = 12, layers: int = 2) -> Bidirectiona
     torch.manual_seed(0)
     embed = Embeddings(vocabulary, width)
 
-    def way() -> RecurrentBackbone:
+    def one_direction() -> RecurrentBackbone:
         cells = [RecurrentLayer(RecurrentCells(width, width)) for _ in range(layers)]
         return RecurrentBackbone(embed, cells, vocabulary_head=lambda: TiedVocabularyHead(vocabulary))
 
-    return initialize(BidirectionalBackbone(way(), way()), 0.2)
+    return initialize(BidirectionalBackbone(one_direction(), one_direction()), 0.2)
 
 
-MADE: dict[str, Any] = {"attention": two_ways, "recurrent": recurrent}
+NETWORKS: dict[str, Any] = {"attention": bidirectional_stack, "recurrent": recurrent}
 
 
 def backward(packed: Packed) -> Packed:
     return pack_lists([sentence[::-1] for sentence in SENTENCES])
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", NETWORKS)
 def test_states_concatenate_both_directions(kind: str) -> None:
-    network, packed = MADE[kind](20).eval(), pack_lists(SENTENCES)
+    network, packed = NETWORKS[kind](20).eval(), pack_lists(SENTENCES)
     with torch.no_grad():
         states = network(packed, keep="all")
         ahead, back = network.ahead(packed, keep="all"), network.back(backward(packed), keep="all")
@@ -61,9 +63,9 @@ def test_states_concatenate_both_directions(kind: str) -> None:
         torch.testing.assert_close(network(packed).last, states.last)
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", NETWORKS)
 def test_groups_cover_every_module_once(kind: str) -> None:
-    network = MADE[kind](20)
+    network = NETWORKS[kind](20)
     groups = network.groups()
     assert [name for name, _ in groups] == ["embed", "layer 0", "layer 1"]
     parameters = [p for _, modules in groups for module in modules for p in module.parameters()]
@@ -72,11 +74,11 @@ def test_groups_cover_every_module_once(kind: str) -> None:
     assert "embed.tokens" in names and not any(name.startswith("back.embed") for name in names)
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", NETWORKS)
 def test_padding_changes_nothing(kind: str) -> None:
     from pretune.packed import Capacity
 
-    network, packed = MADE[kind](20).eval(), pack_lists(SENTENCES)
+    network, packed = NETWORKS[kind](20).eval(), pack_lists(SENTENCES)
     filled = pack_lists(SENTENCES, capacity=Capacity(24, 12, 5))
     with torch.no_grad():
         torch.testing.assert_close(network(filled).last[: len(packed)], network(packed).last)

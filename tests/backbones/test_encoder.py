@@ -1,3 +1,5 @@
+"""Encoders with shared layers."""
+
 from __future__ import annotations
 
 import torch

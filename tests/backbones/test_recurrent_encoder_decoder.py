@@ -1,4 +1,4 @@
-"""Recurrent encoder-decoders: alone or in a batch, at once or token by token, they give the same; and they learn."""
+"""Recurrent encoder-decoders: batching and incremental decoding do not change outputs, and they learn."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
 SOURCES, TARGETS = [[5, 6, 7, 8], [9], [4, 5, 6]], [[2, 7], [2, 8, 9, 10, 11], [2, 3, 4]]
 
 
-def made(kind: str, **more: Any) -> RecurrentEncoderDecoder:
+def make_network(kind: str, **more: Any) -> RecurrentEncoderDecoder:
     torch.manual_seed(0)
     family = FAMILIES["seq2seq"]
     config = family.read_config({**SMALL, "initializer_range": 0.5, **KINDS[kind], **more})
@@ -50,8 +50,8 @@ def made(kind: str, **more: Any) -> RecurrentEncoderDecoder:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_gives_what_each_pair_gives_alone(kind: str) -> None:
-    backbone = made(kind)
+def test_batched_states_match_those_of_single_pairs(kind: str) -> None:
+    backbone = make_network(kind)
     capacities = (Capacity(12, 6, 4), Capacity(14, 6, 5))
     with torch.no_grad():
         together = backbone(pack_lists(SOURCES), pack_lists(TARGETS), keep="all").layers
@@ -69,7 +69,7 @@ def test_a_batch_gives_what_each_pair_gives_alone(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_incremental_decoding_equals_one_pass(kind: str) -> None:
-    backbone = made(kind)
+    backbone = make_network(kind)
     targets = [target[:2] for target in TARGETS]
     with torch.inference_mode():
         source = pack_lists(SOURCES)
@@ -88,7 +88,7 @@ def test_incremental_decoding_equals_one_pass(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_parameter_is_in_one_group_and_learns(kind: str) -> None:
-    backbone = made(kind).train()
+    backbone = make_network(kind).train()
     parameters = [p for _, modules in backbone.groups() for m in modules for p in m.parameters()]
     assert set(parameters) == set(backbone.parameters())
     head = backbone.vocabulary_head()
@@ -114,26 +114,26 @@ def test_save_and_load(kind: str, tmp_path: Path) -> None:
 
 def test_decoder_is_causal_and_source_order_is_configurable() -> None:
     for kind, reads in (("2014", True), ("forward", False)):
-        backbone = made(kind)
+        backbone = make_network(kind)
         assert backbone.encoder.backward == reads and backbone.copied
         with torch.no_grad():
             states = [backbone(pack_lists([[5, 6, 7]]), pack_lists([[2, 3, last]])).last for last in (4, 9)]
             torch.testing.assert_close(states[0][:2], states[1][:2])
-            turned = made("forward" if reads else "2014")
+            turned = make_network("forward" if reads else "2014")
             turned.load_state_dict(backbone.state_dict())
             again = turned(pack_lists([[7, 6, 5]]), pack_lists([[2, 3, 4]])).last
             torch.testing.assert_close(states[0], again)
 
 
 def test_alignments_are_weights_over_the_source() -> None:
-    weights = made("luong").align(pack_lists(SOURCES), pack_lists(TARGETS))
+    weights = make_network("luong").align(pack_lists(SOURCES), pack_lists(TARGETS))
     assert weights.shape == (10, 4)
     torch.testing.assert_close(weights.sum(1), torch.ones(10))
     assert (weights[2:7, 1:] == 0).all()
     from pretune import PretuneError
 
     with pytest.raises(PretuneError, match="no attention"):
-        made("2014").align(pack_lists(SOURCES), pack_lists(TARGETS))
+        make_network("2014").align(pack_lists(SOURCES), pack_lists(TARGETS))
 
 
 def test_the_2014_model_has_384_million_parameters() -> None:
@@ -153,7 +153,7 @@ def test_seq2seq_objectives_memorize_a_batch(kind: str, objective: str) -> None:
         made_data = Data(made_data.tokenizer, TEMPLATES["bart"], rows=made_data.rows)
     part: Any = parse_objective(objective).objectives[0]
     sizes = {"vocab_size": made_data.tokenizer.size, "target_vocab_size": None, "initializer_range": 0.15}
-    backbone = made(kind, **sizes).train()
+    backbone = make_network(kind, **sizes).train()
     head = part.head(backbone)
     epoch = part.arrange(made_data, Packing(128, 32), EpochRandom(0))
     batch = collate(part.corrupt(epoch.pack(0), made_data.tokenizer, EpochRandom(0)))

@@ -36,8 +36,8 @@ def ids() -> np.ndarray:  # type: ignore[type-arg]
     return np.random.default_rng(0).integers(5, VOCABULARY, (2, 4 * LENGTH))
 
 
-def rows(states: Tensor, lanes: int = 2) -> Tensor:
-    return states.view(lanes, -1, states.shape[-1])
+def rows(states: Tensor, sequences: int = 2) -> Tensor:
+    return states.view(sequences, -1, states.shape[-1])
 
 
 def test_memory_is_attention_over_the_longer_text(ids) -> None:  # type: ignore[no-untyped-def]
@@ -74,10 +74,10 @@ def test_documents_are_separate_without_memory(ids) -> None:  # type: ignore[no-
 def test_memory_has_a_fixed_size(ids) -> None:  # type: ignore[no-untyped-def]
     stack = network(4)
     carry = stack(segment(ids[:, :LENGTH])).carry
-    carry = stack(segment(ids[:, LENGTH : LENGTH + 2]), carry=carry).carry  # two old ones stay
+    carry = stack(segment(ids[:, LENGTH : LENGTH + 2]), carry=carry).carry  # two old ones are kept
     assert carry.used.tolist() == [4, 4]
     tokens = stack.embed.tokens[torch.from_numpy(ids[:, LENGTH - 2 : LENGTH + 2])]
-    torch.testing.assert_close(carry.states[0], tokens)  # what the first layer read
+    torch.testing.assert_close(carry.states[0], tokens)  # the inputs of the first layer
 
 
 def test_independent_batches_have_no_memory(ids) -> None:  # type: ignore[no-untyped-def]
@@ -87,7 +87,7 @@ def test_independent_batches_have_no_memory(ids) -> None:  # type: ignore[no-unt
     torch.testing.assert_close(states.last, network(0)(packed).last)
 
 
-def test_fixed_shapes_give_the_same(ids) -> None:  # type: ignore[no-untyped-def]
+def test_fixed_shapes_give_the_same_states(ids) -> None:  # type: ignore[no-untyped-def]
     stack = network(8)
     capacity = Capacity(tokens=3 * LENGTH + 2, sequences=5, longest=LENGTH)
     carries, found = [None, None], []

@@ -12,7 +12,6 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.cli import main
 from pretune.compression import distillation
 from pretune.compression.parameter_sharing import convert_to_albert
 from pretune.inference import teacher_labels
@@ -21,6 +20,7 @@ from pretune.objectives import Loss, parse_objective
 from pretune.text.examples.augmentation import augment
 from pretune.text.examples.labeled import LabeledRows
 from pretune.training.jobs.finetuning import TaskData
+from tests.support.cli import run_command
 from tests.support.one_word_task import start, trained, tune
 from tests.support.tiny_models import read, tiny
 from tests.support.tiny_models import tune as learn
@@ -153,11 +153,10 @@ def test_loss_weights_default_to_those_of_distilbert(tmp_path: Path, monkeypatch
     assert run.recipe["loss_weights"] == chosen
     distill_from_text(teacher, tmp_path / "matched", match="2*cosine+hidden(skip)", loss_weights={"mlm": 1.0})
     assert seen[-1] == {"mlm": 1.0, "match_logits": 5.0, "match_cosine": 2.0, "match_hidden": 1.0}
-    with pytest.raises(SystemExit, match="0"):
-        main([
-            "distill", str(teacher), "--student", "layers=2", "--data", str(start() / "text.txt"), "--steps", "1",
-            "--set", "batch.tokens=512", "--loss-weights.distillation", "4", "--out", str(tmp_path / "typed"), "--json",
-        ])  # fmt: skip
+    run_command(
+        "distill", teacher, "--student", "layers=2", "--data", start() / "text.txt", "--steps", 1,
+        "--set", "batch.tokens=512", "--loss-weights.distillation", 4, "--out", tmp_path / "typed", "--json",
+    )  # fmt: skip
     assert seen[-1] == {"mlm": 2.0, "match_logits": 4.0, "match_cosine": 1.0}
     for weights, words in (
         ({"distilation": 1.0}, "did you mean 'distillation'"),
@@ -257,7 +256,8 @@ def test_invalid_options_are_rejected(tmp_path: Path) -> None:
 
 
 def test_distillation_on_generated_text(tmp_path: Path) -> None:
-    from tests.models.test_adapt_vocabulary import small, tokenizer
+    from tests.support.tiny_models import random_model as small
+    from tests.support.tiny_models import small_tokenizer as tokenizer
 
     small("gpt2", tokenizer("byte-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
     (tmp_path / "text.txt").write_text("An assignment is\nThe value of a name\n" * 6, encoding="utf-8")

@@ -20,8 +20,8 @@ from pretune.nn.magnitude_pruning import (
 )
 from pretune.runtime.compressed_tensors import decode_tensors, encode_sparse
 from pretune.training.jobs.finetuning_strategies import parse_strategy
-from tests.compression.test_pruning import made, states
 from tests.support.one_word_task import start, tune
+from tests.support.pruning_models import made, states
 
 
 def test_zero_weights_are_not_stored(tmp_path: Path) -> None:

@@ -15,24 +15,8 @@ from pretune.compression.importance import gated, gradient_importance, heads_to_
 from pretune.compression.layer_dropping import layers_to_keep, parse_drop
 from pretune.compression.pruning import ImportanceData, PruningSpec, prune_model
 from pretune.models.loading import load
-from pretune.models.model import Model
-from pretune.packed import Packed, pack_lists
-from tests.models.test_adapt_vocabulary import small, tokenizer
-
-KINDS = {"bert": "wordpiece", "modernbert": "byte-bpe", "gpt2": "byte-bpe", "roberta": "byte-bpe"}
-
-
-def made(family: str = "bert", **sizes: Any) -> Model:
-    return small(family, tokenizer(KINDS.get(family, "wordpiece")), "lm" if family == "gpt2" else "mlm", **sizes)  # type: ignore[arg-type]
-
-
-def packed() -> Packed:
-    return pack_lists([[5, 9, 12, 40, 7], [3, 8], [11, 30, 31]])
-
-
-def states(model: Model) -> torch.Tensor:
-    with torch.no_grad():
-        return model.backbone.eval()(packed()).last
+from tests.support.pruning_models import made, packed, states
+from tests.support.tiny_models import random_model, small_tokenizer
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "albert"])
@@ -152,4 +136,6 @@ def test_invalid_options_are_rejected() -> None:
     with pytest.raises(PretuneError, match="give some with --train"):
         prune_model(made(), PruningSpec(drop="contributions(1)"), ImportanceData([]))
     with pytest.raises(PretuneError, match="single Transformer stack"):
-        prune_model(small("bart", tokenizer("byte-bpe"), "denoise"), PruningSpec(drop="top(1)"), ImportanceData([]))
+        prune_model(
+            random_model("bart", small_tokenizer("byte-bpe"), "denoise"), PruningSpec(drop="top(1)"), ImportanceData([])
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,9 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.cli import main
 from pretune.models.loading import load
 from pretune.models.weight_files import read_weights
+from tests.support.cli import run_command
 from tests.support.one_word_task import start, trained
 
 pytestmark = pytest.mark.usefixtures("briefly")
@@ -52,12 +51,10 @@ def test_half_precision_is_kept(tmp_path: Path) -> None:
     assert kinds == {torch.bfloat16}
 
 
-def test_vocabulary_is_pruned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vocabulary_is_pruned(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("good stone water\nbad fire cloud\n", encoding="utf-8")
     asked = ["prune", str(trained()), "--vocabulary", str(tmp_path / "text.txt"), "--out", str(tmp_path / "few")]
-    with pytest.raises(SystemExit, match="0"):
-        main([*asked, "--json"])
-    facts = json.loads(capsys.readouterr().out)
+    facts = run_command(*asked, "--json").json()
     assert facts["tokens"]["left"] < facts["tokens"]["were"]
     texts = ["good stone water", "bad fire cloud"]
     before, after = (pt.predict(folder, texts) for folder in (trained(), tmp_path / "few"))

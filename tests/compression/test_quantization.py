@@ -40,8 +40,9 @@ from pretune.objectives.tasks.classify import Pooling
 from pretune.objectives.tasks.layer_features import OnLayerFeatures
 from pretune.runtime.compressed_tensors import decode_tensors, encode_int8, quantize_rows
 from pretune.training.jobs.finetuning import RANGES
-from tests.models.test_adapt_vocabulary import small, tokenizer
 from tests.support.one_word_task import start, trained
+from tests.support.tiny_models import random_model as small
+from tests.support.tiny_models import small_tokenizer as tokenizer
 
 pytestmark = pytest.mark.usefixtures("briefly")
 pytest.importorskip("onnx")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 
-from pretune.cli import main
 from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
-from tests.models.test_adapt_vocabulary import small, tokenizer
+from tests.support.cli import run_line
 from tests.support.one_word_task import start, trained
 from tests.support.paths import DOCS
+from tests.support.tiny_models import random_model as small
+from tests.support.tiny_models import small_tokenizer as tokenizer
 
 pytest.importorskip("onnxruntime")
 PAGE = (DOCS / "compression.md").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ def test_every_section_names_its_sources() -> None:
 
 
 @pytest.mark.usefixtures("briefly")
-def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained(), "runs/task")
     for name in ("train.csv", "dev.csv"):
@@ -37,9 +37,5 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     model.save("runs/language")
     small("gpt2", tokenizer("byte-bpe"), "lm", n_embd=32, n_head=2).save(Path("runs/writer"))
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    for line in "".join(blocks).splitlines():
-        with pytest.raises(SystemExit) as stop:
-            main(shlex.split(line)[1:])
-        assert stop.value.code in (0, None), f"{line}: {capsys.readouterr().err}"
-    printed = capsys.readouterr().out
-    assert "times smaller" in printed and "student without a teacher" in printed and "chosen" in printed
+    told = "".join(run_line(line).stdout for line in "".join(blocks).splitlines())
+    assert "times smaller" in told and "student without a teacher" in told and "chosen" in told

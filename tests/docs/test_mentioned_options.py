@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from pretune import PretuneError
-from pretune.cli import GROUPS, VERBS, main, make_command, parse_docstring
+from pretune.cli import GROUPS, VERBS, make_command, parse_docstring
 from pretune.objectives import OBJECTIVES, parse_objective
 from pretune.runtime.errors import command_options, if_option
 from pretune.runtime.recipe import section_keys
 from pretune.text.examples.labeled import read_labeled
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 from tests.support import call_graph
+from tests.support.cli import run_command
 from tests.support.paths import ROOT
 
 PAGES = [
@@ -156,17 +157,16 @@ def test_docs_name_commands_keys_objectives_and_files_that_exist(page: str) -> N
     assert [str(path) for path in [*linked, *named] if not path.exists()] == []
 
 
-def test_advice_is_given_if_the_command_has_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_advice_is_given_if_the_command_has_the_option(tmp_path: Path) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_bytes(b"text,label\ncaf\xe9,a\nb,b\n")
-    with pytest.raises(SystemExit):
-        main(["finetune", "pretune-small-en", str(bad), "--out", str(tmp_path / "run")])
-    refused = capsys.readouterr().err
+    refused = run_command("finetune", "pretune-small-en", bad, "--out", tmp_path / "run", check=False).stderr
     assert "bad.csv, line 2: not valid UTF-8" in refused and "to UTF-8" in refused and "--errors" not in refused
-    with pytest.raises(SystemExit):
-        main(["prepare", str(bad), "--tokenizer", "pretune-small-en", "--out", str(tmp_path / "store")])
-    assert "or replace invalid bytes with --errors replace" in capsys.readouterr().err
-    with pytest.raises(PretuneError, match="--errors replace"):  # in Python, all advice is given
+    refused = run_command(
+        "prepare", bad, "--tokenizer", "pretune-small-en", "--out", tmp_path / "store", check=False
+    ).stderr
+    assert "or replace invalid bytes with --errors replace" in refused
+    with pytest.raises(PretuneError, match="--errors replace"):  # from Python, all advice is given
         read_labeled(bad)
 
 

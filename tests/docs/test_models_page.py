@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import runpy
-import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import pytest
 
 import pretune as pt
 from pretune.families import FAMILIES
-from tests.docs.test_objectives_page import run
+from tests.support.cli import run_line
 from tests.support.paths import ROOT
-from tests.verbs.test_export import save
+from tests.support.tiny_models import save_random_model as save
 
 PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
 
@@ -60,7 +59,7 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, english: 
     Path("notes.txt").write_text("\n".join(english[:5]), encoding="utf-8")
     for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
-            run(shlex.split(line)[1:])
+            run_line(line)
     assert pt.load("longer").backbone.longest == 4096
     assert pt.load("matched").config.vocab_size == 1000
     assert not pt.load("bare").root.heads

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import random
 import re
-import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import pretune as pt
-from pretune.cli import VERBS, make_command
 from pretune.models.presets import preset_names
 from pretune.objectives import OBJECTIVES
+from tests.support.cli import run_line
 from tests.support.paths import DOCS
 from tests.support.texts import english_documents
 from tests.support.tiny_training_cases import store
 
 PAGE, PRESETS = ((DOCS / name).read_text(encoding="utf-8") for name in ("objectives.md", "presets.md"))
+
+
+def small(line: str) -> list[str]:
+    """Return options for small batches, where a command pretrains."""
+    return ["--set", "batch.tokens=256"] if line.startswith("pretune pretrain ") else []
 
 
 def test_every_section_is_an_objective_and_names_its_source() -> None:
@@ -47,7 +50,7 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("names.jsonl").write_text("\n".join(names), encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).replace("--steps 200", "--steps 1").splitlines():
-        run(shlex.split(line)[1:])
+        run_line(line, *small(line))
     assert pt.Run("runs/items").metrics()
 
 
@@ -58,28 +61,9 @@ def test_commands_about_presets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     blocks = re.findall(r"^```sh\n(.*?)^```", PRESETS, re.MULTILINE | re.DOTALL)
     script = "".join(blocks).replace("--steps 200", "--steps 1").replace("3e5tokens", "1steps")
     for line in script.splitlines():
-        run(shlex.split(line)[1:])
+        run_line(line, *small(line))
     assert pt.Run("runs/short").recipe["budget"] == {"steps": 1}
 
 
 def test_every_tiny_preset_is_listed() -> None:
     assert {name for name in preset_names() if name.endswith("-tiny")} <= set(re.findall(r"`([\w.-]+-tiny)`", PRESETS))
-
-
-def run(words: list[str]) -> None:
-    """Run a command in this process: positional arguments of its verb, then options with one, several or no values."""
-    name = next(name for name in VERBS if words[: len(name.split())] == name.split())
-    words = words[len(name.split()) :]
-    first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-    options: dict[str, Any] = {}
-    for word in words[first:]:
-        if word.startswith("--"):
-            options[name_of := word[2:].replace("-", "_")] = []
-        else:
-            options[name_of].append(word)
-    options = {
-        key: given if len(given) > 1 else (given or [True])[0] for key, given in options.items()
-    }  # flags have none
-    if name == "pretrain":
-        options["set"] = ["batch.tokens=256"]
-    make_command(name, VERBS[name])(*words[:first], **options)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 import pretune as pt
-from pretune.cli import main
+from tests.support.cli import run_line
 from tests.support.paths import DOCS
 from tests.support.texts import english_documents
 
@@ -32,9 +31,6 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("glove.txt").write_text("\n".join(vectors), encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).replace("--steps 200", "--steps 1").splitlines():
-        words = shlex.split(line)[1:] + (["--set", "batch.tokens=256"] if " pretrain " in line else [])
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert not ended.value.code, line
+        run_line(line, *(["--set", "batch.tokens=256"] if " pretrain " in line else []))
     assert Path("alignment.png").stat().st_size > 1000
     assert pt.Run("runs/glove").finished and pt.Run("runs/elmo-task").finished

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 import pretune as pt
-from pretune.cli import main
 from pretune.objectives import task_names
-from tests.objectives.tasks import test_choose, test_contrast, test_entity, test_match, test_rank, test_regress
-from tests.objectives.tasks import test_multi_label as test_several_labels
+from tests.support.cli import run_command, run_line
 from tests.support.objective_data import write
 from tests.support.paths import DOCS
+from tests.support.task_rows import (
+    choose_rows,
+    entity_rows,
+    match_rows,
+    multi_label_rows,
+    positive_pairs,
+    rank_rows,
+    regress_rows,
+)
 from tests.support.tiny_models import read, tiny
 
 PAGE = (DOCS / "tasks.md").read_text(encoding="utf-8")
@@ -46,14 +52,14 @@ def table(path: str, rows: list[dict[str, object]]) -> None:
 
 
 def make_files() -> None:
-    """Write the files that the commands read."""
-    table("topics.csv", test_several_labels.rows(12))
-    table("sts.tsv", test_regress.rows(12))
-    write(Path("copa.jsonl"), test_choose.rows(8))
-    write(Path("wic.jsonl"), test_match.rows(12))
-    table("found.tsv", [{"id": row.pop("qid"), **row} for row in test_rank.rows(6)])
-    table("pairs.tsv", test_contrast.pairs(12))
-    write(Path("record.jsonl"), test_entity.rows(8))
+    """What the commands read."""
+    table("topics.csv", multi_label_rows(12))
+    table("sts.tsv", regress_rows(12))
+    write(Path("copa.jsonl"), choose_rows(8))
+    write(Path("wic.jsonl"), match_rows(12))
+    table("found.tsv", [{"id": row.pop("qid"), **row} for row in rank_rows(6)])
+    table("pairs.tsv", positive_pairs(12))
+    write(Path("record.jsonl"), entity_rows(8))
     for name in ("train", "dev"):
         Path(f"{name}.conll").write_text(TAGGED, encoding="utf-8")
         Path(f"{name}.json").write_text(
@@ -65,7 +71,7 @@ def make_files() -> None:
     Path("texts.txt").write_text("a walk\na long day\n", encoding="utf-8")
 
 
-def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_files()
     known = read([f"{a} It was good bad. {b} summarize : the river was low in august" for a, b in REVIEWS])
@@ -74,13 +80,9 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     script = "".join(line for text in SECTIONS.values() for line in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S))
     script = script.replace("pretune-small-en", "runs/bert").replace("--confident 0.9", "--confident 0.5")
     for line in script.splitlines():
-        words = shlex.split(line)[1:]
-        with pytest.raises(SystemExit) as stop:
-            main([*words, *(QUICK if words[0] == "finetune" else [])])
-        assert stop.value.code in (0, None), (line, capsys.readouterr().err)
+        run_line(line, *(QUICK if line.startswith("pretune finetune ") else []))
     assert pt.Run("runs/ranked").recipe["columns"] == {"group": "id"}
-    with pytest.raises(SystemExit):
-        main(["finetune", "--recipe", "runs/ranked/recipe.yaml", "--out", "runs/again", *QUICK])
+    run_command("finetune", "--recipe", "runs/ranked/recipe.yaml", "--out", "runs/again", *QUICK)
     assert pt.Run("runs/again").finished
     assert "dev/f1" in pt.Run("runs/record").results
     for name, key in (("tagged", "tags"), ("answers", "answer")):

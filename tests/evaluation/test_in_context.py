@@ -20,7 +20,7 @@ from pretune.inference.ask import load_text_generator
 from pretune.objectives import parse_objective
 from pretune.runtime.errors import PretuneError
 from pretune.text.examples.cloze_templates import GAP, Cloze
-from tests.evaluation.suites.test_task_kinds import SUPERGLUE, lines
+from tests.support.superglue_rows import SUPERGLUE, lines
 from tests.support.tiny_models import read, tiny, tune
 
 TEXT = "red blue green yellow stone water good bad sentence : is this grammatical ? no yes review sentiment negative positive"

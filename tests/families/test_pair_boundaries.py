@@ -1,4 +1,4 @@
-"""A pair of texts is not its re-cut: ("a man sings", "a dog barks") and ("a man", "sings a dog barks") are read differently."""
+"""Models distinguish pairs by their boundary: ("a man sings", "a dog barks") is not ("a man", "sings a dog barks")."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def tokenizer(characters: bool = False) -> Tokenizer:
 
 
 def tiny(name: str) -> Model:
-    """A tiny model of a family, with random weights."""
+    """Return a tiny model of a family with random weights."""
     tokens = tokenizer(characters=name == "elmo")
     family = FAMILIES[name]
-    if name == "mbart":  # which is told the language of a text
+    if name == "mbart":  # its inputs have a language
         items = {part: with_language(getattr(family.template, part), "en") for part in ("single", "pair", "target")}
         family = replace(family, template=replace(family.template, **items))
     if name == "word-vectors":
@@ -72,7 +72,7 @@ def tiny(name: str) -> Model:
 
 
 def enlarge(module: Any) -> None:
-    """Make random weights large enough for little things to matter."""
+    """Set random weights that are large enough for small differences to matter."""
     for parameter in module.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
@@ -80,7 +80,7 @@ def enlarge(module: Any) -> None:
 
 @torch.no_grad()
 def read(model: Model, texts: list[tuple[str, str]]) -> tuple[list[tuple[Any, ...]], torch.Tensor]:
-    """What the model reads of each pair, and what comes out."""
+    """Return the inputs of the model for each pair, and its outputs."""
     task = Classify(labels=("yes", "no"), pooling=model.family.poolings.get("", "start"), dropout=0.0)  # type: ignore[arg-type]
     torch.manual_seed(0)
     head = task.head(model.backbone)
@@ -98,7 +98,7 @@ def read(model: Model, texts: list[tuple[str, str]]) -> tuple[list[tuple[Any, ..
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_pair_and_its_re_cut_are_read_differently_by_every_family(name: str) -> None:
+def test_every_family_distinguishes_pairs_with_different_boundaries(name: str) -> None:
     model = tiny(name)
     read_as, out = read(model, PAIRS)
     assert len(set(read_as)) == len(PAIRS)
@@ -109,7 +109,7 @@ def test_a_pair_and_its_re_cut_are_read_differently_by_every_family(name: str) -
     assert again == read_as and torch.equal(same, out)
 
 
-def test_the_features_of_a_pair_by_hand() -> None:
+def test_pair_features_match_their_definition() -> None:
     states = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0], [7.0, 7.0]])
     packed = pack_lists([[9, 9, 9], [9]], columns={"segment": np.array([0, 0, 1, 0])})
     assert pair_features(states, packed).tolist() == [
@@ -123,14 +123,14 @@ def test_the_features_of_a_pair_by_hand() -> None:
 
 
 def without_separator() -> Tokenizer:
-    """A vocabulary such as GPT was published with: no token but those of text, and the unknown one."""
+    """Return a tokenizer like that of the published GPT: text tokens and the unknown token, no other special tokens."""
     backend = Backend(models.WordLevel({word: i for i, word in enumerate(["<unk>", *WORDS])}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     return Tokenizer(backend, {"unknown": "<unk>"})
 
 
 def published(name: str, folder: Path, spare: int = 0) -> Model:
-    """A tiny GPT or LSTM over that vocabulary, saved, with so many rows more than tokens."""
+    """Save a tiny GPT or LSTM with that vocabulary, and additional rows in the embedding."""
     family, tokens = FAMILIES[name], without_separator()
     sizes = {"n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
     if name != "openai-gpt":
@@ -145,7 +145,7 @@ def published(name: str, folder: Path, spare: int = 0) -> Model:
 
 @pytest.mark.parametrize("spare", [0, 3])
 @pytest.mark.parametrize("name", ["openai-gpt", "lstm", "bilstm"])
-def test_a_separator_is_added_as_one_token(name: str, spare: int, tmp_path: Path) -> None:
+def test_an_added_separator_is_a_single_token(name: str, spare: int, tmp_path: Path) -> None:
     old = published(name, tmp_path, spare)
     made = add_separator(load_model(tmp_path))
     before, after = (model.root.tensors() for model in (old, made))
@@ -172,7 +172,7 @@ def write_rows(file: Path, pairs: bool) -> Path:
 
 
 @pytest.mark.parametrize("name", ["openai-gpt", "lstm"])
-def test_a_model_without_a_separator_learns_one_with_a_task_of_pairs(name: str, tmp_path: Path) -> None:
+def test_a_task_with_pairs_adds_and_trains_a_missing_separator(name: str, tmp_path: Path) -> None:
     published(name, tmp_path / "start")
     options: dict[str, Any] = {
         "epochs": 40, "optimizer": pt.Optimizer(lr=2e-2, decay=0.0), "batch": pt.Batching(sequences=8, length=16),
@@ -184,7 +184,7 @@ def test_a_model_without_a_separator_learns_one_with_a_task_of_pairs(name: str, 
     learned = model.backbone.embed.tokens[-1]
     start = add_separator(load_model(tmp_path / "start")).backbone.embed.tokens[-1]
     assert not torch.allclose(learned, start, atol=1e-3)
-    # The words of both are the same: what tells them apart is the boundary.
+    # Both have the same words: only the boundary distinguishes them.
     first, second = pt.predict(run, write_rows(tmp_path / "again.csv", True)).rows[:2]
     assert first["probabilities"]["a"] > second["probabilities"]["a"] + 1e-3
     # A task without pairs adds nothing.

@@ -1,4 +1,4 @@
-"""Folders of Russian models in the published layouts: both sides read them, and fill gaps alike."""
+"""Folders like those of published Russian models: pretune and `transformers` read them with the same results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPE = {
 
 
 def rubert(folder: Path) -> Any:
-    """As ruBERT: vocab.txt of a cased WordPiece, й and ё whole."""
+    """Save a model like ruBERT: vocab.txt of a cased WordPiece tokenizer, without decomposing й and ё."""
     from transformers import BertConfig, BertForMaskedLM
 
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
@@ -42,7 +42,7 @@ def rubert(folder: Path) -> Any:
 
 
 def ruroberta(folder: Path) -> Any:
-    """As ruRoBERTa: vocab.json and merges.txt of a byte-level BPE, and no other file that tells of tokens."""
+    """Save a model like ruRoBERTa: vocab.json and merges.txt of a byte-level BPE, and no other tokenizer file."""
     from transformers import RobertaConfig, RobertaForMaskedLM
 
     backend = tokenizers.ByteLevelBPETokenizer()
@@ -55,7 +55,7 @@ def ruroberta(folder: Path) -> Any:
 
 
 def rugpt(folder: Path) -> Any:
-    """As ruGPT: GPT-2's layout, vocab.json and merges.txt of a byte-level BPE."""
+    """Save a model like ruGPT: GPT-2 with vocab.json and merges.txt of a byte-level BPE."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     backend = tokenizers.ByteLevelBPETokenizer()
@@ -71,7 +71,7 @@ def rugpt(folder: Path) -> Any:
 
 
 def rut5(folder: Path) -> Any:
-    """As ruT5: spiece.model of a Unigram, with gated layers and a vocabulary matrix of its own."""
+    """Save a model like ruT5: spiece.model of a unigram tokenizer, gated layers and untied embeddings."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     (folder / "spiece.model").write_bytes(russian_pieces(80, **T5_IDS))
@@ -86,7 +86,7 @@ def packed(ids: list[int]) -> Packed:
 
 
 @pytest.mark.parametrize("make", [rugpt, rut5])
-def test_ids_and_logits_of_models_that_write_are_the_peers_before_and_after_our_export(
+def test_ids_and_logits_of_generative_models_match_transformers_before_and_after_export(
     make: Any, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -106,36 +106,36 @@ def test_ids_and_logits_of_models_that_write_are_the_peers_before_and_after_our_
         tokenizer = model.require_tokenizer()
         assert ids == tokenizer.encode(text) + [tokenizer.role("end")] * writes
         assert tokenizer.decode(ids).strip() == tokenizer.decode(tokenizer.encode(text)).strip()
-        peer = (AutoModelForSeq2SeqLM if writes else AutoModelForCausalLM).from_pretrained(place).eval()
+        reference = (AutoModelForSeq2SeqLM if writes else AutoModelForCausalLM).from_pretrained(place).eval()
         more = {"decoder_input_ids": torch.tensor([target])} if writes else {}
         model.root.eval().requires_grad_(False)
         states = model.backbone(packed(ids), packed(target)) if writes else model.backbone(packed(ids))
         head = model.root.heads["spans" if writes else "lm"]
         with torch.no_grad():
-            close(head(states.last, model.backbone.embed.tokens), peer(**inputs, **more).logits[0])
+            close(head(states.last, model.backbone.embed.tokens), reference(**inputs, **more).logits[0])
 
 
-def teach(peer: Any, tokenizer: Any) -> None:
-    """Enough steps to know the sentences by heart, each token of them hidden in turn."""
+def teach(reference: Any, tokenizer: Any) -> None:
+    """Train until the sentences are memorized, masking each of their tokens in turn."""
     batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     plain = ~torch.isin(batch["input_ids"], torch.tensor(tokenizer.all_special_ids))
     row, place = plain.nonzero(as_tuple=True)
     ids, seen = batch["input_ids"][row], batch["attention_mask"][row]
     hidden = torch.arange(ids.shape[1]) == place[:, None]
-    optimizer = torch.optim.Adam(peer.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(reference.parameters(), lr=1e-2)
     for _ in range(50):
         masked = ids.masked_fill(hidden, tokenizer.mask_token_id)
-        peer(masked, attention_mask=seen, labels=ids.masked_fill(~hidden, -100)).loss.backward()
+        reference(masked, attention_mask=seen, labels=ids.masked_fill(~hidden, -100)).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
-def peers_fills(folder: Path, text: str) -> list[tuple[int, float]]:
-    """The likeliest tokens of the peer, special ones left out as we do."""
+def fills_in_transformers(folder: Path, text: str) -> list[tuple[int, float]]:
+    """Return the most probable tokens according to `transformers`, without special tokens, as pretune does."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    # The space before a gap goes with it; the peer knows only where a tokenizer.json says so.
+    # The space before a mask belongs to it; `transformers` knows that only from a tokenizer.json.
     inputs = tokenizer(text.replace(f" {MASK}", MASK).replace(MASK, tokenizer.mask_token), return_tensors="pt")
     with torch.no_grad():
         logits = AutoModelForMaskedLM.from_pretrained(folder).eval()(**inputs).logits[0]
@@ -146,16 +146,16 @@ def peers_fills(folder: Path, text: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("make", [rubert, ruroberta])
-def test_fills_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Path) -> None:
+def test_filled_masks_match_transformers_before_and_after_export(make: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     torch.manual_seed(0)
     folder, out = tmp_path / "published", tmp_path / "ours"
     folder.mkdir()
-    peer = make(folder)
-    peer.config.save_pretrained(folder)
-    teach(peer, AutoTokenizer.from_pretrained(folder))
-    peer.save_pretrained(folder)
+    reference = make(folder)
+    reference.config.save_pretrained(folder)
+    teach(reference, AutoTokenizer.from_pretrained(folder))
+    reference.save_pretrained(folder)
 
     filler = MaskFiller.load(folder)
     filler.model.save(out)
@@ -169,18 +169,18 @@ def test_fills_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Pa
         ("Река [MASK] к августу", "обмелела"),
         ("[MASK] переходили её вброд, а старики качали головами", "Дети"),
     ]:
-        theirs = peers_fills(folder, text)
-        assert [i for i, _ in peers_fills(out, text)] == [i for i, _ in theirs]
+        theirs = fills_in_transformers(folder, text)
+        assert [i for i, _ in fills_in_transformers(out, text)] == [i for i, _ in theirs]
         for ours in (filler, again):
             found = ours.fill(text, top=3)["gaps"][0]
             assert [c["token"] for c in found] == [tokenizer.decode([i]).strip() for i, _ in theirs]
             assert [c["probability"] for c in found] == pytest.approx([p for _, p in theirs], abs=1e-5)
         right += found[0]["token"] == answer
-    assert right >= 3  # it is the model's knowledge that agrees, and not noise
+    assert right >= 3  # the model has learned something, so that the agreement is not that of noise
 
 
 @pytest.mark.parametrize("make", [rubert, ruroberta])
-def test_ids_of_texts_and_pairs_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Path) -> None:
+def test_ids_of_texts_and_pairs_match_transformers_before_and_after_export(make: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     from pretune.models.length_bucketing import text_batches
@@ -193,9 +193,9 @@ def test_ids_of_texts_and_pairs_are_the_peers_before_and_after_our_export(make: 
     texts, pairs = ["Ёжик нашёл гриб!", SENTENCES[0]], ["Йод — не яд.", SENTENCES[1]]
     for second in (None, pairs):
         expected = AutoTokenizer.from_pretrained(folder)(texts, second)["input_ids"]
-        dressed = AutoTokenizer.from_pretrained(out)(texts, second)
-        assert dressed["input_ids"] == expected
-        assert ("token_type_ids" in dressed) == (make is rubert)
+        encoded = AutoTokenizer.from_pretrained(out)(texts, second)
+        assert encoded["input_ids"] == expected
+        assert ("token_type_ids" in encoded) == (make is rubert)
         (batch,) = text_batches(filler.model, texts, second)
         ids, offsets = batch.packed[0].ids.tolist(), batch.packed[0].offsets.tolist()
         ours = {int(row): ids[a:b] for row, a, b in zip(batch.rows, offsets[:-1], offsets[1:], strict=True)}
@@ -203,4 +203,4 @@ def test_ids_of_texts_and_pairs_are_the_peers_before_and_after_our_export(make: 
         if make is rubert and second is not None:
             segments = batch.packed[0].columns["segment"].tolist()
             by_row = {int(r): segments[a:b] for r, a, b in zip(batch.rows, offsets[:-1], offsets[1:], strict=True)}
-            assert [by_row[row] for row in range(2)] == dressed["token_type_ids"]
+            assert [by_row[row] for row in range(2)] == encoded["token_type_ids"]

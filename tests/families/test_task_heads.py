@@ -1,4 +1,4 @@
-"""Task heads of families that are not plain encoders: the logits of `transformers`, both ways, from the same texts."""
+"""Task heads of families other than plain encoders: logits match `transformers` after import and export, for the same texts."""
 
 from __future__ import annotations
 
@@ -19,27 +19,25 @@ from pretune.inference.predict import Predictor, load_task_model
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents
-from tests.families.decoders import test_gpt
-from tests.families.encoder_decoders import test_bart, test_t5
-from tests.families.encoders import test_big_bird, test_longformer, test_xlm, test_xlnet
+from tests.support.family_configs import BART, BIG_BIRD, BIG_BIRD_FULL_ATTENTION, GPT, LONGFORMER, T5, XLM, XLNET
 from tests.support.parity import assert_same, close
 from tests.support.texts import english_documents
 
 LABELS = {"0": "bad", "1": "good", "2": "so so"}
 LANGUAGES = ("de", "en")
-# Positions for all texts below; the keys of families that count them.
+# Enough positions for all texts below.
 PLACES = {"max_position_embeddings": 90}
 TINY: dict[str, dict[str, Any]] = {
-    "gpt2": test_gpt.SMALL | {"n_positions": 90},
-    "openai-gpt": test_gpt.SMALL | {"n_positions": 90},
-    "bart": test_bart.SMALL | PLACES,
-    "mbart": test_bart.SMALL | PLACES,
-    "longformer": test_longformer.SMALL | PLACES,
-    "big_bird": test_big_bird.SMALL | test_big_bird.FULL | PLACES,
-    "xlnet": test_xlnet.SMALL,
-    "xlm": test_xlm.SMALL | PLACES,
-    "t5": test_t5.SMALL,
-    "mt5": test_t5.SMALL,
+    "gpt2": GPT | {"n_positions": 90},
+    "openai-gpt": GPT | {"n_positions": 90},
+    "bart": BART | PLACES,
+    "mbart": BART | PLACES,
+    "longformer": LONGFORMER | PLACES,
+    "big_bird": BIG_BIRD | BIG_BIRD_FULL_ATTENTION | PLACES,
+    "xlnet": XLNET,
+    "xlm": XLM | PLACES,
+    "t5": T5,
+    "mt5": T5,
 }
 CASES = [
     ("gpt2", "GPT2ForSequenceClassification", "classify"),
@@ -75,7 +73,6 @@ CASES = [
     ("mt5", "MT5ForSequenceClassification", "classify"),
     ("mt5", "MT5ForQuestionAnswering", "answer"),
 ]
-# Heads on the encoder of an encoder-decoder, which is refused as a whole.
 # Rows of each task, of different lengths.
 ROWS: dict[str, list[dict[str, Any]]] = {
     "classify": [
@@ -121,7 +118,7 @@ def write_tokenizer(name: str, folder: Path) -> Tokenizer:
 
 
 def make_theirs(name: str, kind: str, folder: Path) -> Any:
-    """Save a model of `transformers` with random numbers everywhere, so that nothing agrees by chance."""
+    """Save a model of `transformers` with random parameters, so that no agreement is accidental."""
     import transformers
 
     words = write_tokenizer(name, folder)
@@ -141,7 +138,7 @@ def make_theirs(name: str, kind: str, folder: Path) -> Any:
 
 
 def write_rows(folder: Path, name: str, answers: dict[str, list[Any]] | None = None) -> Path:
-    """Write the rows of a task into a file, with what is right where that is given, column by column."""
+    """Write the rows of a task into a file, with labels where they are given, by column."""
     file = folder / f"{name}.jsonl"
     known = [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)] if answers else []
     rows = [row | right for row, right in zip(ROWS[name], known or [{}] * len(ROWS[name]), strict=True)]
@@ -150,11 +147,11 @@ def write_rows(folder: Path, name: str, answers: dict[str, list[Any]] | None = N
 
 
 def padded(answerer: Predictor) -> tuple[dict[str, Tensor], list[int]]:
-    """Return the sequences that a model answers, as `transformers` takes them, and their lengths."""
+    """Return the input sequences of a model, padded for `transformers`, and their lengths."""
     model = answerer.model
     sequences = answerer.laid.take(np.arange(len(answerer.laid)))
     lengths = sequences.lengths.tolist()
-    left = bool(model.family.template.last)  # XLNet looks for its classifier's token at the end
+    left = bool(model.family.template.last)  # XLNet pools the last token
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     mask = mask.flip(1) if left else mask
     inputs = {"input_ids": torch.full(mask.shape, model.require_tokenizer().role("padding"))}
@@ -172,7 +169,7 @@ def their_logits(theirs: Any, head: str, answerer: Predictor) -> list[Tensor]:
     inputs, lengths = padded(answerer)
     mask = inputs["attention_mask"].bool()
     if head == "choose":
-        if "DoubleHeads" in type(theirs).__name__:  # what is read from left to right does not see the padding
+        if "DoubleHeads" in type(theirs).__name__:  # causal attention does not see the padding
             ids, last = inputs["input_ids"], torch.tensor(lengths) - 1
             return list(theirs(ids[None], mc_token_ids=last[None]).mc_logits[0])
         return list(theirs(**{key: value[None] for key, value in inputs.items()}).logits[0])
@@ -188,7 +185,7 @@ def compare(folder: Path, theirs: Any, head: str, rows: Path) -> None:
     expected = their_logits(theirs, head, answerer)
     for ours, wanted in zip(answerer.outputs(torch.device("cpu")), expected, strict=True):
         ours = torch.as_tensor(ours)
-        if type(theirs).__name__ == "BigBirdForQuestionAnswering":  # where tokens of the question are masked
+        if type(theirs).__name__ == "BigBirdForQuestionAnswering":  # it masks the tokens of the question
             seen = wanted[:, 0] > -1e5
             assert seen.any() and not seen.all()
             ours, wanted = ours[seen], wanted[seen]
@@ -196,7 +193,9 @@ def compare(folder: Path, theirs: Any, head: str, rows: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind", "head"), CASES, ids=[kind for _, kind, _ in CASES])
-def test_logits_are_those_of_transformers_both_ways(name: str, kind: str, head: str, tmp_path: Path) -> None:
+def test_logits_match_transformers_after_import_and_after_export(
+    name: str, kind: str, head: str, tmp_path: Path
+) -> None:
     theirs = make_theirs(name, kind, tmp_path / "theirs")
     files = [write_rows(tmp_path, rows) for rows in ([head, "pairs"] if head == "classify" else [head])]
     model = pt.load(tmp_path / "theirs")
@@ -214,7 +213,7 @@ def test_logits_are_those_of_transformers_both_ways(name: str, kind: str, head: 
     assert_same(model.root, pt.load(tmp_path / "ours").root)
 
 
-# What is right in the rows of each task.
+# The labels of the rows of each task.
 RIGHT: dict[str, dict[str, list[Any]]] = {
     "classify": {"label": ["bad", "good", "bad"]},
     "tag": {"tags": [["O"] * 4 + ["B-X"], ["O", "B-X"], ["O"] * 13]},
@@ -237,7 +236,7 @@ LEARNED = [
 
 
 @pytest.mark.parametrize(("name", "kind", "head"), LEARNED, ids=[kind for _, kind, _ in LEARNED])
-def test_a_fine_tuned_model_becomes_a_class_of_transformers(name: str, kind: str, head: str, tmp_path: Path) -> None:
+def test_a_fine_tuned_model_exports_to_its_transformers_class(name: str, kind: str, head: str, tmp_path: Path) -> None:
     import transformers
 
     make_theirs(name, FAMILIES[name].classes[frozenset()], tmp_path / "base")
@@ -272,7 +271,7 @@ def test_a_fine_tuned_model_becomes_a_class_of_transformers(name: str, kind: str
 
 
 @pytest.mark.parametrize(("name", "kind"), [("xlm", "XLMForQuestionAnswering"), ("xlnet", "XLNetForQuestionAnswering")])
-def test_a_head_that_pretune_does_not_have_never_answers(name: str, kind: str, tmp_path: Path) -> None:
+def test_a_model_with_an_unsupported_head_refuses_to_predict(name: str, kind: str, tmp_path: Path) -> None:
     make_theirs(name, kind, tmp_path)
     model = pt.load(tmp_path)
     assert not model.root.heads and any("end_logits" in tensor for tensor in model.skipped_head_tensors)
@@ -280,8 +279,8 @@ def test_a_head_that_pretune_does_not_have_never_answers(name: str, kind: str, t
         pt.predict(tmp_path, write_rows(tmp_path, "answer"))
 
 
-def test_a_summary_of_another_width_never_answers(tmp_path: Path) -> None:
-    """XLM's scores of choices are made from one number per class of config.json; two of them are supported."""
+def test_a_summary_of_unsupported_width_refuses_to_predict(tmp_path: Path) -> None:
+    """XLM computes the scores of choices from num_labels numbers; only the default of two is supported."""
     import transformers
 
     words = write_tokenizer("xlm", tmp_path)
@@ -294,7 +293,7 @@ def test_a_summary_of_another_width_never_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["de", "en", None])
-def test_the_language_of_mbarts_texts_is_that_of_src_lang(source: str | None, tmp_path: Path) -> None:
+def test_mbart_reads_texts_in_the_language_of_src_lang(source: str | None, tmp_path: Path) -> None:
     make_theirs("mbart", "MBartForSequenceClassification", tmp_path)
     content = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"src_lang": source}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
@@ -312,8 +311,8 @@ def test_the_language_of_mbarts_texts_is_that_of_src_lang(source: str | None, tm
     assert sequences.ids[-2] == model.require_tokenizer().role("end")
 
 
-def test_all_classes_for_tasks_are_here() -> None:
-    """Those that `transformers` has for these families are read or closed."""
+def test_every_task_class_of_transformers_is_covered() -> None:
+    """Every task class of `transformers` for these families is supported, or refused by name."""
     import importlib
 
     from transformers import AutoConfig

@@ -1,8 +1,8 @@
-"""usage: kills.py [--kills N] [--seed S] [--only VERB]    kill commands at random moments, go on, and compare with a run in peace
+"""usage: kills.py [--kills N] [--seed S] [--only VERB]    kill commands at random moments, restart them, and compare the results
 
-Each command runs in a forked process, which is killed (SIGKILL) or asked to end (SIGTERM) after a random part of the time that
-the whole command takes, and started again on the same folder until it ends by itself. Then its files are compared with those of
-a run that nobody disturbed. Prints a table: verb, kills, how many runs they were spread over, differences, errors.
+Each command runs in a forked process, which is killed (SIGKILL) or terminated (SIGTERM) after a random part of the time that the
+whole command takes, and started again on the same folder until it finishes. Then its files are compared with those of an
+uninterrupted run. Prints a table: verb, kills, number of runs, differences, errors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUIET = "PRETUNE_PROGRESS"
 
 @dataclass
 class Tally:
-    """What came of the kills of one verb."""
+    """The results of the kills of one verb."""
 
     kills: int = 0
     runs: int = 0
@@ -42,8 +42,8 @@ class Tally:
     errors: list[str] = field(default_factory=list)
 
 
-def material(folder: Path) -> None:
-    """Make a small corpus, a task, a tokenizer and a model."""
+def make_inputs(folder: Path) -> None:
+    """Create a small corpus, a task, a tokenizer and a model."""
     words = ["red", "blue", "green", "yellow", "stone", "water", "fire", "cloud", "tree", "bird"]
     rows = [
         f"{'good' if i % 2 else 'bad'} {' '.join(words[(i * 7 + j * 3) % 10] for j in range(4))}" for i in range(48)
@@ -73,26 +73,26 @@ SMALL: dict[str, Any] = {
 }
 
 
-def begun(out: Path) -> bool:
+def started(out: Path) -> bool:
     return (out / "recipe.yaml").is_file()
 
 
 def pretrain(folder: Path) -> Act:
     return lambda out: pt.pretrain(
-        folder / "tiny.yaml", folder / "texts", tokenizer=folder / "tokenizer", out=out, resume=begun(out), **SMALL
+        folder / "tiny.yaml", folder / "texts", tokenizer=folder / "tokenizer", out=out, resume=started(out), **SMALL
     )
 
 
 def verbs(folder: Path) -> dict[str, Act]:
-    """Return the commands that are killed; each goes on with what is there."""
+    """Return the commands to kill; each one resumes from existing files."""
     rows = {**SMALL, "batch": pt.Batching(sequences=8)}
     train = folder / "train.csv"
     return {
         "prepare": lambda out: pt.prepare(folder / "texts", folder / "tokenizer", out, processes=1),
         "pretrain": pretrain(folder),
-        "adapt": lambda out: pt.adapt(folder / "model", folder / "texts", out=out, resume=begun(out), **SMALL),
+        "adapt": lambda out: pt.adapt(folder / "model", folder / "texts", out=out, resume=started(out), **SMALL),
         "finetune": lambda out: pt.finetune(
-            folder / "model", train, dev=train, out=out, seeds=1, report=False, resume=begun(out), **rows
+            folder / "model", train, dev=train, out=out, seeds=1, report=False, resume=started(out), **rows
         ),
         "evaluate": lambda out: pt.evaluate(
             folder / "model", suite="glue", data=folder / "glue", subsets=True, seeds=2, out=out,
@@ -105,7 +105,7 @@ def verbs(folder: Path) -> dict[str, Act]:
 
 
 def contents(verb: str, out: Path) -> dict[str, str]:
-    """Return what must be the same whatever happened: the bytes of files, without times and what depends on them."""
+    """Return the contents that kills must not change: the bytes of files, without times and values that depend on them."""
     found: dict[str, str] = {}
     for path in sorted(out.rglob("*")):
         name = path.relative_to(out).as_posix()
@@ -115,7 +115,7 @@ def contents(verb: str, out: Path) -> dict[str, str]:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         elif path.name in ("results.json", "result.json"):
             found[name] = json.dumps(without_times(json.loads(path.read_text())), sort_keys=True)
-    if verb == "tune":  # which trials there are and what they came to; folders of lost ones are swept away in time
+    if verb == "tune":  # the trials and their results; folders of lost trials are deleted later
         trials = json.loads((out / "trials.json").read_text()) if (out / "trials.json").is_file() else {}
         return {"trials.json": json.dumps(without_times(trials), sort_keys=True)}
     return found
@@ -129,7 +129,7 @@ def without_times(value: Any) -> Any:
 
 
 def fork(act: Act, out: Path, errors: Path) -> int:
-    """Start a command in a process of its own; return its number."""
+    """Start a command in a forked process, and return its id."""
     process = os.fork()
     if process:
         return process
@@ -139,7 +139,7 @@ def fork(act: Act, out: Path, errors: Path) -> int:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
             try:
-                if not (out / "results.json").is_file():  # else it was killed when all was done
+                if not (out / "results.json").is_file():  # else it was killed after it had finished
                     act(out)
                 code = 0
             except KeyboardInterrupt:
@@ -151,7 +151,7 @@ def fork(act: Act, out: Path, errors: Path) -> int:
 
 
 def wait(process: int, seconds: float | None = None) -> int | None:
-    """Return how a process ended, None if it has not after so many seconds."""
+    """Return the exit status of a process, or None if it is still running after `seconds`."""
     end = None if seconds is None else time.monotonic() + seconds
     while True:
         number, status = os.waitpid(process, 0 if end is None else os.WNOHANG)
@@ -162,8 +162,8 @@ def wait(process: int, seconds: float | None = None) -> int | None:
         time.sleep(0.002)
 
 
-def attack(verb: str, act: Act, folder: Path, kills: int, chance: random.Random) -> Tally:
-    """Kill a command so many times."""
+def kill_repeatedly(verb: str, act: Act, folder: Path, kills: int, rng: random.Random) -> Tally:
+    """Kill a command `kills` times."""
     tally, errors = Tally(), folder / f"{verb}-errors.txt"
     whole = folder / f"{verb}-whole"
     began = time.monotonic()
@@ -177,15 +177,15 @@ def attack(verb: str, act: Act, folder: Path, kills: int, chance: random.Random)
         tally.runs += 1
         for attempt in range(1000):
             process = fork(act, out, errors)
-            # Later attempts are given more time, so that a run ends some day.
-            ended = wait(process, chance.uniform(0, seconds * (1 + attempt / 20)))
+            # Later attempts get more time, so that a run finishes eventually.
+            ended = wait(process, rng.uniform(0, seconds * (1 + attempt / 20)))
             if ended is None:
                 with suppress(ProcessLookupError):
-                    os.kill(process, chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+                    os.kill(process, rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
                 ended = wait(process)
                 tally.kills += ended != 0
                 if ended == 1:
-                    tally.errors.append(f"when asked to end: {errors.read_text()[-2000:]}")
+                    tally.errors.append(f"after SIGTERM: {errors.read_text()[-2000:]}")
                     break
                 if ended != 0:
                     continue
@@ -198,17 +198,17 @@ def attack(verb: str, act: Act, folder: Path, kills: int, chance: random.Random)
     return tally
 
 
-def play(kills: int, seed: int, only: str | None = None) -> Iterator[tuple[str, Tally]]:
-    """Kill every verb so many times."""
+def kill_all(kills: int, seed: int, only: str | None = None) -> Iterator[tuple[str, Tally]]:
+    """Kill every verb `kills` times."""
     os.environ[QUIET] = "none"
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        # In a process of its own: threads that torch has started do not survive a fork, and those who wait for them wait forever.
-        assert wait(fork(material, folder, folder / "errors.txt")) == 0, (folder / "errors.txt").read_text()
+        # In a separate process: threads that torch has started do not survive a fork, and waiting for them would block forever.
+        assert wait(fork(make_inputs, folder, folder / "errors.txt")) == 0, (folder / "errors.txt").read_text()
         for verb, act in verbs(folder).items():
             if only in (None, verb):
-                yield verb, attack(verb, act, folder, kills, random.Random(f"{seed} {verb}"))
+                yield verb, kill_repeatedly(verb, act, folder, kills, random.Random(f"{seed} {verb}"))
 
 
 def main() -> None:
@@ -219,7 +219,7 @@ def main() -> None:
     options = parser.parse_args()
     bad = 0
     print("| verb | kills | runs | different | errors |\n| --- | ---: | ---: | ---: | ---: |", flush=True)
-    for verb, tally in play(options.kills, options.seed, options.only):
+    for verb, tally in kill_all(options.kills, options.seed, options.only):
         print(f"| {verb} | {tally.kills} | {tally.runs} | {len(tally.different)} | {len(tally.errors)} |", flush=True)
         bad += len(tally.different) + len(tally.errors)
         for line in (*tally.different[:3], *tally.errors[:3]):

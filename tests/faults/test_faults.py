@@ -1,4 +1,4 @@
-"""What machines do to commands: full disks, folders that vanish, clocks that jump, memory that runs out, threads that fail."""
+"""Faults of the machine: full disks, deleted folders, clock jumps, out of memory, failing threads."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from pretune.training.budget import Clock
 from pretune.training.parallel.distributed import World
 from pretune.training.prefetch import Prefetcher
 from pretune.training.recipe_sections import Budget
+from tests.support.cli import run_command
 from tests.support.one_word_task import start, trained, tune
 
 FEW: dict[str, Any] = {"budget": pt.Budget(steps=2), "watching": pt.Monitoring(save=1, held_out=0.0)}
@@ -29,7 +30,7 @@ SHORT: dict[str, Any] = {"batch": pt.Batching(tokens=64, length=16), **FEW}
 
 @contextmanager
 def small_disk(limit: int) -> Iterator[None]:
-    """Let no file become larger than so many bytes, as a quota does."""
+    """Limit the size of files, as a quota does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
@@ -46,7 +47,7 @@ def rows() -> Path:
     return start() / "train.csv"
 
 
-# Every verb that writes → the call, and the largest file that there is room for.
+# Every verb that writes → the call, and the limit on file sizes.
 WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
     "tokenizer train": (lambda out: pt.train_tokenizer(text(), size=100, out=out), 1000),
     "prepare": (lambda out: pt.prepare(text(), start() / "start", out, processes=1), 1000),
@@ -64,8 +65,8 @@ WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
 
 
 @pytest.mark.parametrize("verb", WRITERS)
-def test_a_full_disk(verb: str, tmp_path: Path) -> None:
-    """One line, nothing half-written under its real name, and the same command works once there is room."""
+def test_a_full_disk_is_reported_and_leaves_no_partial_files(verb: str, tmp_path: Path) -> None:
+    """The error is one line, no partial file has its final name, and the same command succeeds once there is space."""
     act, limit = WRITERS[verb]
     trained()
     with small_disk(limit), pytest.raises((PretuneError, OSError)) as failure:
@@ -82,8 +83,8 @@ def test_a_full_disk(verb: str, tmp_path: Path) -> None:
     act(tmp_path / "out")
 
 
-def test_a_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody removes the run folder while it trains: an error of one line, whatever was being written."""
+def test_a_deleted_run_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run folder is deleted during training: the error is one line, whatever was being written."""
     out = tmp_path / "run"
     begin = checkpoints.CheckpointWriter._begin
 
@@ -97,14 +98,14 @@ def test_a_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(failure.value, PretuneError) or failure.value.errno in cli.FILE_ERRORS
 
 
-def test_the_command_line_tells_of_files_that_vanish(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_command_line_reports_deleted_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def vanish(*_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "runs/mine/metrics.jsonl")
 
     monkeypatch.setattr(cli, "make_app", lambda: vanish)
-    with pytest.raises(SystemExit, match="1"):
-        cli.main(["show", "presets"])
-    assert capsys.readouterr().err == (
+    refused = run_command("show", "presets", check=False)
+    assert refused.returncode == 1
+    assert refused.stderr == (
         "error: runs/mine/metrics.jsonl: No such file or directory; was it removed while the command ran?\n"
     )
 
@@ -117,31 +118,29 @@ def test_the_command_line_tells_of_files_that_vanish(monkeypatch: pytest.MonkeyP
         (MemoryError(), "this machine"),
     ],
 )  # fmt: skip
-def test_memory_that_runs_out(
-    error: Exception, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_out_of_memory_is_reported_in_one_line(error: Exception, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(cli, "make_app", lambda: fail)
-    with pytest.raises(SystemExit, match="1"):
-        cli.main(["finetune"])
-    message = capsys.readouterr().err
+    refused = run_command("finetune", check=False)
+    message = refused.stderr
+    assert refused.returncode == 1
     assert message.startswith(f"error: {place} is out of memory; ") and message.count("\n") == 1
     assert "batch.pack" in message and "batch.sequences" in message and "batch.length" in message
 
 
-def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(cli, "make_app", lambda: fail)
     with pytest.raises(RuntimeError, match="a defect"):
-        cli.main(["finetune"])
+        run_command("finetune")
 
 
-def test_a_clock_that_jumps() -> None:
-    """A machine that slept, or whose clock was set: training ends early or goes on, and never waits."""
+def test_clock_jumps_never_block_training() -> None:
+    """After suspend, or if the clock is set, training ends early or continues, but never waits."""
     times = iter([0.0, 1.0, 2.0, 3602.0])
     clock = Clock(Budget(seconds=100), now=lambda: next(times))
     for _ in range(2):
@@ -153,11 +152,11 @@ def test_a_clock_that_jumps() -> None:
     clock = Clock(Budget(seconds=100, steps=3), now=lambda: next(times))
     for _ in range(3):
         clock.add(10, 10, clock.elapsed())
-    assert clock.spent  # by its steps
+    assert clock.spent  # by its number of steps
 
 
-def test_a_thread_of_the_feed_that_fails_ends_the_training() -> None:
-    """Its error reaches whoever waits for the batch; nobody waits forever."""
+def test_a_failing_prefetch_thread_ends_training() -> None:
+    """The error is raised where the batch is awaited; nothing waits forever."""
 
     class Broken:
         def state(self) -> dict[str, int]:
@@ -179,8 +178,8 @@ def test_a_thread_of_the_feed_that_fails_ends_the_training() -> None:
             feed.next(clock)
 
 
-def test_folders_that_cannot_be_deleted_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On NFS, files that are open elsewhere keep a folder alive: it must be gone under its name all the same."""
+def test_folders_that_cannot_be_deleted_yet_are_deleted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS, files that are open elsewhere keep a folder alive; it must disappear under its name nevertheless."""
     (tmp_path / "step-1").mkdir()
     (tmp_path / "step-1" / "state.json").write_text("{}")
     remove = shutil.rmtree
@@ -197,8 +196,8 @@ def test_folders_that_cannot_be_deleted_yet(tmp_path: Path, monkeypatch: pytest.
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_on_such_a_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Old checkpoints that cannot be deleted do not end a training."""
+def test_a_run_on_a_file_system_with_delayed_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old checkpoints that cannot be deleted do not end training."""
     remove = shutil.rmtree
 
     def busy(folder: Any, ignore_errors: bool = False, **_: Any) -> None:

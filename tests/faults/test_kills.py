@@ -1,4 +1,4 @@
-"""Commands that are killed at random moments end with the same bits; kills.py is the record of a thousand kills."""
+"""Commands that are killed at random moments and restarted give identical results; kills.py runs many more kills."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("verb", ["prepare", "pretrain", "adapt", "finetune", "evaluate", "tune"])
-def test_killed_commands_end_as_if_nobody_had_disturbed_them(verb: str) -> None:
+def test_killed_and_restarted_commands_give_the_same_results(verb: str) -> None:
     script = Path(__file__).with_name("kills.py")
     run = subprocess.run(
         [sys.executable, str(script), "--kills", "20", "--only", verb], capture_output=True, text=True, check=False

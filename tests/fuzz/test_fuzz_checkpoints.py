@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, torn or hostile."""
+"""Checkpoints that are damaged, torn or malicious."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pretune.runtime.parsing import CHECKSUM_KEY, json_checksum
 from pretune.training.checkpoints import STATE, CheckpointWriter, list_checkpoints, load_newest
 from pretune.training.loop import train
 from pretune.training.parallel.distributed import World
-from tests.fuzz.test_fuzz_weights import digest
 from tests.support.fuzz_harness import FEW, MANY, Kind, attack, mutate, mutate_json
+from tests.support.fuzz_models import digest
 from tests.support.tiny_training_cases import make
 
-RESUMED = 8  # trainings that are resumed
+RESUMED = 8  # resumed runs
 FILES = ["root.safetensors", "optimizer.safetensors", STATE]
 
 
@@ -41,8 +41,8 @@ def save(run: Path, steps: tuple[int, ...] = (20, 40)) -> None:
             saver.start(state, {"root": weights, "optimizer": moments}, {})
 
 
-def resumed(run: Path) -> str:
-    """Return a digest of all that a run would go on from."""
+def resume_digest(run: Path) -> str:
+    """Return a digest of the state from which a run would resume."""
     newest = load_newest(run)
     assert newest is not None
     state, tensors = newest
@@ -55,15 +55,15 @@ def checkpoint(step: int, *names: str) -> list[str]:
     return [f"checkpoints/step-{step:08d}/{name}" for name in names]
 
 
-def one_of(*steps: int) -> Callable[[str], bool]:
+def is_one_of(*steps: int) -> Callable[[str], bool]:
     """Return whether a digest is that of one of the undamaged checkpoints: an older one is a good answer, too."""
     return lambda found: any(f'"position": {step}' in found for step in steps)
 
 
 KINDS = [
-    Kind("the only checkpoint", lambda run: save(run, (20,)), checkpoint(20, *FILES), resumed, str),
-    Kind("the newest of two checkpoints", save, checkpoint(40, *FILES), resumed, one_of(20, 40)),
-    Kind("the oldest of two checkpoints", save, checkpoint(20, *FILES), resumed, str),
+    Kind("the only checkpoint", lambda run: save(run, (20,)), checkpoint(20, *FILES), resume_digest, str),
+    Kind("the newest of two checkpoints", save, checkpoint(40, *FILES), resume_digest, is_one_of(20, 40)),
+    Kind("the oldest of two checkpoints", save, checkpoint(20, *FILES), resume_digest, str),
 ]
 
 
@@ -81,18 +81,18 @@ def test_damaged_checkpoints_at_length(kind: Kind, tmp_path: Path) -> None:
     assert not report.bad, str(report)
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_an_intact_older_one(tmp_path: Path) -> None:
+def test_an_intact_older_checkpoint_replaces_a_damaged_one(tmp_path: Path) -> None:
     save(tmp_path / "old", (20,))
     save(tmp_path / "both")
     for name in FILES:
         run = tmp_path / name
         shutil.copytree(tmp_path / "both", run)
         (list_checkpoints(run)[-1] / name).unlink()
-        assert resumed(run) == resumed(tmp_path / "old")
+        assert resume_digest(run) == resume_digest(tmp_path / "old")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_where_all_checkpoints_are_damaged_the_run_stops(name: str, tmp_path: Path) -> None:
+def test_a_run_with_only_damaged_checkpoints_stops(name: str, tmp_path: Path) -> None:
     save(tmp_path)
     for folder in list_checkpoints(tmp_path):
         (folder / name).write_bytes((folder / name).read_bytes()[:-3])
@@ -101,45 +101,45 @@ def test_where_all_checkpoints_are_damaged_the_run_stops(name: str, tmp_path: Pa
 
 
 def test_states_with_a_valid_checksum_and_odd_values_are_refused_or_read(tmp_path: Path) -> None:
-    """A checksum keeps out damage, not somebody who computes it: what such a file says is checked all the same."""
+    """A checksum detects damage, but not forgery: values are checked nevertheless."""
     save(tmp_path / "good", (20,))
     for case in range(FEW // 5):
         run = tmp_path / "copy"
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(tmp_path / "good", run)
         path = list_checkpoints(run)[0] / STATE
-        changed = resealed(path, random.Random(case))
+        changed = change_and_reseal(path, random.Random(case))
         try:
-            assert resumed(run)
+            assert resume_digest(run)
         except PretuneError:
             pass
         except Exception as error:
             raise AssertionError(f"case {case}: {changed}") from error
 
 
-def resealed(path: Path, chance: random.Random) -> str:
+def change_and_reseal(path: Path, rng: random.Random) -> str:
     """Change a value in a sealed JSON file, compute its checksum anew, and return what was changed."""
     content = json.loads(path.read_text())
     del content[CHECKSUM_KEY]
-    raw, how = mutate_json(json.dumps(content).encode(), chance)
+    raw, how = mutate_json(json.dumps(content).encode(), rng)
     changed: Any = json.loads(raw.decode("utf-8", "surrogatepass"))
     path.write_text(json.dumps(changed | {CHECKSUM_KEY: json_checksum(changed)}))
     return how
 
 
 def test_a_run_resumed_from_damaged_checkpoints_ends_with_the_same_weights(tmp_path: Path) -> None:
-    """Whatever happens to a file of a checkpoint, the run goes on from an intact one to the same bits, or stops."""
+    """Whatever happens to a checkpoint, the run resumes from an intact one with identical weights, or stops."""
     whole = make("mlm+nsp", 6, tmp_path / "whole", save=2)
     train(whole)
     expected = digest(plain(whole))
     train(make("mlm+nsp", 4, tmp_path / "good", save=2))
     assert [folder.name for folder in list_checkpoints(tmp_path / "good")] == ["step-00000002", "step-00000004"]
     for case in range(RESUMED):
-        chance, run = random.Random(case), tmp_path / f"copy-{case}"
+        rng, run = random.Random(case), tmp_path / f"copy-{case}"
         shutil.copytree(tmp_path / "good", run)
-        for folder in list_checkpoints(run)[chance.randrange(2) :]:
-            target = folder / chance.choice(FILES)
-            damaged, how = mutate(target.read_bytes(), chance, target.suffix)
+        for folder in list_checkpoints(run)[rng.randrange(2) :]:
+            target = folder / rng.choice(FILES)
+            damaged, how = mutate(target.read_bytes(), rng, target.suffix)
             target.write_bytes(damaged)
         again, stopped = make("mlm+nsp", 6, run, save=2), ""
         try:

@@ -1,4 +1,4 @@
-"""Model folders whose config.json is damaged or hostile."""
+"""Model folders whose config.json is damaged or malicious."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.support.fuzz_models import PRESETS, VOCABULARY, tiny_model
 
 
 def folder_of(family: str, objective: str = "", labels: tuple[str, ...] = ()) -> Callable[[Path], None]:
-    """Return what writes a model of a family into a folder."""
+    """Return a function that writes a model of a family into a folder."""
     options = {"labels": labels} if labels else {}
     return lambda folder: tiny_model(family, objective, **options).save(folder)
 
 
 def pruned(folder: Path) -> None:
-    """Write a model that has lost a layer, a head and some units."""
+    """Write a model with a layer, a head and some units pruned."""
     model = tiny_model("bert", "mlm")
     model.config = replace(model.config, num_hidden_layers=2)
     shape = PrunedShape((1,), {"layers.0.attention.part": 1}, {"layers.0.feed_forward.part": 10})
@@ -52,8 +52,8 @@ def quantized(folder: Path) -> None:
     model.save(folder)
 
 
-def for_vectors(folder: Path) -> None:
-    """Write a model that says how it computes vectors, with the options of its task and a maximum length."""
+def with_text_embeddings(folder: Path) -> None:
+    """Write a model with settings of its text embeddings, options of its task and a maximum length."""
     parts = (DenseSpec(16, 12), LayerNormSpec(12), DropoutSpec(0.1), NormalizeSpec())
     embedding = TextEmbedding(
         ("mean",), parts, prompts={"query": "query: "}, default_prompt_name="query", truncate_dim=8
@@ -64,7 +64,7 @@ def for_vectors(folder: Path) -> None:
 
 
 def several_tasks(folder: Path) -> None:
-    """Write a model with two tasks, each with labels of its own."""
+    """Write a model with two tasks, each with its own labels."""
     tasks = {"mood": {"labels": ["bad", "good"]}, "topic": {"labels": ["a", "b", "c"]}}
     model = tiny_model("bert")
     model.objective, model.tasks = "mood: classify|topic: classify", tasks
@@ -75,7 +75,7 @@ def several_tasks(folder: Path) -> None:
 LOADED = [
     Kind("config.json of a pruned model", pruned, ["config.json"], load),
     Kind("config.json of an int8 model", quantized, ["config.json"], load),
-    Kind("config.json of a model for vectors", for_vectors, ["config.json"], load),
+    Kind("config.json of a model for vectors", with_text_embeddings, ["config.json"], load),
     Kind("config.json of several tasks", several_tasks, ["config.json"], load),
 ] + [
     Kind(f"config.json of {family}", folder_of(family, objective, labels), ["config.json"], load)
@@ -109,7 +109,7 @@ def test_damaged_configs_at_length(kind: Kind, tmp_path: Path) -> None:
 
 
 def family_config(family: str) -> dict[str, Any]:
-    """Return what a config.json of a tiny model of a family says of its network."""
+    """Return the config keys of a tiny model of a family that describe its network."""
     if family in PRESETS:
         return asdict(make_model_of_shapes(family).config)
     return asdict(FAMILIES[family].config())
@@ -121,7 +121,7 @@ def make_model_of_shapes(family: str) -> Model:
 
 
 def build_on_meta(family: str) -> Callable[[Path], Any]:
-    """Return what reads the configuration of a family and builds its network without memory."""
+    """Return a function that reads the configuration of a family and builds its network on the meta device."""
 
     def read(folder: Path) -> Any:
         path = folder / "config.json"
@@ -143,14 +143,14 @@ BUILT = [
 
 
 @pytest.mark.parametrize("kind", BUILT, ids=lambda kind: kind.name)
-def test_hostile_numbers(kind: Kind, tmp_path: Path) -> None:
+def test_extreme_config_values_are_refused_or_loaded(kind: Kind, tmp_path: Path) -> None:
     report = attack(kind, tmp_path, FEW // 10)
     assert not report.bad, str(report)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BUILT, ids=lambda kind: kind.name)
-def test_hostile_numbers_at_length(kind: Kind, tmp_path: Path) -> None:
+def test_extreme_config_values_at_length(kind: Kind, tmp_path: Path) -> None:
     report = attack(kind, tmp_path, MANY // 10, seed=1)
     print(report)
     assert not report.bad, str(report)
@@ -160,19 +160,19 @@ def test_hostile_numbers_at_length(kind: Kind, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_number_of_a_configuration_has_bounds(family: str) -> None:
+def test_every_number_in_a_config_has_bounds(family: str) -> None:
     hints = get_type_hints(FAMILIES[family].config)
-    numeric = {key for key, kind in hints.items() if {int, float} & {kind, *flat(kind)}}
+    numeric = {key for key, kind in hints.items() if {int, float} & {kind, *inner_types(kind)}}
     assert not numeric - BOUNDS.keys(), "give these bounds in families/config_bounds.py"
 
 
-def flat(kind: Any) -> set[Any]:
+def inner_types(kind: Any) -> set[Any]:
     """Return the types inside a type."""
-    return {inner for part in get_args(kind) for inner in (part, *flat(part))}
+    return {inner for part in get_args(kind) for inner in (part, *inner_types(part))}
 
 
 def refusal(folder: Path, **changes: Any) -> str:
-    """Return the message with which a folder is refused once its config.json says something else."""
+    """Return the error message for a folder whose config.json is changed."""
     path = folder / "config.json"
     content = json.loads(path.read_text()) | changes
     path.write_text(json.dumps(content))
@@ -212,7 +212,7 @@ def test_numbers_and_types_are_refused_by_name(key: str, value: Any, words: str,
     assert words in refusal(tmp_path, **{key: value})
 
 
-def test_no_weights_are_drawn_where_a_checkpoint_has_them(tmp_path: Path) -> None:
+def test_weights_are_not_initialized_before_a_checkpoint_is_loaded(tmp_path: Path) -> None:
     model = tiny_model("bert", "mlm")
     model.save(tmp_path)
     path = tmp_path / "config.json"

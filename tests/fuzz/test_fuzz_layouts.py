@@ -20,10 +20,9 @@ from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.jobs.finetuning import RANGES
-from tests.fuzz.test_fuzz_weights import digest
-from tests.models.test_adapt_vocabulary import small, tokenizer
 from tests.support.fuzz_harness import FEW, MANY, Kind, attack
-from tests.support.fuzz_models import tiny_model
+from tests.support.fuzz_models import digest, tiny_model
+from tests.support.tiny_models import random_model, small_tokenizer
 
 WIDTH = 16
 BATCH = pack_lists([[1, 5, 9, 2], [1, 2]])
@@ -31,12 +30,12 @@ BATCH = pack_lists([[1, 5, 9, 2], [1, 2]])
 
 @cache
 def words() -> Tokenizer:
-    return tokenizer("wordpiece", 80)
+    return small_tokenizer("wordpiece", 80)
 
 
 def encoder(objective: str, **options: Any) -> Model:
     """Return a tiny encoder with the head of an objective."""
-    base = small("bert", words(), "mlm", num_hidden_layers=1)
+    base = random_model("bert", words(), "mlm", num_hidden_layers=1)
     model = Model(base.family, base.config, Network(base.backbone), words(), objective)
     model.add_heads(parse_objective(objective, **options).objectives)
     return model
@@ -51,7 +50,7 @@ def sentence_transformers(folder: Path) -> None:
 
 
 def read_modules(folder: Path) -> Any:
-    """Read all that the files of sentence-transformers say, and the weights of their modules."""
+    """Read all files of sentence-transformers, and the weights of their modules."""
     layout = read_layout(transformer_folder(folder))
     if layout is None:  # another module is named as the Transformer, whose folder then has no model
         return {}
@@ -61,7 +60,7 @@ def read_modules(folder: Path) -> Any:
 
 
 def head(folder: Path) -> None:
-    """Write a model with a head that has no place in the layout of its family, so that it has a file for itself."""
+    """Write a model with a head that the layout of its family lacks, so that it has its own file."""
     tiny_model("bert", "contrast", embedding=TextEmbedding(("mean",), (DenseSpec(WIDTH, 12),))).save(folder)
 
 
@@ -72,8 +71,8 @@ def graph(folder: Path) -> None:
     export_graph(model, folder)
 
 
-def graph_of_others(folder: Path) -> None:
-    """Write a graph whose config.json has no checksum of it."""
+def graph_without_checksum(folder: Path) -> None:
+    """Write a graph without a checksum in its config.json."""
     graph(folder)
     path = folder / "config.json"
     content = json.loads(path.read_text())
@@ -114,7 +113,7 @@ KINDS = [
     ),
     Kind("head.safetensors", head, ["head.safetensors"], load, parameters),
     Kind("ONNX graph", graph, [GRAPH], run_graph, round_numbers),
-    Kind("ONNX graph without a checksum", graph_of_others, [GRAPH], run_graph),
+    Kind("ONNX graph without a checksum", graph_without_checksum, [GRAPH], run_graph),
     Kind("config.json of an ONNX graph", graph, ["config.json"], run_graph),
     Kind(
         "activation_ranges.json",

@@ -109,11 +109,11 @@ tasks:
 
 
 class ArrivedError(Exception):
-    """Raised where a training would begin."""
+    """Raised where training would begin."""
 
 
 def run(verb: Any, folder: Path, name: str, settled: dict[str, Any]) -> dict[str, Any]:
-    """Do what the command line does with a recipe, up to the training."""
+    """Do what the command line does with a recipe, up to the start of training."""
 
     def begin(plan: Any, *args: Any, **kwargs: Any) -> Any:
         parse_objective(plan.objective)

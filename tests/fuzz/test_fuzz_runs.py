@@ -1,4 +1,4 @@
-"""Run folders that are damaged: what `pretune show` and `Run` read, and the model card."""
+"""Damaged run folders, read by `pretune show`, `Run` and the model card."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_damaged_runs_at_length(kind: Kind, tmp_path: Path) -> None:
     assert not report.bad, str(report)
 
 
-def test_a_line_of_metrics_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
+def test_a_truncated_last_line_of_metrics_is_ignored(tmp_path: Path) -> None:
     make(tmp_path)
     with (tmp_path / METRICS).open("ab") as file:
         file.write(b'{"step": 30, "classi')

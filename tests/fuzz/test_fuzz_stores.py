@@ -1,4 +1,4 @@
-"""Token stores that are damaged or hostile."""
+"""Token stores that are damaged or malicious."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_tokenizer(folder: Path) -> str:
 
 
 def read_forged(folder: Path) -> str:
-    """Read a store whose checksums were all computed anew after it was changed: what it says is checked all the same."""
+    """Read a store after recomputing the checksums of its changed files: contents are checked nevertheless."""
     path = folder / MANIFEST
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def read_forged(folder: Path) -> str:
             content.pop(CHECKSUM_KEY, None)
             path.write_text(json.dumps(content | {CHECKSUM_KEY: json_checksum(content)}))
     except (ValueError, KeyError, TypeError, RecursionError):
-        pass  # it is too damaged to be forged
+        pass  # too damaged for new checksums
     return read_all(folder)
 
 

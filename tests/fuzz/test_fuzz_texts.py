@@ -1,4 +1,4 @@
-"""Damaged files of texts: labeled rows, corpora, tagged words, questions, dialogues and the like, plain and compressed."""
+"""Damaged text files: labeled rows, corpora, tagged words, questions, dialogues and others, plain and compressed."""
 
 from __future__ import annotations
 

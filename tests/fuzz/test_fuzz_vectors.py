@@ -113,7 +113,7 @@ def test_damaged_vectors_at_length(kind: Kind, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", ["99999999999 300", "5 99999999999", "9" * 400 + " 3", "0 0", "3 0"])
-def test_a_huge_header_takes_no_memory(header: str, tmp_path: Path) -> None:
+def test_a_huge_header_does_not_allocate_memory(header: str, tmp_path: Path) -> None:
     (tmp_path / "vectors.bin").write_bytes(f"{header}\n".encode() + b"the " + bytes([255, 1, 2, 3] * 5))
     with pytest.raises(PretuneError, match=r"vectors\.bin"):
         read_word_vectors(tmp_path / "vectors.bin")

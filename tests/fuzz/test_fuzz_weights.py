@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,9 @@ import torch
 
 from pretune.models.weight_files import read_weights, write_weights
 from tests.support.fuzz_harness import FEW, MANY, Kind, attack
+from tests.support.fuzz_models import digest
 
 TENSORS = {"a.weight": torch.arange(600.0).reshape(20, 30), "b.bias": torch.ones(7), "half": torch.ones(9).half()}
-
-
-def digest(tensors: dict[str, torch.Tensor]) -> str:
-    found = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes())
-    return found.hexdigest()
 
 
 def pickled(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""NaN: weights that have it are refused by name, and a model that computes it gives no answers."""
+"""NaN: weights that contain it are refused by name, and a model that computes it refuses to predict."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from pretune.nn.sentence_embedding import DenseSpec, TextEmbedding
 from pretune.objectives import parse_objective
 from pretune.runtime.checksummed_safetensors import read_tensors, write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from tests.models.test_adapt_vocabulary import small, tokenizer
+from tests.support.tiny_models import random_model, small_tokenizer
 
 WIDTH = 16
 TEXT = "Names refer to objects"
 
 
 @cache
-def words(kind: Any) -> Tokenizer:
-    return tokenizer(kind)
+def tokenizer(kind: Any) -> Tokenizer:
+    return small_tokenizer(kind)
 
 
 def with_head(objective: str, **options: Any) -> Model:
     """Return a tiny encoder with the head of an objective."""
-    base = small("bert", words("wordpiece"), "mlm", num_hidden_layers=1)
+    base = random_model("bert", tokenizer("wordpiece"), "mlm", num_hidden_layers=1)
     model = Model(base.family, base.config, Network(base.backbone), base.tokenizer, objective)
     model.labels = list(options.get("labels", ()))
     model.add_heads(parse_objective(objective, **options).objectives)
@@ -43,8 +43,8 @@ def with_dense() -> Model:
     return with_head("contrast", embedding=TextEmbedding(("mean",), (DenseSpec(WIDTH, 12),)))
 
 
-def spoil(tensors: Mapping[str, torch.Tensor], name: str, value: float) -> dict[str, torch.Tensor]:
-    """Return tensors of which one has a number that is none."""
+def with_value(tensors: Mapping[str, torch.Tensor], name: str, value: float) -> dict[str, torch.Tensor]:
+    """Return tensors of which one contains NaN."""
     changed = {key: tensor.clone() for key, tensor in tensors.items()}
     changed[name].view(-1)[3] = value
     return changed
@@ -55,41 +55,43 @@ def spoil(tensors: Mapping[str, torch.Tensor], name: str, value: float) -> dict[
 BIAS = "bert.encoder.layer.0.output.dense.bias"
 
 
-def whole(folder: Path, value: float) -> str:
-    write_weights(folder, spoil(read_weights(folder), BIAS, value))
+def in_one_file(folder: Path, value: float) -> str:
+    write_weights(folder, with_value(read_weights(folder), BIAS, value))
     return BIAS
 
 
 def in_shards(folder: Path, value: float) -> str:
-    write_weights(folder, spoil(read_weights(folder), BIAS, value), shard=2000)
+    write_weights(folder, with_value(read_weights(folder), BIAS, value), shard=2000)
     assert not (folder / WEIGHTS_FILE).exists()
     return BIAS
 
 
 def pickled(folder: Path, value: float) -> str:
-    torch.save(spoil(read_weights(folder), BIAS, value), folder / PICKLE_FILE)
+    torch.save(with_value(read_weights(folder), BIAS, value), folder / PICKLE_FILE)
     (folder / WEIGHTS_FILE).unlink()
     return BIAS
 
 
 def in_head(folder: Path, value: float) -> str:
     path, name = folder / "head.safetensors", "heads.contrast.transforms.0.linear.weight"
-    write_tensors(path, spoil(read_tensors(path), name, value))
+    write_tensors(path, with_value(read_tensors(path), name, value))
     return name
 
 
 def in_module(folder: Path, value: float) -> str:
     path = folder / "2_Dense" / WEIGHTS_FILE
-    write_tensors(path, spoil(read_tensors(path), "linear.weight", value))
+    write_tensors(path, with_value(read_tensors(path), "linear.weight", value))
     return "linear.weight"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("change", [whole, in_shards, pickled, in_head, in_module], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change", [in_one_file, in_shards, pickled, in_head, in_module], ids=lambda change: change.__name__
+)
 def test_weights_of_any_origin_with_nan_are_refused_by_name(
     change: Callable[[Path, float], str], value: float, tmp_path: Path
 ) -> None:
-    """The checksum is right: this is what a training that diverged has saved."""
+    """The checksum is right, as after training that diverged."""
     model = with_dense()
     model.export(tmp_path) if change is in_module else model.save(tmp_path)
     name = change(tmp_path, value)
@@ -97,11 +99,11 @@ def test_weights_of_any_origin_with_nan_are_refused_by_name(
         load(tmp_path)
 
 
-# -- answers --------------------------------------------------------------------------------------------------------
+# -- predictions ----------------------------------------------------------------------------------------------------
 
 
 def overflow(model: Model, folder: Path) -> None:
-    """Save a model whose weights are finite and so large that what it computes is not."""
+    """Save a model whose weights are finite, but so large that its outputs are not."""
     with torch.no_grad():
         for name, parameter in model.backbone.named_parameters():
             if name.endswith("norm.weight"):
@@ -112,11 +114,11 @@ def overflow(model: Model, folder: Path) -> None:
 
 
 def decoder() -> Model:
-    return small("gpt2", words("byte-bpe"), "lm", num_hidden_layers=1)
+    return random_model("gpt2", tokenizer("byte-bpe"), "lm", num_hidden_layers=1)
 
 
 def encoder_decoder() -> Model:
-    return small("bart", words("byte-bpe"), "denoise")
+    return random_model("bart", tokenizer("byte-bpe"), "denoise")
 
 
 ANSWERS: dict[str, tuple[Callable[[], Model], Callable[[Path], Any]]] = {
@@ -137,7 +139,7 @@ ANSWERS: dict[str, tuple[Callable[[], Model], Callable[[Path], Any]]] = {
 
 
 @pytest.mark.parametrize("verb", ANSWERS)
-def test_a_model_that_computes_nan_gives_no_answer(verb: str, tmp_path: Path) -> None:
+def test_a_model_that_computes_nan_refuses_to_predict(verb: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(f"{TEXT}.\n" * 3, encoding="utf-8")
     make, answer = ANSWERS[verb]
     overflow(make(), tmp_path / "model")

@@ -11,6 +11,7 @@ import pretune as pt
 from pretune.cli import VERBS, make_command
 from pretune.inference.neighbors import choose_diverse, word_vectors
 from pretune.models.loading import load_model
+from tests.support.cli import run_command
 
 MONEY = [
     "He deposited the money at the bank.",
@@ -58,15 +59,10 @@ def test_most_different_uses_are_listed_with_their_neighbors(tmp_path: Path) -> 
         pt.neighbors("pretune-small-en", "zebra", in_=tmp_path / "corpus.txt", language="lines")
 
 
-def test_neighbors_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_neighbors_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
-    from pretune.cli import main
-
     words = ["neighbors", "pretune-small-en", "--word", "bank", "--in", str(tmp_path / "corpus.txt"), "--top", "1"]
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert not ended.value.code
-    assert "bank" in capsys.readouterr().out
+    assert "bank" in run_command(*words).stdout
     assert make_command("neighbors", VERBS["neighbors"])
 
 

@@ -17,10 +17,10 @@ import pytest
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.cli import main
 from pretune.inference import prediction_table
 from pretune.text.examples.labeled import read_chunks
 from pretune.verbs.shared_inputs import split_files
+from tests.support.cli import run_command
 from tests.support.one_word_task import start, tune
 
 
@@ -243,13 +243,10 @@ def test_texts_files_and_runs_are_distinguished(tmp_path: Path, monkeypatch: pyt
         pt.predict(runs()[0], "a.csv", processes=0)
 
 
-def test_command_line_averages_runs_and_shows_some_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_averages_runs_and_shows_some_rows(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "a.csv", 40)
     for options in ([], ["--json"]):
-        with pytest.raises(SystemExit) as ended:
-            main(["predict", *runs(), str(file), *options])
-        assert not ended.value.code
-        output = capsys.readouterr().out
+        output = run_command("predict", *runs(), file, *options).stdout
         if options:
             assert len(json.loads(output)["predictions"]) == 40
         else:

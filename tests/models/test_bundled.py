@@ -1,4 +1,4 @@
-"""The model in the box: small, documented, knows some English, and is the same elsewhere."""
+"""The bundled model: small, documented, fills clozes, and gives the same results in `transformers`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def first_five(texts: list[str]) -> list[list[str]]:
     return [[item["token"] for item in row["candidates"]][:5] for row in pt.fill(NAME, texts).rows]
 
 
-def test_it_is_found_by_name_and_small_and_has_a_card() -> None:
+def test_the_bundled_model_is_found_by_name_and_small_and_has_a_model_card() -> None:
     assert NAME in bundled_names() and find_folder(NAME) == bundled_folder(NAME)
     files = list(bundled_folder(NAME).iterdir())
     assert sum(file.stat().st_size for file in files) < 25_000_000
@@ -30,7 +30,7 @@ def test_it_is_found_by_name_and_small_and_has_a_card() -> None:
         assert part in card
 
 
-def test_its_tokenizer_is_found_by_name_unless_a_folder_has_that_name(
+def test_its_tokenizer_is_found_by_name_unless_a_folder_has_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "text.txt").write_text("A small text.", encoding="utf-8")
@@ -41,7 +41,7 @@ def test_its_tokenizer_is_found_by_name_unless_a_folder_has_that_name(
     assert Tokenizer.load(NAME).size < 1000
 
 
-def test_it_knows_the_capital_of_france_and_most_clozes() -> None:
+def test_it_fills_most_clozes_correctly() -> None:
     items = clozes()
     found = first_five([PARIS, *(text for text, _ in items)])
     assert "paris" in found[0]
@@ -52,7 +52,7 @@ def test_it_knows_the_capital_of_france_and_most_clozes() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_other_programs_fill_in_the_same() -> None:
+def test_transformers_fills_masks_identically() -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(bundled_folder(NAME))

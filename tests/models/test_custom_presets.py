@@ -1,4 +1,4 @@
-"""Presets of the user's own, as .yaml files."""
+"""Custom presets in .yaml files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write(folder: Path, text: str) -> str:
     return str(file)
 
 
-def test_one_like_another_trains_with_its_own_shape_and_recipe(tmp_path: Path) -> None:
+def test_a_preset_based_on_another_trains_with_its_own_sizes_and_recipe(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("a cat sat on a mat and a dog sat on a log\n\n" * 40, encoding="utf-8")
     mine = write(
@@ -33,7 +33,7 @@ def test_one_like_another_trains_with_its_own_shape_and_recipe(tmp_path: Path) -
     assert find_preset(mine)["family"] == "bert"
 
 
-def test_one_like_another_file_beside_it(tmp_path: Path) -> None:
+def test_a_preset_can_be_based_on_another_file(tmp_path: Path) -> None:
     write(tmp_path, "like: bert-tiny\nconfig: {hidden_size: 64}\n")
     second = tmp_path / "second.yaml"
     second.write_text("like: mine.yaml\nconfig: {num_hidden_layers: 1}\n", encoding="utf-8")
@@ -41,14 +41,14 @@ def test_one_like_another_file_beside_it(tmp_path: Path) -> None:
     assert (backbone.width, len(backbone.layers)) == (64, 1)
 
 
-def test_a_second_look_at_a_changed_file_sees_the_change(tmp_path: Path) -> None:
+def test_a_changed_preset_file_is_read_again(tmp_path: Path) -> None:
     for width in (32, 64):
         mine = write(tmp_path, f"like: bert-tiny\nconfig: {{hidden_size: {width}}}\n")
         assert make_model(mine).backbone.width == width
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("like: bert-tiny\nconfg: {}\n", r"mine.yaml: unknown key 'confg'; did you mean 'config'\?"),
         ("like: bert-tiny\nconfig: 3\n", "mine.yaml: config is not a mapping"),
@@ -62,13 +62,13 @@ def test_a_second_look_at_a_changed_file_sees_the_change(tmp_path: Path) -> None
         ("like: [bert-tiny\n", "not valid YAML"),
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, text: str, told: str) -> None:
+def test_mistakes_in_preset_files_are_named(tmp_path: Path, text: str, message: str) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("a cat sat on a mat\n\n" * 40, encoding="utf-8")
-    with pytest.raises(PretuneError, match=told):
+    with pytest.raises(PretuneError, match=message):
         pt.pretrain(write(tmp_path, text), corpus, budget=Budget(steps=1), out=tmp_path / "run")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_preset_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="no such"):
         pt.pretrain(tmp_path / "none.yaml", "x.txt", out=tmp_path / "run")

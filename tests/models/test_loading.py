@@ -1,12 +1,10 @@
-"""Folders that others wrote: whole or in shards, safetensors or pickles, complete or not."""
+"""Model folders of other programs: single files or shards, safetensors or pickles, complete or not."""
 
 from __future__ import annotations
 
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +16,34 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.models.loading import load_model
 from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE, parse_size, read_weights, write_weights
-from tests.families.encoders.test_bert import SMALL
+from tests.support.cli import run_command
+from tests.support.family_configs import BERT
 from tests.support.parity import assert_same
-from tests.verbs.test_export import save
+from tests.support.tiny_models import save_random_model
 
 
-def peer(kind: str = "BertForMaskedLM", **sizes: Any) -> Any:
+def reference(kind: str = "BertForMaskedLM", **sizes: Any) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    return getattr(transformers, kind)(transformers.BertConfig(**{**SMALL, **sizes})).eval()
+    return getattr(transformers, kind)(transformers.BertConfig(**{**BERT, **sizes})).eval()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model as `transformers` writes it."""
-    peer().save_pretrained(tmp_path / "peer")
-    return tmp_path / "peer"
+    """Save a model with `transformers`."""
+    reference().save_pretrained(tmp_path / "reference")
+    return tmp_path / "reference"
 
 
 def change(folder: Path, **tensors: torch.Tensor | None) -> None:
-    """Tensors replaced, added or, by None, taken away."""
+    """Replace, add or, with None, remove tensors of a checkpoint."""
     content = load_file(folder / WEIGHTS_FILE) | tensors
     save_file({name: tensor for name, tensor in content.items() if tensor is not None}, folder / WEIGHTS_FILE)
 
 
-def test_shards_are_read_as_one_file_is(folder: Path, tmp_path: Path) -> None:
-    peer().save_pretrained(tmp_path / "shards", max_shard_size="30KB")
+def test_sharded_weights_match_a_single_file(folder: Path, tmp_path: Path) -> None:
+    reference().save_pretrained(tmp_path / "shards", max_shard_size="30KB")
     assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
     assert_same(pt.load(folder).root, pt.load(tmp_path / "shards").root)
     index = tmp_path / "shards" / f"{WEIGHTS_FILE}.index.json"
@@ -60,7 +59,7 @@ def test_shards_are_read_as_one_file_is(folder: Path, tmp_path: Path) -> None:
         pt.load(tmp_path / "shards")
 
 
-def test_our_shards_are_read_by_us_and_by_the_peer(folder: Path, tmp_path: Path) -> None:
+def test_written_shards_load_in_pretune_and_transformers(folder: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     model = pt.load(folder)
@@ -71,11 +70,11 @@ def test_our_shards_are_read_by_us_and_by_the_peer(folder: Path, tmp_path: Path)
     theirs, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert torch.equal(theirs.get_input_embeddings().weight, model.backbone.embed.tokens)
-    model.export(tmp_path / "out")  # whole again: no shard stays behind
+    model.export(tmp_path / "out")  # in one file again: no shard is left
     assert [file.name for file in (tmp_path / "out").glob("model*")] == [WEIGHTS_FILE]
 
 
-def test_a_tensor_larger_than_a_shard_has_one_for_itself(tmp_path: Path) -> None:
+def test_a_tensor_larger_than_a_shard_gets_its_own_shard(tmp_path: Path) -> None:
     tensors = {name: torch.full((size,), float(size)) for name, size in (("a", 2), ("b", 100), ("c", 3), ("d", 4))}
     assert len(write_weights(tmp_path, tensors, shard=40)) == 3
     again = read_weights(tmp_path)
@@ -83,12 +82,12 @@ def test_a_tensor_larger_than_a_shard_has_one_for_itself(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("text", "size"), [("2GB", 2 * 10**9), ("1.5 kb", 1500), ("7", 7)])
-def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+def test_shard_sizes_with_units_are_parsed(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "much", "0", "-3MB", "2TB"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_invalid_shard_sizes_are_refused(text: str) -> None:
     with pytest.raises(PretuneError, match="is not a size"):
         parse_size(text)
 
@@ -122,7 +121,7 @@ def test_a_pickle_of_tensors_is_read(folder: Path) -> None:
         ({1: torch.zeros(1)}, "holds int besides"),
     ],
 )
-def test_a_pickle_of_anything_else_is_refused(
+def test_a_pickle_of_other_objects_is_refused(
     content: Any, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / WEIGHTS_FILE).unlink()
@@ -154,7 +153,7 @@ def test_damaged_pickles_and_folders_without_weights_are_refused(folder: Path) -
             pt.load(folder)
 
 
-def test_everything_that_does_not_fit_is_listed_at_once(folder: Path) -> None:
+def test_all_mismatched_tensors_are_listed_in_one_error(folder: Path) -> None:
     layer = "bert.encoder.layer.1.attention.self"
     change(
         folder,
@@ -174,25 +173,25 @@ def test_everything_that_does_not_fit_is_listed_at_once(folder: Path) -> None:
     )
 
 
-def test_a_partial_model_is_random_where_it_must_be_and_the_same_every_time(
+def test_missing_tensors_of_a_partial_model_are_initialized_reproducibly(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = pt.load(folder).root.tensors()
     change(folder, **{"bert.embeddings.position_embeddings.weight": torch.zeros(8, 32)})
-    said: list[str] = []
-    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
+    logged: list[str] = []
+    monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     first, second = (pt.load(folder, partial=True) for _ in range(2))
     assert_same(first.root, second.root)
     assert first.untrained == ["backbone.embed.positions.weight"]
     assert (
         "position_embeddings.weight is (8, 32), not (40, 32); parameters that are missing were initialized randomly"
-        in said[0]
+        in logged[0]
     )
     different = [name for name, tensor in first.root.tensors().items() if not torch.equal(tensor, whole[name])]
     assert different == first.untrained
 
 
-def test_a_transposed_matrix_is_told_in_the_published_shape(tmp_path: Path) -> None:
+def test_errors_about_transposed_matrices_give_the_published_shape(tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=20)).save_pretrained(tmp_path)
@@ -213,8 +212,8 @@ def test_a_transposed_matrix_is_told_in_the_published_shape(tmp_path: Path) -> N
         ("BertForMultipleChoice", ["choose"]),
     ],
 )
-def test_published_models_come_with_their_heads(kind: str, heads: list[str], tmp_path: Path) -> None:
-    model = peer(kind)
+def test_published_models_load_with_their_heads(kind: str, heads: list[str], tmp_path: Path) -> None:
+    model = reference(kind)
     model.save_pretrained(tmp_path)
     ours = pt.load(tmp_path)
     assert isinstance(ours, pt.Model)
@@ -223,28 +222,27 @@ def test_published_models_come_with_their_heads(kind: str, heads: list[str], tmp
     assert ours.labels == (["LABEL_0", "LABEL_1"] if heads in (["classify"], ["tag"]) else [])
 
 
-def test_an_unknown_family_is_told_the_known_ones(folder: Path) -> None:
+def test_the_error_for_an_unknown_family_lists_the_known_ones(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "funnel"}))
     with pytest.raises(PretuneError, match=r"unknown model family 'funnel'; known: albert, bart, bert, .*, xlm-r"):
         pt.load(folder)
 
 
-def test_verbs_go_on_with_partial(folder: Path, tmp_path: Path) -> None:
+def test_commands_continue_with_partial(folder: Path, tmp_path: Path) -> None:
     change(folder, **{"bert.adapter.weight": torch.zeros(2)})
-    command = [sys.executable, "-m", "pretune", "export", str(folder), "--out", str(tmp_path / "whole")]
-    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["export", folder, "--out", tmp_path / "whole"]
+    refused = run_command(*command, check=False)
     assert refused.returncode == 1
     assert refused.stderr.count("\n") == 1 and "unknown tensors for bert: bert.adapter.weight" in refused.stderr
     assert not (tmp_path / "whole").exists()
-    taken = subprocess.run([*command, "--partial", "--json"], capture_output=True, text=True, check=True)
-    assert json.loads(taken.stdout)["class"] == "BertForMaskedLM"
+    assert run_command(*command, "--partial", "--json").json()["class"] == "BertForMaskedLM"
     assert_same(pt.load(folder, partial=True).root, pt.load(tmp_path / "whole").root)
 
 
-def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: list[str]) -> None:
+def test_every_verb_that_reads_a_model_accepts_partial(tmp_path: Path, english: list[str]) -> None:
     model, rows, notes = (tmp_path / name for name in ("model", "rows.csv", "notes.txt"))
-    save(model, "bert", "mlm")
+    save_random_model(model, "bert", "mlm")
     change(model, **{"bert.adapter.weight": torch.zeros(2)})
     rows.write_text("\n".join(["text,label", *["good,yes", "bad,no"] * 4]), encoding="utf-8")
     notes.write_text("\n\n".join(english[0].split(". ")[:40]), encoding="utf-8")
@@ -267,8 +265,8 @@ def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: li
         assert verb(partial=True), name
 
 
-def test_attention_dropout_of_a_checkpoint_rests(tmp_path: Path) -> None:
-    """No fast path has it; config.json goes on saying what it says."""
+def test_attention_dropout_of_a_checkpoint_is_not_applied(tmp_path: Path) -> None:
+    """No fast attention kernel has it; config.json keeps its value."""
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,

@@ -1,10 +1,8 @@
-"""Labels of published classifiers, heads that nobody trained, and folders that do not say what they are."""
+"""Labels of published classifiers, untrained heads, and folders without a model type."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,50 +22,53 @@ from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents
-from tests.families.encoders.test_bert import SMALL
-from tests.families.test_config_keys import CASES, TINY, change, quick
+from tests.support.cli import run_command
+from tests.support.family_configs import BERT
 from tests.support.parity import assert_same
 from tests.support.texts import english_documents
+from tests.support.transformers_cases import CASES, TINY, edit_config, quick
 
 TEXTS = ["An assignment is a statement", "and that"]
 
 
 def save(folder: Path, kind: str, **sizes: Any) -> Any:
-    """A BERT of `transformers` with a tokenizer."""
+    """Save a BERT of `transformers` with a tokenizer."""
     import transformers
 
     words = train_on_documents([Document(text, Path("x"), 1) for text in english_documents()[:2]], "wordpiece", 300)
     torch.manual_seed(0)
-    peer = getattr(transformers, kind)(transformers.BertConfig(**{**SMALL, "vocab_size": words.size, **sizes})).eval()
-    for parameter in peer.parameters():
+    reference = getattr(transformers, kind)(
+        transformers.BertConfig(**{**BERT, "vocab_size": words.size, **sizes})
+    ).eval()
+    for parameter in reference.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    peer.save_pretrained(folder)
+    reference.save_pretrained(folder)
     words.save(folder)
-    return peer
+    return reference
 
 
-def logits(peer: Any, folder: Path) -> torch.Tensor:
+def logits(reference: Any, folder: Path) -> torch.Tensor:
     from transformers import AutoTokenizer
 
     with torch.no_grad():
-        return peer(**AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")).logits  # type: ignore[no-any-return]
+        return reference(**AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")).logits  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
     ("keys", "labels"),
     [
         ({"num_labels": 50, "id2label": None}, [f"LABEL_{i}" for i in range(50)]),
-        ({"id2label": None}, [f"LABEL_{i}" for i in range(50)]),  # as many as the head has outputs
+        ({"id2label": None}, [f"LABEL_{i}" for i in range(50)]),  # one per output of the head
         ({"num_labels": 50, "id2label": {str(i): f"c{i}" for i in range(50)}}, [f"c{i}" for i in range(50)]),
     ],
 )
 @pytest.mark.parametrize("pickled", [False, True])
-def test_a_classifier_has_all_its_classes(
+def test_every_class_of_a_classifier_is_loaded(
     keys: dict[str, Any], labels: list[str], pickled: bool, tmp_path: Path
 ) -> None:
-    peer = save(tmp_path, "BertForSequenceClassification", num_labels=50)
-    expected = logits(peer, tmp_path).softmax(-1)
-    change(tmp_path, label2id=None, **keys)
+    reference = save(tmp_path, "BertForSequenceClassification", num_labels=50)
+    expected = logits(reference, tmp_path).softmax(-1)
+    edit_config(tmp_path, label2id=None, **keys)
     if pickled:
         torch.save(load_file(tmp_path / WEIGHTS_FILE), tmp_path / PICKLE_FILE)
         (tmp_path / WEIGHTS_FILE).unlink()
@@ -97,18 +98,18 @@ def test_a_classifier_has_all_its_classes(
         ({"id2label": ["a", "b"]}, "id2label must map class numbers to names"),
     ],
 )
-def test_numbers_of_classes_that_contradict_are_refused(
+def test_contradictory_numbers_of_classes_are_refused(
     kind: str, keys: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     save(tmp_path, kind, num_labels=5)
-    change(tmp_path, label2id=None, **keys)
+    edit_config(tmp_path, label2id=None, **keys)
     with pytest.raises(PretuneError, match=words):
         pt.load(tmp_path)
     with pytest.raises(PretuneError, match=words):
         pt.predict(tmp_path, TEXTS)
 
 
-def test_a_default_of_three_classes_is_read_from_the_head(tmp_path: Path) -> None:
+def test_a_missing_number_of_classes_is_read_from_the_head(tmp_path: Path) -> None:
     import transformers
 
     transformers.BartForSequenceClassification(transformers.BartConfig(**TINY["bart"][0])).save_pretrained(tmp_path)
@@ -122,26 +123,26 @@ def test_a_default_of_three_classes_is_read_from_the_head(tmp_path: Path) -> Non
         ("ranking", 2, "unknown problem_type 'ranking'; known: single_label_classification, "),
     ],
 )
-def test_kinds_of_problems_that_are_not_there_are_refused(problem: str, count: int, words: str, tmp_path: Path) -> None:
+def test_unknown_problem_types_are_refused(problem: str, count: int, words: str, tmp_path: Path) -> None:
     save(tmp_path, "BertForSequenceClassification", num_labels=count)
-    change(tmp_path, problem_type=problem)
+    edit_config(tmp_path, problem_type=problem)
     with pytest.raises(PretuneError, match=words):
         stored_objectives(tmp_path)
 
 
-def test_other_labels_are_a_new_head_and_the_old_one_no_contradiction(tmp_path: Path) -> None:
+def test_other_labels_make_a_new_head(tmp_path: Path) -> None:
     save(tmp_path, "BertForSequenceClassification", num_labels=5)
     model = load_model(tmp_path, parse_objective("classify", labels=("a", "b", "c")))
     assert model.untrained == ["heads.classify.output.weight", "heads.classify.output.bias"]
 
 
-# -- heads that nobody trained --------------------------------------------------------------------------------------
+# -- untrained heads ------------------------------------------------------------------------------------------------
 
 
-def test_no_text_is_classified_by_a_head_that_is_random(tmp_path: Path) -> None:
-    """A language model that config.json calls a classifier."""
+def test_an_untrained_classifier_refuses_to_predict(tmp_path: Path) -> None:
+    """config.json names a classifier, but the checkpoint is a language model."""
     save(tmp_path / "model", "BertForMaskedLM")
-    change(tmp_path / "model", architectures=["BertForSequenceClassification"])
+    edit_config(tmp_path / "model", architectures=["BertForSequenceClassification"])
     words = r"its head for classify is untrained \(bert\.pooler\.dense\.weight is missing from the checkpoint .*fine-tune it first"
     for partial in (False, True):
         with pytest.raises(PretuneError, match=words):
@@ -151,10 +152,9 @@ def test_no_text_is_classified_by_a_head_that_is_random(tmp_path: Path) -> None:
         pt.predict(tmp_path / "model", tmp_path / "rows.csv", score=True)
     with pytest.raises(PretuneError, match=words):
         pt.quantize(tmp_path / "model", out=tmp_path / "out")
-    command = [sys.executable, "-m", "pretune", "predict", str(tmp_path / "model"), *TEXTS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "fine-tune it first" in done.stderr.splitlines()[-1]
-    # To train it is what is left; vectors need no head.
+    refused = run_command("predict", tmp_path / "model", *TEXTS, check=False)
+    assert refused.returncode == 1 and "fine-tune it first" in refused.stderr.splitlines()[-1]
+    # It can be fine-tuned, and embeddings need no head.
     few = pt.Budget(steps=1)
     assert pt.finetune(tmp_path / "model", tmp_path / "rows.csv", out=tmp_path / "run", budget=few, seeds=1)
     assert len(pt.embed(tmp_path / "model", TEXTS)) == 2
@@ -167,7 +167,7 @@ def without(folder: Path, *parts: str) -> None:
     )
 
 
-def test_no_gap_is_filled_by_a_head_that_is_random(tmp_path: Path) -> None:
+def test_an_untrained_masked_language_model_refuses_to_fill(tmp_path: Path) -> None:
     save(tmp_path, "BertForMaskedLM")
     assert pt.fill(tmp_path, ["a [MASK]"])
     without(tmp_path, "cls.predictions.transform.dense.weight")
@@ -180,10 +180,10 @@ def test_no_gap_is_filled_by_a_head_that_is_random(tmp_path: Path) -> None:
         pt.ask(tmp_path, ["a text"], answers=["one", "two"])
 
 
-def test_nothing_is_written_by_a_head_that_is_random(tmp_path: Path) -> None:
-    CASES["gpt2"].peer(tmp_path / "gpt2", {"tie_word_embeddings": False})
-    CASES["t5"].peer(tmp_path / "t5", {"tie_word_embeddings": False})
-    change(tmp_path / "t5", tie_word_embeddings=False)
+def test_an_untrained_language_model_refuses_to_generate(tmp_path: Path) -> None:
+    CASES["gpt2"].reference(tmp_path / "gpt2", {"tie_word_embeddings": False})
+    CASES["t5"].reference(tmp_path / "t5", {"tie_word_embeddings": False})
+    edit_config(tmp_path / "t5", tie_word_embeddings=False)
     for name in ("gpt2", "t5"):
         without(tmp_path / name, "lm_head")
     words = r"its head for {} is untrained \(lm_head\.weight is missing from the checkpoint"
@@ -195,39 +195,41 @@ def test_nothing_is_written_by_a_head_that_is_random(tmp_path: Path) -> None:
         pt.translate(tmp_path / "t5", ["a"])
 
 
-# -- folders that do not say what they are --------------------------------------------------------------------------
+# -- folders without a model type -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", quick(TINY))
 @pytest.mark.parametrize("known", ["class", "tensors"])
-def test_a_family_is_recognized(name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("pretune.models.hf_config.log_info", said.append)
-    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
+def test_the_family_is_recognized_without_model_type(
+    name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr("pretune.models.hf_config.log_info", logged.append)
+    monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     case = CASES[name]
-    case.peer(tmp_path, {})
+    case.reference(tmp_path, {})
     whole = load_model(tmp_path)
-    change(tmp_path, model_type=None, **({"architectures": None} if known == "tensors" else {}))
+    edit_config(tmp_path, model_type=None, **({"architectures": None} if known == "tensors" else {}))
     if known == "class":
         model = pt.load(tmp_path)
         assert model.family.name == name
-        assert said == [f"{tmp_path / 'config.json'}: no model_type; read as {name}, by its class {case.kind}"]
+        assert logged == [f"{tmp_path / 'config.json'}: no model_type; read as {name}, by its class {case.kind}"]
         return
     model = load_model(tmp_path)
-    alike = {"xlm-roberta": "roberta", "camembert": "roberta", "mt5": "t5"}  # one layout, one wiring
+    alike = {"xlm-roberta": "roberta", "camembert": "roberta", "mt5": "t5"}  # the same layout and architecture
     assert model.family.name == alike.get(name, name)
-    assert said == [
+    assert logged == [
         f"{tmp_path / 'config.json'}: no model_type; read as {model.family.name}, by the names of its tensors"
     ]
     assert_same(whole.root, model.root)
 
 
-def test_a_family_that_could_be_several_is_refused(tmp_path: Path) -> None:
+def test_an_ambiguous_family_is_refused(tmp_path: Path) -> None:
     import transformers
 
-    transformers.BertModel(transformers.BertConfig(**SMALL)).save_pretrained(tmp_path)  # names have no prefix
+    transformers.BertModel(transformers.BertConfig(**BERT)).save_pretrained(tmp_path)  # tensor names have no prefix
     assert load_model(tmp_path).family.name == "bert"
-    change(tmp_path, model_type=None, architectures=None)
+    edit_config(tmp_path, model_type=None, architectures=None)
     with pytest.raises(
         PretuneError, match=r"no model_type, and it could be .*bert, .*roberta.*; write the model_type into"
     ):
@@ -241,16 +243,18 @@ def test_a_family_that_could_be_several_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt", "bert-tiny", "pretune-small-en"])
-def test_a_folder_goes_before_a_preset_of_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("pretune.models.hf_config.log_info", said.append)
-    monkeypatch.setattr("pretune.models.loading.log_info", said.append)
+def test_a_folder_takes_precedence_over_a_preset_of_the_same_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr("pretune.models.hf_config.log_info", logged.append)
+    monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     monkeypatch.chdir(tmp_path)
     save(tmp_path / name, "BertForMaskedLM")
     config = json.loads((tmp_path / name / "config.json").read_text())
-    assert load_model(f"./{name}").config.vocab_size == config["vocab_size"] and not said
+    assert load_model(f"./{name}").config.vocab_size == config["vocab_size"] and not logged
     assert load_model(name).config.vocab_size == load_model(tmp_path / name).config.vocab_size == config["vocab_size"]
-    assert said == [f"{name}: using the model folder of that name, not the preset or bundled model"]
+    assert logged == [f"{name}: using the model folder of that name, not the preset or bundled model"]
     assert not is_preset(name) and not is_preset(f"./{name}")
     (tmp_path / "rows.csv").write_text("text,label\n" + "a,x\nb,y\n" * 4)
     run = pt.finetune(name, tmp_path / "rows.csv", out=tmp_path / "run", budget=pt.Budget(steps=1), seeds=1)
@@ -260,7 +264,7 @@ def test_a_folder_goes_before_a_preset_of_its_name(name: str, tmp_path: Path, mo
         find_folder(f"./{name}")
 
 
-def test_parameters_in_a_pickle_are_tensors(tmp_path: Path) -> None:
+def test_parameters_in_a_pickle_are_read_as_tensors(tmp_path: Path) -> None:
     save(tmp_path, "BertForMaskedLM")
     whole = pt.load(tmp_path)
     tensors = load_file(tmp_path / WEIGHTS_FILE)

@@ -1,4 +1,4 @@
-"""Model cards say what the files of a run say, and nothing else; their snippets run."""
+"""Model cards report what the files of a run contain, and their code examples run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from torch import nn
 import pretune as pt
 from pretune.objectives import parse_objective
 from pretune.training.run_folder import Run
-from tests.models.test_adapt_vocabulary import small, tokenizer
-from tests.objectives.tasks.test_contrast import pairs
 from tests.support.objective_data import learn, write
-from tests.verbs.test_export import save
+from tests.support.task_rows import positive_pairs
+from tests.support.tiny_models import random_model, save_random_model, small_tokenizer
 
 
 def card(folder: Path) -> tuple[dict[str, Any], str]:
-    """The head of a card, and its text."""
+    """Return the metadata of a card and its text."""
     _, head, text = (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)
     return yaml.safe_load(head), text
 
 
 def run_snippets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Run every snippet of a card where it says that it runs; what each imports first."""
+    """Run every code example of a card, and return the package that each imports first."""
     monkeypatch.chdir(folder.parent)
     blocks = re.findall(r"^```python\n(.*?)^```", card(folder)[1], re.MULTILINE | re.DOTALL)
     for block in blocks:
@@ -38,14 +37,17 @@ def run_snippets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("card")
-    train, dev = write(folder / "my pairs.jsonl", pairs(40)), write(folder / "dev.jsonl", pairs(10, seed=1))
+    train, dev = (
+        write(folder / "my pairs.jsonl", positive_pairs(40)),
+        write(folder / "dev.jsonl", positive_pairs(10, seed=1)),
+    )
     return learn("contrast(normalize=true)", train, folder / "run", dev, epochs=1)
 
 
 def test_the_card_of_a_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     head, text = card(run.folder)
     assert head["library_name"] == "pretune" and head["pipeline_tag"] == "sentence-similarity"
-    assert "license" not in head and "language" not in head  # which nobody said
+    assert "license" not in head and "language" not in head  # which was not given
     assert "No license was given" in text
     (index,) = head["model-index"][0]["results"]
     assert index["dataset"]["name"] == "dev.jsonl"
@@ -56,7 +58,7 @@ def test_the_card_of_a_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", date) and f"On `dev.jsonl` ({date}):" in text
     assert f"Made by `pretune finetune` from `bert-tiny` on {date}." in text
     assert "| training data | `my pairs.jsonl` |" in text and "| training examples | 40 |" in text
-    assert str(run.folder.parent) not in text  # where files were is nobody's business
+    assert str(run.folder.parent) not in text  # paths are not published
     assert "scaled to unit length" in text
     assert run_snippets(run.folder, monkeypatch) == ["pretune"]
 
@@ -69,14 +71,14 @@ def test_the_card_of_an_export(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert head["model-index"][0]["name"] == "vectors"
     assert "It was exported from `run` with pretune." in text and "Texts longer than 512 tokens are cut." in text
     assert run_snippets(tmp_path / "vectors", monkeypatch) == ["pretune", "sentence_transformers"]
-    # License goes with the weights; how good they are is known of the run alone.
+    # The license belongs to the weights; scores are known for the run only.
     pt.export(tmp_path / "vectors", to="hf", out=tmp_path / "again")
     head, text = card(tmp_path / "again")
     assert head["license"] == "apache-2.0" and "metrics" not in head and "No scores are known" in text
 
 
-def test_scores_are_those_of_the_whole_model(run: Run, tmp_path: Path) -> None:
-    """Without the head that they were measured with, or with another vocabulary, they are not said."""
+def test_the_card_of_an_incomplete_or_changed_model_has_no_scores(run: Run, tmp_path: Path) -> None:
+    """Scores are left out without the head that they were measured with, or with other positions."""
     pt.export(run, head="none", out=tmp_path / "bare")
     head, text = card(tmp_path / "bare")
     assert "model-index" not in head and "## Scores" not in text and "## Training" in text
@@ -85,8 +87,11 @@ def test_scores_are_those_of_the_whole_model(run: Run, tmp_path: Path) -> None:
     assert "## Scores" not in card(tmp_path / "longer")[1]
 
 
-def test_several_seeds_are_told(tmp_path: Path) -> None:
-    train, dev = write(tmp_path / "a.jsonl", pairs(30)), write(tmp_path / "b.jsonl", pairs(10, seed=1))
+def test_the_card_reports_several_seeds(tmp_path: Path) -> None:
+    train, dev = (
+        write(tmp_path / "a.jsonl", positive_pairs(30)),
+        write(tmp_path / "b.jsonl", positive_pairs(10, seed=1)),
+    )
     several = learn("contrast", train, tmp_path / "run", dev, epochs=1, seeds=2)
     spread = several.results["seeds"]["dev/mrr"]
     text = card(several.folder)[1]
@@ -94,7 +99,7 @@ def test_several_seeds_are_told(tmp_path: Path) -> None:
     assert f"| mrr | {several.results['dev/mrr']:.4g} | {spread['mean']:.4g} ± {spread['sd']:.2g} |" in text
 
 
-def test_the_model_in_the_box_keeps_its_license(tmp_path: Path) -> None:
+def test_the_bundled_model_keeps_its_license(tmp_path: Path) -> None:
     pt.export("pretune-small-en", out=tmp_path / "out")
     head, text = card(tmp_path / "out")
     assert head["license"] == "cc-by-sa-4.0" and head["language"] == "en"
@@ -114,11 +119,11 @@ LONGER = {"max_position_embeddings": 64, "n_positions": 64}
 
 
 @pytest.mark.parametrize(("family", "objective", "tag"), OBJECTIVES)
-def test_snippets_run(
+def test_code_examples_in_the_card_run(
     family: str, objective: str, tag: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
-    model = small(family, words, {"t5": "spans", "bart": "denoise", "gpt2": "lm"}.get(family, "mlm"), **LONGER)
+    words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
+    model = random_model(family, words, {"t5": "spans", "bart": "denoise", "gpt2": "lm"}.get(family, "mlm"), **LONGER)
     model.root.heads = nn.ModuleDict()
     model.objective, model.labels = objective, ["O", "B-x"] if objective.startswith(("classify", "tag")) else []
     if objective:
@@ -126,12 +131,12 @@ def test_snippets_run(
     model.save(tmp_path / "run")
     pt.export(tmp_path / "run", out=tmp_path / "my model")
     assert card(tmp_path / "my model")[0].get("pipeline_tag") == tag
-    ours = [] if objective.startswith(("answer", "choose")) else ["pretune"]  # those read files
+    ours = [] if objective.startswith(("answer", "choose")) else ["pretune"]  # these read files
     assert run_snippets(tmp_path / "my model", monkeypatch) == [*ours, "transformers"]
 
 
-def test_the_snippets_of_a_graph_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pt.export(save(tmp_path / "run", "bert", "mlm"), to="onnx", out=tmp_path / "graph")
+def test_code_examples_in_the_card_of_a_graph_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pt.export(save_random_model(tmp_path / "run", "bert", "mlm"), to="onnx", out=tmp_path / "graph")
     assert card(tmp_path / "graph")[0]["library_name"] == "onnxruntime"
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"^```python\n(import onnxruntime.*?)^```", card(tmp_path / "graph")[1], re.M | re.DOTALL)

@@ -1,4 +1,4 @@
-"""Models as graphs: the same answers from ONNX Runtime, for rows of any number and length."""
+"""ONNX export: ONNX Runtime gives the same results, for any batch size and length."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pretune.models.loading import load
 from pretune.models.onnx_export import export_graph, write_graph
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
-from tests.models.test_adapt_vocabulary import small, tokenizer
 from tests.support.one_word_task import start, trained
+from tests.support.tiny_models import random_model, small_tokenizer
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -34,10 +34,10 @@ SIZES: dict[str, dict[str, Any]] = {
     ["bert", "roberta", "albert", "electra", "distilbert", "modernbert", "ernie", "longformer", "big_bird",
      "camembert", "mpnet", "deberta-v2", "xlnet", "xlm", "gpt2", "openai-gpt"],
 )  # fmt: skip
-def test_every_encoder_is_a_graph(family: str, tmp_path: Path) -> None:
-    words = tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
-    model = small(family, words, "lm" if "gpt" in family else "mlm", **SIZES.get(family, {}))
-    facts = export_graph(model, tmp_path)  # which compares states and logits
+def test_every_encoder_exports_to_onnx(family: str, tmp_path: Path) -> None:
+    words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
+    model = random_model(family, words, "lm" if "gpt" in family else "mlm", **SIZES.get(family, {}))
+    facts = export_graph(model, tmp_path)  # this compares states and logits
     assert (tmp_path / GRAPH).stat().st_size > 1000
     assert facts["outputs"] == ["last_hidden_state", "logits"] and GRAPH in facts["files"]
 
@@ -46,16 +46,16 @@ def test_every_encoder_is_a_graph(family: str, tmp_path: Path) -> None:
     ("family", "head"),
     [("bert", "mlm"), ("distilbert", "mlm"), ("albert", "mlm"), ("modernbert", "mlm"), ("gpt2", "lm"), ("openai-gpt", "lm")],
 )  # fmt: skip
-def test_language_models_give_logits(family: str, head: str, tmp_path: Path) -> None:
-    """Those that `transformers` gives for the same model, at every token of padded rows."""
+def test_onnx_logits_of_language_models_match(family: str, head: str, tmp_path: Path) -> None:
+    """Logits match those of `transformers` for the same model, at every token of padded rows."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-    words = tokenizer("wordpiece" if family in ("bert", "distilbert") else "byte-bpe")
-    small(family, words, head, **SIZES.get(family, {})).save(tmp_path / "model")
+    words = small_tokenizer("wordpiece" if family in ("bert", "distilbert") else "byte-bpe")
+    random_model(family, words, head, **SIZES.get(family, {})).save(tmp_path / "model")
     facts = pt.export(tmp_path / "model", to="onnx", out=tmp_path / "graph").facts
     assert facts["outputs"] == ["last_hidden_state", "logits"]
     pt.export(tmp_path / "model", out=tmp_path / "hf")
-    peer: Any = (AutoModelForMaskedLM if head == "mlm" else AutoModelForCausalLM).from_pretrained(tmp_path / "hf")
+    reference: Any = (AutoModelForMaskedLM if head == "mlm" else AutoModelForCausalLM).from_pretrained(tmp_path / "hf")
     texts = [
         words.encode(text)[:20] for text in ("The ferry leaves at nine.", "Yes, it does, every day but Sunday.", "No.")
     ]
@@ -64,13 +64,13 @@ def test_language_models_give_logits(family: str, head: str, tmp_path: Path) -> 
     for row, tokens in enumerate(texts):
         ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
     session = open_session(tmp_path / "graph" / GRAPH)
-    assert session.get_outputs()[1].shape == ["rows", "length", peer.config.vocab_size]
+    assert session.get_outputs()[1].shape == ["rows", "length", reference.config.vocab_size]
     feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
     (logits,) = session.run(["logits"], {entry.name: feed[entry.name] for entry in session.get_inputs()})
     with torch.no_grad():
-        expected = peer(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits.numpy()
+        expected = reference(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits.numpy()
     np.testing.assert_allclose(logits[mask > 0], expected[mask > 0], atol=1e-4 * max(1.0, np.abs(expected).max()))
-    # A matrix that embeds tokens and predicts them is in the file once.
+    # Tied embeddings are stored once.
     parameters = sum(p.numel() for p in load(tmp_path / "model").root.parameters())
     assert stored_floats(tmp_path / "graph" / GRAPH) <= 1.02 * parameters
 
@@ -81,9 +81,9 @@ def stored_floats(file: Path) -> int:
     return sum(int(np.prod(one.dims)) for one in onnx.load(file).graph.initializer if one.data_type == 1)
 
 
-def test_a_causal_head_on_an_encoder_sees_no_later_token(tmp_path: Path) -> None:
-    """A BERT trained as a language model is causal by its objective, not by its layers."""
-    model = small("bert", tokenizer("wordpiece"), "lm")
+def test_a_causal_head_on_an_encoder_sees_no_later_tokens(tmp_path: Path) -> None:
+    """A BERT that was trained with `lm` is causal because of its objective, not because of its layers."""
+    model = random_model("bert", small_tokenizer("wordpiece"), "lm")
     export_graph(model, tmp_path)
     session, ids = open_session(tmp_path / GRAPH), np.array([[5, 6, 7, 8], [5, 6, 9, 10]])
     feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
@@ -92,8 +92,8 @@ def test_a_causal_head_on_an_encoder_sees_no_later_token(tmp_path: Path) -> None
     assert np.abs(logits[0, 2] - logits[1, 2]).max() > 1e-3
 
 
-def test_a_graph_computes_logits_only_for_those_who_ask(tmp_path: Path) -> None:
-    model = small("bert", tokenizer("wordpiece"), "mlm")
+def test_logits_are_computed_only_if_requested(tmp_path: Path) -> None:
+    model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     export_graph(model, tmp_path)
     packed = pack_lists([[5, 6, 7], [8, 9]])
     backbone = OnnxBackbone(tmp_path / GRAPH, model.backbone)
@@ -104,9 +104,9 @@ def test_a_graph_computes_logits_only_for_those_who_ask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chosen", [None, [1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]])
-def test_longformers_take_global_attention(chosen: list[int] | None, tmp_path: Path) -> None:
-    """The tokens that see all are those of the batch: of a question, the first of each text, or none."""
-    model = small("longformer", tokenizer("byte-bpe"), "mlm", **SIZES["longformer"])
+def test_longformer_graphs_take_a_global_attention_mask(chosen: list[int] | None, tmp_path: Path) -> None:
+    """Tokens with global attention are given by the batch: those of a question, the first of each text, or none."""
+    model = random_model("longformer", small_tokenizer("byte-bpe"), "mlm", **SIZES["longformer"])
     write_graph(model, tmp_path / GRAPH)
     packed = pack_lists([list(range(5, 13)), list(range(20, 24))])
     if chosen is not None:
@@ -120,9 +120,9 @@ TASKS = ("classify(hidden=8)", "regress", "choose", "entity", "rank", "match", "
 
 
 @pytest.mark.parametrize("text", TASKS)
-def test_every_task_is_a_graph(text: str, tmp_path: Path) -> None:
-    """With its logits, which are compared before the graph is written; spans of `match` are not among its inputs."""
-    model = small("bert", tokenizer("wordpiece"), "mlm")
+def test_every_task_exports_to_onnx(text: str, tmp_path: Path) -> None:
+    """Logits are compared before the graph is written; the spans of `match` are not inputs."""
+    model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective(text, labels=("a", "b")).objectives
     model.add_heads([task])
     model.root.eval()
@@ -130,9 +130,9 @@ def test_every_task_is_a_graph(text: str, tmp_path: Path) -> None:
     assert facts["outputs"] == ["last_hidden_state", "logits"][: 1 if text == "match" else 2]
 
 
-def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator that is exported wrongly, and one that the runtime cannot run."""
-    model = small("bert", tokenizer("wordpiece"), "mlm")
+def test_a_graph_with_different_outputs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One operator is exported incorrectly, and one cannot run in ONNX Runtime."""
+    model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective("classify(pooling=mean)", labels=("no", "yes")).objectives
     model.add_heads([task])
     model.root.eval()
@@ -150,23 +150,26 @@ def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("family", "cell"), [("bilstm", "lstm"), ("lstm", "gru")])
-def test_recurrent_cells_are_a_graph(family: str, cell: str, tmp_path: Path) -> None:
+def test_recurrent_networks_export_to_onnx(family: str, cell: str, tmp_path: Path) -> None:
     sizes = {"embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "cell": cell}
     write_graph(
-        small(family, tokenizer("wordpiece"), "bilm" if family == "bilstm" else "lm", **sizes), tmp_path / GRAPH
+        random_model(family, small_tokenizer("wordpiece"), "bilm" if family == "bilstm" else "lm", **sizes),
+        tmp_path / GRAPH,
     )
     assert (tmp_path / GRAPH).is_file()
 
 
-def test_what_has_no_graph_says_so(tmp_path: Path) -> None:
+def test_models_without_onnx_support_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="encoder-decoders cannot be exported"):
-        write_graph(small("bart", tokenizer("byte-bpe"), "denoise"), tmp_path / GRAPH)
+        write_graph(random_model("bart", small_tokenizer("byte-bpe"), "denoise"), tmp_path / GRAPH)
     with pytest.raises(PretuneError, match="performer: this model cannot be exported as an ONNX graph"):
-        write_graph(small("performer", tokenizer("byte-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH)
+        write_graph(
+            random_model("performer", small_tokenizer("byte-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH
+        )
     assert not list(tmp_path.iterdir())
 
 
-def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
+def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
     pt.export(trained(), out=tmp_path / "graph", to="onnx")
     texts = ["good stone water", "bad fire", "good", "tree bird cloud bad red blue green"]
     ours, theirs = (pt.predict(folder, texts) for folder in (trained(), tmp_path / "graph"))
@@ -195,10 +198,10 @@ def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("briefly")
-def test_a_pruned_model_is_a_graph_too(tmp_path: Path) -> None:
-    """Fewer layers, heads and units, and zeros: every shape that our layout has."""
-    asked: dict[str, Any] = {"drop": "even(1)", "heads": 0.4, "units": 0.5, "weights": 0.5}
-    pt.prune(trained(), **asked, train=start() / "train.csv", out=tmp_path / "small")
+def test_a_pruned_model_exports_to_onnx(tmp_path: Path) -> None:
+    """Fewer layers, heads and units, and zero weights: every way of pruning."""
+    options: dict[str, Any] = {"drop": "even(1)", "heads": 0.4, "units": 0.5, "weights": 0.5}
+    pt.prune(trained(), **options, train=start() / "train.csv", out=tmp_path / "small")
     pt.export(tmp_path / "small", to="onnx", out=tmp_path / "graph")
     texts = ["good stone water", "bad fire", "tree bird cloud bad red blue green"]
     ours, theirs = (pt.predict(tmp_path / name, texts) for name in ("small", "graph"))
@@ -206,7 +209,7 @@ def test_a_pruned_model_is_a_graph_too(tmp_path: Path) -> None:
         assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-4)
 
 
-def test_a_damaged_graph(tmp_path: Path) -> None:
+def test_a_damaged_graph_is_refused(tmp_path: Path) -> None:
     (tmp_path / GRAPH).write_bytes(b"no graph")
     with pytest.raises(PretuneError, match="ONNX Runtime cannot load the graph"):
         open_session(tmp_path / GRAPH)

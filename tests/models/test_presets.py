@@ -1,4 +1,4 @@
-"""Presets have the numbers of parameters of the released checkpoints, and recipes that can be read."""
+"""Parameter counts of presets match the released checkpoints, and their recipes are valid."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pretune.objectives import parse_objective
 from pretune.training.jobs.pretraining_model import check_stages
 from pretune.training.jobs.pretraining_settings import resolve_pretraining
 
-# preset → the class of `transformers` that the checkpoint was released for, what of it is not the backbone, and how many
-# parameters it has, those that are tied or shared once.
+# preset → the `transformers` class of the released checkpoint, its parts beside the backbone, and its number of parameters,
+# with tied or shared ones counted once.
 RELEASED = {
     "albert-base-v1": ("AlbertModel", "pooler", 11_683_584),
     "albert-base-v2": ("AlbertModel", "pooler", 11_683_584),
@@ -78,7 +78,7 @@ def count(module: Any) -> int:
 
 
 @pytest.mark.parametrize("name", RELEASED)
-def test_parameters_are_as_many_as_released(name: str) -> None:
+def test_parameter_counts_match_the_releases(name: str) -> None:
     import transformers
 
     kind, head, expected = RELEASED[name]
@@ -103,8 +103,8 @@ def test_presets_are_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_source_and_departures_are_texts(name: str) -> None:
-    """A colon in an unquoted line of YAML would turn a sentence into a mapping."""
+def test_source_and_departures_are_strings(name: str) -> None:
+    """A colon in an unquoted YAML string would turn a sentence into a mapping."""
     preset = find_preset(name)
     departures = preset.get("departures", [])
     lines = [preset.get("source", ""), *(departures if isinstance(departures, list) else [departures])]

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: vectors are the same with that program and with ours, read and written."""
+"""sentence-transformers folders: vectors match after import and after export."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pretune import PretuneError
 from pretune.inference.embed import embed_texts
 from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
-from tests.models.test_adapt_vocabulary import small, tokenizer
+from tests.support.tiny_models import random_model, small_tokenizer
 
 TEXTS = [
     "An assignment is a statement",
@@ -39,14 +39,14 @@ WIDTH = 16
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny encoder in the Hugging Face layout."""
+    """Save a tiny encoder in the Hugging Face layout."""
     folder = tmp_path_factory.mktemp("bert")
-    small("bert", tokenizer("wordpiece"), "mlm").export(folder)
+    random_model("bert", small_tokenizer("wordpiece"), "mlm").export(folder)
     return folder
 
 
 def build(encoder: Path, out: Path, *modules: nn.Module, length: int | None = 20, **options: Any) -> Path:
-    """Write a folder with sentence-transformers itself, in its newest layout."""
+    """Write a folder with sentence-transformers, in its newest layout."""
     torch.manual_seed(0)
     first = Transformer(str(encoder))
     first.max_seq_length = length
@@ -55,7 +55,7 @@ def build(encoder: Path, out: Path, *modules: nn.Module, length: int | None = 20
 
 
 def theirs(folder: Path, texts: Iterable[str] = TEXTS, **options: Any) -> np.ndarray[Any, Any]:
-    """The vectors of sentence-transformers."""
+    """Return the vectors of sentence-transformers."""
     return np.asarray(SentenceTransformer(str(folder), device="cpu").encode(list(texts), **options))
 
 
@@ -75,18 +75,18 @@ MODES = ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoke
 
 
 @pytest.mark.parametrize("modes", [*MODES, ["cls", "mean"], ["weightedmean", "lasttoken", "max"]])
-def test_poolings_are_read(bert: Path, tmp_path: Path, modes: Any) -> None:
+def test_every_pooling_is_read(bert: Path, tmp_path: Path, modes: Any) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, modes))
     expected = theirs(folder)
     same(embed_texts(folder, TEXTS), expected)
-    # And the way back: what we export of it gives the same vectors there.
+    # The export gives the same vectors in sentence-transformers.
     pt.export(folder, out=tmp_path / "ours")
     same(theirs(tmp_path / "ours"), expected)
     same(embed_texts(tmp_path / "ours", TEXTS), expected)
 
 
 def layers() -> list[nn.Module]:
-    """Everything that may follow a pooling."""
+    """Every kind of module may follow a pooling."""
     torch.manual_seed(1)
     norm = LayerNorm(12)
     nn.init.normal_(norm.norm.weight), nn.init.normal_(norm.norm.bias)
@@ -101,7 +101,7 @@ def layers() -> list[nn.Module]:
     ]
 
 
-def test_what_follows_the_pooling_is_read_and_written(bert: Path, tmp_path: Path) -> None:
+def test_modules_after_the_pooling_are_read_and_written(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, ["cls", "max"]), *layers())
     expected = theirs(folder)
     same(embed_texts(folder, TEXTS), expected)
@@ -110,7 +110,7 @@ def test_what_follows_the_pooling_is_read_and_written(bert: Path, tmp_path: Path
     assert facts["layout"] == "sentence-transformers" and facts["pooling"] == "start+max"
     assert facts["dimension"] == 8 and facts["normalized"] and facts["max_length"] == 20
     same(theirs(tmp_path / "ours"), expected)
-    pt.load(folder).save(tmp_path / "run")  # as a run keeps it, without the files of sentence-transformers
+    pt.load(folder).save(tmp_path / "run")  # as in a run folder, without the files of sentence-transformers
     same(embed_texts(tmp_path / "run", TEXTS), expected)
     shown = pt.show(tmp_path / "ours").facts["vectors"]
     assert shown == {
@@ -122,7 +122,7 @@ def test_what_follows_the_pooling_is_read_and_written(bert: Path, tmp_path: Path
     }
 
 
-def test_prompts_lengths_and_dimensions_are_read(bert: Path, tmp_path: Path) -> None:
+def test_prompts_maximum_length_and_truncated_dimensions_are_read(bert: Path, tmp_path: Path) -> None:
     prompts = {"query": "the name of", "other": "is a class"}
     folder = build(
         bert,
@@ -150,10 +150,10 @@ def test_prompts_lengths_and_dimensions_are_read(bert: Path, tmp_path: Path) -> 
         pt.embed(folder, TEXTS, prompt="x", prompt_name="query")
 
 
-def test_the_layout_of_old_releases_is_read(bert: Path, tmp_path: Path) -> None:
-    """Everything in folders, booleans for poolings, lowercasing by name, weights as a pickle."""
+def test_the_folder_layout_of_older_releases_is_read(bert: Path, tmp_path: Path) -> None:
+    """Older layouts have one folder per module, boolean poolings, do_lower_case, and pickled weights."""
     cased = tmp_path / "cased"
-    small("bert", tokenizer("byte-bpe"), "mlm").export(cased)
+    random_model("bert", small_tokenizer("byte-bpe"), "mlm").export(cased)
     folder = tmp_path / "st"
     (folder / "1_Pooling").mkdir(parents=True)
     shutil.copytree(cased, folder / "0_Transformer")
@@ -176,12 +176,12 @@ def test_the_layout_of_old_releases_is_read(bert: Path, tmp_path: Path) -> None:
     expected = theirs(folder)
     same(embed_texts(folder, TEXTS), expected)
     same(embed_texts(folder, [text.upper() for text in TEXTS]), expected)
-    pt.export(folder, out=tmp_path / "ours")  # whose tokenizer lowercases by itself
+    pt.export(folder, out=tmp_path / "ours")  # its tokenizer lowercases
     same(theirs(tmp_path / "ours"), expected)
     assert pt.show(folder).facts["vectors"]["max_length"] == 9
 
 
-def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Path, tmp_path: Path) -> None:
+def test_the_default_maximum_length_is_that_of_the_tokenizer_or_the_model(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"), length=10)
     assert "max_seq_length" not in json.loads((folder / "sentence_bert_config.json").read_text())
     assert load_model(folder).longest == 10
@@ -220,7 +220,7 @@ def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Pat
         ("2_Dense/config.json", {"in_features": 99}, "expects vectors of size 99, but gets vectors of size 16"),
     ],
 )
-def test_what_cannot_be_honored_is_refused_by_name(
+def test_unsupported_settings_are_refused_by_name(
     bert: Path, tmp_path: Path, file: str, changes: dict[str, Any], message: str
 ) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"), Dense(WIDTH, 5))
@@ -252,7 +252,7 @@ def test_damaged_files_are_named(bert: Path, tmp_path: Path, file: str, content:
         (0, {"type": "sentence_transformers.models.StaticEmbedding"}, "its modules are StaticEmbedding"),
     ],
 )
-def test_modules_that_are_not_read_are_refused_by_name(
+def test_unsupported_modules_are_refused_by_name(
     bert: Path, tmp_path: Path, number: int, change: dict[str, str], message: str
 ) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"), Dense(WIDTH, 5))
@@ -270,13 +270,13 @@ def rows(path: Path) -> Path:
 
 
 def learn(folder: Path, out: Path, objective: str = "contrast", **options: Any) -> Path:
-    """A few steps of fine-tuning."""
+    """Fine-tune for a few steps."""
     given: dict[str, Any] = {"seeds": 1, "report": False, "epochs": 1, "optimizer": pt.Optimizer(lr=1e-2)} | options
     return pt.finetune(folder, rows(out.parent / "rows.csv"), out=out, objective=objective, **given).folder
 
 
-def test_contrast_goes_on_with_the_folders_own_vectors(bert: Path, tmp_path: Path) -> None:
-    """Pooling, layers after it, prompts and length stay; the layers learn; what is exported gives the run's vectors."""
+def test_contrast_continues_from_the_vectors_of_the_folder(bert: Path, tmp_path: Path) -> None:
+    """Pooling, later modules, prompts and maximum length are kept, modules are trained, and exports give the vectors of the run."""
     prompts = {"prompts": {"sts": "the name of"}, "default_prompt_name": "sts"}
     pooling = Pooling(WIDTH, ["max", "cls"], include_prompt=False)
     folder = build(bert, tmp_path / "st", pooling, Dense(2 * WIDTH, 8), Normalize(), length=11, **prompts)
@@ -289,13 +289,13 @@ def test_contrast_goes_on_with_the_folders_own_vectors(bert: Path, tmp_path: Pat
     vectors = theirs(tmp_path / "out")
     same(embed_texts(run, TEXTS), vectors)
     assert not np.allclose(vectors, theirs(folder), atol=1e-2)
-    # Similarities that are predicted are those of the vectors: prompts are read in training, too.
+    # Predicted similarities are those of the vectors: prompts are used in training too.
     answer = pt.predict(run, tmp_path / "rows.csv")[0]
     one, other = embed_texts(run, [answer["anchor"], answer["positive"]])
     assert answer["similarity"] == pytest.approx(float(one @ other), abs=1e-5)
 
 
-def test_other_objectives_keep_what_they_can_of_a_folder(
+def test_other_objectives_keep_the_modules_that_apply(
     bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = build(bert, tmp_path / "plain", Pooling(WIDTH, "max"), Normalize(), length=12)
@@ -303,7 +303,7 @@ def test_other_objectives_keep_what_they_can_of_a_folder(
     for folder in (plain, dense):
         load_model(folder, parse_objective("mlm")).save(tmp_path / f"{folder.name}-mlm")
     same(embed_texts(tmp_path / "plain-mlm", TEXTS), theirs(plain))
-    # A dense layer is nothing without its weights: then vectors are the mean again, and that is reported.
+    # Without the weights of the dense layer, vectors are the mean again, and that is reported.
     monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
     assert load_model(dense, parse_objective("mlm")).embedding is None
     assert "the layers after the pooling of its text embeddings are not loaded" in capsys.readouterr().err
@@ -316,7 +316,7 @@ def test_other_objectives_keep_what_they_can_of_a_folder(
         embed_texts(tmp_path / "run", TEXTS)
 
 
-def test_classifiers_pool_as_the_folder_does(bert: Path, tmp_path: Path) -> None:
+def test_classifiers_use_the_pooling_of_the_folder(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "max"), length=12)
     (tmp_path / "labeled.csv").write_text("text,label\n" + "a class,x\nan object,y\n" * 6)
     settings: dict[str, Any] = {"seeds": 1, "report": False, "epochs": 1}
@@ -328,8 +328,8 @@ def test_classifiers_pool_as_the_folder_does(bert: Path, tmp_path: Path) -> None
     assert pt.load(other).root.heads["classify"].pooling == "start"
 
 
-def test_contrast_keeps_its_pooling_on_every_way(bert: Path, tmp_path: Path) -> None:
-    """Exported to each layout, a run gives its own vectors; fine-tuned again without a word, it pools as before."""
+def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) -> None:
+    """Exports in each layout give the vectors of the run, and further fine-tuning keeps its pooling."""
     run = learn(bert, tmp_path / "run", "contrast(vector=start+weighted_mean, normalize=true)")
     expected = embed_texts(run, TEXTS)
     assert np.allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-5)
@@ -337,7 +337,7 @@ def test_contrast_keeps_its_pooling_on_every_way(bert: Path, tmp_path: Path) -> 
         facts = pt.export(run, to=layout, out=tmp_path / layout).facts  # type: ignore[arg-type]
         same(embed_texts(tmp_path / layout, TEXTS), expected)
         assert (tmp_path / layout / "modules.json").is_file() == (layout == "sentence-transformers")
-    assert facts["no_place_for"] == ["contrast"]  # to `transformers`; we find its pooling in config.json
+    assert facts["no_place_for"] == ["contrast"]  # in `transformers`; pretune reads its pooling from config.json
     assert pt.load(learn(run, tmp_path / "again")).root.heads["contrast"].embedding.pooling == (
         "start",
         "weighted_mean",
@@ -349,13 +349,13 @@ def test_contrast_keeps_its_pooling_on_every_way(bert: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("vector", ["start+last", "mean+max", "mean_sqrt_len+weighted_mean"])
-def test_a_graph_gives_the_runs_vectors(vector: str, bert: Path, tmp_path: Path) -> None:
+def test_onnx_vectors_match_those_of_the_run(vector: str, bert: Path, tmp_path: Path) -> None:
     run = learn(bert, tmp_path / "run", f"contrast(vector={vector}, normalize=true)")
     pt.export(run, to="onnx", out=tmp_path / "onnx")
     same(embed_texts(tmp_path / "onnx", TEXTS), embed_texts(run, TEXTS))
 
 
-def test_a_task_with_a_name_of_its_own_has_its_own_vectors(bert: Path, tmp_path: Path) -> None:
+def test_a_named_contrast_task_has_its_own_vectors(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "labeled.csv").write_text("text,label\n" + "a class,x\nan object,y\n" * 6)
     files = {"near": str(rows(tmp_path / "rows.csv")), "kind": str(tmp_path / "labeled.csv")}
     objective = "near: contrast(vector=max) | kind: classify"
@@ -368,7 +368,7 @@ def test_a_task_with_a_name_of_its_own_has_its_own_vectors(bert: Path, tmp_path:
     same(theirs(tmp_path / "st"), vectors)
 
 
-def test_vectors_of_a_mix_of_layers_stay_with_us(bert: Path, tmp_path: Path) -> None:
+def test_vectors_of_a_layer_mix_are_not_exported(bert: Path, tmp_path: Path) -> None:
     run = learn(bert, tmp_path / "run", "contrast(vector=max) on mix")
     answer = pt.predict(run, tmp_path / "rows.csv")[0]
     one, other = embed_texts(run, [answer["anchor"], answer["positive"]])
@@ -382,7 +382,7 @@ def test_vectors_of_a_mix_of_layers_stay_with_us(bert: Path, tmp_path: Path) -> 
         embed_texts(run, TEXTS, layer=0)
 
 
-def test_similarities_that_are_not_learned_are_refused_for_training_alone(bert: Path, tmp_path: Path) -> None:
+def test_unsupported_similarities_are_refused_for_training_only(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "cls"), similarity_fn_name="dot")
     same(embed_texts(folder, TEXTS), theirs(folder))
     pt.export(folder, out=tmp_path / "ours")
@@ -391,7 +391,7 @@ def test_similarities_that_are_not_learned_are_refused_for_training_alone(bert: 
         learn(folder, tmp_path / "run")
 
 
-def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> None:
+def test_invalid_export_options_are_refused(bert: Path, tmp_path: Path) -> None:
     vectors: dict[str, Any] = {"to": "sentence-transformers", "out": tmp_path / "out"}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"pooling": "mean", "out": tmp_path / "out"}, "apply only with --to sentence-transformers"),
@@ -402,16 +402,16 @@ def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> N
     for options, message in cases:
         with pytest.raises(PretuneError, match=message):
             pt.export(bert, **options)
-    small("t5", tokenizer("byte-bpe"), "spans").save(tmp_path / "t5")
+    random_model("t5", small_tokenizer("byte-bpe"), "spans").save(tmp_path / "t5")
     with pytest.raises(PretuneError, match="with the encoder of t5 alone"):
         pt.export(tmp_path / "t5", **vectors)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tokenizer_without_padding_gets_some(tmp_path: Path) -> None:
-    """GPT-2's has none, and sentence-transformers pads."""
-    model = small("gpt2", tokenizer("byte-bpe"), "lm")
-    words = tokenizer("byte-bpe")
+def test_a_tokenizer_without_a_padding_token_gets_one(tmp_path: Path) -> None:
+    """GPT-2's tokenizer has none, but sentence-transformers needs one."""
+    model = random_model("gpt2", small_tokenizer("byte-bpe"), "lm")
+    words = small_tokenizer("byte-bpe")
     roles = {role: token for role, token in words.role_tokens.items() if role != "padding"}
     model.tokenizer = type(words)(words.backend, roles)
     model.save(tmp_path / "run")

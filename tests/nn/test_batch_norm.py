@@ -1,3 +1,5 @@
+"""Batch normalization of packed sequences."""
+
 from __future__ import annotations
 
 import pytest
@@ -23,7 +25,7 @@ def test_training_matches_batch_norm_of_torch() -> None:
     torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
 
 
-def test_filler_does_not_change_the_statistics() -> None:
+def test_padding_does_not_change_the_statistics() -> None:
     norm, alone = BatchNorm(5), BatchNorm(5)
     real = torch.tensor([True, True, False, True, False])
     x = rows(5)

@@ -30,7 +30,7 @@ def test_a_compiled_function_calls_excluded_functions_eagerly() -> None:
     for _ in range(3):
         assert torch.equal(compiled(x), outside(x))
     assert compiling == [False] * 6
-    assert counter.frame_count == 2  # what is before it, and what is after it, once each
+    assert counter.frame_count == 2  # the code before and after it is compiled once each
 
 
 def test_loading_a_model_does_not_import_the_compiler() -> None:

@@ -1,3 +1,5 @@
+"""Dropout masks: statistics, seeds, and agreement between CPU and GPU."""
+
 from __future__ import annotations
 
 import pytest
@@ -14,7 +16,7 @@ def test_dropout_keeps_the_mean_and_is_off_in_evaluation() -> None:
     assert abs(float((y == 0).float().mean()) - 0.3) < 0.005
     assert abs(float(y.mean()) - 1.0) < 0.01
     y.sum().backward()
-    assert torch.equal(x.grad, y.detach())  # the gradient goes through what was kept
+    assert torch.equal(x.grad, y.detach())  # the gradient has the same mask
     assert torch.equal(layer.eval()(x), x)
     assert torch.equal(Dropout(0.0)(x), x)
 

@@ -73,8 +73,8 @@ def test_the_bias_is_constant_beyond_the_largest_distance() -> None:
     torch.nn.init.normal_(score.weight)
     ids = np.zeros(40, dtype=int).tolist()
     layout = self_layout(pack_lists([ids]))
-    bend = score(torch.zeros(40, 1, 4), layout)
+    score_mod = score(torch.zeros(40, 1, 4), layout)
     query, key = {"position": torch.arange(40)[:, None]}, {"position": torch.arange(40)[None, :]}
-    ours = bend(torch.zeros(40, 40), torch.zeros(1, dtype=torch.long), query, key)
+    ours = score_mod(torch.zeros(40, 40), torch.zeros(1, dtype=torch.long), query, key)
     distance = torch.arange(40)[None, :] - torch.arange(40)[:, None]
     assert torch.equal(ours, score.weight[score.bucket(distance), 0])

@@ -32,7 +32,7 @@ def layer(kind: str) -> RecurrentCells:
     return made
 
 
-def torchs(ours: RecurrentCells) -> nn.RNNBase:
+def torch_equivalent(ours: RecurrentCells) -> nn.RNNBase:
     kind: Any = nn.LSTM if ours.cell == "lstm" else nn.GRU
     options = {} if ours.weight_hr is None else {"proj_size": ours.outputs}
     theirs = kind(ours.inputs, ours.width, **options)
@@ -50,7 +50,7 @@ def vectors(packed: Packed) -> Tensor:
 @pytest.mark.parametrize("kind", SHAPES)
 def test_a_layer_matches_torch_on_padded_texts(kind: str, texts: list[list[int]]) -> None:
     ours, packed = layer(kind), pack_lists(texts)
-    theirs, x, rows = torchs(ours), vectors(packed), TimeMajorRows.make(packed)
+    theirs, x, rows = torch_equivalent(ours), vectors(packed), TimeMajorRows.make(packed)
     out, state = ours(x[rows.order], rows)
     lengths = torch.tensor([len(text) for text in texts])
     padded = pad_sequence(list(x.split(lengths.tolist())))

@@ -20,7 +20,7 @@ from pretune.text.examples.question_answering import AnswerSpan, Questions
 from pretune.text.examples.tagged import TaggedSentences
 from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import DataStream
-from tests.support.objective_data import dialogues, two_ways
+from tests.support.objective_data import bidirectional_stack, dialogues
 from tests.support.tiny_training_cases import LENGTH, TEMPLATE, VOCABULARY, bert, store, xl
 
 NAMES = [
@@ -44,7 +44,7 @@ def test_training_step_compiles_to_one_graph_for_all_batches(name: str, monkeypa
     monkeypatch.setattr(multi_head, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     torch.manual_seed(0)
     root, mixture = (
-        Network(two_ways(VOCABULARY) if name == "bilm" else bert()),
+        Network(bidirectional_stack(VOCABULARY) if name == "bilm" else bert()),
         parse_objective(name, labels=("O", "X")),
     )
     for objective in mixture.objectives:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
 from pretune import PretuneError, show
-from pretune.cli import main
 from pretune.objectives import OBJECTIVES, task_names
 from pretune.objectives.demo import SENTENCE, demonstrate
+from tests.support.cli import run_command
 
 PARTY = "Thank you for inviting me to your party last week."
 
@@ -94,14 +93,11 @@ def test_several_documents_suffice_for_objectives_that_need_them() -> None:
     assert {one("sop", text, seed)["says"] for seed in range(4)} == {"in order", "swapped"}
 
 
-def test_show_takes_a_text_and_one_objective(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_takes_a_text_and_one_objective() -> None:
     facts = show("mlm(rate=0.5)", text=PARTY).describe()
     assert facts["text"] == PARTY
     assert [row["objective"] for row in facts["example"]] == ["mlm(rate=0.5)"]
-    with pytest.raises(SystemExit) as end:
-        main(["show", "objectives", "--text", PARTY, "--json"])
-    assert not end.value.code
-    printed = json.loads(capsys.readouterr().out)
+    printed = run_command("show", "objectives", "--text", PARTY, "--json").json()
     assert {row["objective"] for row in printed["objectives"]} <= {row["objective"] for row in printed["example"]}
 
 

@@ -24,7 +24,7 @@ from pretune.text.tokenizers.training import train_on_documents as train_tokeniz
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, evaluate_loss, train
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
-from tests.support.objective_data import TEMPLATES, encoder_decoder, stack, two_ways
+from tests.support.objective_data import TEMPLATES, bidirectional_stack, encoder_decoder, stack
 
 NAMES = ["ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal"]
 VERBS = ["sees", "hears", "feeds", "finds", "likes", "paints"]
@@ -65,8 +65,8 @@ def xlm(vocabulary: int, width: int) -> TransformerStack:
 
 def train_objective(name: str, steps: int) -> tuple[Training, dict[str, float]]:
     data, mixture = toy_data(), parse_objective(name)
-    make = {"prefix": stack, "tlm": xlm, "bilm": two_ways}.get(mixture.objectives[0].name, encoder_decoder)
-    if make in (xlm, two_ways):
+    make = {"prefix": stack, "tlm": xlm, "bilm": bidirectional_stack}.get(mixture.objectives[0].name, encoder_decoder)
+    if make in (xlm, bidirectional_stack):
         data = replace(data, template=TEMPLATES["bert"])
     root = Network(make(data.tokenizer.size, width=64))
     for objective in mixture.objectives:

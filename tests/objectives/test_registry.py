@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import pytest
 
-from pretune.cli import main
 from pretune.objectives import OBJECTIVES, Objective, Task, parse_objective, register_objective, task_names
 from pretune.objectives.wrappers import WrappedObjective, WrappedTask
 from pretune.runtime.errors import PretuneError
+from tests.support.cli import run_command
 
 PLUGIN = """
 from dataclasses import dataclass
@@ -42,29 +42,13 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return info / "entry_points.txt"
 
 
-def run_command(arguments: list[str]) -> None:
-    """Run a command in this process; it must succeed."""
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    assert end.value.code == 0
-
-
 def test_entry_point_adds_an_objective(plugin: Path, tmp_path: Path) -> None:
     assert "half_mlm" in OBJECTIVES and "half_mlm" not in task_names()
     corpus, tokenizer, run = tmp_path / "corpus.txt", tmp_path / "tokenizer", tmp_path / "run"
     corpus.write_text("".join(f"the {word} sat on the mat\n\n" for word in ("cat", "dog", "fox", "hen") * 4))
-    run_command(["tokenizer", "train", str(corpus), "--kind", "words", "--size", "60", "--out", str(tokenizer)])
-    options = [
-        "--tokenizer",
-        str(tokenizer),
-        "--objective",
-        "half_mlm",
-        "--steps",
-        "2",
-        "--out",
-        str(run),
-    ]
-    run_command(["pretrain", "bert-tiny", "--data", str(corpus), *options, "--device", "cpu"])
+    run_command("tokenizer", "train", corpus, "--kind", "words", "--size", 60, "--out", tokenizer)
+    options = ["--tokenizer", tokenizer, "--objective", "half_mlm", "--steps", 2, "--out", run]
+    run_command("pretrain", "bert-tiny", "--data", corpus, *options, "--device", "cpu")
     assert "half_mlm" in (run / "metrics.jsonl").read_text()
 
 

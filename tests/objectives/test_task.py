@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from pathlib import Path
 from typing import Any
 
@@ -23,55 +22,8 @@ from pretune.objectives import Data, Task, parse_objective, single_objective
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import DataStream
 from pretune.training.jobs.finetuning import row_packing
-from tests.objectives.tasks import test_choose, test_contrast, test_entity, test_match, test_rank, test_regress
-from tests.objectives.tasks import test_multi_label as test_several_labels
-from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, stack, write
-
-
-def labeled(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return texts whose label is their color."""
-    chance = random.Random(seed)
-    colors = [chance.choice(COLORS[:2]) for _ in range(count)]
-    return [{"text": f"i saw a {c} {chance.choice(BEASTS)}", "label": c, "id": i} for i, c in enumerate(colors)]
-
-
-def tagged(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return tagged sentences in which animals, with their colors, are entities."""
-    chance = random.Random(seed)
-    made = []
-    for _ in range(count):
-        few = [chance.choice(COLORS) for _ in range(chance.randint(0, 2))]
-        words, tags = ["i", "saw", *few, chance.choice(BEASTS), "and", "it"], ["O", "O"]
-        tags += ["B-X", *["I-X"] * len(few), "O", "O"]
-        made.append({"words": words, "tags": tags})
-    return made
-
-
-def questions(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return questions for a color; the answer is empty if the passage has none."""
-    chance = random.Random(seed)
-    made = []
-    for number in range(count):
-        color = chance.choice(COLORS) if number % 4 else ""
-        passage = f"{chance.choice(BEASTS)} and the {color} {chance.choice(BEASTS)} ."
-        made.append({"question": "it is ?", "passage": passage, "answers": [color] if color else []})
-    return made
-
-
-ROWS: dict[str, Any] = {
-    "classify": labeled,
-    "tag": tagged,
-    "answer(stride=4)": questions,
-    "classify(multi=true,weights=balanced)": test_several_labels.rows,
-    "regress": test_regress.rows,
-    "choose": test_choose.rows,
-    "match": test_match.rows,
-    "rank": test_rank.rows,
-    "rank(over=row)": test_rank.rows,
-    "contrast": test_contrast.pairs,
-    "contrast(temperature=1)": test_contrast.scored,
-    "entity": test_entity.rows,
-}
+from tests.support.objective_data import TEMPLATE, few_words, stack, write
+from tests.support.task_rows import ROWS
 
 
 def prepare(name: str, folder: Path, count: int = 40) -> tuple[Any, Any]:

@@ -11,9 +11,10 @@ import pytest
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.cli import VERBS, main
+from pretune.cli import VERBS
 from pretune.runtime.output_paths import INTERMEDIATE, RECIPE, RESULTS
 from pretune.runtime.parsing import write_checksummed_json
+from tests.support.cli import run_command
 from tests.support.one_word_task import start
 
 WRITING = [name for name, function in VERBS.items() if "out" in inspect.signature(function).parameters]
@@ -119,8 +120,8 @@ def test_intermediate_results_of_an_earlier_attempt_are_accepted(tmp_path: Path)
         assert str(tmp_path) not in str(refused.value)
 
 
-def test_command_line_gives_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="1"):
-        main(["export", "nowhere", "--out", str(tmp_path / ("long" * 100))])
-    error = capsys.readouterr().err
+def test_command_line_gives_a_one_line_error(tmp_path: Path) -> None:
+    refused = run_command("export", "nowhere", "--out", tmp_path / ("long" * 100), check=False)
+    error = refused.stderr
+    assert refused.returncode == 1
     assert error.startswith("error: ") and len(error.splitlines()) == 1 and "File name too long" in error

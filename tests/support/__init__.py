@@ -1,1 +1,1 @@
-"""What several tests share: texts, tiny models, comparisons with `transformers`, and scripts that run in other processes."""
+"""Code that several test modules share: texts, tiny models, comparisons with `transformers`, the command line, other processes."""

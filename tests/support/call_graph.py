@@ -1,7 +1,7 @@
-"""Which code of the package a function can reach, by rapid type analysis (Bacon and Sweeney, 1996).
+"""A call graph of the package, by rapid type analysis (Bacon and Sweeney, 1996).
 
-A function reaches what it names, in calls or as values. A method is reached where its class is, and where any code that is
-reached names an attribute, or a string, like it. That is more than can ever run, never less.
+A function reaches everything that it names, in calls or as values. A method is reachable if its class is reachable and reachable code
+contains an attribute or a string of its name. The result is an over-approximation: nothing that can run is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pretune
 
 ROOT = Path(pretune.__file__).parent
-Unit = tuple[str, ...]  # module and name of a function, class or variable; and of a method
+Unit = tuple[str, ...]  # module and name of a function, class or variable, and the name of a method
 Names = tuple[set[Unit], set[str]]  # units that code names, and attributes
 
 
@@ -57,7 +57,7 @@ def methods() -> dict[Unit, list[Unit]]:
 
 @cache
 def imported(module: str) -> dict[str, Unit]:
-    """Return what the names are that a module imports from the package, inside functions too: units, or modules."""
+    """Return the units or modules behind the names that a module imports from the package, inside functions too."""
     found: dict[str, Unit] = {}
     for node in ast.walk(trees()[module]):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pretune"):
@@ -70,7 +70,7 @@ def imported(module: str) -> dict[str, Unit]:
 
 
 def resolve(unit: Unit) -> Unit | None:
-    """Return the unit behind a name that modules may have passed on; None where it is none of the package's."""
+    """Return the unit behind a name that modules may re-export, or None if it is not of the package."""
     while unit not in units():
         module, *name = unit
         if not name or module not in trees() or name[0] not in imported(module) or imported(module)[name[0]] == unit:
@@ -81,7 +81,7 @@ def resolve(unit: Unit) -> Unit | None:
 
 @cache
 def names_in(unit: Unit) -> Names:
-    """Return what the code of a unit names."""
+    """Return the units and attributes that the code of a unit names."""
     module, known = unit[0], imported(unit[0])
     named: set[Unit] = set()
     attributes: set[str] = set()
@@ -98,7 +98,7 @@ def names_in(unit: Unit) -> Names:
 
 
 def reached(start: Unit) -> set[Unit]:
-    """Return all units that a function can reach, itself among them."""
+    """Return all units that a function can reach, including itself."""
     done: set[Unit] = set()
     attributes: set[str] = set()
     todo: Iterable[Unit] = [start]
@@ -118,9 +118,9 @@ def reached(start: Unit) -> set[Unit]:
 
 
 def messages(unit: Unit, guard: str) -> Iterator[tuple[int, str, str | None]]:
-    """Return the texts in a unit but its docstrings: line, text with {} for what is filled in, and what guards it, if anything.
+    """Return the strings in a unit except docstrings: line, text with {} for replacement fields, and its guard or None.
 
-    A text is guarded by the first argument, a text too, of a call of the function `guard` that it stands in.
+    The guard of a string is the first argument, also a string, of the call of the function `guard` that contains it.
     """
     code = units()[unit]
     docstrings = {id(node.value) for part in code for node in ast.walk(part) if isinstance(node, ast.Expr)}

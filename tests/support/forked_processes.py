@@ -1,6 +1,6 @@
-"""Trainings in several processes that are forked from one, so that torch is imported once.
+"""Train in several processes that are forked from one, so that torch is imported once.
 
-python tests/support/forked_processes.py FOLDER      goes through all SCENARIOS, prints what came of them as JSON
+python tests/support/forked_processes.py FOLDER      runs all SCENARIOS and prints their results as JSON
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tests.support.tiny_training_cases import losses, make, store
 STEPS = 3
 
 
-def together(size: int, act: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
-    """What each of so many processes comes to; None of one that ended otherwise."""
+def run_in_processes(size: int, act: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
+    """Run a function in several processes, and return their results; None for a process that failed."""
     folder.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -63,7 +63,7 @@ def together(size: int, act: Callable[..., Any], folder: Path, *arguments: Any) 
 
 
 def dropped(name: str, share: float, **changes: Any) -> list[float]:
-    """The losses of a canary, with dropout."""
+    """Return the losses of a training case, with dropout."""
 
     def with_dropout(training: Any) -> None:
         for module in training.root.modules():
@@ -74,7 +74,7 @@ def dropped(name: str, share: float, **changes: Any) -> list[float]:
 
 
 def optimized(name: str, parallel: str, **settings: Any) -> list[float]:
-    """The losses of a canary that another optimizer moves."""
+    """Return the losses of a training case with another optimizer."""
 
     def with_optimizer(training: Any) -> None:
         training.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=3e-3, clip=1.0, **settings))  # type: ignore[arg-type]
@@ -83,11 +83,11 @@ def optimized(name: str, parallel: str, **settings: Any) -> list[float]:
 
 
 def same_everywhere() -> dict[str, list[float]]:
-    """Trainings whose losses must not depend on the number of processes: two packs a step, so that of three one has none."""
+    """Train cases whose losses must not depend on the number of processes; with two packs per step, one of three has none."""
     size = int(os.environ["WORLD_SIZE"])
     found = {
         "dropout": dropped("mlm+nsp", 0.1),
-        "uneven": losses("mlm|lm", STEPS, pack=100),  # five packs a step
+        "uneven": losses("mlm|lm", STEPS, pack=100),  # five packs per step
         "sharded": losses("mlm+nsp", STEPS, "shard"),
     }
     if size < 3:
@@ -103,7 +103,7 @@ def same_everywhere() -> dict[str, list[float]]:
 
 
 class Operations(TorchDispatchMode):
-    """Counts operations, by name."""
+    """Count operations by name."""
 
     def __enter__(self) -> Counter[str]:  # type: ignore[override]
         super().__enter__()
@@ -115,8 +115,8 @@ class Operations(TorchDispatchMode):
         return operation(*arguments, **(options or {}))
 
 
-def exchanges() -> dict[str, int]:
-    """How often gradients are exchanged in two steps of two packs for each of two processes."""
+def count_gradient_exchanges() -> dict[str, int]:
+    """Return how often gradients are exchanged in two steps of two packs for each of two processes."""
     sums = []
 
     def summed(group: Any, bucket: Any) -> Any:
@@ -139,8 +139,10 @@ def exchanges() -> dict[str, int]:
 # -- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def begun(name: str, folder: str, steps: int, parallel: str, optimizer: str = "muon", room: int | None = None) -> str:
-    """Begin a training, or go on with it; what went wrong. The last process has room for files of so many bytes."""
+def start_or_resume(
+    name: str, folder: str, steps: int, parallel: str, optimizer: str = "muon", room: int | None = None
+) -> str:
+    """Start or resume training, and return the error, if any; the last process has a limit on file sizes."""
     training = make(name, steps, Path(folder), parallel, save=2)
     training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
     if room is not None and training.world.rank == training.world.size - 1:
@@ -157,7 +159,7 @@ def begun(name: str, folder: str, steps: int, parallel: str, optimizer: str = "m
 
 
 def resumed(folder: Path) -> dict[str, Any]:
-    """Trainings whose processes change in number on the way."""
+    """Resume training with another number of processes."""
     ways = {
         "whole": [(1, "replicate", 6)],
         "two, then one": [(2, "shard", 4), (1, "replicate", 6)],
@@ -168,21 +170,32 @@ def resumed(folder: Path) -> dict[str, Any]:
     for way, parts in ways.items():
         for number, (size, parallel, steps) in enumerate(parts):
             place = folder / way / f"part-{number}"
-            errors += together(size, begun, place, "mlm+nsp", str(folder / way / "run"), steps, parallel)
-    for number, size in enumerate((2, 1, 2)):  # lanes: each process has the carry of its own
+            errors += run_in_processes(
+                size, start_or_resume, place, "mlm+nsp", str(folder / way / "run"), steps, parallel
+            )
+    for number, size in enumerate((2, 1, 2)):  # stateful batches: each process has its own recurrent state
         steps = 2 * (number + 1)
         place = folder / "lanes" / f"part-{number}"
-        errors += together(
-            size, begun, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "replicate", "adamw"
+        errors += run_in_processes(
+            size, start_or_resume, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "replicate", "adamw"
         )
-    errors += together(
-        1, begun, folder / "lane" / "part", "stateful lstm", str(folder / "lane" / "run"), 6, "replicate", "adamw"
+    errors += run_in_processes(
+        1,
+        start_or_resume,
+        folder / "lane" / "part",
+        "stateful lstm",
+        str(folder / "lane" / "run"),
+        6,
+        "replicate",
+        "adamw",
     )
     full = folder / "full" / "run"
-    errors += together(2, begun, folder / "full" / "part-0", "mlm+nsp", str(full), 2, "shard")
-    told = together(2, begun, folder / "full" / "part-1", "mlm+nsp", str(full), 6, "shard", "muon", 2000)
+    errors += run_in_processes(2, start_or_resume, folder / "full" / "part-0", "mlm+nsp", str(full), 2, "shard")
+    told = run_in_processes(
+        2, start_or_resume, folder / "full" / "part-1", "mlm+nsp", str(full), 6, "shard", "muon", 2000
+    )
     left = sorted(path.name for path in (full / "checkpoints").iterdir())
-    errors += together(1, begun, folder / "full" / "part-2", "mlm+nsp", str(full), 6, "replicate")
+    errors += run_in_processes(1, start_or_resume, folder / "full" / "part-2", "mlm+nsp", str(full), 6, "replicate")
     return {"errors": errors, "full": told, "left": left}
 
 
@@ -190,7 +203,7 @@ def resumed(folder: Path) -> dict[str, Any]:
 
 
 def refused(folder: str, **own: list[Any]) -> str:
-    """A pretraining in which each process has something of its own; what it is told."""
+    """Pretrain with the inputs of this process, and return the error or "done"."""
     rank = int(os.environ["RANK"])
     os.chdir(Path(folder) / f"machine-{rank}")
     given = {"data": "../store", "out": f"{folder}/run", **{name: values[rank] for name, values in own.items()}}
@@ -201,7 +214,8 @@ def refused(folder: str, **own: list[Any]) -> str:
     return "done"
 
 
-def disagreeing(folder: Path) -> dict[str, Any]:
+def inconsistent_inputs(folder: Path) -> dict[str, Any]:
+    """Pretrain in two processes whose inputs differ, and return their errors by case."""
     rank_consistency.PATIENCE = 0.5
     for rank in range(2):
         (folder / f"machine-{rank}").mkdir(parents=True)
@@ -216,16 +230,18 @@ def disagreeing(folder: Path) -> dict[str, Any]:
         "data": {"data": ["store", "store"]},
         "folder": {"out": ["run", "run"]},
     }
-    return {name: together(2, partial(refused, str(folder), **own), folder / name) for name, own in cases.items()}
+    return {
+        name: run_in_processes(2, partial(refused, str(folder), **own), folder / name) for name, own in cases.items()
+    }
 
 
 SCENARIOS: dict[str, Callable[[Path], Any]] = {
     "same": lambda folder: {
-        **{n: together(n, same_everywhere, folder / str(n))[0] for n in (1, 2, 3)},
-        "exchanged": together(2, exchanges, folder / "exchanged")[0],
+        **{n: run_in_processes(n, same_everywhere, folder / str(n))[0] for n in (1, 2, 3)},
+        "exchanged": run_in_processes(2, count_gradient_exchanges, folder / "exchanged")[0],
     },
     "resumed": resumed,
-    "disagreeing": disagreeing,
+    "disagreeing": inconsistent_inputs,
 }
 
 

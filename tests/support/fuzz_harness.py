@@ -1,15 +1,15 @@
 """Damage files in many ways, read each, and count what happens.
 
 A `Kind` is a kind of file that pretune reads: how to make a good one, how to read it, and, where damage must never go unnoticed,
-a digest of what was read. `attack` reads mutated copies and returns an `LearnerResult` per case:
+a digest of what was read. `attack` reads mutated copies and returns a `Report` of the outcomes:
 
     refused    a PretuneError of one line
-    accepted   read without a word; where the kind has a digest, with the same contents as the undamaged file
-    changed    accepted, and the contents are others: damage went unnoticed
+    accepted   read without an error; if the kind has a digest, with the same contents as the undamaged file
+    changed    accepted with other contents: damage went unnoticed
     traceback  any other exception, panics of Rust libraries among them
     hung       not finished after `SECONDS` of processor time
 
-Mutations are drawn from a seed, so that a case can be repeated by its number.
+Mutations follow from a seed, so that a case can be repeated by its number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import yaml
 from pretune import PretuneError
 
 SECONDS = 20.0  # of processor time, so that a busy machine does not matter
-MEMORY = 6 << 30  # bytes of address space that a case may take beyond what the process has
+MEMORY = 6 << 30  # bytes of address space that a case may use in addition to those of the process
 FEW, MANY = 500, 20_000  # cases per kind: in every run of the suite, and with `-m slow`
 ODD_NUMBERS: Sequence[Any] = (0, -1, 1, 2**31, 2**63, 10**30, 0.5, -0.5, 1e308, 1e-320, float("nan"), float("inf"))
 ODD_VALUES: Sequence[Any] = (
@@ -72,12 +72,12 @@ class Kind:
     make: Callable[[Path], Any]  # writes good files into a folder
     files: Sequence[str]  # the names of those that are damaged, one per case
     read: Callable[[Path], Any]  # reads the folder; what it returns is ignored, unless there is a digest
-    digest: Callable[[Any], Any] | None = None  # of what was read, where damage must not go unnoticed
+    digest: Callable[[Any], Any] | None = None  # of the contents, if damage must not go unnoticed
 
 
 @dataclass
 class Report:
-    """How many cases of a kind ended how, and those that ended badly."""
+    """The number of cases of a kind by outcome, and the bad cases."""
 
     kind: str
     counts: Counter[str] = field(default_factory=Counter)
@@ -95,12 +95,12 @@ def attack(kind: Kind, folder: Path, cases: int, seed: int = 0, only: Sequence[i
     expected = kind.digest(kind.read(good)) if kind.digest is not None else kind.read(good) and None
     report = Report(kind.name)
     for case in range(cases) if only is None else only:
-        chance = random.Random(f"{kind.name} {seed} {case}")
+        rng = random.Random(f"{kind.name} {seed} {case}")
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(good, copy)
-        target = copy / chance.choice(list(kind.files))
+        target = copy / rng.choice(list(kind.files))
         before = target.read_bytes()
-        damaged, how = mutate(before, chance, target.suffix)
+        damaged, how = mutate(before, rng, target.suffix)
         target.write_bytes(damaged)
         outcome, detail = run(kind, copy, expected, same=damaged == before)
         report.counts[outcome] += 1
@@ -110,7 +110,7 @@ def attack(kind: Kind, folder: Path, cases: int, seed: int = 0, only: Sequence[i
 
 
 def run(kind: Kind, folder: Path, expected: Any, same: bool) -> tuple[str, str]:
-    """Read a folder once: the outcome, and what to know of it."""
+    """Read a folder once, and return the outcome and its details."""
     try:
         with limits():
             found = kind.read(folder)
@@ -133,7 +133,7 @@ def run(kind: Kind, folder: Path, expected: Any, same: bool) -> tuple[str, str]:
 
 @contextmanager
 def limits() -> Iterator[None]:
-    """Stop what takes too long, and fail what takes too much memory."""
+    """Limit the processor time and memory of a case."""
 
     def alarm(number: int, frame: FrameType | None) -> None:
         raise Hung
@@ -154,63 +154,63 @@ def limits() -> Iterator[None]:
 # -- damage ---------------------------------------------------------------------------------------------------------
 
 
-def mutate(content: bytes, chance: random.Random, suffix: str) -> tuple[bytes, str]:
-    """Return damaged content, and what was done to it; JSON and YAML are damaged by value half of the time."""
+def mutate(content: bytes, rng: random.Random, suffix: str) -> tuple[bytes, str]:
+    """Return damaged content and a description of the damage; half of the time, JSON and YAML are damaged by value."""
     by_value = {".json": mutate_json, ".jsonl": mutate_json_line, ".yaml": mutate_yaml}.get(suffix)
-    if by_value is not None and chance.random() < 0.6:
+    if by_value is not None and rng.random() < 0.6:
         try:
-            return by_value(content, chance)
+            return by_value(content, rng)
         except (ValueError, RecursionError):
             pass
-    how = chance.choice([flip, cut, blank, drop, repeat, shuffle, insert, replace_all])
-    return how(content, chance), how.__name__
+    how = rng.choice([flip, cut, blank, drop, repeat, shuffle, insert, replace_all])
+    return how(content, rng), how.__name__
 
 
-def flip(content: bytes, chance: random.Random) -> bytes:
+def flip(content: bytes, rng: random.Random) -> bytes:
     """Flip one bit."""
     if not content:
         return b"\x01"
-    place = chance.randrange(len(content))
-    return content[:place] + bytes([content[place] ^ (1 << chance.randrange(8))]) + content[place + 1 :]
+    place = rng.randrange(len(content))
+    return content[:place] + bytes([content[place] ^ (1 << rng.randrange(8))]) + content[place + 1 :]
 
 
-def cut(content: bytes, chance: random.Random) -> bytes:
+def cut(content: bytes, rng: random.Random) -> bytes:
     """Cut off the end."""
-    return content[: chance.randrange(len(content) + 1)]
+    return content[: rng.randrange(len(content) + 1)]
 
 
-def blank(content: bytes, chance: random.Random) -> bytes:
+def blank(content: bytes, rng: random.Random) -> bytes:
     """Overwrite a block with zeros, ones or noise, as a broken disk does."""
-    first, last = sorted((chance.randrange(len(content) + 1), chance.randrange(len(content) + 1)))
+    first, last = sorted((rng.randrange(len(content) + 1), rng.randrange(len(content) + 1)))
     last = min(last, first + 4096)
-    fill = chance.choice([b"\0", b"\xff", b"\x7f", None])
-    block = chance.randbytes(last - first) if fill is None else fill * (last - first)
+    fill = rng.choice([b"\0", b"\xff", b"\x7f", None])
+    block = rng.randbytes(last - first) if fill is None else fill * (last - first)
     return content[:first] + block + content[last:]
 
 
-def drop(content: bytes, chance: random.Random) -> bytes:
+def drop(content: bytes, rng: random.Random) -> bytes:
     """Leave out some bytes in the middle."""
-    first = chance.randrange(len(content) + 1)
-    return content[:first] + content[first + chance.randrange(1, 64) :]
+    first = rng.randrange(len(content) + 1)
+    return content[:first] + content[first + rng.randrange(1, 64) :]
 
 
-def repeat(content: bytes, chance: random.Random) -> bytes:
+def repeat(content: bytes, rng: random.Random) -> bytes:
     """Write a part twice."""
-    first = chance.randrange(len(content) + 1)
-    last = min(len(content), first + chance.randrange(1, 4096))
+    first = rng.randrange(len(content) + 1)
+    last = min(len(content), first + rng.randrange(1, 4096))
     return content[:last] + content[first:]
 
 
-def shuffle(content: bytes, chance: random.Random) -> bytes:
+def shuffle(content: bytes, rng: random.Random) -> bytes:
     """Exchange two lines."""
     lines = content.split(b"\n")
-    first, last = chance.randrange(len(lines)), chance.randrange(len(lines))
+    first, last = rng.randrange(len(lines)), rng.randrange(len(lines))
     lines[first], lines[last] = lines[last], lines[first]
     return b"\n".join(lines)
 
 
-def insert(content: bytes, chance: random.Random) -> bytes:
-    """Insert bytes that are odd in text: invalid UTF-8, a byte-order mark, control characters, brackets without end."""
+def insert(content: bytes, rng: random.Random) -> bytes:
+    """Insert bytes that are odd in text: invalid UTF-8, a byte-order mark, control characters, unclosed brackets."""
     odd = [
         b"\xff\xfe",
         b"\xef\xbb\xbf",
@@ -222,17 +222,17 @@ def insert(content: bytes, chance: random.Random) -> bytes:
         b"\r\n",
         b"9" * 5000,
     ]
-    place = chance.randrange(len(content) + 1)
-    return content[:place] + chance.choice(odd) + content[place:]
+    place = rng.randrange(len(content) + 1)
+    return content[:place] + rng.choice(odd) + content[place:]
 
 
-def replace_all(content: bytes, chance: random.Random) -> bytes:
-    """Put something else in the place of the file."""
+def replace_all(content: bytes, rng: random.Random) -> bytes:
+    """Replace the whole file."""
     lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
-    return chance.choice([b"", b"null", b"[]", b"{}", b"\xff" * 100, lfs, b"<!DOCTYPE html>", chance.randbytes(300)])
+    return rng.choice([b"", b"null", b"[]", b"{}", b"\xff" * 100, lfs, b"<!DOCTYPE html>", rng.randbytes(300)])
 
 
-def mutate_json(content: bytes, chance: random.Random) -> tuple[bytes, str]:
+def mutate_json(content: bytes, rng: random.Random) -> tuple[bytes, str]:
     """Replace, remove or add one value anywhere in a JSON document."""
     document = json.loads(content)
     places: list[tuple[Any, Any]] = []
@@ -246,43 +246,43 @@ def mutate_json(content: bytes, chance: random.Random) -> tuple[bytes, str]:
     walk(document)
     if not places:
         raise ValueError("nothing to change")
-    holder, key = chance.choice(places)
-    match chance.randrange(4):
+    holder, key = rng.choice(places)
+    match rng.randrange(4):
         case 0:
             del holder[key]
             how = f"removed {key!r}"
         case 1:
-            value = chance.choice([*ODD_NUMBERS, *ODD_VALUES])
+            value = rng.choice([*ODD_NUMBERS, *ODD_VALUES])
             holder[key] = value
             how = f"{key!r} = {value!r:.40}"
         case 2 if isinstance(holder[key], int | float):
-            holder[key] = chance.choice(
+            holder[key] = rng.choice(
                 [holder[key] + 1, -holder[key], holder[key] * 1000, str(holder[key]), [holder[key]]]
             )
             how = f"{key!r} = {holder[key]!r:.40}"
         case _:
-            other, place = chance.choice(places)
+            other, place = rng.choice(places)
             holder[key] = json.loads(json.dumps(other[place]))
             how = f"{key!r} = the value of {place!r}"
-    return json.dumps(document, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass"), how
+    return json.dumps(document, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass"), how
 
 
-def mutate_json_line(content: bytes, chance: random.Random) -> tuple[bytes, str]:
+def mutate_json_line(content: bytes, rng: random.Random) -> tuple[bytes, str]:
     """Replace, remove or add one value in one line of a file of JSON lines."""
     lines = content.split(b"\n")
-    number = chance.randrange(len(lines))
-    lines[number], how = mutate_json(lines[number], chance)
+    number = rng.randrange(len(lines))
+    lines[number], how = mutate_json(lines[number], rng)
     return b"\n".join(lines), f"line {number + 1}: {how}"
 
 
-def mutate_yaml(content: bytes, chance: random.Random) -> tuple[bytes, str]:
+def mutate_yaml(content: bytes, rng: random.Random) -> tuple[bytes, str]:
     """Replace one value anywhere in a YAML document, or one scalar by one that only YAML has."""
-    if chance.random() < 0.5:
+    if rng.random() < 0.5:
         document = json.dumps(yaml.safe_load(content)).encode()
-        return mutate_json(document, chance)  # JSON is YAML
+        return mutate_json(document, rng)  # JSON is YAML
     lines = content.split(b"\n")
-    number = chance.choice([i for i, line in enumerate(lines) if b":" in line] or [0])
+    number = rng.choice([i for i, line in enumerate(lines) if b":" in line] or [0])
     key, _, _ = lines[number].partition(b":")
-    scalar = chance.choice(ODD_SCALARS)
+    scalar = rng.choice(ODD_SCALARS)
     lines[number] = key + b": " + scalar.encode()
     return b"\n".join(lines), f"{key.decode(errors='replace')} = {scalar:.40}"

@@ -1,9 +1,12 @@
-"""Tiny models for folders that are damaged."""
+"""Tiny models for tests that damage model folders."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import fields, replace
 from typing import Any
+
+from torch import Tensor
 
 from pretune.families import FAMILIES
 from pretune.models.create_model import make_model
@@ -12,7 +15,7 @@ from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 
 VOCABULARY = 40
-# Sizes of networks that are built in a moment.
+# Sizes of networks that are fast to build.
 SMALL = dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), 1) | dict.fromkeys(
     ("hidden_size", "d_model", "n_embd", "embedding_size", "intermediate_size", "d_ff", "d_inner"), 16
 )
@@ -41,3 +44,11 @@ def tiny_model(family: str, objective: str = "", **options: Any) -> Model:
         model.objective = objective
         model.add_heads(parse_objective(objective, **options).objectives)
     return model
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """Return a hash of the names, types, shapes and values of tensors."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes())
+    return found.hexdigest()

@@ -1,4 +1,4 @@
-"""Kill a training at random moments, resume it each time, and compare with one that was never killed.
+"""Kill training at random moments, resume it each time, and compare with one that was never killed.
 
     python tests/support/kill_training.py KILLS [SEED]
 
@@ -40,7 +40,7 @@ def marked(name, function):
     return run
 
 resume.Checkpointing.save = marked("copy", resume.Checkpointing.save)
-checkpoints.Saver._write = marked("save", checkpoints.Saver._write)  # in a thread of its own
+checkpoints.Saver._write = marked("save", checkpoints.Saver._write)  # in a separate thread
 t = make("mlm+nsp", {steps}, folder, save=2)
 stream = t.streams.streams[0]
 batches = [stream.batch(0, i, 0.0) for i in range(2)]
@@ -51,12 +51,12 @@ loop.train(t, resume=True)
 from safetensors.torch import save_file
 save_file({{n: x.detach().contiguous() for n, x in t.root.tensors().items()}}, str(folder / "final.safetensors"))
 """
-STEPS = 16  # of the training, for each kill: it must last that long
+STEPS = 16  # of training, per kill: it must last that long
 
 
 def kill_often(kills: int, seed: int) -> Counter[str]:
-    """Kill so many times; says what the training was doing each time. Fails if the end differs."""
-    chance = random.Random(seed)
+    """Kill training `kills` times, print what it was doing each time, and fail if the final weights differ."""
+    rng = random.Random(seed)
     here = str(ROOT)
     doing: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -73,10 +73,10 @@ def kill_often(kills: int, seed: int) -> Counter[str]:
         seen = 0
         for _ in range(kills):
             process = start("killed")
-            # It must get on before it dies, or all kills fall into the same first step.
+            # It must make progress before it is killed, or all kills hit the same first step.
             while newest(Path(folder) / "killed") <= seen and process.poll() is None:
                 time.sleep(0.001)
-            time.sleep(chance.uniform(0.0, 0.06))
+            time.sleep(rng.uniform(0.0, 0.06))
             doing[stage.read_text() or "step"] += 1
             seen = newest(Path(folder) / "killed")
             process.kill()
@@ -90,7 +90,7 @@ def kill_often(kills: int, seed: int) -> Counter[str]:
 
 
 def newest(run: Path) -> int:
-    """The step of the newest checkpoint."""
+    """Return the step of the newest checkpoint."""
     steps = [int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*")]
     return max(steps, default=0)
 

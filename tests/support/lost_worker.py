@@ -1,5 +1,8 @@
-"""The command line, in a process that torchrun started. The second one is killed in the middle of its sixth step, once; with KILLS, one
-of all is killed, that many times, a random while after the run went on."""
+"""Run the command line in a process of torchrun that is killed.
+
+The second process is killed once, in the middle of its sixth step. With KILLS=n,seed, a random process is killed n times, at a random
+moment after the run has continued.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,16 @@ from pretune.objectives.objective import Loss
 over = Loss.over
 
 
-def dying(self: Loss, totals: dict[str, float]) -> torch.Tensor:
-    """Between forward and backward."""
-    dying.calls += 1  # type: ignore[attr-defined]
-    if dying.calls == 12:  # type: ignore[attr-defined]
+def kill_in_step(self: Loss, totals: dict[str, float]) -> torch.Tensor:
+    """Kill the process between a forward and a backward pass."""
+    kill_in_step.calls += 1  # type: ignore[attr-defined]
+    if kill_in_step.calls == 12:  # type: ignore[attr-defined]
         os.kill(os.getpid(), signal.SIGKILL)
     return over(self, totals)
 
 
-def die_at_random(chance: random.Random) -> None:
-    """In steps, copies, writes and what comes between them."""
+def die_at_random(rng: random.Random) -> None:
+    """Kill the process at a random moment after its first step."""
     over_once = threading.Event()
 
     def watched(self: Loss, totals: dict[str, float]) -> torch.Tensor:
@@ -35,7 +38,7 @@ def die_at_random(chance: random.Random) -> None:
 
     def end() -> None:
         over_once.wait()
-        time.sleep(chance.uniform(0.0, 1.0))
+        time.sleep(rng.uniform(0.0, 1.0))
         os.kill(os.getpid(), signal.SIGKILL)
 
     Loss.over = watched  # type: ignore[method-assign]
@@ -47,10 +50,10 @@ if __name__ == "__main__":
     rank, before = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if "KILLS" in os.environ:
         kills, seed = map(int, os.environ["KILLS"].split(","))
-        chance = random.Random(seed + before)
-        if before < kills and chance.randrange(int(os.environ["WORLD_SIZE"])) == rank:
-            die_at_random(chance)
+        rng = random.Random(seed + before)
+        if before < kills and rng.randrange(int(os.environ["WORLD_SIZE"])) == rank:
+            die_at_random(rng)
     elif rank == 1 and before == 0:
-        dying.calls = 0  # type: ignore[attr-defined]
-        Loss.over = dying  # type: ignore[method-assign]
+        kill_in_step.calls = 0  # type: ignore[attr-defined]
+        Loss.over = kill_in_step  # type: ignore[method-assign]
     main()

@@ -1,4 +1,4 @@
-"""What the objectives' tests share: small stores of real text under every kind of tokenizer."""
+"""Data and models for tests of objectives: small stores of real text with every kind of tokenizer, small networks, tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 
 
 SENTINELS = 40
-# What the texts of two sides stand in: BERT's, T5's and BART's.
+# Templates of source and target texts, like those of BERT, T5 and BART.
 TEMPLATES = {
     "bert": TEMPLATE,
     "t5": Template(single=("A", "end"), pair=("B", "end"), target=("padding", "A", "end")),
@@ -51,6 +51,7 @@ TEMPLATES = {
 
 
 def store(kind: Kind = "wordpiece", sentinels: int = 0) -> Store:
+    """Return a small store of English, Russian and Korean text, made once per tokenizer."""
     return _store(kind, sentinels)
 
 
@@ -68,20 +69,20 @@ def _store(kind: Kind, sentinels: int) -> Store:
 
 
 def rows(count: int = 60) -> LabeledRows:
-    """Sentences of the same text in pairs, some of them empty."""
+    """Return pairs of sentences from the same text, some of them empty."""
     sentences = [s.strip() for text in english_documents()[:9] for s in text.split(". ")][: 2 * count]
     return LabeledRows(Path("rows"), {}, sentences[::2], [s[: 7 * (i % 9)] for i, s in enumerate(sentences[1::2])])
 
 
 def parallel(count: int = 60) -> LabeledRows:
-    """The same in two pairs of languages, the first of which has three times as many."""
+    """Return the same pairs for two language pairs, three times as many for the first."""
     made = rows(count)
     made.labels = ["en ru" if i % 4 else "de en" for i in range(len(made))]
     return made
 
 
 def dialogues(count: int = 40) -> Dialogues:
-    """Sentences of the same text as turns, of one to eight a dialogue; some turns are empty."""
+    """Return dialogues of one to eight turns, some of them empty."""
     texts = [s.strip() for text in english_documents()[:9] for s in text.split(". ")]
     made = Dialogues(Path("dialogues"), counts=[1 + 3 * i % 8 for i in range(count)])
     made.texts = [texts[i % len(texts)] if i % 11 else "" for i in range(sum(made.counts))]
@@ -90,12 +91,13 @@ def dialogues(count: int = 40) -> Dialogues:
 
 
 def data(kind: Kind = "wordpiece", sentinels: int = 0, template: str = "bert") -> Data:
+    """Return the data of an objective: a store, all its documents, and pairs of sentences."""
     made = store(kind, sentinels)
     return Data(made.tokenizer, TEMPLATES[template], store=made, documents=np.arange(made.documents), rows=rows())
 
 
 def stack(vocabulary: int, width: int = 32, layers: int = 2) -> TransformerStack:
-    """A small pre-norm encoder."""
+    """Return a small pre-norm encoder."""
     torch.manual_seed(0)
     made = TransformerStack(
         Embeddings(vocabulary, width, positions=SinusoidalPositions(width)),
@@ -108,7 +110,7 @@ def stack(vocabulary: int, width: int = 32, layers: int = 2) -> TransformerStack
 
 
 def encoder_decoder(vocabulary: int, width: int = 32, layers: int = 2) -> EncoderDecoder:
-    """The same with a decoder."""
+    """Return a small pre-norm encoder-decoder."""
     encoder = stack(vocabulary, width, layers)
     made = EncoderDecoder(
         encoder,
@@ -120,8 +122,8 @@ def encoder_decoder(vocabulary: int, width: int = 32, layers: int = 2) -> Encode
     return initialize(made, 0.08)
 
 
-def two_ways(vocabulary: int, width: int = 32, layers: int = 2) -> BidirectionalBackbone:
-    """A forward and a backward stack."""
+def bidirectional_stack(vocabulary: int, width: int = 32, layers: int = 2) -> BidirectionalBackbone:
+    """Return a forward and a backward stack with shared embeddings."""
     torch.manual_seed(0)
     embed = Embeddings(vocabulary, width, positions=SinusoidalPositions(width))
     ahead, back = (
@@ -150,7 +152,7 @@ COLORS, BEASTS = ["red", "green", "blue", "black"], ["cat", "dog", "fox", "owl"]
 
 @cache
 def few_words() -> Path:
-    """The folder of a tokenizer that knows a few words, for tasks that are learned in seconds."""
+    """Return the folder of a tokenizer with a few words, for tasks that are learned in seconds."""
     folder = Path(tempfile.mkdtemp())
     words = f"{' '.join(COLORS)} {' '.join(BEASTS)} the a and is not one two i saw it , . abcdefghijklmnopqrstuvwxyz @"
     train_on_documents([Document(words, folder, 1)] * 9, "wordpiece", 200, lowercase=True).save(folder)
@@ -174,6 +176,6 @@ def learn(objective: str, train: Path, out: Path, dev: Path | None = None, epoch
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    """A .jsonl file."""
+    """Write rows into a .jsonl file and return its path."""
     path.write_text("".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return path

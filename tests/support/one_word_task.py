@@ -1,4 +1,4 @@
-"""A task that one word decides, a model small enough to learn it in a second, and the learning."""
+"""A classification task that one word decides, and a model that learns it in a second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pretune.training.jobs import several_seeds
 
 @cache
 def start() -> Path:
-    """A random model, its tokenizer, and a task that a word decides."""
+    """Write a random model, its tokenizer and the task into a folder."""
     folder = Path(mkdtemp())
     words = ["red", "blue", "green", "yellow", "stone", "water", "fire", "cloud", "tree", "bird"]
     lines = ["text,label"]
@@ -39,8 +39,7 @@ def start() -> Path:
 
 
 def share_here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Trainings that are shared out stay in this process, with nothing but what processes tell each other; among how many
-    devices they were."""
+    """Run parallel jobs in this process, with pickled arguments as between processes; return the numbers of devices used."""
     shared: list[int] = []
 
     def share_out(work: Any, jobs: Any, devices: int) -> list[Any]:
@@ -52,6 +51,7 @@ def share_here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def tune(out: Path, strategy: str = "full", objective: str = "classify", steps: int = 40, **settings: object) -> pt.Run:
+    """Fine-tune the model on the task for a few steps."""
     folder = start()
     return pt.finetune(
         folder / "start", folder / "train.csv", dev=folder / "train.csv", out=out, strategy=strategy,
@@ -62,7 +62,7 @@ def tune(out: Path, strategy: str = "full", objective: str = "classify", steps: 
 
 @cache
 def trained() -> Path:
-    """A run that has learned the task."""
+    """Return a run that has learned the task."""
     out = Path(mkdtemp()) / "run"
     assert tune(out, steps=60).results["dev/accuracy"] == 1.0
     return out

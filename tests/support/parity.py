@@ -1,4 +1,4 @@
-"""What every family's parity test needs: the same ragged batch for the peer, padded, and for us, packed; and comparisons."""
+"""Comparisons with `transformers`: the same ragged batch padded for it and packed for pretune."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pretune.packed import Packed, pack
 
 @dataclass
 class Ragged:
-    """Random sequences of different lengths, both ways."""
+    """Random sequences of different lengths, packed and padded."""
 
     packed: Packed
     input_ids: Tensor  # (b, L)
     attention_mask: Tensor
-    columns: dict[str, Tensor]  # (b, L) each, under the names that the peer has for them
+    columns: dict[str, Tensor]  # (b, L) each, under their names in `transformers`
 
     @classmethod
     def make(
@@ -39,22 +39,23 @@ class Ragged:
         columns: dict[str, tuple[str, int]] | None = None,
         left: bool = False,
     ) -> Ragged:
-        """`columns`: our name of a column → the peer's, and how many values it has; segments by default.
+        """Return random sequences.
 
-        `left`: the peer's padding is on the left.
+        `columns` maps names of columns to those of `transformers` and their number of values; segments by default. `left` pads on the
+        left.
         """
-        chance = np.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
         columns = {"segment": ("token_type_ids", 2)} if columns is None else columns
-        ids = chance.integers(lowest, vocabulary, sum(lengths))
-        ours = {name: chance.integers(0, values, sum(lengths)) for name, (_, values) in columns.items()}
+        ids = rng.integers(lowest, vocabulary, sum(lengths))
+        ours = {name: rng.integers(0, values, sum(lengths)) for name, (_, values) in columns.items()}
         mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
         mask = mask.flip(1) if left else mask
         padded = torch.full(mask.shape, padding)
         padded[mask] = torch.from_numpy(ids)
         theirs = {}
-        for name, (peers, _) in columns.items():
-            theirs[peers] = torch.zeros(mask.shape, dtype=torch.long)
-            theirs[peers][mask] = torch.from_numpy(ours[name])
+        for name, (theirs_name, _) in columns.items():
+            theirs[theirs_name] = torch.zeros(mask.shape, dtype=torch.long)
+            theirs[theirs_name][mask] = torch.from_numpy(ours[name])
         return cls(pack(ids, np.array(lengths), columns=ours), padded, mask.long(), theirs)
 
     @property
@@ -63,15 +64,15 @@ class Ragged:
 
     @property
     def starts(self) -> Tensor:
-        """(b,) the first token of each sequence."""
+        """The index of the first token of each sequence, (b,)."""
         return self.packed.offsets[:-1].long()
 
     def flat(self, padded: Tensor) -> Tensor:
-        """(b, L, …) → (n, …): the peer's output at the real tokens."""
+        """Return a padded output, (b, L, …), without padding, (n, …)."""
         return padded[self.attention_mask.bool()]
 
     def targets(self, values: int) -> tuple[Tensor, Tensor]:
-        """A target for each token, (n,), and the same as the peer wants it, (b, L)."""
+        """Return a target for each token, (n,), and the same as padded labels for `transformers`, (b, L)."""
         target = torch.arange(len(self.packed)) % values
         labels = torch.full_like(self.input_ids, -100)
         labels[self.attention_mask.bool()] = target
@@ -79,21 +80,22 @@ class Ragged:
 
 
 def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-5) -> None:
+    """Assert that two tensors are equal within a tolerance."""
     torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
-def save_peer(kind: Any, config: Any, folder: Path) -> Any:
-    """A peer with random parameters in a folder: norms and biases too, so that nothing agrees by chance."""
+def save_reference(kind: Any, config: Any, folder: Path) -> Any:
+    """Save a `transformers` model with random parameters, norms and biases included, so that no agreement is accidental."""
     torch.manual_seed(0)
-    peer = kind(config)
-    for parameter in peer.parameters():
+    reference = kind(config)
+    for parameter in reference.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    peer.eval().save_pretrained(folder)
-    return peer
+    reference.eval().save_pretrained(folder)
+    return reference
 
 
 def compare_states(model: Model, hidden_states: Any, batch: Ragged) -> Tensor:
-    """Every layer is the peer's; the last is returned."""
+    """Assert that the states of every layer match, and return the last."""
     ours = model.backbone(batch.packed, keep="all")
     assert len(ours.layers) == len(hidden_states)
     for layer, expected in zip(ours.layers, hidden_states, strict=True):
@@ -101,9 +103,9 @@ def compare_states(model: Model, hidden_states: Any, batch: Ragged) -> Tensor:
     return ours.last
 
 
-def compare_gradients(model: Model, peer: Any) -> None:
-    """Gradients are the peer's, by its own names, and it has no others; tied parameters have several names there."""
-    theirs = {name: p for name, p in peer.named_parameters(remove_duplicate=False) if p.grad is not None}
+def compare_gradients(model: Model, reference: Any) -> None:
+    """Assert that gradients match by published name, and that `transformers` has no others; tied parameters have several names."""
+    theirs = {name: p for name, p in reference.named_parameters(remove_duplicate=False) if p.grad is not None}
     ours, rest = model.family.table.write({n: p.grad for n, p in model.root.named_parameters() if p.grad is not None})
     assert not rest
     assert {id(theirs[name]) for name in ours} == {id(p) for p in theirs.values()}
@@ -111,25 +113,25 @@ def compare_gradients(model: Model, peer: Any) -> None:
         close(gradient, theirs[name].grad, 1e-4)
 
 
-def compare_mlm(peer: Any, folder: Path, batch: Ragged, every: int = 1, objective: str = "mlm") -> Model:
-    """Hidden states (of the peer's, `every` so many), logits, loss and gradients."""
+def compare_mlm(reference: Any, folder: Path, batch: Ragged, every: int = 1, objective: str = "mlm") -> Model:
+    """Assert that hidden states, logits, loss and gradients match; of the states of `transformers`, only every `every`-th is used."""
     model = load_model(folder, parse_objective(objective))
-    theirs = peer(**batch.inputs, output_hidden_states=True)
+    theirs = reference(**batch.inputs, output_hidden_states=True)
     states = compare_states(model, theirs.hidden_states[::every], batch)
     logits = model.root.heads[objective](states, model.backbone.embed.tokens)
     close(logits, batch.flat(theirs.logits))
     target, labels = batch.targets(model.config.vocab_size)
-    expected = peer(**batch.inputs, labels=labels).loss
+    expected = reference(**batch.inputs, labels=labels).loss
     loss = F.cross_entropy(logits, target)
     close(loss, expected)
     expected.backward()
     loss.backward()
-    compare_gradients(model, peer)
+    compare_gradients(model, reference)
     return model
 
 
-def compare_export(peer: Any, folder: Path, out: Path, batch: Ragged, auto: Any, objective: str = "mlm") -> None:
-    """What we write, we and the peer read again; the second export is the first, byte for byte."""
+def compare_export(reference: Any, folder: Path, out: Path, batch: Ragged, auto: Any, objective: str = "mlm") -> None:
+    """Assert that an export loads in pretune and `transformers`, and that a second export is identical byte for byte."""
     from transformers import AutoModel
 
     load_model(folder, parse_objective(objective)).save(out / "a")
@@ -137,11 +139,11 @@ def compare_export(peer: Any, folder: Path, out: Path, batch: Ragged, auto: Any,
     for name in ("model.safetensors", "config.json"):
         assert (out / "a" / name).read_bytes() == (out / "b" / name).read_bytes()
     again, report = auto.from_pretrained(out / "a", output_loading_info=True)
-    assert type(again) is type(peer)
+    assert type(again) is type(reference)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     with torch.no_grad():
-        close(again.eval()(**batch.inputs).logits, peer(**batch.inputs).logits, 1e-6)
+        close(again.eval()(**batch.inputs).logits, reference(**batch.inputs).logits, 1e-6)
     _, report = AutoModel.from_pretrained(out / "a", output_loading_info=True)
     assert not [name for name in report["missing_keys"] if "pooler" not in name]
 
@@ -149,9 +151,9 @@ def compare_export(peer: Any, folder: Path, out: Path, batch: Ragged, auto: Any,
 def compare_classifier(
     family: Family, small: dict[str, Any], out: Path, batch: Ragged, unused: tuple[str, ...] = ()
 ) -> None:
-    """A classifier of ours gives the same answers as the peer that loads it, and comes back from there.
+    """Assert that `transformers` loads an exported classifier with the same logits, and that its own export loads again.
 
-    `unused` are parts that the peer has and makes no use of.
+    `unused` are parts that `transformers` has but does not use.
     """
     from transformers import AutoModelForSequenceClassification
 
@@ -162,29 +164,31 @@ def compare_classifier(
     model.add_heads(objective.objectives)
     model.root.eval().requires_grad_(False)
     model.save(out / "ours")
-    peer, report = AutoModelForSequenceClassification.from_pretrained(out / "ours", output_loading_info=True)
+    reference, report = AutoModelForSequenceClassification.from_pretrained(out / "ours", output_loading_info=True)
     assert not [name for name in report["missing_keys"] if not any(part in name for part in unused)]
     assert not report["unexpected_keys"]
     ours = model.root.heads["classify"](model.backbone(batch.packed).last, batch.packed)
     with torch.no_grad():
-        close(ours, peer.eval()(**batch.inputs).logits)
-    assert peer.config.id2label == dict(enumerate(labels))
-    peer.save_pretrained(out / "theirs")
+        close(ours, reference.eval()(**batch.inputs).logits)
+    assert reference.config.id2label == dict(enumerate(labels))
+    reference.save_pretrained(out / "theirs")
     back = load_model(out / "theirs", objective)
     assert back.labels == labels
     assert_same(model.root, back.root)
 
 
-def compare_texts(peer: Any, dress: Any, folder: Path, texts: list[str], pairs: list[str] | None = None) -> Model:
-    """Texts, and pairs of them, have the same ids and the same states in a bare peer and in what we load from its folder.
+def compare_texts(
+    reference: Any, hf_tokenizer: Any, folder: Path, texts: list[str], pairs: list[str] | None = None
+) -> Model:
+    """Assert that texts and pairs have the same ids and hidden states in `transformers` and in pretune.
 
-    `dress` is the tokenizer of `transformers` in that folder.
+    `reference` is a model without heads in the folder, `hf_tokenizer` the tokenizer of `transformers` there.
     """
     model = load_model(folder)
     for second in (None,) if pairs is None else (None, pairs):
-        given = dress(texts, second, padding=True, return_tensors="pt")
+        given = hf_tokenizer(texts, second, padding=True, return_tensors="pt")
         with torch.no_grad():
-            theirs = peer(**given).last_hidden_state
+            theirs = reference(**given).last_hidden_state
             (batch,) = text_batches(model, texts, second)
             (packed,) = batch.packed
             ours = model.root.eval().backbone(packed).last
@@ -197,7 +201,7 @@ def compare_texts(peer: Any, dress: Any, folder: Path, texts: list[str], pairs: 
 
 
 def assert_same(first: Network, second: Network) -> None:
-    """Two models of the same names and numbers."""
+    """Assert that two models have tensors of the same names and values."""
     ours, theirs = first.tensors(), second.tensors()
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
@@ -205,12 +209,12 @@ def assert_same(first: Network, second: Network) -> None:
 
 
 def check_folder_and_back(model: Model, mixture: Mixture, folder: Path) -> None:
-    """A model with random numbers everywhere goes to a folder and back, and again, byte by byte the same."""
+    """Assert that a model with random parameters is saved, loaded and saved again without any change."""
     model.add_heads(mixture.objectives)
     for parameter in model.root.parameters():
         torch.nn.init.normal_(parameter)
     model.save(folder / "a")
-    assert not (folder / "a" / "head.safetensors").exists()  # the layout has a place for everything
+    assert not (folder / "a" / "head.safetensors").exists()  # the published layout has a name for every tensor
     again = load_model(folder / "a", mixture)
     again.save(folder / "b")
     for name in ("model.safetensors", "config.json"):

@@ -1,4 +1,4 @@
-"""Parity of an encoder-decoder with the peer, on the same ragged sources and targets."""
+"""Comparisons of encoder-decoders with `transformers`, on the same ragged sources and targets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
 
 
 @dataclass(frozen=True)
-class Writes(Objective):
-    """An objective that has nothing but the head of those that write."""
+class VocabularyHeadOnly(Objective):
+    """An objective with a vocabulary head and nothing else."""
 
     name: ClassVar[str] = "spans"
 
@@ -31,25 +31,26 @@ class Writes(Objective):
         return backbone.vocabulary_head()
 
 
-def writing() -> Mixture:
-    return single_objective(Writes())
+def vocabulary_head_only() -> Mixture:
+    """Return the mixture of that objective."""
+    return single_objective(VocabularyHeadOnly())
 
 
-def randomize(peer: Any, folder: Path) -> Any:
-    """Norms and biases too, so that nothing agrees by chance; what the peer freezes stays."""
+def randomize(reference: Any, folder: Path) -> Any:
+    """Set random parameters, norms and biases included, except frozen ones, and save the model."""
     torch.manual_seed(0)
-    for parameter in peer.parameters():
+    for parameter in reference.parameters():
         if parameter.requires_grad:
             nn.init.normal_(parameter, std=0.2)
-    if hasattr(peer, "final_logits_bias"):
-        nn.init.normal_(peer.final_logits_bias, std=0.2)
-    peer.eval().save_pretrained(folder)
-    return peer
+    if hasattr(reference, "final_logits_bias"):
+        nn.init.normal_(reference.final_logits_bias, std=0.2)
+    reference.eval().save_pretrained(folder)
+    return reference
 
 
 @dataclass
 class Pair:
-    """Sources and targets of different lengths, both ways; targets longer than their sources and shorter ones."""
+    """Sources and targets of different lengths, packed and padded; some targets are longer than their sources."""
 
     source: Ragged
     target: Ragged
@@ -70,17 +71,18 @@ class Pair:
 
 
 def logits(model: Model, pair: Pair) -> Tensor:
+    """Return the logits of pretune for the targets, without padding."""
     states = model.backbone(pair.source.packed, pair.target.packed).last
     return model.root.heads["spans"](states, model.backbone.embed.tokens)
 
 
-def assert_parity(peer: Any, folder: Path) -> Model:
-    """Hidden states of every layer of both stacks, logits, loss and gradients."""
-    model = load_model(folder, writing())
+def assert_parity(reference: Any, folder: Path) -> Model:
+    """Assert that hidden states of both stacks, logits, loss and gradients match."""
+    model = load_model(folder, vocabulary_head_only())
     model.root.eval()
     vocabulary = model.backbone.embed.vocabulary
     pair = Pair.make(vocabulary)
-    theirs = peer(**pair.inputs, output_hidden_states=True)
+    theirs = reference(**pair.inputs, output_hidden_states=True)
     stacks = [
         (model.backbone.encoder(pair.source.packed, keep="all"), theirs.encoder_hidden_states, pair.source),
         (
@@ -91,38 +93,38 @@ def assert_parity(peer: Any, folder: Path) -> Model:
     ]
     for states, expected, side in stacks:
         assert len(states.layers) == len(expected)
-        for layer, peers in zip(states.layers, expected, strict=True):  # the last is after the final norm
-            close(layer, side.flat(peers))
+        for layer, wanted_layer in zip(states.layers, expected, strict=True):  # the last is after the final norm
+            close(layer, side.flat(wanted_layer))
     ours = logits(model, pair)
     close(ours, pair.target.flat(theirs.logits))
 
     wanted, labels = pair.target.targets(vocabulary)
-    expected_loss = peer(**pair.inputs, labels=labels).loss
+    expected_loss = reference(**pair.inputs, labels=labels).loss
     loss = F.cross_entropy(ours, wanted)
     close(loss, expected_loss)
 
     expected_loss.backward()
     loss.backward()
-    compare_gradients(model, peer)
+    compare_gradients(model, reference)
     return model
 
 
-def assert_round_trip(peer: Any, folder: Path, out: Path, peer_class: Any) -> None:
-    """Ours is loaded by the peer, with the same logits and no missing keys; export, import, export is stable."""
-    load_model(folder, writing()).save(out / "a")
-    load_model(out / "a", writing()).save(out / "b")
+def assert_round_trip(reference: Any, folder: Path, out: Path, reference_class: Any) -> None:
+    """Assert that an export loads in `transformers` with the same logits, and that a second export is identical."""
+    load_model(folder, vocabulary_head_only()).save(out / "a")
+    load_model(out / "a", vocabulary_head_only()).save(out / "b")
     for name in ("model.safetensors", "config.json"):
         assert (out / "a" / name).read_bytes() == (out / "b" / name).read_bytes()
-    again, report = peer_class.from_pretrained(out / "a", output_loading_info=True)
-    assert type(again) is type(peer)
+    again, report = reference_class.from_pretrained(out / "a", output_loading_info=True)
+    assert type(again) is type(reference)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    pair = Pair.make(peer.config.vocab_size)
-    close(again.eval()(**pair.inputs).logits, peer(**pair.inputs).logits, 1e-6)
+    pair = Pair.make(reference.config.vocab_size)
+    close(again.eval()(**pair.inputs).logits, reference(**pair.inputs).logits, 1e-6)
 
 
 def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
-    """Ours is loaded by the peer with the same logits, and theirs by us. The decoder reads what the encoder does."""
+    """Assert that a classifier round-trips with the same logits. The decoder reads the same text as the encoder."""
     from transformers import AutoModelForSequenceClassification
 
     labels = ["bad", "good", "so so"]
@@ -134,20 +136,20 @@ def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
     model.add_heads(objective.objectives)
     model.root.eval()
     model.save(out)
-    peer, report = AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
+    reference, report = AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     source = Ragged.make(config["vocab_size"])
     lengths = source.attention_mask.sum(1)
-    source.input_ids[torch.arange(4), lengths - 1] = peer.config.eos_token_id
+    source.input_ids[torch.arange(4), lengths - 1] = reference.config.eos_token_id
     ids = source.flat(source.input_ids)
     target = ids.roll(1)
     target[source.packed.offsets[:-1].long()] = config["decoder_start_token_id"]
     batch = Batch((replace(source.packed, ids=ids), replace(source.packed, ids=target)))
     ours = objective.objectives[0].outputs(model.root.heads["classify"], model.backbone, batch)  # type: ignore[attr-defined]
-    theirs = peer.eval()(input_ids=source.input_ids, attention_mask=source.attention_mask).logits
+    theirs = reference.eval()(input_ids=source.input_ids, attention_mask=source.attention_mask).logits
     close(ours, theirs)
-    peer.save_pretrained(out / "back")
+    reference.save_pretrained(out / "back")
     back = load_task_model(out / "back")[0]
     assert back.root.heads["classify"].pooling == "last"
     assert_same(model.root, back.root)

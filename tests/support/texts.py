@@ -34,11 +34,11 @@ KOREAN = [
 
 @cache
 def russian_pieces(size: int = 80, **options: Any) -> bytes:
-    """A sentencepiece model of Russian text."""
+    """Return a sentencepiece model of Russian text."""
     import sentencepiece
 
     written = io.BytesIO()
-    # Releases differ in how many pieces they find in the same text: give them more than any needs.
+    # Releases find different numbers of pieces in the same text: give them more text than any needs.
     texts = [*RUSSIAN, *(f"{word} {other}" for word in RUSSIAN_WORDS for other in RUSSIAN_WORDS if word != other)]
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts * 5), model_writer=written, vocab_size=size, minloglevel=2, **options
@@ -46,9 +46,9 @@ def russian_pieces(size: int = 80, **options: Any) -> bytes:
     return written.getvalue()
 
 
-T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # how T5's pieces begin
+T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # the first ids of T5's vocabulary
 
 
 def english_documents() -> list[str]:
-    """Python's own language reference, which every installation has: some 500 kB of prose."""
+    """Return the language reference of Python, which every installation has: about 500 kB of prose."""
     return [text for _, text in sorted(topics.topics.items())]

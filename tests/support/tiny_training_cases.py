@@ -1,8 +1,8 @@
-"""The canary: tiny versions of the awkward cases, each through the one loop, alone and in several processes.
+"""Tiny versions of the most demanding models and objectives, each trained by the same loop, in one and in several processes.
 
     python tests/support/tiny_training_cases.py replicate|shard|alone NAME…      prints {"NAME": [loss, …]} as JSON
 
-Should one of them need a special case, the core is wrong.
+None of them may need a special case in the core.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 
 @cache
 def store() -> Store:
+    """Return a store of English text with a small vocabulary."""
     folder = Path(tempfile.mkdtemp())
     texts = [" ".join(text.split()) for _, text in sorted(topics.topics.items())][:8]
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
@@ -92,6 +93,7 @@ def store() -> Store:
 
 
 def layer(pattern: Pattern = full, cross: bool = False) -> TransformerLayer:
+    """Return a post-norm layer, with cross-attention in decoders."""
     parts: dict[str, nn.Module] = {"attention": PostNorm(SelfAttention(WIDTH, 2, pattern=pattern), LayerNorm(WIDTH))}
     if cross:
         parts["cross"] = PostNorm(CrossAttention(WIDTH, 2), LayerNorm(WIDTH))
@@ -108,6 +110,7 @@ def embeddings(positions: bool = True) -> Embeddings:
 
 
 def encoder(layers: int = 2, pattern: Pattern = full) -> TransformerStack:
+    """Return a post-norm encoder with sinusoidal positions."""
     made = TransformerStack(
         embeddings(),
         [layer(pattern) for _ in range(layers)],
@@ -118,6 +121,7 @@ def encoder(layers: int = 2, pattern: Pattern = full) -> TransformerStack:
 
 
 def bert() -> TransformerStack:
+    """Return a tiny BERT."""
     return build(
         BertConfig(
             vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
@@ -127,7 +131,7 @@ def bert() -> TransformerStack:
 
 
 def shared() -> TransformerStack:
-    """One layer that runs at three depths, narrow token vectors."""
+    """Return ALBERT: one layer at three depths, narrow embeddings."""
     return build_albert(
         AlbertConfig(
             vocab_size=VOCABULARY, embedding_size=16, hidden_size=WIDTH, num_hidden_layers=3, num_attention_heads=2,
@@ -137,7 +141,7 @@ def shared() -> TransformerStack:
 
 
 def disentangled() -> TransformerStack:
-    """Vectors of distances that all layers read, and a convolution."""
+    """Return DeBERTa-v2: relative position embeddings that all layers share, and a convolution."""
     return build_deberta(
         DebertaV2Config(
             vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
@@ -149,7 +153,7 @@ def disentangled() -> TransformerStack:
 
 
 def modern() -> TransformerStack:
-    """Pre-norm, rotary positions, QK-norm, ReLU², outputs that start at zero."""
+    """Return a pre-norm encoder with rotary positions, QK-norm, ReLU² and zero-initialized outputs."""
 
     def made() -> TransformerLayer:
         attention = SelfAttention(WIDTH, 2, rotary=RotaryPositions(WIDTH // 2), norm=RMSNorm(WIDTH // 2), bias=False)
@@ -167,7 +171,7 @@ def modern() -> TransformerStack:
 
 @dataclass(frozen=True)
 class Plain(Objective):
-    """What the canaries share: spans of text, any pattern."""
+    """Base class of the objectives here: spans of text, any attention pattern."""
 
     pattern: ClassVar[Pattern | None] = full
 
@@ -179,7 +183,7 @@ class Plain(Objective):
 
 
 def xl(memory: int) -> TransformerStack:
-    """XLNet. Lanes have no segments, so that its parameters for them are idle."""
+    """Return XLNet. Stateful batches have no segments, so the segment parameters are unused."""
     config = XLNetConfig(
         vocab_size=VOCABULARY, d_model=WIDTH, n_layer=2, n_head=2, d_inner=64, mem_len=memory, dropout=0.0,
         initializer_range=0.05,
@@ -188,7 +192,7 @@ def xl(memory: int) -> TransformerStack:
 
 
 def transformer_xl() -> TransformerStack:
-    """Memory, and a vocabulary in clusters, whose vectors the embedding and the softmax share."""
+    """Return Transformer-XL: memory, and an adaptive softmax tied to adaptive embeddings."""
     config = TransfoXLConfig(
         vocab_size=VOCABULARY, cutoffs=(100, 200), d_model=WIDTH, d_embed=WIDTH, n_head=2, d_head=16, d_inner=64,
         div_val=2, n_layer=2, mem_len=16, same_length=False, dropout=0.0, init_std=0.05,
@@ -196,11 +200,11 @@ def transformer_xl() -> TransformerStack:
     return build_transfo_xl(config)
 
 
-# -- attention that is not softmax over a pattern; layers that compute themselves again, with chance of their own ----
+# -- attention other than softmax over a pattern; layers that are recomputed in the backward pass, with randomness ---
 
 
 def reformer() -> ReversibleBackbone:
-    """Rotations drawn anew for each pack, two streams, a grid of positions."""
+    """Return Reformer: random rotations for each pack, two streams, axial positions."""
     config = ReformerConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, num_attention_heads=2, attention_head_size=16, feed_forward_size=64,
         attn_layers=("local", "lsh"), local_attn_chunk_length=4, lsh_attn_chunk_length=8, num_buckets=4, num_hashes=2,
@@ -211,7 +215,7 @@ def reformer() -> ReversibleBackbone:
 
 
 def performer() -> TransformerStack:
-    """Random features, which are no parameters but belong to the model."""
+    """Return Performer: random features, which are buffers of the model."""
     config = PerformerConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, initializer_range=0.05, num_random_features=16,
@@ -223,13 +227,14 @@ def performer() -> TransformerStack:
 
 
 def encoder_decoder() -> EncoderDecoder:
+    """Return an encoder-decoder with shared embeddings."""
     made = EncoderDecoder(encoder(), embeddings(), [layer(causal, cross=True) for _ in range(2)])
-    made.embed.tokens = made.encoder.embed.tokens  # one table of token vectors
+    made.embed.tokens = made.encoder.embed.tokens  # shared embeddings
     return initialize(made, 0.05)
 
 
 def t5() -> EncoderDecoder:
-    """Biases of distances that the first layer makes for all, states scaled before the softmax."""
+    """Return T5: a relative position bias that all layers share, outputs scaled before the softmax."""
     config = T5Config(
         vocab_size=VOCABULARY, d_model=WIDTH, d_kv=12, d_ff=64, num_layers=2, num_heads=2, dropout_rate=0.0,
     )  # fmt: skip
@@ -238,11 +243,13 @@ def t5() -> EncoderDecoder:
 
 @dataclass(frozen=True)
 class Spans(Plain):
+    """Span corruption with a single span."""
+
     name: ClassVar[str] = "spans"
     pattern: ClassVar[Pattern | None] = None
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """A span of three tokens gives way to a sentinel; the decoder writes sentinel, span, end."""
+        """Replace a span of three tokens by a sentinel; the decoder generates sentinel, span, end."""
         sentinel, end = tokenizer.role("sentinel 0"), tokenizer.role("end")
         sources, targets = [], []
         for start, size, i in zip(sequences.offsets[:-1], sequences.lengths, sequences.index, strict=True):
@@ -269,19 +276,22 @@ class Spans(Plain):
         return classification_loss("spans", head(states, backbone.embed.tokens), targets)
 
 
-# -- distillation: a frozen teacher that is nobody's parameter ------------------------------------------------------
+# -- distillation: a frozen teacher that is not part of the model ---------------------------------------------------
 
 
 @cache
 def teacher() -> Network:
+    """Return the frozen teacher."""
     torch.manual_seed(1)
     made = Network(bert(), [("mlm", head())])
-    nn.init.normal_(made.heads["mlm"].bias, std=2.0)  # something to imitate
+    nn.init.normal_(made.heads["mlm"].bias, std=2.0)  # outputs worth imitating
     return made.requires_grad_(False).eval()
 
 
 @dataclass(frozen=True)
 class Distill(MLM):
+    """Masked language modeling with the logits of the teacher as targets."""
+
     name: ClassVar[str] = "distill"
 
     def loss(self, head: Any, backbone: Any, batch: Batch) -> Loss:
@@ -294,11 +304,11 @@ class Distill(MLM):
         return Loss(sums={"distill": (losses * targets.weight).sum()})
 
 
-# -- running them ---------------------------------------------------------------------------------------------------
+# -- recurrent networks ----------------------------------------------------------------------------------------------
 
 
 def lstm() -> RecurrentBackbone:
-    """All kinds of dropout of AWD-LSTM."""
+    """Return AWD-LSTM with all its kinds of dropout."""
     layers = [RecurrentLayer(RecurrentCells(WIDTH, WIDTH, drop=0.1), dropout=0.1) for _ in range(2)]
     embed = Embeddings(VOCABULARY, WIDTH, word_dropout=0.02)
     made = RecurrentBackbone(embed, layers, dropout=0.1, vocabulary_head=head, pooler=partial(Linear, WIDTH, WIDTH))
@@ -306,7 +316,7 @@ def lstm() -> RecurrentBackbone:
 
 
 def two_lstms() -> BidirectionalBackbone:
-    """ELMo's layers, each way with a text and a state of its own."""
+    """Return the layers of ELMo: a forward and a backward LSTM, each with its own text and state."""
     embed = embeddings(positions=False)
     ways = (
         RecurrentBackbone(
@@ -320,7 +330,7 @@ def two_lstms() -> BidirectionalBackbone:
 
 
 def rnn() -> RecurrentEncoderDecoder:
-    """Two ways, and a decoder that looks at both."""
+    """Return a bidirectional recurrent encoder, and a decoder with attention."""
     config = Seq2SeqConfig(
         vocab_size=VOCABULARY, embedding_size=WIDTH, hidden_size=WIDTH, encoder_layers=1, decoder_layers=1,
         bidirectional=True, attention="additive", initializer_range=0.3,
@@ -335,7 +345,8 @@ def restore_two_lstms(tensors: dict[str, Any]) -> Any:
 # -- bilm: two stacks on one embedding; tlm|mlm: one head for two objectives ----------------------------------------
 
 
-def two_ways() -> BidirectionalBackbone:
+def bidirectional() -> BidirectionalBackbone:
+    """Return a forward and a backward stack with shared embeddings."""
     ahead, back = encoder(pattern=causal), encoder(pattern=causal)
     back.embed = ahead.embed
     return BidirectionalBackbone(ahead, back)
@@ -343,7 +354,7 @@ def two_ways() -> BidirectionalBackbone:
 
 @cache
 def pairs() -> LabeledRows:
-    """Sentences and the same read backward."""
+    """Return sentences paired with their reverse."""
     texts = [store().tokenizer.decode(store().sentence(i)[:9]) for i in range(150)]
     return LabeledRows(Path("pairs"), {}, texts, [" ".join(text.split()[::-1]) for text in texts])
 
@@ -363,14 +374,14 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "reversible lm": (reformer, parse_objective("lm"), None),
     "random features": (performer, parse_objective("0.5*mlm|0.5*lm"), None),
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
-    "bilm": (two_ways, parse_objective("bilm"), None),
+    "bilm": (bidirectional, parse_objective("bilm"), None),
     "tlm|mlm": (bert, parse_objective("tlm|mlm"), None),
     "distill": (encoder, single_objective(Distill()), None),
 }
 
 
 def make(name: str, steps: int, run: Path | None = None, parallel: str = "replicate", **changes: Any) -> Training:
-    """A canary ready to train."""
+    """Return a case ready for training."""
     factory, mixture, restore = CASES[name]
     torch.manual_seed(0)
     root = Network(factory())
@@ -396,7 +407,7 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
 
 
 def losses(name: str, steps: int, parallel: str = "replicate", changed: Any = None, **changes: Any) -> list[float]:
-    """The sum of all loss terms at every step; `changed` changes the training before."""
+    """Train a case and return the sum of all loss terms at every step; `changed` modifies the training first."""
     with tempfile.TemporaryDirectory() as folder:
         training = make(name, steps, Path(folder), parallel, save=10_000, **changes)
         if parallel == "shard":

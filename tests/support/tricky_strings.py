@@ -1,4 +1,4 @@
-"""Some 200 texts on which tokenizers like to differ from each other."""
+"""About 200 texts on which tokenizers tend to differ."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from pretune.training.callbacks import Step
 from pretune.training.early_stopping import EarlyStopping
 from pretune.training.loop import Training, train
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, resolve_section
+from tests.support.interrupted_training import same, stop_at
 from tests.support.one_word_task import start, tune
 from tests.support.tiny_training_cases import make
-from tests.training.test_loop_features import same, stop_at
 
 
 def training(steps: int, evaluate: Callable[[Training], float] | None = None, run: Path | None = None) -> Training:

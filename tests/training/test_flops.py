@@ -9,7 +9,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from pretune.families import FAMILIES
 from pretune.models.model import Network
 from pretune.nn.attention.patterns import window
 from pretune.nn.operation_counts import attention_pairs
@@ -17,6 +16,7 @@ from pretune.objectives import parse_objective
 from pretune.packed import Batch, pack, pack_targets
 from pretune.text.packing.sequences import Packing
 from pretune.training.flops import forward_flops, itemize_flops, training_flops
+from tests.support.flop_batches import even_batch, small_backbone
 from tests.support.tiny_training_cases import bert, encoder_decoder, modern, transformer_xl, xl
 
 
@@ -24,16 +24,6 @@ from tests.support.tiny_training_cases import bert, encoder_decoder, modern, tra
 def _plain_attention():  # type: ignore[no-untyped-def]
     with sdpa_kernel(SDPBackend.MATH):  # the FLOP counter does not support the fused CPU kernel
         yield
-
-
-def even_batch(sides: int, length: int, rows: int) -> Batch:
-    """Return sequences of one length, so that the dense path has no padding and the counter counts only useful FLOPs."""
-    chance = np.random.default_rng(0)
-    packed = tuple(pack(chance.integers(5, 200, length * rows), np.full(rows, length)) for _ in range(sides))
-    at = np.arange(0, length * rows, 5)
-    targets = {"mlm": pack_targets(at, at % 200), "nsp": pack_targets(np.arange(rows) * length, np.arange(rows) % 2)}
-    counts = {"mlm": float(len(at)), "nsp": float(rows), "tokens": float(sides * length * rows)}
-    return Batch(packed, targets, counts, rows=np.arange(rows))
 
 
 @pytest.mark.parametrize("kind", ["bert", "modern"])
@@ -99,7 +89,7 @@ def test_shared_head_is_counted_once(name: str) -> None:
 
 
 def test_formula_for_bidirectional_stacks() -> None:
-    backbone = small(
+    backbone = small_backbone(
         "elmo-transformer", hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
     mixture = parse_objective("bilm")
@@ -112,10 +102,6 @@ def test_formula_for_bidirectional_stacks() -> None:
     assert counter.get_total_flops() == forward_flops(root, batch)
 
 
-def small(family: str, **config: Any) -> Any:
-    return FAMILIES[family].build(FAMILIES[family].read_config({"vocab_size": 300, "d_model": 32, **config}))
-
-
 STACKS = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40}
 
 
@@ -123,9 +109,9 @@ STACKS = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 48, "deco
     "make",
     [
         encoder_decoder,
-        partial(small, "t5", d_kv=6, d_ff=48, num_layers=2, num_heads=4, num_decoder_layers=1),
-        partial(small, "mt5", d_kv=6, d_ff=48, num_layers=2, num_heads=4),
-        partial(small, "bart", **STACKS),
+        partial(small_backbone, "t5", d_kv=6, d_ff=48, num_layers=2, num_heads=4, num_decoder_layers=1),
+        partial(small_backbone, "mt5", d_kv=6, d_ff=48, num_layers=2, num_heads=4),
+        partial(small_backbone, "bart", **STACKS),
     ],
 )
 def test_formula_for_encoder_decoders(make: Any) -> None:
@@ -232,7 +218,7 @@ def test_formula_with_relative_positions_and_memory(kind: str, columns: tuple[st
 def test_formula_with_relative_position_embeddings(kind: str, max_distance: int) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     positions = {"relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": max_distance}
-    backbone = small(kind, **sizes, **positions, position_buckets=4, share_att_key=True, conv_kernel_size=3)
+    backbone = small_backbone(kind, **sizes, **positions, position_buckets=4, share_att_key=True, conv_kernel_size=3)
     root, mixture = Network(backbone, [("mlm", backbone.vocabulary_head())]), parse_objective("mlm")
     batch = even_batch(1, 12, 4)
     with FlopCounterMode(display=False) as counter:

@@ -14,7 +14,7 @@ from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Batch
 from pretune.training.flops import forward_flops, itemize_flops, training_flops
-from tests.training.test_flops import even_batch, small
+from tests.support.flop_batches import even_batch, small_backbone
 
 REFORMER = {
     "hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 12, "feed_forward_size": 40,
@@ -27,7 +27,7 @@ PERFORMER = {
 
 
 def make_case(family: str, objective: str, length: int, rows: int, **sizes: Any) -> tuple[Network, Any, Batch]:
-    root, mixture = Network(small(family, **sizes)), parse_objective(objective)
+    root, mixture = Network(small_backbone(family, **sizes)), parse_objective(objective)
     root.heads[objective] = mixture.objectives[0].head(root.backbone)
     batch = even_batch(1, length, rows)
     batch.targets, batch.counts = {objective: batch.targets["mlm"]}, {objective: batch.counts["mlm"], "tokens": 1.0}
@@ -62,7 +62,7 @@ def test_performer(objective: str, shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("family", "sizes"), [("reformer", REFORMER), ("performer", PERFORMER)])
 def test_attention_flops_grow_linearly_with_length(family: str, sizes: dict[str, Any]) -> None:
-    root = Network(small(family, **sizes))
+    root = Network(small_backbone(family, **sizes))
     short, long = (itemize_flops(root, even_batch(1, length, 1))["attention"] for length in (64, 640))
     assert long == 10 * short
     ragged = even_batch(1, 640, 1)

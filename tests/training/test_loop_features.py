@@ -22,16 +22,12 @@ from pretune.training.jobs.pretraining_model import check_stages
 from pretune.training.loop import Training, train
 from pretune.training.optim.weight_averaging import WeightAverage
 from pretune.training.recipe_sections import Monitoring, Optimizer, Schedule, resolve_section
+from tests.support.interrupted_training import same, stop_at
 from tests.support.tiny_training_cases import TEMPLATE, make, store
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def same(one: Training, other: Training) -> None:
-    for (name, a), b in zip(one.root.state_dict().items(), other.root.state_dict().values(), strict=True):
-        assert torch.equal(a, b), name
 
 
 def streams(mixture: Mixture | None = None, **options: Any) -> DataStreams:
@@ -113,17 +109,6 @@ def test_weight_averaging_is_the_mean_of_steps_and_resumes_bit_identically(
     again = training("cut", 8)
     train(again, resume=True)
     same(whole, again)
-
-
-def stop_at(deal: Any, step: int) -> Any:
-    calls = iter(range(1000))
-
-    def dealing(*arguments: Any) -> Any:
-        if next(calls) == step:
-            raise InterruptedError
-        return deal(*arguments)
-
-    return dealing
 
 
 def test_evaluation_uses_averaged_weights_and_training_the_last_ones(tmp_path: Path) -> None:

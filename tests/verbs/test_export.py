@@ -15,20 +15,15 @@ from pretune.inference.fill import MaskFiller
 from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
 from pretune.inference.predict import predict_texts
 from pretune.models.bundled import bundled_folder
-from tests.models.test_adapt_vocabulary import small, tokenizer
+from tests.support.tiny_models import random_model as small
+from tests.support.tiny_models import save_random_model as save
+from tests.support.tiny_models import small_tokenizer as tokenizer
 
 TEXT = "An assignment is a statement"
 
 
-def save(folder: Path, family: str, objective: str, **sizes: Any) -> Path:
-    """Save a small model like a run and return its folder."""
-    kind = "wordpiece" if family == "bert" else "byte-bpe"
-    small(family, tokenizer(kind), objective, **sizes).save(folder)  # type: ignore[arg-type]
-    return folder
-
-
 def load_with_transformers(kind: str, folder: Path, **options: Any) -> Any:
-    """Load a model with `transformers`, with no missing or unexpected tensors and the class in config.json."""
+    """The peer's model, with nothing missing and nothing left over, of the class that config.json names."""
     import transformers
 
     model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)

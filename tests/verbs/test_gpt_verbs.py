@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +14,9 @@ import pretune as pt
 from pretune.families import FAMILIES
 from pretune.models.model import Model, Network
 from pretune.training.run_folder import Run
+from tests.support.cli import run_command as run
 
 WORDS = ["value", "list", "string", "class"]
-
-
-def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pretune", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=check)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,16 +13,12 @@ import pretune as pt
 from pretune.models.loading import load
 from pretune.text.examples.tagged import read_tagged
 from pretune.training.run_folder import Run
+from tests.support.cli import run_command as run
 
 PEOPLE, PLACES = ["Anna", "Boris", "Clara", "Denis"], ["Tver", "Oslo", "Lima"]
 FILLER = ["went", "to", "saw", "the", "old", "house", "in", "today", "and", "again"]
 ONE = {"seeds": 1, "report": False}
 SETTINGS = {"epochs": 20, "optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(sequences=16, length=48), **ONE}
-
-
-def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pretune", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=check)
 
 
 def sentence(chance: random.Random) -> list[tuple[str, str]]:

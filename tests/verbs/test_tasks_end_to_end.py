@@ -11,23 +11,19 @@ from typing import Any
 import pytest
 
 import pretune as pt
-from pretune.cli import main
 from pretune.models.create_model import make_model
 from pretune.objectives import Data, Task, parse_objective, task_names
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from tests.objectives.test_task import ROWS
+from tests.support.cli import run_command
 from tests.support.objective_data import TEMPLATE, few_words, write
+from tests.support.task_rows import ROWS
 
 STRATEGIES = ["frozen", "top(1)", "gradual", "lora(2)+reset(1)", "freelb(2)", "auto"]
 
 
-def run(command: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Run a command with --json and return its output."""
-    with pytest.raises(SystemExit) as stop:
-        main([*shlex.split(command), "--json"])
-    out = capsys.readouterr()
-    assert stop.value.code in (0, None), out.err
-    return dict(json.loads(out.out))
+def run_json(command: str) -> dict[str, Any]:
+    """Run a command with `--json` and return its output."""
+    return run_command(*shlex.split(command), "--json").json()
 
 
 @pytest.fixture
@@ -45,18 +41,15 @@ def test_every_task_has_rows() -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_task_learns_and_output_keeps_the_rows(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_task_learns_and_output_keeps_the_rows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     count = 80 if name.startswith("rank") else 160  # queries, which have several candidates
     many, few = ROWS[name](count), ROWS[name](24, seed=1)
     write(Path("train.jsonl"), many)
     write(Path("dev.jsonl"), few)
-    run(
+    run_json(
         f"finetune bert-tiny train.jsonl --dev dev.jsonl --objective '{name}' --tokenizer {few_words()} --out run "
-        "--epochs 12 --set optimizer.lr=2e-3 --set batch.length=32 --set batch.sequences=32 --seeds 1",
-        capsys,
+        "--epochs 12 --set optimizer.lr=2e-3 --set batch.length=32 --set batch.sequences=32 --seeds 1"
     )
     done = pt.Run("run")
     decides = next(
@@ -65,27 +58,26 @@ def test_task_learns_and_output_keeps_the_rows(
     assert done.results[decides] > 0.8
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "95% interval" in page and decides.removeprefix("dev/") in page and "Training" in page
-    printed = run("predict run dev.jsonl --score --out out.jsonl", capsys)
-    assert printed["scores"][0][decides.removeprefix("dev/")] == pytest.approx(done.results[decides], abs=1e-6)
+    said = run_json("predict run dev.jsonl --score --out out.jsonl")
+    assert said["scores"][0][decides.removeprefix("dev/")] == pytest.approx(done.results[decides], abs=1e-6)
     rows = [json.loads(line) for line in Path("out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(rows) == len(few)
     for row, given in zip(rows, few, strict=True):
         assert given.items() <= row.items() and len(row) > len(given)
-    run("predict run dev.jsonl --out out.csv", capsys)
+    run_json("predict run dev.jsonl --out out.csv")
     with Path("out.csv").open(encoding="utf-8", newline="") as file:
         assert [set(row) for row in csv.DictReader(file)] == [set(rows[0])] * len(few)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_seeds_splits_reports_and_ensembles(
-    name: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(Path("train.jsonl"), rows := ROWS[name](60))
-    run(
+    run_json(
         f"finetune {tiny} train.jsonl --objective '{name}' --out run --epochs 1 --seeds 2 --set batch.length=32 "
-        "--set watching.patience=1",
-        capsys,
+        "--set watching.patience=1"
     )
     done = pt.Run("run")
     assert done.results["seeds"]["count"] == 2
@@ -94,7 +86,7 @@ def test_seeds_splits_reports_and_ensembles(
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "Worst answers" in page or ">1.0000</td>" in page
     if not name.startswith("contrast"):
-        together = run("predict run/seeds/0 run/seeds/1 train.jsonl --score", capsys)
+        together = run_json("predict run/seeds/0 run/seeds/1 train.jsonl --score")
         assert [row["model"] for row in together["scores"]] == ["run/seeds/0", "run/seeds/1", "together"]
         assert len(together["predictions"]) == len(rows)
 

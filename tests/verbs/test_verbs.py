@@ -10,7 +10,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,13 +20,10 @@ from safetensors.torch import load_file
 import pretune as pt
 from pretune.training.run_folder import Run
 from pretune.verbs.quickstart import MARKER
+from tests.support.cli import COMMAND, run_process
+from tests.support.cli import run_command as run
 
 SMALL = ["--set", "batch.tokens=256", "--set", "batch.length=64"]
-
-
-def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pretune", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=check)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +98,7 @@ def test_run_folder_has_recipe_metrics_and_results(pretrained: Run) -> None:
 
 
 def test_recipe_reproduces_its_run(pretrained: Run, tmp_path: Path) -> None:
-    run("pretrain", "--recipe", pretrained.folder / "recipe.yaml", "--out", tmp_path / "again")
+    run_process("pretrain", "--recipe", pretrained.folder / "recipe.yaml", "--out", tmp_path / "again")
     first, second = (load_file(folder / "model.safetensors") for folder in (pretrained.folder, tmp_path / "again"))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
@@ -127,7 +123,7 @@ def test_run_killed_five_times_and_resumed_has_the_same_weights(text: Path, tmp_
     print("seed", seed)  # pytest shows it when the test fails
     chance = random.Random(seed)
     arguments = ["pretrain", "bert-tiny", "--data", str(text), "--steps", "200", *SMALL, "--set", "watching.save=5"]
-    command = [sys.executable, "-m", "pretune", *arguments]
+    command = [*COMMAND, *arguments]
 
     def start(out: str, *more: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*command, "--out", str(tmp_path / out), *more], stdout=subprocess.DEVNULL)
@@ -162,9 +158,7 @@ def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(text: Path, tmp_path
     out = tmp_path / "run"
     command = ["pretrain", "bert-tiny", "--data", text, "--out", out, "--steps", "100000", *SMALL]
     environment = {k: v for k, v in os.environ.items() if k != "PRETUNE_PROGRESS"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pretune", *map(str, command)], stderr=subprocess.PIPE, text=True, env=environment
-    )
+    process = subprocess.Popen([*COMMAND, *map(str, command)], stderr=subprocess.PIPE, text=True, env=environment)
     while process.poll() is None and not (out / "metrics.jsonl").exists():
         time.sleep(0.05)
     time.sleep(1.0)

@@ -17,6 +17,7 @@ from pretune.evaluation.suites import suite_runner
 from pretune.evaluation.suites.declaration import find_suite
 from pretune.evaluation.suites.submission import check_submission
 from pretune.runtime.errors import PretuneError
+from tests.support.cli import run_command
 from tests.support.one_word_task import start
 
 WORDS = ["red", "blue", "green", "yellow", "stone", "water"]
@@ -190,15 +191,11 @@ def test_invalid_requests_are_rejected(tmp_path: Path) -> None:
         pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", seeds=0)
 
 
-def test_evaluate_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from pretune.cli import main
-
+def test_evaluate_on_the_command_line(tmp_path: Path) -> None:
     data = write_suite_files(tmp_path / "data")
     options = ["--tasks", "wnli", "--seeds", "1", "--steps", "2", "--subsets", "--out", str(tmp_path / "out"), "--json"]
-    with pytest.raises(SystemExit) as ended:
-        main(["evaluate", str(start() / "start"), "--suite", "glue", "--data", str(data), *options])
-    assert not ended.value.code
-    assert set(json.loads(capsys.readouterr().out)["tasks"]) == {"wnli"}
+    result = run_command("evaluate", start() / "start", "--suite", "glue", "--data", data, *options)
+    assert set(result.json()["tasks"]) == {"wnli"}
 
 
 def test_two_devices_give_the_same_predictions(tmp_path: Path) -> None:

@@ -11,58 +11,11 @@ import pytest
 
 import pretune as pt
 from tests.support.one_word_task import start
+from tests.support.superglue_rows import SUPERGLUE, WORDS, lines
 
-WORDS = ["red", "blue", "green", "yellow", "stone", "water"]
-SUPERGLUE = {
-    "COPA": [
-        {"premise": "red stone", "choice1": "good", "choice2": "bad", "question": "cause", "label": i % 2, "idx": i}
-        for i in range(8)
-    ],
-    "WiC": [
-        {"sentence1": f"red {WORDS[i]} fire", "sentence2": "blue red", "start1": 0, "end1": 3, "start2": 5, "end2": 8,
-         "word": "red", "label": i % 2 == 0, "idx": i}
-        for i in range(6)
-    ],
-    "WSC": [
-        {"text": "red stone water", "target": {"span1_text": "red", "span1_index": 0, "span2_text": "water",
-                                               "span2_index": 2}, "label": i % 2 == 0, "idx": i}
-        for i in range(6)
-    ],
-    "MultiRC": [
-        {"idx": i, "passage": {"text": "red stone", "questions": [{"question": "stone", "idx": i, "answers": [
-            {"text": "red", "idx": 2 * i, "label": 1}, {"text": "blue", "idx": 2 * i + 1, "label": 0}]}]}}
-        for i in range(6)
-    ],
-    "ReCoRD": [
-        {"passage": {"text": "red met blue", "entities": [{"start": 0, "end": 2}, {"start": 8, "end": 11}]}, "idx": i,
-         "qas": [{"query": "@placeholder met", "idx": i, "answers": [{"text": "red", "start": 0, "end": 2}]}]}
-        for i in range(6)
-    ],
-}  # fmt: skip
 OPTIONS: dict[str, Any] = {
     "seeds": 1, "subsets": True, "budget": pt.Budget(steps=2), "batch": pt.Batching(sequences=8, length=32),
 }  # fmt: skip
-
-
-def lines(rows: list[dict[str, Any]], hide: bool = False) -> str:
-    """Return one JSON row per line; with `hide`, without the answers, like test files."""
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    return (
-        text
-        if not hide
-        else "".join(json.dumps(without_answers(json.loads(line))) + "\n" for line in text.splitlines())
-    )
-
-
-def without_answers(value: Any) -> Any:
-    if isinstance(value, list):
-        return [without_answers(item) for item in value]
-    if isinstance(value, dict):
-        kept = {key: item for key, item in value.items() if key != "label"}
-        if "query" in kept:
-            kept.pop("answers")
-        return {key: without_answers(item) for key, item in kept.items()}
-    return value
 
 
 def test_superglue_tasks_are_evaluated(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""GPT and GPT-2: one test for both, with their names for the same things."""
+"""GPT and GPT-2 against `transformers`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
+from tests.support.family_configs import GPT
 from tests.support.parity import Ragged
 
 NAMES = ["openai-gpt", "gpt2"]
-SMALL = {"vocab_size": 60, "n_positions": 40, "n_embd": 32, "n_layer": 3, "n_head": 4}
 QUIET = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "openai-gpt": ("openai-gpt", {}),
@@ -32,14 +32,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make_peer(name: str, folder: Path, kind: str = "AutoModelForCausalLM", **changes: Any) -> Any:
+def make_reference(name: str, folder: Path, kind: str = "AutoModelForCausalLM", **changes: Any) -> Any:
     import transformers
 
     torch.manual_seed(0)
     ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    config = transformers.AutoConfig.for_model(name, **(SMALL | QUIET | ids | changes))
+    config = transformers.AutoConfig.for_model(name, **(GPT | QUIET | ids | changes))
     model = getattr(transformers, kind).from_config(config)
-    for parameter in model.parameters():  # norms and biases too: nothing may agree by chance
+    for parameter in model.parameters():  # norms and biases too, so that no agreement is accidental
         torch.nn.init.normal_(parameter, std=0.2)
     model.eval().save_pretrained(folder)
     return model
@@ -47,7 +47,7 @@ def make_peer(name: str, folder: Path, kind: str = "AutoModelForCausalLM", **cha
 
 def make_ours(name: str, objective: str = "lm", labels: tuple[str, ...] = ()) -> Model:
     family = FAMILIES[name]
-    config = family.read_config(SMALL | QUIET)
+    config = family.read_config(GPT | QUIET)
     model = Model(family, config, Network(family.build(config)), objective=objective, labels=list(labels))
     model.add_heads(parse_objective(objective, labels=labels, pooling="last").objectives)
     model.root.eval()
@@ -63,7 +63,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-5) -> 
 
 
 def next_tokens(batch: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-    """(m,) tokens that have a next one, and those."""
+    """Return the indices of the tokens that have a next token, (m,), and those next tokens."""
     last = torch.zeros(len(batch.packed), dtype=torch.bool)
     last[batch.packed.offsets[1:].long() - 1] = True
     at = (~last).nonzero().flatten()
@@ -71,12 +71,12 @@ def next_tokens(batch: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     name, changes = VARIANTS[variant]
-    peer = make_peer(name, tmp_path, **changes)
+    reference = make_reference(name, tmp_path, **changes)
     model = load_model(tmp_path, parse_objective("lm"))
     batch = Ragged.make(60)
-    theirs = peer(**inputs(batch), output_hidden_states=True)
+    theirs = reference(**inputs(batch), output_hidden_states=True)
     ours = model.backbone(batch.packed, keep="all")
     assert len(ours.layers) == len(theirs.hidden_states)
     for layer, expected in zip(ours.layers, theirs.hidden_states, strict=True):
@@ -87,11 +87,11 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp
     at, target = next_tokens(batch)
     loss = F.cross_entropy(logits[at], target)
     labels = batch.input_ids.masked_fill(batch.attention_mask == 0, -100)
-    expected = peer(**inputs(batch), labels=labels).loss
+    expected = reference(**inputs(batch), labels=labels).loss
     close(loss, expected)
     expected.backward()
     loss.backward()
-    gradients = {name: p.grad for name, p in peer.named_parameters()}
+    gradients = {name: p.grad for name, p in reference.named_parameters()}
     ours_in_their_names, rest = model.family.table.write({n: p.grad for n, p in model.root.named_parameters()})
     assert not rest
     assert ours_in_their_names.keys() == gradients.keys()
@@ -100,42 +100,42 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModel, AutoModelForCausalLM
 
     name, changes = VARIANTS[variant]
-    peer = make_peer(name, tmp_path / "peer", **changes)
-    load_model(tmp_path / "peer", parse_objective("lm")).save(tmp_path / "a")
+    reference = make_reference(name, tmp_path / "reference", **changes)
+    load_model(tmp_path / "reference", parse_objective("lm")).save(tmp_path / "a")
     load_model(tmp_path / "a", parse_objective("lm")).save(tmp_path / "b")
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     again, report = AutoModelForCausalLM.from_pretrained(tmp_path / "a", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert type(again) is type(peer)
+    assert type(again) is type(reference)
     batch = Ragged.make(60)
-    close(again.eval()(**inputs(batch)).logits, peer(**inputs(batch)).logits, 1e-6)
+    close(again.eval()(**inputs(batch)).logits, reference(**inputs(batch)).logits, 1e-6)
     _, report = AutoModel.from_pretrained(tmp_path / "a", output_loading_info=True)
     assert not report["missing_keys"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_of_our_own_has_no_ids_of_the_published_vocabulary(name: str, tmp_path: Path) -> None:
+def test_a_custom_model_has_no_special_ids_of_the_published_vocabulary(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model = make_ours(name)
     model.save(tmp_path)
-    peer, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    reference, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert peer.config.eos_token_id is None and peer.config.bos_token_id is None
+    assert reference.config.eos_token_id is None and reference.config.bos_token_id is None
     batch = Ragged.make(60)
     ours = model.root.heads["lm"](model.backbone(batch.packed).last, model.backbone.embed.tokens)
-    close(ours, batch.flat(peer.eval()(**inputs(batch)).logits))
+    close(ours, batch.flat(reference.eval()(**inputs(batch)).logits))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bare_models_and_buffers_of_old_load(name: str, tmp_path: Path) -> None:
-    peer = make_peer(name, tmp_path / "whole")
-    peer.transformer.save_pretrained(tmp_path / "bare")
+def test_models_without_heads_and_with_old_buffers_load(name: str, tmp_path: Path) -> None:
+    reference = make_reference(name, tmp_path / "whole")
+    reference.transformer.save_pretrained(tmp_path / "bare")
     whole, bare = load_model(tmp_path / "whole"), load_model(tmp_path / "bare")
     for folder in ("whole", "bare"):
         tensors = load_file(tmp_path / folder / "model.safetensors")
@@ -151,7 +151,9 @@ def test_bare_models_and_buffers_of_old_load(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("objective", ["classify", "classify+0.5*lm"])
-def test_a_classifier_stands_on_the_last_token_and_goes_both_ways(name: str, objective: str, tmp_path: Path) -> None:
+def test_a_classifier_pools_the_last_token_and_round_trips_through_transformers(
+    name: str, objective: str, tmp_path: Path
+) -> None:
     from transformers import AutoModelForSequenceClassification
 
     labels = ("bad", "good", "so so")
@@ -159,29 +161,29 @@ def test_a_classifier_stands_on_the_last_token_and_goes_both_ways(name: str, obj
     model.save(tmp_path / "ours")
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
     (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"pad_token_id": 0}))
-    peer, report = AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    reference, report = AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert config["architectures"] == [type(peer).__name__] and "classifier_pooling" not in config
+    assert config["architectures"] == [type(reference).__name__] and "classifier_pooling" not in config
     batch = Ragged.make(60)
     head = model.root.heads["classify"]
-    close(head(model.backbone(batch.packed).last, batch.packed), peer.eval()(**inputs(batch)).logits)
-    assert peer.config.id2label == dict(enumerate(labels))
-    peer.save_pretrained(tmp_path / "back")
+    close(head(model.backbone(batch.packed).last, batch.packed), reference.eval()(**inputs(batch)).logits)
+    assert reference.config.id2label == dict(enumerate(labels))
+    reference.save_pretrained(tmp_path / "back")
     back = load_task_model(tmp_path / "back")[0]
     assert back.labels == list(labels) and back.root.heads["classify"].pooling == "last"
     for key, tensor in model.root.state_dict().items():
         assert torch.equal(tensor, back.root.state_dict()[key])
 
 
-def test_a_classifier_that_pools_otherwise_is_not_sold_as_the_peers(tmp_path: Path) -> None:
+def test_a_classifier_with_another_pooling_is_not_exported_as_a_transformers_class(tmp_path: Path) -> None:
     model = make_ours("gpt2", "classify", ("a", "b"))
     model.root.heads["classify"].pooling = "mean"
     model.save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["GPT2Model"]
 
 
-def test_presets_have_the_released_numbers_of_parameters() -> None:
-    """Those of the released checkpoints; GPT-3 was never released, and gpt2-mini is ours."""
+def test_parameter_counts_of_presets_match_the_releases() -> None:
+    """Counts of the released checkpoints; GPT-3 was never released, and gpt2-mini is a preset of pretune only."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     released = {
@@ -217,14 +219,14 @@ def test_presets_have_the_released_numbers_of_parameters() -> None:
         ("openai-gpt", {"afn": "mish"}, 'afn "mish" is not supported'),
     ],
 )
-def test_what_we_cannot_wire_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
-        FAMILIES[name].build(FAMILIES[name].read_config(SMALL | changes))
+        FAMILIES[name].build(FAMILIES[name].read_config(GPT | changes))
 
 
-def test_residual_outputs_of_gpt2_start_smaller() -> None:
+def test_residual_projections_of_gpt2_are_initialized_smaller() -> None:
     torch.manual_seed(0)
     family = FAMILIES["gpt2"]
-    layer = family.build(family.read_config(SMALL | {"n_layer": 8})).layers[0]
+    layer = family.build(family.read_config(GPT | {"n_layer": 8})).layers[0]
     inner, output = layer.feed_forward.part.inner.weight, layer.feed_forward.part.output.weight
     assert float((output.std() / inner.std()).detach()) == pytest.approx(0.25, rel=0.05)

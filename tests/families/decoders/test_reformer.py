@@ -1,8 +1,8 @@
 """Reformer against `transformers`.
 
-The peer reads sequences one by one, as sequences of a batch that are filled up see other chunks there, and in fp64: in fp32 what a
-token gets of itself where it sees nobody else is some tenths of a percent too large or too small. Its version 5.22 does not add the
-bias of its head, as version 4 did; here it does.
+`transformers` gets the sequences one by one, since padding changes its chunks, and computes in fp64: in fp32, the output of a token
+that attends only to itself is off by some tenths of a percent. Its version 5.22 does not add the bias of the output head, as version 4
+did; here the bias is added.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pretune.models.model import Model, Network
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Capacity, Packed, pack, pack_lists
-from tests.support.parity import assert_same, close, compare_gradients, save_peer
+from tests.support.parity import assert_same, close, compare_gradients, save_reference
 
 SEED, WIDTH = 3, 32
 SMALL: dict[str, Any] = {
@@ -53,11 +53,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "learned positions": {"axial_pos_embds": False},
 }
 LENGTHS = (29, 1, 8, 48, 9, 3, 16)
-TRAINED = (24, 3, 16, 8)  # the peer trains on nothing but whole chunks, or less than one
+TRAINED = (24, 3, 16, 8)  # in training, `transformers` takes multiples of the chunk length, or less than one chunk
 
 
 class TheirRotations(nn.Module):
-    """What the peer hashes with, in the precision that it draws them in."""
+    """Return the random rotations of `transformers`, in the precision in which it samples them."""
 
     def forward(self, shape: tuple[int, ...], depth: int, device: torch.device) -> Tensor:
         with torch.random.fork_rng(devices=[]):
@@ -66,20 +66,20 @@ class TheirRotations(nn.Module):
 
 
 def make_pair(folder: Path, **changes: Any) -> tuple[Any, Model]:
-    """The peer in fp64, and ours with its parameters and rotations."""
+    """Return a model of `transformers` in fp64, and the same model in pretune with its parameters and rotations."""
     from transformers import ReformerConfig, ReformerModelWithLMHead
 
-    peer = save_peer(ReformerModelWithLMHead, ReformerConfig(**SMALL | QUIET | changes), folder)
-    peer.lm_head.decoder.bias = peer.lm_head.bias
+    reference = save_reference(ReformerModelWithLMHead, ReformerConfig(**SMALL | QUIET | changes), folder)
+    reference.lm_head.decoder.bias = reference.lm_head.bias
     model = load_model(folder, parse_objective("lm"))
     for layer in model.backbone.layers:
         layer.attention.part.rotations = TheirRotations()
-    return peer.double(), model
+    return reference.double(), model
 
 
 def texts(lengths: tuple[int, ...], seed: int = 0) -> list[Tensor]:
-    chance = np.random.default_rng(seed)
-    return [torch.from_numpy(chance.integers(5, 60, length)) for length in lengths]
+    rng = np.random.default_rng(seed)
+    return [torch.from_numpy(rng.integers(5, 60, length)) for length in lengths]
 
 
 def packed_of(parts: list[Tensor], **options: Any) -> Packed:
@@ -91,8 +91,8 @@ def inputs(part: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_and_loss_are_the_peers(variant: str, tmp_path: Path) -> None:
-    peer, model = make_pair(tmp_path, **VARIANTS[variant])
+def test_hidden_states_logits_and_loss_match_transformers(variant: str, tmp_path: Path) -> None:
+    reference, model = make_pair(tmp_path, **VARIANTS[variant])
     parts = texts(LENGTHS)
     packed = packed_of(parts)
     model.root.eval()
@@ -100,13 +100,13 @@ def test_hidden_states_logits_and_loss_are_the_peers(variant: str, tmp_path: Pat
         ours = model.backbone(packed, keep="all")
         logits = model.root.heads["lm"](ours.last, model.backbone.embed.tokens)
         for part, start in zip(parts, packed.offsets.tolist(), strict=False):
-            theirs = peer(**inputs(part), labels=part[None], output_hidden_states=True)
+            theirs = reference(**inputs(part), labels=part[None], output_hidden_states=True)
             mine = slice(start, start + len(part))
-            # The peer shows the second of the two streams; of the last layer ours has both, normalized.
+            # `transformers` returns the second of the two streams; pretune returns both after the last layer, normalized.
             assert len(ours.layers) == len(theirs.hidden_states)
             for layer, expected in zip(ours.layers[:-1], theirs.hidden_states, strict=False):
                 close(layer[mine, WIDTH:], expected[0, : len(part)].float())
-            close(ours.last[mine], peer.reformer(**inputs(part)).last_hidden_state[0].float())
+            close(ours.last[mine], reference.reformer(**inputs(part)).last_hidden_state[0].float())
             close(logits[mine], theirs.logits[0].float())
             if len(part) > 1:
                 close(F.cross_entropy(logits[mine][:-1], part[1:]), theirs.loss.float())
@@ -120,24 +120,24 @@ def test_hidden_states_logits_and_loss_are_the_peers(variant: str, tmp_path: Pat
         ({}, (48, 48)),
     ],
 )
-def test_gradients_are_the_peers(changes: dict[str, Any], lengths: tuple[int, ...], tmp_path: Path) -> None:
-    peer, model = make_pair(tmp_path, **changes)
+def test_gradients_match_transformers(changes: dict[str, Any], lengths: tuple[int, ...], tmp_path: Path) -> None:
+    reference, model = make_pair(tmp_path, **changes)
     parts = texts(lengths)
     packed = packed_of(parts)
     total = sum(length - 1 for length in lengths)
-    peer.train()
+    reference.train()
     for part in parts:
-        loss = peer(**inputs(part), labels=part[None]).loss
+        loss = reference(**inputs(part), labels=part[None]).loss
         (loss * (len(part) - 1) / total).backward()
     logits = model.root.heads["lm"](model.backbone(packed).last, model.backbone.embed.tokens)
     last = torch.zeros(len(packed), dtype=torch.bool)
     last[packed.offsets[1:].long() - 1] = True
     at = (~last).nonzero().flatten()
     F.cross_entropy(logits[at], packed.ids[at + 1]).backward()
-    compare_gradients(model, peer.float())
+    compare_gradients(model, reference.float())
 
 
-def test_packed_is_one_by_one_and_filler_is_ignored() -> None:
+def test_packed_sequences_match_single_ones_and_padding_is_ignored() -> None:
     model = make()
     parts = texts(LENGTHS)
     with torch.no_grad():
@@ -161,40 +161,44 @@ def make(**changes: Any) -> Model:
 
 
 @pytest.mark.parametrize("variant", ["one round", "learned positions"])
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModel, AutoModelForCausalLM, ReformerConfig, ReformerModelWithLMHead
 
     changes = VARIANTS["one round"] | VARIANTS[variant]
-    peer = save_peer(ReformerModelWithLMHead, ReformerConfig(**SMALL | QUIET | changes), tmp_path / "peer")
-    load_model(tmp_path / "peer", parse_objective("lm")).save(tmp_path / "a")
+    reference = save_reference(
+        ReformerModelWithLMHead, ReformerConfig(**SMALL | QUIET | changes), tmp_path / "reference"
+    )
+    load_model(tmp_path / "reference", parse_objective("lm")).save(tmp_path / "a")
     load_model(tmp_path / "a", parse_objective("lm")).save(tmp_path / "b")
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     again, report = AutoModelForCausalLM.from_pretrained(tmp_path / "a", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert type(again) is type(peer)
+    assert type(again) is type(reference)
     (part,) = texts((29,))
     with torch.no_grad():
-        theirs = peer(**inputs(part)).logits
+        theirs = reference(**inputs(part)).logits
         close(again.eval()(**inputs(part)).logits, theirs, 1e-6)
-        # With `hash_seed` both hash alike by themselves, and one round of hashing loses nothing in fp32.
+        # With `hash_seed` both compute the same hashes, and a single round of hashing is accurate in fp32.
         ours = load_model(tmp_path / "a", parse_objective("lm"))
         states = ours.root.eval().backbone(packed_of([part])).last
-        close(ours.root.heads["lm"](states, ours.backbone.embed.tokens) - peer.lm_head.bias, theirs[0])
+        close(ours.root.heads["lm"](states, ours.backbone.embed.tokens) - reference.lm_head.bias, theirs[0])
     _, report = AutoModel.from_pretrained(tmp_path / "a", output_loading_info=True)
     assert not report["missing_keys"]
 
 
-def test_a_model_of_our_own_has_no_ids_of_the_published_vocabulary(tmp_path: Path) -> None:
+def test_a_custom_model_has_no_special_ids_of_the_published_vocabulary(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     make().save(tmp_path)
-    peer, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    reference, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert peer.config.eos_token_id is None and peer.config.bos_token_id is None and peer.config.is_decoder
+    assert (
+        reference.config.eos_token_id is None and reference.config.bos_token_id is None and reference.config.is_decoder
+    )
 
 
-def test_bare_models_buffers_of_old_and_tied_biases_load(tmp_path: Path) -> None:
+def test_models_without_heads_with_old_buffers_and_with_tied_biases_load(tmp_path: Path) -> None:
     make_pair(tmp_path / "whole")[0].float().reformer.save_pretrained(tmp_path / "bare")
     whole, bare = load_model(tmp_path / "whole"), load_model(tmp_path / "bare")
     assert_same(whole.root, bare.root)
@@ -208,8 +212,8 @@ def test_bare_models_buffers_of_old_and_tied_biases_load(tmp_path: Path) -> None
     assert_same(before.root, load_model(tmp_path / "whole", parse_objective("lm")).root)
 
 
-def test_a_classifier_stands_on_the_last_token_and_stays_with_us(tmp_path: Path) -> None:
-    """The peer's stands on the first one, which has seen nothing."""
+def test_a_classifier_pools_the_last_token_and_is_not_exported(tmp_path: Path) -> None:
+    """`transformers` pools the first token, which a causal model lets see nothing."""
     family, labels = FAMILIES["reformer"], ("bad", "good")
     model = make()
     objective = parse_objective("classify+0.5*lm", labels=labels, pooling=family.poolings[""])
@@ -227,7 +231,7 @@ RELEASED = {"reformer-crime-and-punishment": 2_748_224, "reformer-enwik8": 149_1
 
 
 @pytest.mark.parametrize("name", RELEASED)
-def test_presets_have_the_released_numbers_of_parameters(name: str) -> None:
+def test_parameter_counts_of_presets_match_the_releases(name: str) -> None:
     from dataclasses import asdict
 
     from transformers import ReformerConfig, ReformerModelWithLMHead
@@ -240,7 +244,7 @@ def test_presets_have_the_released_numbers_of_parameters(name: str) -> None:
     assert ours == sum(p.numel() for p in theirs.parameters()) == RELEASED[name]
 
 
-def test_buckets_are_as_many_as_the_peers_for_the_longest_sequences() -> None:
+def test_number_of_buckets_for_the_longest_sequences_matches_transformers() -> None:
     from transformers import ReformerConfig
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
@@ -252,7 +256,7 @@ def test_buckets_are_as_many_as_the_peers_for_the_longest_sequences() -> None:
         assert FAMILIES["reformer"].read_config(SMALL | changes).buckets() == theirs
 
 
-def test_chance_is_for_training_alone() -> None:
+def test_hashes_are_random_in_training_only() -> None:
     from pretune.nn.dropout import share_dropout_seed
 
     model, packed = make(), packed_of(texts((48,)))
@@ -266,7 +270,7 @@ def test_chance_is_for_training_alone() -> None:
 
 
 @torch.inference_mode()
-def test_it_writes_on_by_reading_all_again() -> None:
+def test_generation_matches_reading_the_whole_text_at_each_step() -> None:
     from tests.support import tiny_training_cases
 
     model = make(vocab_size=tiny_training_cases.VOCABULARY)
@@ -290,13 +294,13 @@ def test_it_writes_on_by_reading_all_again() -> None:
     assert [len(text.ids) for text in (*greedy, *beams)] == [5] * 6
 
 
-def test_documents_of_a_lane_do_not_see_each_other() -> None:
+def test_documents_of_a_stateful_batch_do_not_attend_to_each_other() -> None:
     model, (first, second) = make(), texts((13, 20))
     fresh = np.zeros(33, dtype=bool)
     fresh[[0, 13]] = True
-    lane = pack(torch.cat([first, second]).numpy(), np.array([33]), columns={"document_start": fresh}, pattern=causal)
+    packed = pack(torch.cat([first, second]).numpy(), np.array([33]), columns={"document_start": fresh}, pattern=causal)
     x = model.backbone.embed.tokens
-    model.backbone(lane).last[13:].sum().backward()
+    model.backbone(packed).last[13:].sum().backward()
     seen = x.grad.abs().sum(1).nonzero().flatten().tolist()  # type: ignore[union-attr]
     assert set(seen) <= set(second.tolist())
 
@@ -313,15 +317,15 @@ def test_documents_of_a_lane_do_not_see_each_other() -> None:
         ({"axial_pos_embds_dim": [12, 12]}, r"axial_pos_embds_dim \[12, 12\] must sum to hidden_size, 32"),
     ],
 )
-def test_what_is_not_built_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         make(**changes)
 
 
-def test_another_vocabulary_and_no_more_positions(tmp_path: Path) -> None:
-    from tests.models.test_adapt_vocabulary import tokenizer
+def test_the_vocabulary_can_be_replaced_but_positions_not_extended(tmp_path: Path) -> None:
+    from tests.support.tiny_models import small_tokenizer
 
-    old, new = tokenizer("byte-bpe"), tokenizer("wordpiece")
+    old, new = small_tokenizer("byte-bpe"), small_tokenizer("wordpiece")
     model = make(vocab_size=old.size)
     model.tokenizer = old
     nn.init.normal_(model.root.heads["lm"].output.bias)

@@ -1,4 +1,4 @@
-"""Transformer-XL: the peer has it no more, so that numbers its last version gave stand here, and properties."""
+"""Transformer-XL: `transformers` has removed it, so outputs recorded from its last version are compared, and properties."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SMALL: dict[str, Any] = {
     "div_val": 2, "n_layer": 2, "mem_len": 6, "clamp_len": 5, "same_length": True, "dropout": 0.0,
 }  # fmt: skip
 IDS = (np.arange(24) * 37 % 60).reshape(2, 12)
-# By `transformers` 4.57.1, with parameters as below and ids in three segments of four tokens: log p of every seventh token
-# after the last token of the second row, and the last layer's memory of that row at the sixth place of the vectors.
+# Recorded from `transformers` 4.57.1, with parameters as below and ids in three segments of four tokens: log p of every seventh
+# token after the last token of the second row, and component 6 of the last layer's memory of that row.
 FOUND = [
     (
         {},
@@ -44,7 +44,7 @@ FOUND = [
 
 
 def make(objective: str = "lm", **changes: Any) -> Model:
-    """Parameters are waves, in the order of their published names."""
+    """Set all parameters to sine waves, in the order of their published names."""
     family = FAMILIES["transfo-xl"]
     config = family.read_config(SMALL | changes)
     model = Model(family, config, Network(family.build(config)), objective=objective)
@@ -71,7 +71,9 @@ def segment(ids: np.ndarray, start: int = 0) -> Packed:  # type: ignore[type-arg
 
 
 @pytest.mark.parametrize(("changes", "expected", "memory"), FOUND)
-def test_it_gives_what_the_peer_gave(changes: dict[str, Any], expected: list[float], memory: list[float]) -> None:
+def test_outputs_match_recorded_outputs_of_transformers(
+    changes: dict[str, Any], expected: list[float], memory: list[float]
+) -> None:
     model = make(**changes)
     carry = None
     for start in (0, 4, 8):
@@ -82,7 +84,7 @@ def test_it_gives_what_the_peer_gave(changes: dict[str, Any], expected: list[flo
     torch.testing.assert_close(carry.states[1][1, :, 5], torch.tensor(memory), atol=2e-5, rtol=1e-5)
 
 
-def test_segments_with_memory_are_one_long_text() -> None:
+def test_segments_with_memory_match_one_long_text() -> None:
     model = make(mem_len=12, clamp_len=-1)
     whole = model.backbone(segment(IDS)).last.view(2, 12, -1)
     carry = None
@@ -92,14 +94,14 @@ def test_segments_with_memory_are_one_long_text() -> None:
         carry = states.carry
 
 
-def test_nothing_depends_on_where_a_text_begins() -> None:
+def test_outputs_do_not_depend_on_absolute_positions() -> None:
     model = make()
     first, later = (model.backbone(segment(IDS, start)).last for start in (0, 5000))
     torch.testing.assert_close(first, later, atol=1e-5, rtol=1e-5)
 
 
-def test_every_token_sees_as_many() -> None:
-    """With `same_length`, a change six tokens back is not seen in the first layer, and in the second twice as far."""
+def test_every_token_attends_to_the_same_number_of_tokens() -> None:
+    """With `same_length`, each layer extends the receptive field by six tokens."""
     torch.manual_seed(0)
     stack = FAMILIES["transfo-xl"].build(FAMILIES["transfo-xl"].read_config(SMALL)).eval()
     other = IDS.copy()
@@ -111,7 +113,7 @@ def test_every_token_sees_as_many() -> None:
     assert differs == [[place <= reach for place in range(12)] for reach in (0, 5, 10)]
 
 
-def test_a_cache_gives_the_same_token_by_token() -> None:
+def test_incremental_decoding_with_a_cache_matches_one_pass() -> None:
     model = make()
     whole = model.backbone(pack(IDS.ravel(), np.array([12, 12]))).last.view(2, 12, -1)
     cache = KVCache(sequences=2, slots=12)
@@ -121,7 +123,7 @@ def test_a_cache_gives_the_same_token_by_token() -> None:
 
 
 @pytest.mark.parametrize("objective", ["lm", "classify", "classify+0.5*lm"])
-def test_checkpoints_go_both_ways(objective: str, tmp_path: Path) -> None:
+def test_checkpoints_round_trip(objective: str, tmp_path: Path) -> None:
     model = make(objective)
     model.save(tmp_path / "a")
     mixture = parse_objective(objective, labels=("a", "b"), pooling="last")
@@ -131,7 +133,7 @@ def test_checkpoints_go_both_ways(objective: str, tmp_path: Path) -> None:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert_same(model.root, again.root)
     assert not (tmp_path / "a" / "head.safetensors").exists()
-    # What the peer saved besides says nothing new.
+    # Tensors that `transformers` saved in addition are redundant.
     tensors = load_file(tmp_path / "a" / "model.safetensors")
     tensors["crit.out_layers.1.weight"] = tensors["transformer.word_emb.emb_layers.1.weight"].clone()
     tensors["crit.out_projs.1"] = tensors["transformer.word_emb.emb_projs.1"].clone()
@@ -151,8 +153,8 @@ def test_checkpoints_go_both_ways(objective: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a" / "config.json").read_text())["model_type"] == "transfo-xl"
 
 
-def test_the_released_number_of_parameters() -> None:
-    """Of `transfo-xl-wt103` as `TransfoXLLMHeadModel` had it, tied ones once: the sum of what its configuration says."""
+def test_parameter_count_matches_the_release() -> None:
+    """The count of `transfo-xl-wt103` as a `TransfoXLLMHeadModel`, tied parameters once, computed from its configuration."""
     with torch.device("meta"):
         model = make_model("transfo-xl-wt103")
         model.add_heads(parse_objective("lm").objectives)
@@ -165,6 +167,6 @@ def test_the_released_number_of_parameters() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"pre_lnorm": True}, {"untie_r": False}, {"div_val": 1}])
-def test_what_we_cannot_wire_is_refused(changes: dict[str, Any]) -> None:
+def test_unsupported_configurations_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(PretuneError, match="is not supported"):
         make(**changes)

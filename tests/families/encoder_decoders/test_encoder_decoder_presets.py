@@ -1,4 +1,4 @@
-"""Presets have the numbers of parameters of the released checkpoints, and of the peer built from their configuration."""
+"""Parameter counts of presets match the released checkpoints, and `transformers` models with the same configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTS = {
     "bart-large": 406_291_456,
     "mbart-large-cc25": 610_851_840,
     "mbart-large-50": 610_879_488,
-    # Without the sines and cosines, which the peer keeps as parameters that never move.
+    # Without the sinusoidal positions, which `transformers` stores as frozen parameters.
     "transformer-base": 63_082_496,
     "transformer-big": 214_245_376,
     "mass": 237_797_376,
@@ -39,7 +39,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_presets_have_the_released_numbers_of_parameters(name: str) -> None:
+def test_parameter_counts_of_presets_match_the_releases(name: str) -> None:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
     with torch.device("meta"):
@@ -50,15 +50,15 @@ def test_presets_have_the_released_numbers_of_parameters(name: str) -> None:
         theirs = AutoModelForSeq2SeqLM.from_config(config)
     count = sum(p.numel() for p in ours.parameters())
     expected = sum(p.numel() for p in theirs.parameters() if p.requires_grad)
-    if not getattr(model.config, "tie_word_embeddings", True):  # the peer ties them until a checkpoint says otherwise
+    if not getattr(model.config, "tie_word_embeddings", True):  # `transformers` ties them until a checkpoint is loaded
         assert theirs.lm_head.weight is theirs.shared.weight
         expected += theirs.lm_head.weight.numel()
     assert count == expected == COUNTS[name]
 
 
-def test_every_preset_of_an_encoder_decoder_is_counted_and_complete() -> None:
+def test_every_encoder_decoder_preset_is_complete_and_has_a_parameter_count_here() -> None:
     presets = {name: find_preset(name) for name in preset_names()}
-    # Recurrent ones are counted in test_recurrent_families.py.
+    # Counts of recurrent encoder-decoders are in test_recurrent_families.py.
     layers = {name: preset for name, preset in presets.items() if preset["family"] not in ("seq2seq", "lstm")}
     writing = {
         name for name, preset in layers.items() if preset["objective"].split("(")[0] in {*SEQ2SEQ_OBJECTIVES} - {"lm"}

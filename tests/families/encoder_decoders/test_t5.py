@@ -1,3 +1,5 @@
+"""T5 and mT5 against `transformers`."""
+
 from __future__ import annotations
 
 import json
@@ -14,81 +16,68 @@ from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Network
 from pretune.nn.dropout import share_dropout_seed
+from tests.support.family_configs import T5, T5_VARIANTS
 from tests.support.parity import close
 from tests.support.seq2seq_parity import (
-    IDS,
     Pair,
     assert_classifier,
     assert_parity,
     assert_round_trip,
     randomize,
-    writing,
+    vocabulary_head_only,
 )
 from tests.support.texts import RUSSIAN, T5_IDS, russian_pieces
 
-# Six buckets a side up to a distance of 8: shorter than the sequences. Heads that do not fill the width.
-SMALL = {
-    "vocab_size": 60, "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
-    "relative_attention_num_buckets": 12, "relative_attention_max_distance": 8, **IDS,
-}  # fmt: skip
-GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "1.0": ("t5", {}),
-    "1.1": ("t5", GATED),
-    "mt5": ("mt5", GATED),
-    "silu": ("t5", {"feed_forward_proj": "gated-silu"}),
-}
 
-
-def make_peer(folder: Path, variant: str, **others: Any) -> Any:
+def make_reference(folder: Path, variant: str, **others: Any) -> Any:
     from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-    kind, changes = VARIANTS[variant]
+    kind, changes = T5_VARIANTS[variant]
     config, model = {
         "t5": (T5Config, T5ForConditionalGeneration),
         "mt5": (MT5Config, MT5ForConditionalGeneration),
     }[kind]
-    peer = model(config(**(SMALL | changes | others)))
-    if not changes.get("tie_word_embeddings", True):  # the peer ties them until a checkpoint says otherwise
-        peer.lm_head.weight = torch.nn.Parameter(torch.empty(60, 32))
-    return randomize(peer, folder)
+    reference = model(config(**(T5 | changes | others)))
+    if not changes.get("tie_word_embeddings", True):  # `transformers` ties them until a checkpoint is loaded
+        reference.lm_head.weight = torch.nn.Parameter(torch.empty(60, 32))
+    return randomize(reference, folder)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
-    assert_parity(make_peer(tmp_path, variant), tmp_path)
+@pytest.mark.parametrize("variant", T5_VARIANTS)
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
+    assert_parity(make_reference(tmp_path, variant), tmp_path)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_export_and_import(variant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", T5_VARIANTS)
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSeq2SeqLM
 
-    peer = make_peer(tmp_path / "peer", variant)
-    assert_round_trip(peer, tmp_path / "peer", tmp_path, AutoModelForSeq2SeqLM)
+    reference = make_reference(tmp_path / "reference", variant)
+    assert_round_trip(reference, tmp_path / "reference", tmp_path, AutoModelForSeq2SeqLM)
 
 
 @pytest.mark.parametrize("variant", ["1.0", "mt5"])
-def test_a_classifier_goes_both_ways(variant: str, tmp_path: Path) -> None:
-    family, changes = VARIANTS[variant]
-    assert_classifier(family, SMALL | changes, tmp_path)
+def test_classifier_round_trips_through_transformers(variant: str, tmp_path: Path) -> None:
+    family, changes = T5_VARIANTS[variant]
+    assert_classifier(family, T5 | changes, tmp_path)
 
 
-def test_a_folder_like_ru_t5s_loads(tmp_path: Path) -> None:
-    """Weights, the older keys of config.json, and pieces of Cyrillic: no tokenizer.json, no sentinels in any file."""
+def test_a_folder_like_that_of_rut5_loads(tmp_path: Path) -> None:
+    """The folder has older config keys and a Cyrillic sentencepiece model, but no tokenizer.json and no sentinel tokens."""
     from transformers import T5Tokenizer
 
-    peer = make_peer(tmp_path, "1.0", vocab_size=192)
+    reference = make_reference(tmp_path, "1.0", vocab_size=192)
     (tmp_path / "spiece.model").write_bytes(russian_pieces(**T5_IDS))
     config = json.loads((tmp_path / "config.json").read_text())
     for newer in ("scale_decoder_outputs", "tie_word_embeddings", "dense_act_fn", "is_gated_act"):
         config.pop(newer)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    model = load_model(tmp_path, writing())
+    model = load_model(tmp_path, vocabulary_head_only())
     assert model.root.eval().backbone.embed.vocabulary == 192
     assert model.require_tokenizer().role("sentinel 0") == 179
 
     tokens = T5Tokenizer.from_pretrained(tmp_path)(RUSSIAN, padding=True, return_tensors="pt")
-    theirs = peer(**tokens, labels=tokens["input_ids"]).logits  # the decoder reads the same, one step late
+    theirs = reference(**tokens, labels=tokens["input_ids"]).logits  # the decoder reads the same tokens, shifted by one
     (batch,) = text_batches(model, RUSSIAN)
     ours = model.root.heads["spans"](model.backbone(*batch.packed).last, model.backbone.embed.tokens)
     for place, row in enumerate(batch.rows):
@@ -96,43 +85,45 @@ def test_a_folder_like_ru_t5s_loads(tmp_path: Path) -> None:
         close(ours[start:end], theirs[row][tokens["attention_mask"][row].bool()])
 
     model.save(tmp_path / "again")
-    again = load_model(tmp_path / "again", writing())
+    again = load_model(tmp_path / "again", vocabulary_head_only())
     assert again.require_tokenizer().roles == model.require_tokenizer().roles
     assert again.config == model.config
 
 
-def test_a_checkpoint_may_have_any_of_the_tied_names(tmp_path: Path) -> None:
-    peer = make_peer(tmp_path, "1.0")
+def test_a_checkpoint_may_contain_any_of_the_tied_tensors(tmp_path: Path) -> None:
+    reference = make_reference(tmp_path, "1.0")
     whole = load_model(tmp_path).root.state_dict()
     tensors = load_file(tmp_path / "model.safetensors")
     old = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
     for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"):
         others = {key: value for key, value in tensors.items() if key != "shared.weight"}
-        save_file(others | {name: peer.shared.weight.data, old: torch.zeros(12, 4)}, tmp_path / "model.safetensors")
+        save_file(
+            others | {name: reference.shared.weight.data, old: torch.zeros(12, 4)}, tmp_path / "model.safetensors"
+        )
         for key, value in load_model(tmp_path).root.state_dict().items():
             assert torch.equal(value, whole[key])
     others["decoder.adapter.weight"] = torch.zeros(2)
-    save_file(others | {"shared.weight": peer.shared.weight.data}, tmp_path / "model.safetensors")
+    save_file(others | {"shared.weight": reference.shared.weight.data}, tmp_path / "model.safetensors")
     with pytest.raises(PretuneError, match=r"unknown tensors for t5: decoder\.adapter\.weight"):
         load_model(tmp_path)
 
 
-def test_an_own_vocabulary_matrix_that_is_not_there_is_the_embedding(tmp_path: Path) -> None:
-    """`transformers` saves it only where it differs, and never scales the states of version 1.1."""
+def test_a_missing_output_embedding_is_tied_to_the_input_embedding(tmp_path: Path) -> None:
+    """`transformers` saves it only if it differs, and never scales the outputs of version 1.1."""
     from transformers import T5ForConditionalGeneration
 
-    make_peer(tmp_path, "1.1")
+    make_reference(tmp_path, "1.1")
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["lm_head.weight"]
     save_file(tensors, tmp_path / "model.safetensors")
     assert_parity(T5ForConditionalGeneration.from_pretrained(tmp_path).eval(), tmp_path)
 
 
-def test_a_scaled_model_may_have_a_matrix_of_its_own(tmp_path: Path) -> None:
-    """Whether states are scaled, and whether the vocabulary is tied, are two things."""
+def test_a_model_that_scales_its_outputs_may_have_an_untied_output_embedding(tmp_path: Path) -> None:
+    """Scaled outputs and tied embeddings are independent of each other."""
     from transformers import T5ForConditionalGeneration
 
-    make_peer(tmp_path, "1.0")
+    make_reference(tmp_path, "1.0")
     tensors = load_file(tmp_path / "model.safetensors")
     own = torch.randn_like(tensors["shared.weight"], generator=torch.Generator().manual_seed(0))
     save_file(tensors | {"lm_head.weight": own}, tmp_path / "model.safetensors")
@@ -145,10 +136,10 @@ def test_a_scaled_model_may_have_a_matrix_of_its_own(tmp_path: Path) -> None:
         ({}, True),
         ({"tie_word_embeddings": True}, True),
         ({"tie_word_embeddings": False}, False),
-        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),  # what is written of version 1.1
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),  # as exported for version 1.1
     ],
 )
-def test_older_keys_say_whether_states_are_scaled(given: dict[str, bool], scaled: bool) -> None:
+def test_older_config_keys_decide_whether_outputs_are_scaled(given: dict[str, bool], scaled: bool) -> None:
     from transformers import T5Config
 
     assert FAMILIES["t5"].read_config(given).scale_decoder_outputs == T5Config(**given).scale_decoder_outputs == scaled
@@ -156,8 +147,8 @@ def test_older_keys_say_whether_states_are_scaled(given: dict[str, bool], scaled
         assert not FAMILIES["mt5"].read_config(given).scale_decoder_outputs
 
 
-def test_the_bias_of_distances_is_one_for_all_layers_of_a_stack(tmp_path: Path) -> None:
-    make_peer(tmp_path, "1.0")
+def test_all_layers_of_a_stack_share_the_relative_position_bias(tmp_path: Path) -> None:
+    make_reference(tmp_path, "1.0")
     model = load_model(tmp_path).root.eval()
     biases = [name for name, _ in model.named_parameters() if "score" in name]
     assert sorted(biases) == ["backbone.encoder.score.weight", "backbone.score.weight"]
@@ -173,14 +164,14 @@ def test_the_bias_of_distances_is_one_for_all_layers_of_a_stack(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("variant", ["1.0", "1.1"])
-def test_initial_deviations_are_the_peers(variant: str) -> None:
-    """T5's rule, by which the first logits are of size 1, though attention does not scale its own."""
+def test_initial_standard_deviations_match_transformers(variant: str) -> None:
+    """T5 initializes weights so that the first logits have unit variance, although its attention is not scaled."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     wide = {"vocab_size": 400, "d_model": 128, "d_kv": 32, "d_ff": 256, "num_heads": 6, "num_layers": 1}
-    wide |= {"relative_attention_num_buckets": 128} | VARIANTS[variant][1]
+    wide |= {"relative_attention_num_buckets": 128} | T5_VARIANTS[variant][1]
     torch.manual_seed(0)
-    peer = dict(T5ForConditionalGeneration(T5Config(**wide)).named_parameters())
+    reference = dict(T5ForConditionalGeneration(T5Config(**wide)).named_parameters())
     family = FAMILIES["t5"]
     root = Network(family.build(family.read_config(wide)))
     ours, rest = family.table.write(root.tensors())
@@ -189,20 +180,20 @@ def test_initial_deviations_are_the_peers(variant: str) -> None:
         if "norm" in name:
             assert torch.equal(tensor, torch.ones(128))
         else:
-            assert tensor.std().item() == pytest.approx(peer[name].std().item(), rel=0.15), name
+            assert tensor.std().item() == pytest.approx(reference[name].std().item(), rel=0.15), name
     head = root.backbone.vocabulary_head()
     states = torch.randn(200, 128)
     assert head(states, root.backbone.embed.tokens).std().item() == pytest.approx(1.0, rel=0.1)
 
 
 @pytest.mark.parametrize("variant", ["1.0", "1.1"])
-def test_dropout_is_off_unless_training(variant: str) -> None:
-    family, changes = VARIANTS[variant]
-    model = FAMILIES[family].build(FAMILIES[family].read_config(SMALL | changes | {"dropout_rate": 0.5}))
+def test_dropout_is_inactive_in_evaluation(variant: str) -> None:
+    family, changes = T5_VARIANTS[variant]
+    model = FAMILIES[family].build(FAMILIES[family].read_config(T5 | changes | {"dropout_rate": 0.5}))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)
     pair = Pair.make(60)
     trained = model(pair.source.packed, pair.target.packed).last
     evaluated = model.eval()(pair.source.packed, pair.target.packed).last
     assert not torch.equal(trained, evaluated)
-    assert (trained == 0).float().mean() == pytest.approx(0.5, abs=0.1)  # after the last norm too
+    assert (trained == 0).float().mean() == pytest.approx(0.5, abs=0.1)  # after the final norm too
     assert torch.equal(evaluated, model(pair.source.packed, pair.target.packed).last)

@@ -1,4 +1,4 @@
-"""The encoder of T5 and mT5 alone, as `transformers` has it in T5EncoderModel and sentence-transformers in Sentence-T5."""
+"""The encoder of T5 and mT5 without the decoder: T5EncoderModel of `transformers`, and Sentence-T5."""
 
 from __future__ import annotations
 
@@ -22,79 +22,73 @@ from pretune.inference.embed import embed_texts
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.onnx_export import write_graph
-from tests.families.encoder_decoders.test_t5 import SMALL, VARIANTS
-from tests.families.test_config_keys import Case, check
+from tests.support.config_key_checks import check_config_keys
+from tests.support.family_configs import T5, T5_VARIANTS
 from tests.support.parity import Ragged, close, compare_gradients, compare_states, compare_texts
 from tests.support.seq2seq_parity import randomize
 from tests.support.texts import RUSSIAN, T5_IDS, russian_pieces
+from tests.support.transformers_cases import Case, edit_config
 
 CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel"}
 
 
-def make_peer(folder: Path, variant: str = "1.0", **others: Any) -> Any:
+def make_reference(folder: Path, variant: str = "1.0", **others: Any) -> Any:
     import transformers
 
-    name, changes = VARIANTS[variant]
-    config = transformers.AutoConfig.for_model(name, **(SMALL | changes | others))
+    name, changes = T5_VARIANTS[variant]
+    config = transformers.AutoConfig.for_model(name, **(T5 | changes | others))
     return randomize(getattr(transformers, CLASSES[name])(config), folder)
 
 
-def change(folder: Path, **keys: Any) -> None:
-    """Change keys of config.json; None removes one."""
-    content = json.loads((folder / "config.json").read_text()) | keys
-    kept = {key: value for key, value in content.items() if value is not None}
-    (folder / "config.json").write_text(json.dumps(kept))
-
-
 def with_tokenizer(folder: Path) -> tuple[Any, Any]:
-    """A bare encoder of `transformers` in a folder, and its tokenizer, all as `transformers` saves it."""
+    """Save an encoder and its tokenizer with `transformers`, and return both."""
     from transformers import T5Tokenizer
 
     folder.mkdir(exist_ok=True)
     (folder / "spiece.model").write_bytes(russian_pieces(**T5_IDS))
-    dress = T5Tokenizer.from_pretrained(folder)
+    hf_tokenizer = T5Tokenizer.from_pretrained(folder)
     (folder / "spiece.model").unlink()
-    dress.save_pretrained(folder)
-    return make_peer(folder, vocab_size=len(dress)), dress
+    hf_tokenizer.save_pretrained(folder)
+    return make_reference(folder, vocab_size=len(hf_tokenizer)), hf_tokenizer
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_states_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
-    peer = make_peer(tmp_path, variant)
+@pytest.mark.parametrize("variant", T5_VARIANTS)
+def test_hidden_states_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
+    reference = make_reference(tmp_path, variant)
     model = pt.load(tmp_path)
     assert isinstance(model.backbone, TransformerStack) and not model.untrained and not model.skipped_head_tensors
     model.root.eval()
     batch = Ragged.make(60, columns={})
-    theirs = peer(**batch.inputs, output_hidden_states=True)
+    theirs = reference(**batch.inputs, output_hidden_states=True)
     states = compare_states(model, theirs.hidden_states, batch)
     states.square().sum().backward()
     batch.flat(theirs.last_hidden_state).square().sum().backward()
-    largest = max(parameter.grad.abs().max() for parameter in peer.parameters())
-    for parameter in (*peer.parameters(), *model.root.parameters()):  # of a size at which they can be compared
+    largest = max(parameter.grad.abs().max() for parameter in reference.parameters())
+    for parameter in (*reference.parameters(), *model.root.parameters()):  # large enough to be compared
         parameter.grad /= largest
-    compare_gradients(model, peer)
+    compare_gradients(model, reference)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_export_and_import(variant: str, tmp_path: Path) -> None:
-    peer = make_peer(tmp_path / "peer", variant)
-    assert pt.load(tmp_path / "peer").export(tmp_path / "a") == type(peer).__name__
+@pytest.mark.parametrize("variant", T5_VARIANTS)
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
+    reference = make_reference(tmp_path / "reference", variant)
+    assert pt.load(tmp_path / "reference").export(tmp_path / "a") == type(reference).__name__
     pt.load(tmp_path / "a").export(tmp_path / "b")
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    again, report = type(peer).from_pretrained(tmp_path / "a", output_loading_info=True)
+    again, report = type(reference).from_pretrained(tmp_path / "a", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     batch = Ragged.make(60, columns={})
     with torch.no_grad():
         close(
             again.eval()(**batch.inputs).last_hidden_state,
-            peer(**batch.inputs).last_hidden_state,
+            reference(**batch.inputs).last_hidden_state,
             1e-6,
         )
 
 
 @pytest.mark.parametrize("name", ["t5-small", "t5-v1.1-base", "mt5-small"])
-def test_parameters_are_as_many_as_those_of_transformers(name: str) -> None:
+def test_parameter_counts_match_transformers(name: str) -> None:
     import transformers
 
     with torch.device("meta"):
@@ -108,16 +102,16 @@ def test_parameters_are_as_many_as_those_of_transformers(name: str) -> None:
 
 @dataclass(frozen=True)
 class EncoderCase(Case):
-    """States of an encoder alone, where others have logits."""
+    """An encoder without a head, whose hidden states are compared."""
 
     @property
     def seq2seq(self) -> bool:
         return False
 
-    def theirs(self, peer: Any) -> Tensor:
-        (batch,) = self.batches(peer.config)
+    def theirs(self, reference: Any) -> Tensor:
+        (batch,) = self.batches(reference.config)
         with torch.no_grad():
-            return batch.flat(peer(**batch.inputs).last_hidden_state)
+            return batch.flat(reference(**batch.inputs).last_hidden_state)
 
     def ours(self, folder: Path, config: Any) -> Tensor:
         model = pt.load(folder)
@@ -128,27 +122,27 @@ class EncoderCase(Case):
 
 
 @pytest.mark.parametrize("name", ["t5", pytest.param("mt5", marks=pytest.mark.slow)])
-def test_no_key_is_ignored(name: str, tmp_path: Path) -> None:
-    check(EncoderCase(name, CLASSES[name], ""), tmp_path)
+def test_no_config_key_is_ignored(name: str, tmp_path: Path) -> None:
+    check_config_keys(EncoderCase(name, CLASSES[name], ""), tmp_path)
 
 
-@pytest.mark.parametrize("said", [True, False, None])
-def test_files_that_call_it_an_encoder_decoder_are_read(said: bool | None, tmp_path: Path) -> None:
-    """Those on the Hub do; its class tells what it is."""
-    peer = make_peer(tmp_path)
+@pytest.mark.parametrize("value", [True, False, None])
+def test_configs_with_is_encoder_decoder_are_read(value: bool | None, tmp_path: Path) -> None:
+    """Configs on the Hub have this key; the architecture identifies the encoder."""
+    reference = make_reference(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    tensors["encoder.embed_tokens.weight"] = tensors.pop("shared.weight")  # either name, or both
+    tensors["encoder.embed_tokens.weight"] = tensors.pop("shared.weight")  # either name or both
     save_file(tensors, tmp_path / "model.safetensors")
-    change(tmp_path, is_encoder_decoder=said)
+    edit_config(tmp_path, is_encoder_decoder=value)
     batch = Ragged.make(60, columns={})
     with torch.no_grad():
-        close(pt.load(tmp_path).root.eval().backbone(batch.packed).last, batch.flat(peer(**batch.inputs)[0]))
-    change(tmp_path, model_type=None)  # which the class tells, too
+        close(pt.load(tmp_path).root.eval().backbone(batch.packed).last, batch.flat(reference(**batch.inputs)[0]))
+    edit_config(tmp_path, model_type=None)  # the architecture is enough
     assert isinstance(load_model(tmp_path).backbone, TransformerStack)
 
 
 def test_checkpoints_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
-    make_peer(tmp_path)
+    make_reference(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     bias = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     save_file({name: x for name, x in tensors.items() if name != bias}, tmp_path / "model.safetensors")
@@ -158,12 +152,12 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None
     with pytest.raises(PretuneError, match=r"unknown tensors for t5: decoder\.final_layer_norm\.weight"):
         pt.load(tmp_path)
     save_file(tensors, tmp_path / "model.safetensors")
-    change(tmp_path, architectures=["T5Model"], is_encoder_decoder=True)  # which has a decoder
+    edit_config(tmp_path, architectures=["T5Model"], is_encoder_decoder=True)  # a class with a decoder
     with pytest.raises(PretuneError, match=r"layers: 0 in decoder\.block, but 3 in config\.json"):
         pt.load(tmp_path)
 
 
-def test_a_class_finds_its_variant() -> None:
+def test_the_architecture_selects_the_variant_of_a_family() -> None:
     t5 = FAMILIES["t5"]
     assert find_family("t5", "x", "T5ForConditionalGeneration") is find_family("t5", "x") is t5
     encoder = find_family("t5", "x", "T5EncoderModel")
@@ -171,19 +165,19 @@ def test_a_class_finds_its_variant() -> None:
     assert find_family("bert", "x", "T5EncoderModel") is FAMILIES["bert"]
 
 
-def test_a_folder_with_its_tokenizer_gives_the_same_ids_states_and_vectors(tmp_path: Path) -> None:
-    peer, dress = with_tokenizer(tmp_path)
-    compare_texts(peer, dress, tmp_path, RUSSIAN, RUSSIAN[::-1])
-    given = dress(RUSSIAN, padding=True, return_tensors="pt")
+def test_ids_states_and_vectors_of_a_folder_with_tokenizer_match_transformers(tmp_path: Path) -> None:
+    reference, hf_tokenizer = with_tokenizer(tmp_path)
+    compare_texts(reference, hf_tokenizer, tmp_path, RUSSIAN, RUSSIAN[::-1])
+    given = hf_tokenizer(RUSSIAN, padding=True, return_tensors="pt")
     with torch.no_grad():
-        states, real = peer(**given).last_hidden_state, given["attention_mask"][:, :, None]
+        states, real = reference(**given).last_hidden_state, given["attention_mask"][:, :, None]
     close(torch.from_numpy(embed_texts(tmp_path, RUSSIAN)), (states * real).sum(1) / real.sum(1))
     vectors = pt.embed(tmp_path, RUSSIAN, out=tmp_path / "vectors.npy")
     assert np.load(tmp_path / "vectors.npy").shape == (len(RUSSIAN), 32) and vectors is not None
 
 
 @pytest.mark.parametrize("modules", ["mean", "all"])
-def test_sentence_transformers_computes_the_same_vectors(modules: str, tmp_path: Path) -> None:
+def test_sentence_vectors_match_sentence_transformers(modules: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules.dense import Dense
     from sentence_transformers.base.modules.normalize import Normalize
@@ -193,7 +187,7 @@ def test_sentence_transformers_computes_the_same_vectors(modules: str, tmp_path:
     with_tokenizer(tmp_path / "encoder")
     torch.manual_seed(0)
     parts: list[Any] = [Transformer(str(tmp_path / "encoder"), max_seq_length=12), Pooling(32, "mean")]
-    if modules == "all":  # as Sentence-T5 has it
+    if modules == "all":  # as in Sentence-T5
         parts += [Dense(32, 20, bias=False, activation_function=torch.nn.Identity()), Normalize()]
     SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "st"), create_model_card=False)
     assert json.loads((tmp_path / "st" / "config.json").read_text())["architectures"] == ["T5EncoderModel"]
@@ -210,7 +204,7 @@ def test_sentence_transformers_computes_the_same_vectors(modules: str, tmp_path:
     close(torch.from_numpy(embed_texts(tmp_path / "ours", RUSSIAN)), expected)
 
 
-def test_it_is_fine_tuned_as_any_encoder(tmp_path: Path) -> None:
+def test_it_can_be_fine_tuned_like_any_encoder(tmp_path: Path) -> None:
     with_tokenizer(tmp_path / "encoder")
     rows = [f"{text},{label}" for text in ("да нет", "вот и все") for label in ("x", "y")]
     (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(rows * 3), encoding="utf-8")
@@ -223,10 +217,10 @@ def test_it_is_fine_tuned_as_any_encoder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variant", ["1.0", "1.1"])
-def test_its_graph_gives_the_same_states(variant: str, tmp_path: Path) -> None:
+def test_onnx_states_match(variant: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    make_peer(tmp_path, variant)
+    make_reference(tmp_path, variant)
     model = load_model(tmp_path)
     write_graph(model, tmp_path / GRAPH)
     packed = Ragged.make(60, (38, 5, 21), columns={}).packed

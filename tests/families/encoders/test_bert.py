@@ -1,3 +1,5 @@
+"""BERT against `transformers`."""
+
 from __future__ import annotations
 
 import json
@@ -14,30 +16,26 @@ from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
+from tests.support.family_configs import BERT
 from tests.support.parity import Ragged
-
-SMALL = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 40, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
 
 
 @pytest.fixture
-def peer(tmp_path: Path):  # type: ignore[no-untyped-def]
+def reference(tmp_path: Path):  # type: ignore[no-untyped-def]
     from transformers import BertConfig, BertForPreTraining
 
     torch.manual_seed(0)
-    model = BertForPreTraining(BertConfig(**SMALL))
-    for parameter in model.parameters():  # norms and biases too: nothing may agree by chance
+    model = BertForPreTraining(BertConfig(**BERT))
+    for parameter in model.parameters():  # norms and biases too, so that no agreement is accidental
         torch.nn.init.normal_(parameter, std=0.2)
-    model.eval().save_pretrained(tmp_path / "peer")
+    model.eval().save_pretrained(tmp_path / "reference")
     return model
 
 
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    model = load_model(tmp_path / "peer", parse_objective("mlm+nsp"))
-    batch = Ragged.make(SMALL["vocab_size"])  # type: ignore[arg-type]
-    theirs = peer(**batch.inputs, output_hidden_states=True)
+def test_hidden_states_logits_loss_and_gradients_match_transformers(reference, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    model = load_model(tmp_path / "reference", parse_objective("mlm+nsp"))
+    batch = Ragged.make(BERT["vocab_size"])  # type: ignore[arg-type]
+    theirs = reference(**batch.inputs, output_hidden_states=True)
     ours = model.backbone(batch.packed, keep="all")
     assert len(ours.layers) == len(theirs.hidden_states)
     for layer, expected in zip(ours.layers, theirs.hidden_states, strict=True):
@@ -53,23 +51,23 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(peer, tmp_path: P
     labels = torch.full_like(batch.input_ids, -100)
     labels[batch.attention_mask.bool()] = target
     order = torch.tensor([0, 1, 1, 0])
-    expected = peer(**batch.inputs, labels=labels, next_sentence_label=order).loss
+    expected = reference(**batch.inputs, labels=labels, next_sentence_label=order).loss
     loss = F.cross_entropy(logits, target) + F.cross_entropy(pairs, order)
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
 
     expected.backward()
     loss.backward()
-    gradients = {name: p.grad for name, p in peer.named_parameters()}
+    gradients = {name: p.grad for name, p in reference.named_parameters()}
     ours_in_their_names, rest = model.family.table.write({n: p.grad for n, p in model.root.named_parameters()})
     assert not rest
     for name, gradient in ours_in_their_names.items():
         torch.testing.assert_close(gradient, gradients[name], atol=1e-4, rtol=1e-4)
 
 
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_export_loads_in_transformers_and_a_second_export_is_identical(reference, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     from transformers import AutoModelForPreTraining, BertForMaskedLM, BertModel
 
-    model = load_model(tmp_path / "peer", parse_objective("mlm+nsp"))
+    model = load_model(tmp_path / "reference", parse_objective("mlm+nsp"))
     model.save(tmp_path / "a")
     load_model(tmp_path / "a", parse_objective("mlm+nsp")).save(tmp_path / "b")
     for name in ("model.safetensors", "config.json"):
@@ -77,15 +75,15 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(peer, t
     batch = Ragged.make(60)
     again = AutoModelForPreTraining.from_pretrained(tmp_path / "a").eval()
     torch.testing.assert_close(
-        again(**batch.inputs).prediction_logits, peer(**batch.inputs).prediction_logits, atol=1e-6, rtol=1e-6
+        again(**batch.inputs).prediction_logits, reference(**batch.inputs).prediction_logits, atol=1e-6, rtol=1e-6
     )
     for kind in (BertForMaskedLM, BertModel):
         _, report = kind.from_pretrained(tmp_path / "a", output_loading_info=True)
         assert not [name for name in report["missing_keys"] if "pooler" not in name]
 
 
-def test_a_bare_model_and_old_names_load(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    peer.bert.save_pretrained(tmp_path / "bare")
+def test_a_model_without_heads_and_with_old_tensor_names_loads(reference, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    reference.bert.save_pretrained(tmp_path / "bare")
     model = load_model(tmp_path / "bare")
     old = {k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
            for k, v in load_file(tmp_path / "bare" / "model.safetensors").items()}  # fmt: skip
@@ -95,22 +93,22 @@ def test_a_bare_model_and_old_names_load(peer, tmp_path: Path) -> None:  # type:
         assert torch.equal(tensor, again.root.state_dict()[name])
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
     objective = parse_objective("classify", labels=("bad", "good", "so so"))
     family = FAMILIES["bert"]
-    config = family.read_config(SMALL)
+    config = family.read_config(BERT)
     model = Model(family, config, Network(family.build(config)), objective="classify", labels=["bad", "good", "so so"])
     model.add_heads(objective.objectives)
     model.root.eval()
     model.save(tmp_path)
-    peer = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    reference = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     batch = Ragged.make(60)
     ours = model.root.heads["classify"](model.backbone(batch.packed).last, batch.packed)
-    torch.testing.assert_close(ours, peer(**batch.inputs).logits, atol=1e-5, rtol=1e-5)
-    assert peer.config.id2label == {0: "bad", 1: "good", 2: "so so"}
-    peer.save_pretrained(tmp_path / "back")
+    torch.testing.assert_close(ours, reference(**batch.inputs).logits, atol=1e-5, rtol=1e-5)
+    assert reference.config.id2label == {0: "bad", 1: "good", 2: "so so"}
+    reference.save_pretrained(tmp_path / "back")
     back = load_model(tmp_path / "back", objective)
     assert back.labels == ["bad", "good", "so so"]
     for name, tensor in model.root.state_dict().items():
@@ -127,7 +125,7 @@ def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
         ("bert-large", 335_141_888),
     ],
 )
-def test_presets_have_the_released_numbers_of_parameters(name: str, count: int) -> None:
+def test_parameter_counts_of_presets_match_the_releases(name: str, count: int) -> None:
     """Counts of the released checkpoints (`BertModel`, pooler included)."""
     with torch.device("meta"):
         model = make_model(name)
@@ -141,8 +139,8 @@ def damaged(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
     save_file(tensors, folder / "model.safetensors")
 
 
-def test_checkpoints_that_do_not_fit_are_refused_with_a_list(peer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    folder = tmp_path / "peer"
+def test_mismatched_checkpoints_are_refused_with_a_list(reference, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = tmp_path / "reference"
     good = (folder / "model.safetensors").read_bytes()
     damaged(folder, lambda t: t.pop("bert.encoder.layer.1.attention.self.key.bias"))
     with pytest.raises(PretuneError, match=r"missing: bert\.encoder\.layer\.1\.attention\.self\.key\.bias; pass"):

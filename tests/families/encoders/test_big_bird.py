@@ -1,6 +1,6 @@
-"""BigBird against `transformers`: full attention on ragged batches, blocks on each sequence alone (there, blocks are a batch's).
+"""BigBird against `transformers`: full attention on ragged batches, block-sparse attention on single sequences.
 
-`transformers` is given our random blocks: it draws its own from the first blocks of a sequence, and none in evaluation.
+`transformers` gets pretune's random blocks: it samples its own from the first blocks of a sequence only, and none in evaluation.
 """
 
 from __future__ import annotations
@@ -24,43 +24,41 @@ from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.query_key_layout import TokenColumns, self_layout
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
-from tests.support.parity import Ragged, close, compare_classifier, compare_gradients, compare_mlm, save_peer
+from tests.support.family_configs import BIG_BIRD, BIG_BIRD_FULL_ATTENTION
+from tests.support.parity import Ragged, close, compare_classifier, compare_gradients, compare_mlm, save_reference
 
-SMALL = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 60, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
-FULL = {"attention_type": "original_full"}
 SPARSE = {"attention_type": "block_sparse", "block_size": 2, "num_random_blocks": 2}
-LENGTHS = (23, 18, 40, 7, 31)  # up to 18 tokens are seen whole; some end within a block
+LENGTHS = (23, 18, 40, 7, 31)  # up to 18 tokens have full attention; some sequences end within a block
 
 
-def make_peer(folder: Path, **changes: Any) -> Any:
+def make_reference(folder: Path, **changes: Any) -> Any:
     from transformers import BigBirdConfig, BigBirdForMaskedLM
 
-    return save_peer(BigBirdForMaskedLM, BigBirdConfig(**(SMALL | changes)), folder)
+    return save_reference(BigBirdForMaskedLM, BigBirdConfig(**(BIG_BIRD | changes)), folder)
 
 
-def one_by_one(peer: Any, batch: Ragged) -> list[Any]:
-    """The peer's outputs for each sequence alone; after a short one it would stay with full attention."""
+def one_by_one(reference: Any, batch: Ragged) -> list[Any]:
+    """Return the outputs of `transformers` for each sequence; a short one would switch the model to full attention for good."""
     outputs = []
     for ids, mask, segment in zip(
         batch.input_ids, batch.attention_mask.bool(), batch.columns["token_type_ids"], strict=True
     ):
-        peer.bert.set_attention_type("block_sparse")
-        outputs.append(peer(input_ids=ids[mask][None], token_type_ids=segment[mask][None], output_hidden_states=True))
+        reference.bert.set_attention_type("block_sparse")
+        outputs.append(
+            reference(input_ids=ids[mask][None], token_type_ids=segment[mask][None], output_hidden_states=True)
+        )
     return outputs
 
 
 def drawn_blocks(attention: BlockSparseAttention, blocks: int) -> Tensor:
-    """(heads, blocks, random): what each block of a sequence of so many blocks draws."""
+    """Return the random blocks of each block of a sequence of `blocks` blocks, (heads, blocks, random)."""
     block, last = torch.arange(blocks), torch.tensor(blocks - 1)
     numbers = [attention.numbers[:, :blocks, draw] for draw in range(attention.random)]
     return torch.stack(random_blocks(numbers, block, last), -1)
 
 
 def share_random_blocks(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the peer look at the random blocks of our layers, in training and in evaluation."""
+    """Give `transformers` the random blocks of pretune's layers, in training and in evaluation."""
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
 
     def drawn(self: Any, from_seq_length: int, *_: Any, **__: Any) -> list[Any]:
@@ -72,19 +70,19 @@ def share_random_blocks(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"rescale_embeddings": True, "hidden_act": "relu", "layer_norm_eps": 1e-3}])
-def test_full_attention_is_the_peers(changes: dict[str, Any], tmp_path: Path) -> None:
-    compare_mlm(make_peer(tmp_path, **FULL, **changes), tmp_path, Ragged.make(60))
+def test_full_attention_matches_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
+    compare_mlm(make_reference(tmp_path, **BIG_BIRD_FULL_ATTENTION, **changes), tmp_path, Ragged.make(60))
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_blocks_are_the_peers_with_the_same_random_blocks(
+def test_block_sparse_attention_matches_transformers_with_the_same_random_blocks(
     training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer, batch = make_peer(tmp_path, **SPARSE).train(training), Ragged.make(60, LENGTHS)
+    reference, batch = make_reference(tmp_path, **SPARSE).train(training), Ragged.make(60, LENGTHS)
     model = load_model(tmp_path, parse_objective("mlm"))
     model.root.train(training)
     share_random_blocks(model, monkeypatch)
-    theirs = one_by_one(peer, batch)
+    theirs = one_by_one(reference, batch)
     ours = model.backbone(batch.packed, keep="all")
     for number, layer in enumerate(ours.layers):
         close(layer, torch.cat([output.hidden_states[number][0, :length] for output, length in zip(theirs, LENGTHS)]))  # noqa: B905
@@ -94,23 +92,23 @@ def test_blocks_are_the_peers_with_the_same_random_blocks(
     target, _ = batch.targets(60)
     F.cross_entropy(logits, target).backward()
     F.cross_entropy(expected, target).backward()
-    compare_gradients(model, peer)
+    compare_gradients(model, reference)
 
 
-def test_states_are_the_same_in_training_and_evaluation(tmp_path: Path) -> None:
-    make_peer(tmp_path, **SPARSE)
+def test_states_in_training_match_those_in_evaluation(tmp_path: Path) -> None:
+    make_reference(tmp_path, **SPARSE)
     model, batch = load_model(tmp_path, parse_objective("mlm")), Ragged.make(60, LENGTHS)
     trained, evaluated = (model.backbone.train(mode)(batch.packed).last for mode in (True, False))
     assert torch.equal(trained, evaluated)
-    for layer in model.backbone.layers:  # without random blocks they would be others
+    for layer in model.backbone.layers:  # they differ without random blocks
         layer.attention.part.numbers = layer.attention.part.numbers[..., :0]
         layer.attention.part.random = 0
     long = np.repeat(LENGTHS, LENGTHS) > 18
     assert not torch.allclose(model.backbone(batch.packed).last[long], evaluated[long], atol=1e-3)
 
 
-def test_who_sees_whom_is_the_rule_by_hand() -> None:
-    """Neighbors, both ends, and the random blocks of the head; a short sequence is seen whole."""
+def test_the_attention_pattern_matches_its_definition() -> None:
+    """A block sees its neighbors, both ends and the random blocks of the head; short sequences have full attention."""
     attention = BlockSparseAttention(6, 3, size=2, random=1, blocks=12, layer=0)
     lengths = [24, 14, 15]
     side = self_layout(pack_lists([[5] * length for length in lengths])).queries
@@ -128,7 +126,7 @@ def test_who_sees_whom_is_the_rule_by_hand() -> None:
 
 
 def test_random_blocks_come_from_the_whole_sequence() -> None:
-    """Each block draws uniformly and without replacement from all blocks that it does not see anyway."""
+    """Each block samples uniformly and without replacement from the blocks that it does not see anyway."""
     layers, heads, random = 25, 16, 3
     for blocks in (12, 20, 64):
         found = torch.stack(
@@ -153,29 +151,31 @@ def test_random_blocks_come_from_the_whole_sequence() -> None:
     assert not torch.equal(first.numbers[0], first.numbers[1])
 
 
-@pytest.mark.parametrize("kind", [FULL, SPARSE])
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(kind: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [BIG_BIRD_FULL_ATTENTION, SPARSE])
+def test_export_loads_in_transformers_and_a_second_export_is_identical(kind: dict[str, Any], tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    peer, batch = make_peer(tmp_path / "peer", **kind), Ragged.make(60)
-    load_model(tmp_path / "peer", parse_objective("mlm")).save(tmp_path / "a")
+    reference, batch = make_reference(tmp_path / "reference", **kind), Ragged.make(60)
+    load_model(tmp_path / "reference", parse_objective("mlm")).save(tmp_path / "a")
     load_model(tmp_path / "a", parse_objective("mlm")).save(tmp_path / "b")
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert not (tmp_path / "a" / "head.safetensors").exists()
     again, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "a", output_loading_info=True)
-    assert type(again) is type(peer) and again.config.attention_type == kind["attention_type"]
-    # The peer has a pooler here that it makes no use of.
+    assert type(again) is type(reference) and again.config.attention_type == kind["attention_type"]
+    # `transformers` has a pooler here that it does not use.
     assert set(report["missing_keys"]) <= {"bert.pooler.weight", "bert.pooler.bias"} and not report["unexpected_keys"]
     with torch.no_grad():
-        close(again.eval()(**batch.inputs).logits, peer(**batch.inputs).logits, 1e-6)
+        close(again.eval()(**batch.inputs).logits, reference(**batch.inputs).logits, 1e-6)
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILIES["big_bird"], SMALL | FULL, tmp_path, Ragged.make(60), unused=("pooler",))
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
+    compare_classifier(
+        FAMILIES["big_bird"], BIG_BIRD | BIG_BIRD_FULL_ATTENTION, tmp_path, Ragged.make(60), unused=("pooler",)
+    )
 
 
-def test_settings_that_are_not_there_are_refused() -> None:
+def test_unsupported_settings_are_refused() -> None:
     family = FAMILIES["big_bird"]
     for changes, message in (
         (
@@ -185,11 +185,11 @@ def test_settings_that_are_not_there_are_refused() -> None:
         ({"use_bias": False}, "use_bias false is not supported"),
     ):
         with pytest.raises(PretuneError, match=message):
-            family.build(family.read_config(SMALL | changes))
+            family.build(family.read_config(BIG_BIRD | changes))
 
 
-def test_a_layer_is_compiled_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: no break in the graph, and other lengths of the same capacity are no other shapes."""
+def test_a_layer_compiles_once_without_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no graph break, and other lengths of the same capacity do not recompile."""
     from torch._dynamo.testing import CompileCounter
 
     torch.manual_seed(0)

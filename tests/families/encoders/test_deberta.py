@@ -1,4 +1,4 @@
-"""DeBERTa and DeBERTa-v2 in the peer's hands: distances by themselves and in buckets, heads of both names, checkpoints both ways."""
+"""DeBERTa and DeBERTa-v2 against `transformers`: relative positions with and without buckets, both head layouts, round trips."""
 
 from __future__ import annotations
 
@@ -15,15 +15,9 @@ from pretune.models.adapt_vocabulary import extend_positions
 from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
-from tests.support.parity import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_peer
+from tests.support.family_configs import DEBERTA, DEBERTAS
+from tests.support.parity import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_reference
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
-    "max_position_embeddings": 40, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-    "relative_attention": True, "position_biased_input": False, "pos_att_type": "c2p|p2c",
-}  # fmt: skip
-SHARED = {"share_att_key": True, "norm_rel_ebd": "layer_norm", "position_buckets": 8}
-SMALLS = {"deberta": SMALL, "deberta-v2": SMALL | SHARED}
 KINDS = {"deberta": "Deberta", "deberta-v2": "DebertaV2"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "as published": ("deberta", {}),
@@ -43,55 +37,53 @@ def make_batch() -> Ragged:
     return Ragged.make(60, lengths=(7, 25, 1, 12))
 
 
-def make_peer(name: str, folder: Path, **changes: Any) -> Any:
+def make_reference(name: str, folder: Path, **changes: Any) -> Any:
     import transformers
 
-    config = getattr(transformers, f"{KINDS[name]}Config")(**(SMALLS[name] | changes))
-    return save_peer(getattr(transformers, f"{KINDS[name]}ForMaskedLM"), config, folder)
+    config = getattr(transformers, f"{KINDS[name]}Config")(**(DEBERTAS[name] | changes))
+    return save_reference(getattr(transformers, f"{KINDS[name]}ForMaskedLM"), config, folder)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     name, changes = VARIANTS[variant]
-    model = compare_mlm(make_peer(name, tmp_path, **changes), tmp_path, make_batch())
+    model = compare_mlm(make_reference(name, tmp_path, **changes), tmp_path, make_batch())
     assert model.backbone.longest == (40 if changes.get("position_biased_input") else None)
 
 
 @pytest.mark.parametrize("legacy", [True, False])
 @pytest.mark.parametrize("name", KINDS)
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(
-    name: str, legacy: bool, tmp_path: Path
-) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(name: str, legacy: bool, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    peer = make_peer(name, tmp_path / "peer", legacy=legacy)
-    heads = {key.partition(".")[0] for key in load_file(tmp_path / "peer" / "model.safetensors")} - {"deberta"}
+    reference = make_reference(name, tmp_path / "reference", legacy=legacy)
+    heads = {key.partition(".")[0] for key in load_file(tmp_path / "reference" / "model.safetensors")} - {"deberta"}
     assert heads == {"cls" if legacy else "lm_predictions"}
-    compare_export(peer, tmp_path / "peer", tmp_path, make_batch(), AutoModelForMaskedLM)
+    compare_export(reference, tmp_path / "reference", tmp_path, make_batch(), AutoModelForMaskedLM)
 
 
-def test_an_export_with_a_convolution_is_loaded_by_the_peer(tmp_path: Path) -> None:
+def test_an_export_with_a_convolution_loads_in_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    peer = make_peer("deberta-v2", tmp_path / "peer", conv_kernel_size=3)
-    compare_export(peer, tmp_path / "peer", tmp_path, make_batch(), AutoModelForMaskedLM)
+    reference = make_reference("deberta-v2", tmp_path / "reference", conv_kernel_size=3)
+    compare_export(reference, tmp_path / "reference", tmp_path, make_batch(), AutoModelForMaskedLM)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_classifier_goes_both_ways(name: str, tmp_path: Path) -> None:
-    compare_classifier(FAMILIES[name], SMALLS[name], tmp_path, make_batch())
+def test_classifier_round_trips_through_transformers(name: str, tmp_path: Path) -> None:
+    compare_classifier(FAMILIES[name], DEBERTAS[name], tmp_path, make_batch())
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_bare_model_loads(name: str, tmp_path: Path) -> None:
-    peer = make_peer(name, tmp_path / "whole")
-    peer.deberta.save_pretrained(tmp_path / "bare")
+def test_a_model_without_heads_loads(name: str, tmp_path: Path) -> None:
+    reference = make_reference(name, tmp_path / "whole")
+    reference.deberta.save_pretrained(tmp_path / "bare")
     assert_same(load_model(tmp_path / "whole").root, load_model(tmp_path / "bare").root)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_released_checkpoints_have_besides_is_not_refused(name: str, tmp_path: Path) -> None:
-    make_peer(name, tmp_path)
+def test_additional_tensors_of_released_checkpoints_are_accepted(name: str, tmp_path: Path) -> None:
+    make_reference(name, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors |= {
         "deberta.embeddings.position_embeddings.weight": torch.zeros(40, 32),
@@ -103,13 +95,13 @@ def test_what_released_checkpoints_have_besides_is_not_refused(name: str, tmp_pa
     load_model(tmp_path, parse_objective("mlm"))
 
 
-def test_more_positions_leave_distances_as_they_are() -> None:
+def test_extending_positions_keeps_relative_positions() -> None:
     family = FAMILIES["deberta"]
-    config = family.read_config(SMALL | {"position_biased_input": True})
+    config = family.read_config(DEBERTA | {"position_biased_input": True})
     longer, report = extend_positions(Model(family, config, Network(family.build(config))), 50)
     assert (longer.backbone.longest, report["were"]) == (50, 40)
     assert longer.backbone.distances.weight.shape == (80, 32)
-    config = family.read_config(SMALL)
+    config = family.read_config(DEBERTA)
     with pytest.raises(PretuneError, match="no learned positions to extend: positions are relative"):
         extend_positions(Model(family, config, Network(family.build(config))), 50)
 
@@ -124,6 +116,6 @@ def test_more_positions_leave_distances_as_they_are() -> None:
         ("deberta-v2", {"share_att_key": False}, "share_att_key false is not supported"),
     ],
 )
-def test_what_we_cannot_wire_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message.replace("|", r"\|")):
-        FAMILIES[name].build(FAMILIES[name].read_config(SMALLS[name] | changes))
+        FAMILIES[name].build(FAMILIES[name].read_config(DEBERTAS[name] | changes))

@@ -1,3 +1,5 @@
+"""Generators and discriminators of ELECTRA against `transformers`."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -14,6 +16,7 @@ from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.nn.linear import Linear
 from pretune.objectives import parse_objective
+from tests.support.family_configs import ELECTRA
 from tests.support.parity import (
     Ragged,
     assert_same,
@@ -23,15 +26,10 @@ from tests.support.parity import (
     compare_gradients,
     compare_mlm,
     compare_states,
-    save_peer,
+    save_reference,
 )
 
 FAMILY = FAMILIES["electra"]
-SMALL = {
-    "vocab_size": 60, "embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "intermediate_size": 64, "max_position_embeddings": 40, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     "narrow vectors": {},
     "vectors as wide as states": {"embedding_size": 32},
@@ -39,15 +37,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_peer(kind: str, folder: Path, **changes: Any) -> Any:
+def make_reference(kind: str, folder: Path, **changes: Any) -> Any:
     import transformers
 
-    config = transformers.ElectraConfig(**(SMALL | changes))
-    return save_peer(getattr(transformers, f"ElectraFor{kind}"), config, folder)
+    config = transformers.ElectraConfig(**(ELECTRA | changes))
+    return save_reference(getattr(transformers, f"ElectraFor{kind}"), config, folder)
 
 
 def load_discriminator(folder: Path) -> Model:
-    """A discriminator with its head: a matrix, GELU, and a logit a token."""
+    """A discriminator with its head: a dense layer, GELU, and one logit per token."""
     head = nn.ModuleDict({"dense": Linear(32, 32), "output": Linear(32, 1)})
     model = load_model(folder)
     model.root.heads["rtd"] = head
@@ -59,27 +57,27 @@ def load_discriminator(folder: Path) -> Model:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_generators_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
-    compare_mlm(make_peer("MaskedLM", tmp_path, **VARIANTS[variant]), tmp_path, Ragged.make(60))
+def test_generator_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
+    compare_mlm(make_reference("MaskedLM", tmp_path, **VARIANTS[variant]), tmp_path, Ragged.make(60))
 
 
 @pytest.mark.parametrize("variant", ["narrow vectors", "vectors as wide as states"])
-def test_a_discriminators_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
-    peer = make_peer("PreTraining", tmp_path, **VARIANTS[variant])
+def test_discriminator_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
+    reference = make_reference("PreTraining", tmp_path, **VARIANTS[variant])
     model = load_discriminator(tmp_path)
     batch = Ragged.make(60)
-    theirs = peer(**batch.inputs, output_hidden_states=True)
+    theirs = reference(**batch.inputs, output_hidden_states=True)
     states = compare_states(model, theirs.hidden_states, batch)
     head: Any = model.root.heads["rtd"]
     logits = head["output"](F.gelu(head["dense"](states)))[:, 0]
     close(logits, batch.flat(theirs.logits))
     target, labels = batch.targets(2)
-    expected = peer(**batch.inputs, labels=labels.clamp(min=0)).loss
+    expected = reference(**batch.inputs, labels=labels.clamp(min=0)).loss
     loss = F.binary_cross_entropy_with_logits(logits, target.float())
     close(loss, expected)
     expected.backward()
     loss.backward()
-    compare_gradients(model, peer)
+    compare_gradients(model, reference)
 
     model.save(tmp_path / "out")
     from transformers import AutoModelForPreTraining
@@ -91,27 +89,27 @@ def test_a_discriminators_hidden_states_logits_loss_and_gradients_are_the_peers(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    peer = make_peer("MaskedLM", tmp_path / "peer", **VARIANTS[variant])
-    compare_export(peer, tmp_path / "peer", tmp_path, Ragged.make(60), AutoModelForMaskedLM)
+    reference = make_reference("MaskedLM", tmp_path / "reference", **VARIANTS[variant])
+    compare_export(reference, tmp_path / "reference", tmp_path, Ragged.make(60), AutoModelForMaskedLM)
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILY, SMALL, tmp_path, Ragged.make(60))
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
+    compare_classifier(FAMILY, ELECTRA, tmp_path, Ragged.make(60))
 
 
-def test_a_discriminator_is_fine_tuned_and_a_bare_model_loads(tmp_path: Path) -> None:
-    peer = make_peer("PreTraining", tmp_path / "peer")
-    whole = load_model(tmp_path / "peer", parse_objective("classify", labels=("bad", "good")))
+def test_a_discriminator_can_be_fine_tuned_and_a_model_without_heads_loads(tmp_path: Path) -> None:
+    reference = make_reference("PreTraining", tmp_path / "reference")
+    whole = load_model(tmp_path / "reference", parse_objective("classify", labels=("bad", "good")))
     del whole.root.heads["classify"]
-    peer.electra.save_pretrained(tmp_path / "bare")
+    reference.electra.save_pretrained(tmp_path / "bare")
     assert_same(whole.root, load_model(tmp_path / "bare").root)
 
 
-def test_heads_of_other_tasks_are_not_refused(tmp_path: Path) -> None:
-    make_peer("PreTraining", tmp_path)
+def test_heads_of_other_tasks_are_accepted(tmp_path: Path) -> None:
+    make_reference("PreTraining", tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors |= {"classifier.weight": torch.zeros(9, 32), "qa_outputs.bias": torch.zeros(2)}
     save_file(tensors, tmp_path / "model.safetensors")

@@ -1,3 +1,5 @@
+"""ModernBERT against `transformers`: sliding windows, rotary positions, biases, heads."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -16,16 +18,11 @@ from pretune.models.model import Model, Network
 from pretune.nn.attention.patterns import causal
 from pretune.nn.dropout import share_dropout_seed
 from pretune.objectives import parse_objective
+from tests.support.family_configs import MODERNBERT, MODERNBERT_IDS
 from tests.support.parity import Ragged
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 FAMILY = FAMILIES["modernbert"]
-# A window of two to each side: shorter than the sequences. Thetas so small that the positions differ much.
-SMALL = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48,
-    "local_attention": 4, "global_rope_theta": 60.0, "local_rope_theta": 7.0,
-}  # fmt: skip
-IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
 VARIANTS: dict[str, dict[str, Any]] = {
     "alternating": {},
     "full": {"layer_types": [FULL] * 4},
@@ -43,12 +40,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def make_peer(folder: Path, **changes: Any) -> Any:
+def make_reference(folder: Path, **changes: Any) -> Any:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     torch.manual_seed(0)
-    model = ModernBertForMaskedLM(ModernBertConfig(**(SMALL | IDS | changes)))
-    for parameter in model.parameters():  # norms and biases too: nothing may agree by chance
+    model = ModernBertForMaskedLM(ModernBertConfig(**(MODERNBERT | MODERNBERT_IDS | changes)))
+    for parameter in model.parameters():  # norms and biases too, so that no agreement is accidental
         torch.nn.init.normal_(parameter, std=0.2)
     model.eval().save_pretrained(folder)
     return model
@@ -63,11 +60,11 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-5) -> 
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
-    peer = make_peer(tmp_path / "peer", **VARIANTS[variant])
-    model = load_model(tmp_path / "peer", parse_objective("mlm"))
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
+    reference = make_reference(tmp_path / "reference", **VARIANTS[variant])
+    model = load_model(tmp_path / "reference", parse_objective("mlm"))
     batch = Ragged.make(60)
-    theirs = peer(**inputs(batch), output_hidden_states=True)
+    theirs = reference(**inputs(batch), output_hidden_states=True)
     ours = model.backbone(batch.packed, keep="all")
     assert len(ours.layers) == len(theirs.hidden_states)
     for layer, expected in zip(ours.layers, theirs.hidden_states, strict=True):  # the last is after the final norm
@@ -78,13 +75,13 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp
     target = torch.arange(len(logits)) % 60
     labels = torch.full_like(batch.input_ids, -100)
     labels[batch.attention_mask.bool()] = target
-    expected = peer(**inputs(batch), labels=labels).loss
+    expected = reference(**inputs(batch), labels=labels).loss
     loss = F.cross_entropy(logits, target)
     close(loss, expected)
 
     expected.backward()
     loss.backward()
-    gradients = {name: p.grad for name, p in peer.named_parameters()}
+    gradients = {name: p.grad for name, p in reference.named_parameters()}
     ours_in_their_names, rest = FAMILY.table.write({n: p.grad for n, p in model.root.named_parameters()})
     assert not rest
     assert ours_in_their_names.keys() == gradients.keys()
@@ -92,8 +89,8 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp
         close(gradient, gradients[name], 1e-4)
 
 
-def test_the_window_matters_and_combines_with_the_pattern_of_the_batch(tmp_path: Path) -> None:
-    make_peer(tmp_path)
+def test_the_sliding_window_combines_with_the_pattern_of_the_batch(tmp_path: Path) -> None:
+    make_reference(tmp_path)
     model = load_model(tmp_path)
     packed = Ragged.make(60).packed
     wide = FAMILY.build(replace(model.config, layer_types=[FULL] * 4))
@@ -108,11 +105,11 @@ def test_the_window_matters_and_combines_with_the_pattern_of_the_batch(tmp_path:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant: str, tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     from transformers import AutoModel, AutoModelForMaskedLM
 
-    peer = make_peer(tmp_path / "peer", **VARIANTS[variant])
-    load_model(tmp_path / "peer", parse_objective("mlm")).save(tmp_path / "a")
+    reference = make_reference(tmp_path / "reference", **VARIANTS[variant])
+    load_model(tmp_path / "reference", parse_objective("mlm")).save(tmp_path / "a")
     load_model(tmp_path / "a", parse_objective("mlm")).save(tmp_path / "b")
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
@@ -120,33 +117,33 @@ def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(variant
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     batch = Ragged.make(60)
-    close(again.eval()(**inputs(batch)).logits, peer(**inputs(batch)).logits, 1e-6)
+    close(again.eval()(**inputs(batch)).logits, reference(**inputs(batch)).logits, 1e-6)
     _, report = AutoModel.from_pretrained(tmp_path / "a", output_loading_info=True)
     assert not report["missing_keys"]
 
 
-def test_a_model_of_our_own_is_loaded_by_the_peer_with_its_kinds_of_layers(tmp_path: Path) -> None:
-    """Older keys alone, as a preset has them; no tokenizer, so that no special token is known."""
+def test_a_custom_model_loads_in_transformers_with_its_layer_types(tmp_path: Path) -> None:
+    """The preset has older keys only, and without a tokenizer no special token is known."""
     from transformers import AutoModelForMaskedLM
 
-    config = FAMILY.read_config(SMALL | {"global_attn_every_n_layers": 2})
+    config = FAMILY.read_config(MODERNBERT | {"global_attn_every_n_layers": 2})
     model = Model(FAMILY, config, Network(FAMILY.build(config)))
     model.add_heads(parse_objective("mlm").objectives)
     model.save(tmp_path)
-    peer, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    reference, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
-    assert peer.config.layer_types == config.kinds() == [FULL, SLIDING, FULL, SLIDING]
-    assert {kind: peer.config.rope_parameters[kind]["rope_theta"] for kind in (FULL, SLIDING)} == {
+    assert reference.config.layer_types == config.kinds() == [FULL, SLIDING, FULL, SLIDING]
+    assert {kind: reference.config.rope_parameters[kind]["rope_theta"] for kind in (FULL, SLIDING)} == {
         FULL: 60.0,
         SLIDING: 7.0,
     }
-    assert peer.config.pad_token_id is None
+    assert reference.config.pad_token_id is None
     batch = Ragged.make(60)
     ours = model.root.eval().heads["mlm"](model.backbone(batch.packed).last, model.backbone.embed.tokens)
-    close(ours, batch.flat(peer.eval()(**inputs(batch)).logits))
+    close(ours, batch.flat(reference.eval()(**inputs(batch)).logits))
 
 
-def test_older_and_newer_keys_say_the_same() -> None:
+def test_older_and_newer_config_keys_are_equivalent() -> None:
     from transformers import ModernBertConfig
 
     older = {"num_hidden_layers": 5, "global_attn_every_n_layers": 4, "global_rope_theta": 9.0, "local_rope_theta": 8.0}
@@ -172,36 +169,36 @@ def test_older_and_newer_keys_say_the_same() -> None:
         ({"rope_parameters": {FULL: {"rope_type": "yarn", "rope_theta": 9.0}}}, "rope_type 'yarn' are not supported"),
     ],
 )
-def test_what_we_cannot_wire_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
-        FAMILY.build(FAMILY.read_config(SMALL | changes))
+        FAMILY.build(FAMILY.read_config(MODERNBERT | changes))
 
 
-def test_a_bare_model_loads(tmp_path: Path) -> None:
-    make_peer(tmp_path / "peer").model.save_pretrained(tmp_path / "bare")
-    whole, bare = load_model(tmp_path / "peer"), load_model(tmp_path / "bare")
+def test_a_model_without_heads_loads(tmp_path: Path) -> None:
+    make_reference(tmp_path / "reference").model.save_pretrained(tmp_path / "bare")
+    whole, bare = load_model(tmp_path / "reference"), load_model(tmp_path / "bare")
     for name, tensor in whole.root.state_dict().items():
         assert torch.equal(tensor, bare.root.state_dict()[name])
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [("cls", "start"), ("mean", "mean")])
-def test_a_classifier_goes_both_ways(theirs: str, ours: str, tmp_path: Path) -> None:
+def test_classifier_round_trips_through_transformers(theirs: str, ours: str, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
     labels = ["bad", "good", "so so"]
     objective = parse_objective(f"classify(pooling={ours})", labels=tuple(labels))
-    config = FAMILY.read_config(SMALL)  # what the objective does is written, whatever the configuration said
+    config = FAMILY.read_config(MODERNBERT)  # the pooling of the objective is written, whatever the configuration was
     model = Model(FAMILY, config, Network(FAMILY.build(config)), objective="classify", labels=labels)
     model.add_heads(objective.objectives)
     model.root.eval()
     model.save(tmp_path)
-    peer, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+    reference, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
     batch = Ragged.make(60)
     logits = model.root.heads["classify"](model.backbone(batch.packed).last, batch.packed)
-    close(logits, peer.eval()(**inputs(batch)).logits)
-    assert peer.config.id2label == dict(enumerate(labels))
-    peer.save_pretrained(tmp_path / "back")
+    close(logits, reference.eval()(**inputs(batch)).logits)
+    assert reference.config.id2label == dict(enumerate(labels))
+    reference.save_pretrained(tmp_path / "back")
     back = load_model(tmp_path / "back", objective)
     assert back.labels == labels
     assert back.config.classifier_pooling == theirs
@@ -210,8 +207,8 @@ def test_a_classifier_goes_both_ways(theirs: str, ours: str, tmp_path: Path) -> 
         assert torch.equal(tensor, back.root.state_dict()[name])
 
 
-def test_heads_that_share_a_place_are_both_kept(tmp_path: Path) -> None:
-    config = FAMILY.read_config(SMALL)
+def test_two_heads_with_the_same_published_name_are_both_kept(tmp_path: Path) -> None:
+    config = FAMILY.read_config(MODERNBERT)
     objective = parse_objective("mlm+classify", labels=("bad", "good"))
     model = Model(FAMILY, config, Network(FAMILY.build(config)), objective="mlm+classify", labels=["bad", "good"])
     model.add_heads(objective.objectives[:1], seed=1)
@@ -222,8 +219,8 @@ def test_heads_that_share_a_place_are_both_kept(tmp_path: Path) -> None:
         assert torch.equal(tensor, back[name]), name
 
 
-def test_zero_outputs_start_as_the_embeddings_and_learn() -> None:
-    model = FAMILY.build(FAMILY.read_config(SMALL | {"zero_outputs": True}))
+def test_zero_initialized_layers_are_the_identity_and_learn() -> None:
+    model = FAMILY.build(FAMILY.read_config(MODERNBERT | {"zero_outputs": True}))
     states = model(Ragged.make(60).packed, keep="all")
     assert torch.equal(states.layers[0], states.layers[3])
     (states.last * torch.randn_like(states.last)).sum().backward()
@@ -233,8 +230,8 @@ def test_zero_outputs_start_as_the_embeddings_and_learn() -> None:
 
 
 @pytest.mark.parametrize("place", ["embedding_dropout", "attention_dropout", "mlp_dropout"])
-def test_each_dropout_is_off_unless_training(place: str) -> None:
-    model = FAMILY.build(FAMILY.read_config(SMALL | {place: 0.5}))
+def test_each_dropout_is_inactive_in_evaluation(place: str) -> None:
+    model = FAMILY.build(FAMILY.read_config(MODERNBERT | {place: 0.5}))
     share_dropout_seed(model, torch.device("cpu")).fill_(3)
     packed = Ragged.make(60).packed
     trained, evaluated = model(packed).last, model.eval()(packed).last
@@ -242,7 +239,7 @@ def test_each_dropout_is_off_unless_training(place: str) -> None:
     assert torch.equal(evaluated, model(packed).last)
 
 
-def test_the_published_base_has_the_peers_number_of_parameters() -> None:
+def test_parameter_count_of_the_published_base_matches_transformers() -> None:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     with torch.device("meta"):
@@ -254,29 +251,29 @@ def test_the_published_base_has_the_peers_number_of_parameters() -> None:
     assert sum(p.numel() for p in ours.parameters()) == count == 149_655_232
 
 
-def test_weights_in_half_precision_are_computed_with_in_full(tmp_path: Path) -> None:
+def test_half_precision_weights_are_loaded_in_full_precision(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    make_peer(tmp_path / "peer")
-    model = load_model(tmp_path / "peer", parse_objective("mlm"))
+    make_reference(tmp_path / "reference")
+    model = load_model(tmp_path / "reference", parse_objective("mlm"))
     model.save(tmp_path / "half", kind=torch.bfloat16)
     assert (tmp_path / "half" / "model.safetensors").stat().st_size < 0.6 * (
-        tmp_path / "peer" / "model.safetensors"
+        tmp_path / "reference" / "model.safetensors"
     ).stat().st_size
     half = load_model(tmp_path / "half", parse_objective("mlm"))
     assert all(tensor.dtype == torch.float32 for tensor in half.root.state_dict().values())
-    peer = AutoModelForMaskedLM.from_pretrained(tmp_path / "half").eval()
+    reference = AutoModelForMaskedLM.from_pretrained(tmp_path / "half").eval()
     batch = Ragged.make(60)
     logits = half.root.heads["mlm"](half.backbone(batch.packed).last, half.backbone.embed.tokens)
-    close(logits, batch.flat(peer(**inputs(batch)).logits))
+    close(logits, batch.flat(reference(**inputs(batch)).logits))
 
 
-def test_a_model_in_the_box_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bundled_model_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pretune.models import bundled
     from pretune.models.name_resolution import find_folder
 
-    make_peer(tmp_path / "peer")
+    make_reference(tmp_path / "reference")
     monkeypatch.setattr(bundled, "HERE", tmp_path)
-    assert find_folder("peer") == tmp_path / "peer"
-    with pytest.raises(PretuneError, match="neither a model folder nor a known model name; did you mean 'peer'"):
-        find_folder("per")
+    assert find_folder("reference") == tmp_path / "reference"
+    with pytest.raises(PretuneError, match="neither a model folder nor a known model name; did you mean 'reference'"):
+        find_folder("referense")

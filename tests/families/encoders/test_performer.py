@@ -1,4 +1,4 @@
-"""Performer: no peer has it, so that properties stand here; those of its attention are in tests/nn/attention/test_performer.py."""
+"""Properties of Performer, which `transformers` does not have; those of its attention are in tests/nn/attention/test_performer.py."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def packed_of(lengths: tuple[int, ...] = LENGTHS, **options: Any) -> Packed:
 
 @pytest.mark.parametrize("pattern", [None, causal])
 @torch.no_grad()
-def test_packed_is_one_by_one_and_filler_is_ignored(pattern: Any) -> None:
+def test_packed_sequences_match_single_ones_and_padding_is_ignored(pattern: Any) -> None:
     model, packed = make(), packed_of(pattern=pattern)
     together = model.backbone(packed, keep="all").layers
     parts = packed.ids.split(LENGTHS)
@@ -59,7 +59,7 @@ def test_packed_is_one_by_one_and_filler_is_ignored(pattern: Any) -> None:
 
 
 @torch.no_grad()
-def test_with_many_features_it_is_bert() -> None:
+def test_with_many_random_features_it_approximates_bert() -> None:
     model = make(num_random_features=20_000, initializer_range=0.1)
     family = FAMILIES["bert"]
     softmax = family.build(family.read_config(SMALL)).eval()
@@ -71,7 +71,7 @@ def test_with_many_features_it_is_bert() -> None:
     assert near < 0.1 * (few.backbone(packed).last - softmax(packed).last).square().mean() < 0.1
 
 
-def test_it_is_saved_with_its_features_and_comes_back(tmp_path: Path) -> None:
+def test_random_features_are_saved_and_loaded(tmp_path: Path) -> None:
     model = make()
     model.save(tmp_path / "a")
     again = load_model(tmp_path / "a", parse_objective("mlm+nsp"), seed=5)
@@ -91,7 +91,7 @@ def test_the_same_seed_draws_the_same_features() -> None:
     assert torch.equal(features[0], features[1]) and not torch.equal(features[0], features[2])
 
 
-def test_a_causal_objective_sees_nothing_ahead_and_others_are_refused() -> None:
+def test_a_causal_objective_sees_no_later_tokens_and_other_patterns_are_refused() -> None:
     model, packed = make("lm"), packed_of((30,), pattern=causal)
     x = model.backbone.embed(packed).detach().requires_grad_()
     model.backbone.embed.forward = lambda _: x  # type: ignore[method-assign]
@@ -103,12 +103,12 @@ def test_a_causal_objective_sees_nothing_ahead_and_others_are_refused() -> None:
         model.backbone(packed)
 
 
-# preset → parameters of the backbone, by the shapes that the paper gives
+# preset → parameters of the backbone, computed from the shapes in the paper
 COUNTED = {"performer-base": 36_217_856, "performer-protein": 76_242_944}
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_presets_have_so_many_parameters(name: str) -> None:
+def test_parameter_counts_of_presets(name: str) -> None:
     with torch.device("meta"):
         backbone = make_model(name).backbone
     assert sum(p.numel() for p in backbone.parameters()) == COUNTED[name]

@@ -1,3 +1,5 @@
+"""XLM against `transformers`, with and without language embeddings."""
+
 from __future__ import annotations
 
 import json
@@ -10,13 +12,18 @@ import torch
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load_model
-from tests.support.parity import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, save_peer
+from tests.support.family_configs import XLM
+from tests.support.parity import (
+    Ragged,
+    assert_same,
+    close,
+    compare_classifier,
+    compare_export,
+    compare_mlm,
+    save_reference,
+)
 
 FAMILY = FAMILIES["xlm"]
-SMALL = {
-    "vocab_size": 60, "emb_dim": 32, "n_layers": 3, "n_heads": 4, "max_position_embeddings": 40, "n_langs": 3,
-    "dropout": 0.0, "attention_dropout": 0.0,
-}  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     "with languages": {},
     "one language": {"n_langs": 1},
@@ -31,61 +38,61 @@ def make_batch(**changes: Any) -> Ragged:
     return Ragged.make(60, padding=2, columns={"language": ("langs", 3)} if languages else {})
 
 
-def make_peer(folder: Path, **changes: Any) -> Any:
+def make_reference(folder: Path, **changes: Any) -> Any:
     from transformers import XLMConfig, XLMWithLMHeadModel
 
-    return save_peer(XLMWithLMHeadModel, XLMConfig(**(SMALL | changes)), folder)
+    return save_reference(XLMWithLMHeadModel, XLMConfig(**(XLM | changes)), folder)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
+def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     changes = VARIANTS[variant]
-    compare_mlm(make_peer(tmp_path, **changes), tmp_path, make_batch(**changes))
+    compare_mlm(make_reference(tmp_path, **changes), tmp_path, make_batch(**changes))
 
 
-def test_without_a_column_no_language_is_added(tmp_path: Path) -> None:
-    peer = make_peer(tmp_path)
+def test_no_language_embedding_is_added_by_default(tmp_path: Path) -> None:
+    reference = make_reference(tmp_path)
     batch = Ragged.make(60, padding=2, columns={})
     with torch.no_grad():
         close(
             load_model(tmp_path).backbone(batch.packed).last,
-            batch.flat(peer.transformer(**batch.inputs).last_hidden_state),
+            batch.flat(reference.transformer(**batch.inputs).last_hidden_state),
         )
 
 
-def test_sinusoidal_positions_start_as_the_peers_and_stay() -> None:
+def test_sinusoidal_positions_match_transformers_and_are_not_trained() -> None:
     from transformers import XLMConfig, XLMModel
 
-    config = SMALL | {"sinusoidal_embeddings": True}
+    config = XLM | {"sinusoidal_embeddings": True}
     positions = FAMILY.build(FAMILY.read_config(config)).embed.positions
     torch.testing.assert_close(positions.weight, XLMModel(XLMConfig(**config)).position_embeddings.weight)
     assert not positions.weight.requires_grad
 
 
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
     names = {"lang2id": {"de": 0, "en": 1, "fr": 2}, "id2lang": {"0": "de", "1": "en", "2": "fr"}}
-    peer = make_peer(tmp_path / "peer", **names)
-    compare_export(peer, tmp_path / "peer", tmp_path, make_batch(), AutoModelForMaskedLM)
+    reference = make_reference(tmp_path / "reference", **names)
+    compare_export(reference, tmp_path / "reference", tmp_path, make_batch(), AutoModelForMaskedLM)
     assert json.loads((tmp_path / "b" / "config.json").read_text())["lang2id"] == names["lang2id"]
 
 
-def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILY, SMALL, tmp_path, make_batch())
+def test_classifier_round_trips_through_transformers(tmp_path: Path) -> None:
+    compare_classifier(FAMILY, XLM, tmp_path, make_batch())
 
 
-def test_a_bare_model_and_older_keys_load(tmp_path: Path) -> None:
-    make_peer(tmp_path / "peer").transformer.save_pretrained(tmp_path / "bare")
+def test_a_model_without_heads_and_with_older_keys_loads(tmp_path: Path) -> None:
+    make_reference(tmp_path / "reference").transformer.save_pretrained(tmp_path / "bare")
     path = tmp_path / "bare" / "config.json"
     config = json.loads(path.read_text())
     config["n_words"], config["pad_index"] = config.pop("vocab_size"), config.pop("pad_token_id")
     path.write_text(json.dumps(config))
     bare = load_model(tmp_path / "bare")
     assert bare.config.vocab_size == 60
-    assert_same(load_model(tmp_path / "peer").root, bare.root)
+    assert_same(load_model(tmp_path / "reference").root, bare.root)
 
 
 def test_an_adaptive_softmax_is_refused() -> None:
     with pytest.raises(PretuneError, match="asm"):
-        FAMILY.build(FAMILY.read_config(SMALL | {"asm": True}))
+        FAMILY.build(FAMILY.read_config(XLM | {"asm": True}))

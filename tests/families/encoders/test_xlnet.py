@@ -1,4 +1,4 @@
-"""XLNet in the peer's hands: one stream and two, segments, memory, heads, checkpoints both ways."""
+"""XLNet against `transformers`: one and two streams, segments, memory, heads, round trips of checkpoints."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pretune.nn.attention.patterns import permutation
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack
 from pretune.text.tokenizers.tokenizer import Tokenizer
+from tests.support.family_configs import XLNET
 from tests.support.parity import (
     Ragged,
     close,
@@ -25,40 +26,37 @@ from tests.support.parity import (
     compare_export,
     compare_gradients,
     compare_mlm,
-    save_peer,
+    save_reference,
 )
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 60, "d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 64, "dropout": 0.0, "layer_norm_eps": 1e-12,
-}  # fmt: skip
 LENGTH, ROWS, PREDICTED = 10, 3, 3
 
 
-def make_peer(folder: Path, kind: str = "XLNetLMHeadModel", **changes: Any) -> Any:
+def make_reference(folder: Path, kind: str = "XLNetLMHeadModel", **changes: Any) -> Any:
     import transformers
 
-    config = transformers.XLNetConfig(**SMALL, **changes, summary_last_dropout=0.0)
-    return save_peer(getattr(transformers, kind), config, folder)
+    config = transformers.XLNetConfig(**XLNET, **changes, summary_last_dropout=0.0)
+    return save_reference(getattr(transformers, kind), config, folder)
 
 
 @pytest.mark.parametrize("changes", [{}, {"clamp_len": 4, "ff_activation": "relu"}])
-def test_hidden_states_logits_loss_and_gradients_are_the_peers(changes: dict[str, Any], tmp_path: Path) -> None:
-    peer = make_peer(tmp_path, **changes)
-    compare_mlm(peer, tmp_path, Ragged.make(60), objective="plm")
+def test_hidden_states_logits_loss_and_gradients_match_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
+    reference = make_reference(tmp_path, **changes)
+    compare_mlm(reference, tmp_path, Ragged.make(60), objective="plm")
 
 
 class Segment:
-    """A random batch: ids, segments, an order of prediction, and the positions predicted (those last in the order)."""
+    """A random batch: ids, segments, a factorization order, and the predicted positions (the last of the order)."""
 
     def __init__(self, seed: int) -> None:
-        chance = np.random.default_rng(seed)
-        self.ids = chance.integers(5, 60, (ROWS, LENGTH))
-        self.types = chance.integers(0, 2, (ROWS, LENGTH))
-        self.order = np.stack([chance.permutation(LENGTH) for _ in range(ROWS)])
+        rng = np.random.default_rng(seed)
+        self.ids = rng.integers(5, 60, (ROWS, LENGTH))
+        self.types = rng.integers(0, 2, (ROWS, LENGTH))
+        self.order = np.stack([rng.permutation(LENGTH) for _ in range(ROWS)])
         self.predicted = self.order >= LENGTH - PREDICTED
 
     def packed(self) -> Packed:
-        """As the objective does it: a query follows its token."""
+        """Return the batch as the objective packs it: each query follows its token."""
         source = np.repeat(np.arange(ROWS * LENGTH), 1 + self.predicted.ravel())
         query = np.concatenate([[False], source[1:] == source[:-1]])
         columns = {"segment": self.types, "order": self.order, "document_start": np.zeros_like(self.ids, dtype=bool)}
@@ -68,9 +66,9 @@ class Segment:
             pattern=permutation,
         )  # fmt: skip
 
-    def peer_inputs(self) -> dict[str, Tensor]:
+    def transformers_inputs(self) -> dict[str, Tensor]:
         hidden = torch.from_numpy(self.order)
-        mask = (hidden[:, None, :] >= hidden[:, :, None]).float()  # 1: row i may not see column j
+        mask = (hidden[:, None, :] >= hidden[:, :, None]).float()  # 1: row i may not attend to column j
         mapping = torch.zeros(ROWS, PREDICTED, LENGTH)
         for row in range(ROWS):
             mapping[row, torch.arange(PREDICTED), torch.from_numpy(np.flatnonzero(self.predicted[row]))] = 1.0
@@ -83,8 +81,8 @@ class Segment:
 
 
 @pytest.mark.parametrize("memory", [0, 6, LENGTH, 2 * LENGTH + 4])
-def test_both_streams_and_the_memory_are_the_peers(memory: int, tmp_path: Path) -> None:
-    peer = make_peer(tmp_path, mem_len=memory)
+def test_both_streams_and_the_memory_match_transformers(memory: int, tmp_path: Path) -> None:
+    reference = make_reference(tmp_path, mem_len=memory)
     model = load_model(tmp_path, parse_objective("plm"))
     assert model.backbone.memory == memory
     mems, carry = None, None
@@ -93,12 +91,12 @@ def test_both_streams_and_the_memory_are_the_peers(memory: int, tmp_path: Path) 
         packed = segment.packed()
         query = packed.columns["stream"].bool()
         wanted = torch.from_numpy(segment.ids[segment.predicted])
-        theirs = peer(
-            **segment.peer_inputs(), mems=mems, use_mems=memory > 0, output_hidden_states=True,
+        theirs = reference(
+            **segment.transformers_inputs(), mems=mems, use_mems=memory > 0, output_hidden_states=True,
             labels=wanted.view(ROWS, PREDICTED),
         )  # fmt: skip
         ours = model.backbone(packed, carry=carry, keep="all")
-        streams = theirs.hidden_states  # content and query in turn
+        streams = theirs.hidden_states  # content and query alternate
         for layer, content, copies in zip(ours.layers, streams[::2], streams[1::2], strict=True):
             close(layer[~query], content.flatten(0, 1))
             close(layer[query], copies.flatten(0, 1))
@@ -113,34 +111,34 @@ def test_both_streams_and_the_memory_are_the_peers(memory: int, tmp_path: Path) 
                 close(mine[:, -len(expected) :], expected.transpose(0, 1))
     loss.backward()
     theirs.loss.backward()
-    compare_gradients(model, peer)
+    compare_gradients(model, reference)
 
 
-def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_path: Path) -> None:
+def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    peer = make_peer(tmp_path / "peer", mem_len=7)
-    compare_export(peer, tmp_path / "peer", tmp_path, Ragged.make(60), AutoModelForCausalLM, "plm")
+    reference = make_reference(tmp_path / "reference", mem_len=7)
+    compare_export(reference, tmp_path / "reference", tmp_path, Ragged.make(60), AutoModelForCausalLM, "plm")
 
 
-def test_a_bare_model_loads(tmp_path: Path) -> None:
-    peer = make_peer(tmp_path / "whole")
-    peer.transformer.save_pretrained(tmp_path / "bare")
+def test_a_model_without_heads_loads(tmp_path: Path) -> None:
+    reference = make_reference(tmp_path / "whole")
+    reference.transformer.save_pretrained(tmp_path / "bare")
     whole, bare = load_model(tmp_path / "whole"), load_model(tmp_path / "bare")
     for name, tensor in whole.root.state_dict().items():
         assert torch.equal(tensor, bare.root.state_dict()[name])
 
 
-def test_a_classifier_stands_on_the_last_token_and_goes_both_ways(tmp_path: Path) -> None:
-    compare_classifier(FAMILIES["xlnet"], SMALL, tmp_path, Ragged.make(60, left=True))
+def test_a_classifier_pools_the_last_token_and_round_trips_through_transformers(tmp_path: Path) -> None:
+    compare_classifier(FAMILIES["xlnet"], XLNET, tmp_path, Ragged.make(60, left=True))
 
 
-def test_the_published_vocabulary_ends_texts_with_the_classifiers_token(tmp_path: Path) -> None:
+def test_the_published_vocabulary_ends_texts_with_the_cls_token(tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Backend
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
 
-    specials = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]  # in its order
+    specials = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]  # in their order
     backend = Backend(WordLevel({word: i for i, word in enumerate([*specials, "one", "two"])}, "<unk>"))
     backend.pre_tokenizer = Whitespace()
     backend.save(str(tmp_path / "tokenizer.json"))
@@ -162,6 +160,6 @@ def test_the_published_vocabulary_ends_texts_with_the_classifiers_token(tmp_path
         ({"bi_data": True}, "bi_data true is not supported"),
     ],
 )
-def test_what_we_cannot_wire_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
-        FAMILIES["xlnet"].build(FAMILIES["xlnet"].read_config(SMALL | changes))
+        FAMILIES["xlnet"].build(FAMILIES["xlnet"].read_config(XLNET | changes))

@@ -1,4 +1,4 @@
-"""ELMo's released layout: a file of that layout made here, read back, against a plain computation in numpy."""
+"""Checkpoints in ELMo's released format, against a NumPy implementation."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ OPTIONS = {
 
 
 def write(folder: Path) -> dict[str, Any]:
-    """Random weights in the released layout, and the same as arrays."""
-    chance = np.random.default_rng(0)
+    """Write random weights in the released format, and return them as arrays."""
+    rng = np.random.default_rng(0)
     shapes = {
         "char_embed": (261, 3),
         "CNN/W_cnn_0": (1, 1, 3, 2), "CNN/b_cnn_0": (2,), "CNN/W_cnn_1": (1, 2, 3, 3), "CNN/b_cnn_1": (3,),
         "CNN_high_0/W_carry": (5, 5), "CNN_high_0/b_carry": (5,), "CNN_high_0/W_transform": (5, 5),
         "CNN_high_0/b_transform": (5,), "CNN_proj/W_proj": (5, 4), "CNN_proj/b_proj": (4,),
     }  # fmt: skip
-    for way in range(2):
+    for direction in range(2):
         for layer in range(2):
-            cell = f"RNN_{way}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
             shapes |= {f"{cell}/W_0": (8, 24), f"{cell}/B": (24,), f"{cell}/W_P_0": (6, 4)}
-    arrays = {name: chance.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     folder.mkdir()
     with h5py.File(folder / "elmo_weights.hdf5", "w") as file:
         for name, array in arrays.items():
@@ -51,8 +51,8 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-def words(a: dict[str, Any], sentence: list[np.ndarray]) -> np.ndarray:
-    """Layer 0, as the authors' program computes it."""
+def character_cnn(a: dict[str, Any], sentence: list[np.ndarray]) -> np.ndarray:
+    """Compute layer 0 as the original implementation does."""
     table = np.concatenate([np.zeros((1, 3), np.float32), a["char_embed"]])
     rows = []
     for symbols in sentence:
@@ -69,11 +69,11 @@ def words(a: dict[str, Any], sentence: list[np.ndarray]) -> np.ndarray:
     return np.stack(rows)
 
 
-def one_way(a: dict[str, Any], x: np.ndarray, way: int) -> list[np.ndarray]:
-    """Both layers of a stack, clipped, the second with what goes into it added."""
+def lstm_stack(a: dict[str, Any], x: np.ndarray, direction: int) -> list[np.ndarray]:
+    """Compute both clipped LSTM layers of a stack, the second with a residual connection."""
     layers = []
     for layer in range(2):
-        cell = f"RNN_{way}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+        cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
         hidden, cells, out = np.zeros(4), np.zeros(6), []
         for row in x:
             gates = np.concatenate([row, hidden]) @ a[f"{cell}/W_0"] + a[f"{cell}/B"]
@@ -86,7 +86,7 @@ def one_way(a: dict[str, Any], x: np.ndarray, way: int) -> list[np.ndarray]:
     return layers
 
 
-def test_the_layers_are_what_the_authors_program_computes(tmp_path: Path) -> None:
+def test_layers_match_the_original_implementation(tmp_path: Path) -> None:
     arrays = write(tmp_path / "published")
     facts = pt.import_model(tmp_path / "published", out=tmp_path / "model").facts
     assert facts["family"] == "elmo" and facts["width"] == 8
@@ -99,14 +99,14 @@ def test_the_layers_are_what_the_authors_program_computes(tmp_path: Path) -> Non
         layers = model.root.eval().backbone(*batch.packed, keep="all").layers
     start, end = (tokenizer.token_characters[tokenizer.role(role)] for role in ("start", "end"))
     sentence = [start, *encode_characters(["play", "it", ",", "Sam"]), end]
-    x = words(arrays, sentence)
-    ahead, back = one_way(arrays, x, 0), one_way(arrays, x[::-1], 1)
+    x = character_cnn(arrays, sentence)
+    ahead, back = lstm_stack(arrays, x, 0), lstm_stack(arrays, x[::-1], 1)
     wanted = [np.concatenate([x, x], 1), *(np.concatenate([f, b[::-1]], 1) for f, b in zip(ahead, back, strict=True))]
     for ours, theirs in zip(layers, wanted, strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs, atol=2e-5)
 
 
-def test_words_of_a_list_have_numbers_and_others_are_told_by_their_letters(tmp_path: Path) -> None:
+def test_listed_words_have_ids_and_other_words_are_encoded_by_characters(tmp_path: Path) -> None:
     write(tmp_path / "published")
     (tmp_path / "words.txt").write_text("play\nbank\n", encoding="utf-8")
     pt.import_model(tmp_path / "published", out=tmp_path / "model", vocabulary=tmp_path / "words.txt")
@@ -119,7 +119,7 @@ def test_words_of_a_list_have_numbers_and_others_are_told_by_their_letters(tmp_p
 
 
 @pytest.mark.parametrize("missing", ["weights", "options"])
-def test_what_is_missing_is_named(missing: str, tmp_path: Path) -> None:
+def test_missing_files_are_reported(missing: str, tmp_path: Path) -> None:
     write(tmp_path / "published")
     (tmp_path / "published" / ("elmo_weights.hdf5" if missing == "weights" else "elmo_options.json")).unlink()
     with pytest.raises(pt.PretuneError, match=r"options.json"):

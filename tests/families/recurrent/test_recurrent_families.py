@@ -1,4 +1,4 @@
-"""AWD-LSTM, ULMFiT and ELMo: sizes, folders, texts in any batch, and a resumed run that is none the worse for it."""
+"""AWD-LSTM, ULMFiT and ELMo: parameter counts, save and load, batching, truncated BPTT, and resumed runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from pretune.text.tokenizers.character_ids import encode_characters
 from tests.support.parity import check_folder_and_back
 from tests.support.texts import english_documents
 
-# Cells, biases (one of an LSTM's two, which are added up anyway) and token vectors.
+# LSTM weights, biases (one of the two of torch's LSTM, which are added anyway) and embeddings.
 COUNTS = {
     "awd-lstm-ptb": 10_000 * 400 + 4 * (1150 * (400 + 1150 + 1) + 1150 * (1150 + 1150 + 1) + 400 * (1150 + 400 + 1)),
     "ulmfit": 60_000 * 400 + 4 * (1150 * (400 + 1150 + 1) + 1150 * (1150 + 1150 + 1) + 400 * (1150 + 400 + 1)),
     "lstm-lm": 60_000 * 512 + 4 * 1024 * (512 + 1024 + 1),
-    "elmo-original": 93_600_848,  # the 93.6M of the released models, and 28.0M, and 13.6M
+    "elmo-original": 93_600_848,  # 93.6M as in the released model; then 28.0M and 13.6M
     "elmo-medium": 28_027_728,
     "elmo-small": 13_593_296,
 }
@@ -50,7 +50,7 @@ def tokenizer(kind: str) -> pt.Tokenizer:
     return pt.train_tokenizer(folder / "text.txt", kind="words" if kind == "lstm" else "characters", size=200)  # type: ignore[arg-type]
 
 
-def made(kind: str, **options: Any) -> Model:
+def tiny_model(kind: str, **options: Any) -> Model:
     torch.manual_seed(0)
     family = FAMILIES[kind]
     config = family.read_config({"vocab_size": 200, **SIZES[kind], **options})
@@ -64,15 +64,15 @@ def texts(kind: str, sentences: list[list[int]]) -> Packed:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_parameters_are_as_many_as_published(name: str) -> None:
+def test_parameter_counts_match_the_publications(name: str) -> None:
     with torch.device("meta"):
         backbone = make_model(name).backbone
     assert sum(p.numel() for p in backbone.parameters()) == COUNTS[name]
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_a_batch_gives_what_each_text_gives_alone(kind: str) -> None:
-    backbone = made(kind).backbone.eval()
+def test_batched_states_match_those_of_single_texts(kind: str) -> None:
+    backbone = tiny_model(kind).backbone.eval()
     sentences = [[5, 6, 7, 8], [9], [4, 5, 6], [11, 10, 9, 8, 7]]
     with torch.no_grad():
         together = backbone(texts(kind, sentences), keep="all").layers
@@ -93,15 +93,15 @@ def test_a_batch_gives_what_each_text_gives_alone(kind: str) -> None:
         ("bilstm", "bilm", {}),
     ],
 )
-def test_a_folder_and_back(kind: str, objective: str, options: dict[str, Any], tmp_path: Path) -> None:
-    check_folder_and_back(made(kind, **options), parse_objective(objective), tmp_path)
+def test_save_and_load_round_trip(kind: str, objective: str, options: dict[str, Any], tmp_path: Path) -> None:
+    check_folder_and_back(tiny_model(kind, **options), parse_objective(objective), tmp_path)
 
 
-def test_gradients_go_back_through_the_window_alone() -> None:
+def test_gradients_stop_at_the_truncated_bptt_window() -> None:
     packed = pack_lists([list(range(5, 30))])
     reach = []
     for bptt in (None, 10):
-        backbone = made("lstm", bptt=bptt).backbone.eval()
+        backbone = tiny_model("lstm", bptt=bptt).backbone.eval()
         kept: list[torch.Tensor] = []
         backbone.embed.register_forward_hook(lambda m, i, out, kept=kept: kept.append(out) or out)
         (gradient,) = torch.autograd.grad(backbone(packed).last[15].sum(), kept[0])
@@ -110,7 +110,7 @@ def test_gradients_go_back_through_the_window_alone() -> None:
 
 
 @pytest.mark.parametrize("preset", ["awd-lstm-tiny", "elmo-tiny", "rnnsearch-tiny"])
-def test_a_resumed_run_ends_with_the_same_bits(preset: str, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_identical_weights(preset: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(english_documents()[:4]), encoding="utf-8")
     sentences = [" ".join(text.split()[:9]) for text in english_documents()[:40]]
     for name, lines in (("en", sentences), ("fr", [line[::-1] for line in sentences])):

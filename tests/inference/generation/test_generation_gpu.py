@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pretune as pt
-from tests.inference.generation.test_translate import SENTENCES, trained
+from tests.support.translation_models import SENTENCES, trained
 
 pytestmark = pytest.mark.gpu
 

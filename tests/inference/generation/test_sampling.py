@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.cli import main
 from pretune.inference.generation.causal_generation import (
     DecodingSession,
     GenerationConfig,
@@ -20,6 +18,7 @@ from pretune.inference.generation.causal_generation import (
 )
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.inference.generation.stop_strings import TextStream, truncate_at_stop
+from tests.support.cli import run_command
 from tests.support.tiny_models import read, tiny
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud", "good", "bad"]
@@ -111,31 +110,14 @@ def test_streams_withhold_text_that_may_still_change() -> None:
     assert [pieces.grow("на\ufffd"), pieces.grow("над\n"), pieces.grow("над\nа\n\nб", whole=True)] == ["на", "д", "\nа"]
 
 
-def test_command_line_streams_and_restricts_choices(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_line_streams_and_restricts_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     for name in ("gpt2", "t5"):
-        with pytest.raises(SystemExit) as end:
-            main(
-                [
-                    "generate",
-                    str(folder / name),
-                    "red",
-                    "bad tree",
-                    "--temperature",
-                    "2",
-                    "--stop",
-                    "e",
-                    "w",
-                    "--stream",
-                    "--json",
-                ]
-            )
-        assert not end.value.code
-        captured = capsys.readouterr()
-        texts = [row.get("continuation", row["text"]) for row in json.loads(captured.out)["texts"]]
-        assert captured.err.endswith("\n".join([*texts, ""]))
+        said = run_command(
+            "generate", folder / name, "red", "bad tree", "--temperature", 2, "--stop", "e", "w", "--stream", "--json"
+        )
+        texts = [row.get("continuation", row["text"]) for row in said.json()["texts"]]
+        assert said.stderr.endswith("\n".join([*texts, ""]))
         again = pt.generate(folder / name, ["red", "bad tree"], temperature=2, stop=["e", "w"])
         assert [row.get("continuation", row["text"]) for row in again] == texts
     (row,) = pt.generate(folder / "t5", ["red"], choices=["good", "bad"])

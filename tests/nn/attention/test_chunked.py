@@ -21,7 +21,7 @@ from pretune.nn.attention.relative_position_bias import T5RelativeBias
 from pretune.nn.attention.scaled_dot_product import attend
 from pretune.nn.dropout import Noise, share_dropout_seed
 from pretune.packed import Capacity, Packed, pack
-from tests.nn.attention.test_scaled_dot_product import HEADS, PATTERNS, qkv, random_packed
+from tests.support.attention_inputs import HEADS, PATTERNS, qkv, random_packed
 
 lengths_strategy = st.lists(st.integers(1, 21), min_size=1, max_size=5)
 WIDTH, SIZE = 10, 4
@@ -46,10 +46,10 @@ def test_chunks_of_whole_sequences_match_full_attention(name: str, lengths: list
     q, k, v = qkv(sum(lengths))
     bias = T5RelativeBias(HEADS)
     torch.nn.init.normal_(bias.weight)
-    bend = bias(q, layout) if scored else None
-    whole = attend(q, k, v, layout, PATTERNS[name], bend, 0.3)
-    for before in (0, 1):  # a chunk before that is the same one again weighs all alike
-        chunks = attend_chunks(q, k, v, layout, PATTERNS[name], bend, 0.3, size=21, before=before)
+    score_mod = bias(q, layout) if scored else None
+    whole = attend(q, k, v, layout, PATTERNS[name], score_mod, 0.3)
+    for before in (0, 1):  # a previous chunk that is the same one again does not change the weights
+        chunks = attend_chunks(q, k, v, layout, PATTERNS[name], score_mod, 0.3, size=21, before=before)
         torch.testing.assert_close(chunks, whole)
 
 
@@ -89,7 +89,7 @@ def test_lsh_attention_of_packed_sequences_matches_single_ones(lengths: list[int
     together = run(attention, x, pack(ids, np.array(lengths)))
     alone = [run(attention, part, random_packed([len(part)])) for part in x.split(lengths)]
     torch.testing.assert_close(together, torch.cat(alone))
-    # Nor does filler matter, nor a number of chunks that is but a bound, as on an accelerator.
+    # Neither padding nor a larger bound on the number of chunks matters, as on an accelerator.
     filled = pack(ids, np.array(lengths), capacity=Capacity(n + 30, len(lengths) + 4, 21))
     more = torch.cat([x, torch.randn(30, WIDTH)])
     for packed in (filled, replace(filled, host_offsets=None)):
@@ -113,7 +113,7 @@ def test_a_token_attends_to_itself_only_if_it_sees_no_other() -> None:
     out = attend_chunks(q, k, v, layout, causal, size=SIZE, before=1, self_last=True)
     torch.testing.assert_close(out[0], v[0])
     (gradient,) = torch.autograd.grad(out[1:].sum(), v, retain_graph=True)
-    assert gradient[8].abs().sum() == 0  # nobody but itself could see the last one
+    assert gradient[8].abs().sum() == 0  # only the last token itself attends to the last one
     torch.testing.assert_close(out[1], v[0])
 
 

@@ -59,14 +59,14 @@ PATTERNS = {
 
 
 def random_packed(lengths: list[int], seed: int = 0, seldom: int = 200) -> Packed:
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     n = sum(lengths)
     columns = {
-        "prefix": chance.integers(0, 2, n),
-        "stream": chance.integers(0, 2, n),
-        "order": chance.integers(0, 6, n),
-        "document": np.cumsum(chance.integers(0, 60, n) == 0),
-        "global": chance.integers(0, seldom, n) == 0,
+        "prefix": rng.integers(0, 2, n),
+        "stream": rng.integers(0, 2, n),
+        "order": rng.integers(0, 6, n),
+        "document": np.cumsum(rng.integers(0, 60, n) == 0),
+        "global": rng.integers(0, seldom, n) == 0,
     }
     return pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns)
 

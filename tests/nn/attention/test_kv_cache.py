@@ -32,7 +32,7 @@ PATTERNS = {"causal": causal, "window": causal & window(2), "prefix": prefix & c
 cuts_strategy = st.lists(st.lists(st.integers(1, 4), min_size=3, max_size=3), min_size=1, max_size=5)
 
 
-def bits(
+def split_sequences(
     sequences: Sequence[np.ndarray], cuts: Sequence[Sequence[int]], pattern: Pattern | None = causal
 ) -> list[Packed]:
     """Split sequence i into parts of cuts[i][0], cuts[i][1] … tokens."""
@@ -49,19 +49,19 @@ def bits(
 
 
 def whole(sequences: Sequence[np.ndarray], pattern: Pattern | None = causal) -> Packed:
-    (packed,) = bits(sequences, [[len(x)] for x in sequences], pattern)
+    (packed,) = split_sequences(sequences, [[len(x)] for x in sequences], pattern)
     return packed
 
 
-def joined(parts: Sequence[Tensor], cuts: Sequence[Sequence[int]]) -> Tensor:
+def rejoin(parts: Sequence[Tensor], cuts: Sequence[Sequence[int]]) -> Tensor:
     """Return the states of parts in the order of the whole sequences."""
     split = [part.split(lengths.tolist()) for part, lengths in zip(parts, np.array(cuts).T, strict=True)]
     return torch.cat([rows[i] for i in range(len(cuts)) for rows in split])
 
 
 def random_sequences(cuts: Sequence[Sequence[int]], seed: int = 0) -> list[np.ndarray]:
-    chance = np.random.default_rng(seed)
-    return [chance.integers(0, tiny_training_cases.VOCABULARY, sum(row)) for row in cuts]
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, tiny_training_cases.VOCABULARY, sum(row)) for row in cuts]
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -72,16 +72,16 @@ def test_cached_attention_matches_attention_to_the_sequence(name: str, cuts: lis
     packed = whole(sequences)
     q, k, v = torch.randn(3, len(packed), 2, 8, generator=torch.Generator().manual_seed(seed))
     cache = KVCache(len(cuts), 13)
-    parts, order = [], joined([torch.arange(len(p)) for p in bits(sequences, cuts)], cuts)
+    parts, order = [], rejoin([torch.arange(len(p)) for p in split_sequences(sequences, cuts)], cuts)
     starts = np.cumsum([0, *map(len, sequences)])
     done = np.zeros(len(cuts), dtype=int)
-    for bit, lengths in zip(bits(sequences, cuts), np.array(cuts).T, strict=True):
+    for part, lengths in zip(split_sequences(sequences, cuts), np.array(cuts).T, strict=True):
         rows = np.concatenate([s + at + np.arange(n) for s, at, n in zip(starts, done, lengths, strict=False)])
-        layout = cache.layout(bit)
+        layout = cache.layout(part)
         parts.append(attend(q[rows], *cache.extend(k[rows], v[rows]), layout, PATTERNS[name]))
         done += lengths
     assert cache.used.tolist() == [len(x) for x in sequences] and len(order) == len(packed)
-    torch.testing.assert_close(joined(parts, cuts), attend(q, k, v, self_layout(packed), PATTERNS[name]))
+    torch.testing.assert_close(rejoin(parts, cuts), attend(q, k, v, self_layout(packed), PATTERNS[name]))
 
 
 def relative(score: nn.Module) -> TransformerStack:
@@ -131,10 +131,10 @@ def test_incremental_states_match_full_ones_in_every_layer(name: str) -> None:
     cuts = [[5, 1, 1, 2], [1, 1, 1, 3], [9, 1, 1, 1]]
     sequences = random_sequences(cuts)
     cache = KVCache(3, 12)
-    parts = [stack(bit, carry=cache, keep="all") for bit in bits(sequences, cuts)]
+    parts = [stack(part, carry=cache, keep="all") for part in split_sequences(sequences, cuts)]
     assert all(part.carry is cache for part in parts)
     for number, expected in enumerate(stack(whole(sequences), keep="all").layers):
-        ours = joined([part.layers[number] for part in parts], cuts)
+        ours = rejoin([part.layers[number] for part in parts], cuts)
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -153,8 +153,8 @@ def test_a_decoder_projects_its_source_once(monkeypatch: pytest.MonkeyPatch) -> 
     make = CrossAttention.keys_and_values
     monkeypatch.setattr(CrossAttention, "keys_and_values", lambda *a: projected.append(1) or make(*a))
     cache = KVCache(3, 6)
-    parts = [model(source, bit, carry=cache).last for bit in bits(sequences, cuts)]
-    torch.testing.assert_close(joined(parts, cuts), expected, atol=1e-5, rtol=1e-5)
+    parts = [model(source, part, carry=cache).last for part in split_sequences(sequences, cuts)]
+    torch.testing.assert_close(rejoin(parts, cuts), expected, atol=1e-5, rtol=1e-5)
     assert len(read) == 1 and len(projected) == len(model.layers)
 
 
@@ -165,25 +165,25 @@ def test_sequences_can_be_reordered_dropped_and_repeated(chosen: list[int]) -> N
     sequences, source = random_sequences(cuts), random_sequences([[7], [3], [5]], 1)
     model = randomized(tiny_training_cases.encoder_decoder())
     cache = KVCache(3, 12)
-    for bit in bits(sequences, cuts):
-        model(whole(source, None), bit, carry=cache)
+    for part in split_sequences(sequences, cuts):
+        model(whole(source, None), part, carry=cache)
     cache.select(np.array(chosen))
     following = np.arange(len(chosen))
     lengths = [len(sequences[i]) for i in chosen]
-    bit = pack(
+    part = pack(
         following,
         np.ones(len(chosen), dtype=int),
         positions=np.array(lengths),
         columns={"prefix": following * 0},
         pattern=causal,
     )
-    ours = model(whole(source, None), bit, carry=cache).last
+    ours = model(whole(source, None), part, carry=cache).last
     grown = [np.append(sequences[i], token) for i, token in zip(chosen, following, strict=True)]
     expected = model(whole([source[i] for i in chosen], None), whole(grown)).last
     torch.testing.assert_close(ours, expected[np.cumsum(lengths) + following], atol=1e-5, rtol=1e-5)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_tokens_and_sequences_beyond_the_capacity_are_refused() -> None:
     cache = KVCache(2, 4)
     cache.layout(whole(random_sequences([[3], [2]])))
     with pytest.raises(

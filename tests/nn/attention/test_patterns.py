@@ -18,7 +18,7 @@ from pretune.nn.attention.patterns import (
 from pretune.nn.attention.query_key_layout import self_layout
 from pretune.packed import pack_lists
 
-# (blocks, blocks) of two tokens: the blocks beside, and the first one looks at the last.
+# (blocks, blocks) of two tokens: neighboring blocks, and the first one attends to the last.
 PLAN = torch.tensor([[1, 1, 1], [1, 1, 1], [0, 1, 1]])
 MASKS: dict[str, tuple[Pattern, str]] = {
     "dilated": (

@@ -18,7 +18,7 @@ from pretune.nn.attention.performer import RandomFeatureAttention, orthogonal_fe
 from pretune.nn.attention.query_key_layout import AttentionLayout, cross_layout, self_layout
 from pretune.nn.attention.scaled_dot_product import attend
 from pretune.packed import Capacity, pack
-from tests.nn.attention.test_scaled_dot_product import WIDTH, qkv, random_packed
+from tests.support.attention_inputs import WIDTH, qkv, random_packed
 
 lengths_strategy = st.lists(st.integers(1, 21), min_size=1, max_size=5)
 PATTERNS = {"full": full, "causal": causal}
@@ -89,7 +89,7 @@ def test_weights_are_unbiased_and_orthogonal_features_reduce_variance() -> None:
 @pytest.mark.parametrize("name", PATTERNS)
 @settings(max_examples=20)
 @given(lengths=lengths_strategy, seed=st.integers(0, 99))
-def test_packed_sequences_match_single_ones_and_filler_is_ignored(name: str, lengths: list[int], seed: int) -> None:
+def test_packed_sequences_match_single_ones_and_padding_is_ignored(name: str, lengths: list[int], seed: int) -> None:
     function, n, pattern = favor(), sum(lengths), PATTERNS[name]
     q, k, v = (x.detach() for x in qkv(n + 30, seed))
     k[: lengths[0]] *= 8  # the weights of one sequence are far from those of the others

@@ -1,3 +1,5 @@
+"""Attention of recurrent decoders: scores, local attention, and hard attention by the published formulas."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -21,7 +23,7 @@ def states() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(len(TARGET), 6), torch.randn(len(SOURCE), 6)
 
 
-def made(score: str, reach: str = "global", window: int = 10) -> RecurrentAttention:
+def make_attention(score: str, reach: str = "global", window: int = 10) -> RecurrentAttention:
     torch.manual_seed(0)
     alignment: Any = RecurrentAttention(6, 6, score, reach, inner=5, window=window)  # type: ignore[arg-type]
     return alignment.eval()
@@ -49,7 +51,7 @@ def pairs(target: Packed, source: Packed) -> list[tuple[slice, slice]]:
 
 @pytest.mark.parametrize("score", get_args(Compatibility))
 def test_contexts_are_weighted_means_by_the_published_formula(score: str) -> None:
-    alignment, (queries, keys) = made(score), states()
+    alignment, (queries, keys) = make_attention(score), states()
     contexts, weights = alignment(queries, keys, cross_layout(TARGET, SOURCE))
     for mine, theirs in pairs(TARGET, SOURCE):
         wanted = torch.stack([formula(alignment, s, keys[theirs]).softmax(0) for s in queries[mine]])
@@ -59,7 +61,7 @@ def test_contexts_are_weighted_means_by_the_published_formula(score: str) -> Non
 
 
 def test_monotonic_attention_stays_near_the_target_position() -> None:
-    alignment, (queries, keys) = made("dot", "local-monotonic", window=1), states()
+    alignment, (queries, keys) = make_attention("dot", "local-monotonic", window=1), states()
     weights = alignment(queries, keys, cross_layout(TARGET, SOURCE))[1]
     assert weights[3].nonzero().flatten().tolist() == [0, 1]  # the first token, of a source of five
     assert weights[2].nonzero().flatten().tolist() == [0, 1]  # the third, of a source of two
@@ -67,7 +69,7 @@ def test_monotonic_attention_stays_near_the_target_position() -> None:
 
 
 def test_predicted_local_attention_decays_and_has_gradients() -> None:
-    alignment, (queries, keys) = made("dot", "local", window=2), states()
+    alignment, (queries, keys) = make_attention("dot", "local", window=2), states()
     weights = alignment(queries, keys, cross_layout(TARGET, SOURCE))[1]
     last = 4
     center = last * torch.sigmoid(torch.tanh(alignment.place(queries[3])) @ alignment.place_vector)
@@ -80,7 +82,7 @@ def test_predicted_local_attention_decays_and_has_gradients() -> None:
 
 
 def test_hard_attention_samples_one_state_by_its_weight() -> None:
-    soft, alignment, (queries, keys) = made("dot"), made("dot", "hard"), states()
+    soft, alignment, (queries, keys) = make_attention("dot"), make_attention("dot", "hard"), states()
     queries = torch.cat([queries[3:4]] * 400)
     target = pack_lists([[1] * 400])
     source = pack_lists([[3, 4, 5, 6, 7]])

@@ -12,55 +12,21 @@ from torch import Tensor
 from pretune.nn.attention.big_bird import block_sparse, random_numbers
 from pretune.nn.attention.patterns import (
     Pattern,
-    block_pattern,
     causal,
-    dilated,
     full,
     global_queries,
-    global_tokens,
-    permutation,
-    prefix,
     window,
 )
 from pretune.nn.attention.query_key_layout import AttentionLayout, TokenLayout, cross_layout, padded_groups, self_layout
 from pretune.nn.attention.relative_position_bias import T5RelativeBias
 from pretune.nn.attention.scaled_dot_product import attend
-from pretune.packed import Packed, pack
+from pretune.packed import pack
+from tests.support.attention_inputs import HEADS, PATTERNS, WIDTH, qkv, random_packed
 
-WIDTH, HEADS = 8, 2
-PLAN = torch.eye(150)[torch.arange(150) ^ 1] + torch.eye(150)  # neighbors look at each other, by two
-PATTERNS = {
-    "full": full,
-    "causal": causal,
-    "window": window(2),
-    "dilated": dilated(2, 3),
-    "prefix": prefix,
-    "permutation": permutation,
-    "longformer": window(1) | global_tokens,
-    "big bird": block_pattern(PLAN, 2, "neighbors") | global_tokens,
-}
 lengths_strategy = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
 
-def random_packed(lengths: list[int], seed: int = 0) -> Packed:
-    chance = np.random.default_rng(seed)
-    n = sum(lengths)
-    columns = {
-        "prefix": chance.integers(0, 2, n),
-        "stream": chance.integers(0, 2, n),
-        "order": chance.integers(0, 6, n),
-        "segment": chance.integers(0, 2, n),
-        "global": chance.integers(0, 4, n) == 0,
-    }
-    return pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns)
-
-
-def qkv(n: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(n, HEADS, WIDTH, generator=generator, requires_grad=True) for _ in range(3))  # type: ignore[return-value]
-
-
-def by_hand(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
+def naive_attention(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
     """Compute attention with a loop over queries and keys."""
     out = torch.zeros_like(q)
     for i in range(len(q)):
@@ -82,7 +48,9 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: P
 def test_dense_attention_matches_a_naive_loop(name: str, lengths: list[int], seed: int) -> None:
     layout = self_layout(random_packed(lengths, seed))
     q, k, v = qkv(sum(lengths), seed)
-    torch.testing.assert_close(attend(q, k, v, layout, PATTERNS[name]), by_hand(q, k, v, layout, PATTERNS[name]))
+    torch.testing.assert_close(
+        attend(q, k, v, layout, PATTERNS[name]), naive_attention(q, k, v, layout, PATTERNS[name])
+    )
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -95,7 +63,7 @@ def test_combined_patterns(name: str) -> None:
         PATTERNS[name] & full,
         causal & PATTERNS[name],
     ):
-        torch.testing.assert_close(attend(q, k, v, layout, pattern), by_hand(q, k, v, layout, pattern))
+        torch.testing.assert_close(attend(q, k, v, layout, pattern), naive_attention(q, k, v, layout, pattern))
     assert PATTERNS[name] & full == PATTERNS[name] == full & PATTERNS[name]
     assert (causal & window(2)).reach == (2, 0)
 
@@ -107,7 +75,7 @@ def test_cross_attention_matches_a_naive_loop(lengths: list[int], data: st.DataO
     layout = cross_layout(random_packed(lengths), random_packed(source, 1))
     q, _, _ = qkv(sum(lengths))
     _, k, v = qkv(sum(source), 1)
-    torch.testing.assert_close(attend(q, k, v, layout, full), by_hand(q, k, v, layout, full))
+    torch.testing.assert_close(attend(q, k, v, layout, full), naive_attention(q, k, v, layout, full))
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -139,16 +107,16 @@ def test_sequences_do_not_influence_each_other(name: str) -> None:
 
 
 def test_a_query_that_sees_no_key_gets_zero_and_no_gradient() -> None:
-    nobody = Pattern("nobody but the first", lambda query, key: (query["position"] == 0) & (key["position"] >= 0))
+    first_only = Pattern("first token only", lambda query, key: (query["position"] == 0) & (key["position"] >= 0))
     q, k, v = qkv(9)
-    out = attend(q, k, v, self_layout(random_packed([4, 5])), nobody)
+    out = attend(q, k, v, self_layout(random_packed([4, 5])), first_only)
     assert not out[1:4].any() and out[0].any()
     out[1:4].sum().backward()
     for x in (q, k, v):
         assert x.grad is not None
         assert torch.isfinite(x.grad).all() and not x.grad.any()
     bias = T5RelativeBias(HEADS)
-    out = attend(q, k, v, self_layout(random_packed([4, 5])), nobody, bias(q, self_layout(random_packed([4, 5]))))
+    out = attend(q, k, v, self_layout(random_packed([4, 5])), first_only, bias(q, self_layout(random_packed([4, 5]))))
     assert not out[1:4].any() and torch.isfinite(out).all()
 
 
@@ -212,9 +180,11 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
     sparse = block_sparse(random_numbers(0, HEADS, 23, 1), 4, "4")
     scored = [(pattern, bias) for pattern in (full, PATTERNS["longformer"], sparse)]
     for pattern, score in [*((pattern, None) for pattern in (*PATTERNS.values(), sparse)), *scored]:
-        bend = None if score is None else score(q, layout)
-        dense = attend(q, k, v, layout, pattern, bend, path="dense")
-        torch.testing.assert_close(attend(q, k, v, layout, pattern, bend, path="flex"), dense, atol=1e-5, rtol=1e-5)
+        score_mod = None if score is None else score(q, layout)
+        dense = attend(q, k, v, layout, pattern, score_mod, path="dense")
+        torch.testing.assert_close(
+            attend(q, k, v, layout, pattern, score_mod, path="flex"), dense, atol=1e-5, rtol=1e-5
+        )
 
 
 def test_sequence_indices_are_right_with_unused_offsets() -> None:

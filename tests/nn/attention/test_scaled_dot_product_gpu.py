@@ -32,7 +32,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(autouse=True)
 def _forget_compiled() -> None:
-    torch._dynamo.reset()  # every test has shapes of its own
+    torch._dynamo.reset()  # every test has its own shapes
 
 
 HEADS, WIDTH = 4, 64
@@ -54,14 +54,14 @@ LONG = {
 LENGTHS = [[128] * 8, [3, 128, 1, 77, 128, 50, 9, 64, 33], [1] * 40]
 
 
-def ragged(lengths: list[int], filler: int, seed: int) -> Packed:
-    chance = np.random.default_rng(seed)
+def ragged(lengths: list[int], padding: int, seed: int) -> Packed:
+    rng = np.random.default_rng(seed)
     n = sum(lengths)
-    columns = {name: chance.integers(0, 2, n) for name in ("prefix", "stream")}
-    columns["global"] = chance.integers(0, 20, n) == 0
-    columns["document"] = np.cumsum(chance.integers(0, 300, n) == 0)
-    columns["order"] = np.concatenate([chance.permutation(size) for size in lengths])
-    capacity = Capacity(n + filler, len(lengths) + 3, max(128, *lengths))
+    columns = {name: rng.integers(0, 2, n) for name in ("prefix", "stream")}
+    columns["global"] = rng.integers(0, 20, n) == 0
+    columns["document"] = np.cumsum(rng.integers(0, 300, n) == 0)
+    columns["order"] = np.concatenate([rng.permutation(size) for size in lengths])
+    capacity = Capacity(n + padding, len(lengths) + 3, max(128, *lengths))
     packed = pack(np.ones(n, dtype=np.int64), np.array(lengths), columns=columns, capacity=capacity)
     return packed.to(torch.device("cuda"))
 
@@ -70,11 +70,11 @@ def run(packed: Packed, pattern: Pattern, path: str, dtype: torch.dtype, bias: S
     generator = torch.Generator("cuda").manual_seed(0)
     n = len(packed)
     q, k, v, weight = (torch.randn(n, HEADS, WIDTH, device="cuda", generator=generator) for _ in range(4))
-    q, k, v = (x.bfloat16().to(dtype).requires_grad_() for x in (q, k, v))  # the same numbers in every type
+    q, k, v = (x.bfloat16().to(dtype).requires_grad_() for x in (q, k, v))  # the same values in every dtype
     layout = self_layout(packed)
     score = None if bias is None else bias(q, layout)
     out = attend(q, k, v, layout, pattern, score, path=path)  # type: ignore[arg-type]
-    real = packed.ids > 0  # filler has places that say nothing: patterns may differ there
+    real = packed.ids > 0  # the columns of padding are arbitrary: patterns may differ there
     (out.float() * weight)[real].sum().backward()
     return [x.detach().float()[real] for x in (out, q.grad, k.grad, v.grad)]  # type: ignore[union-attr]
 
@@ -123,7 +123,7 @@ def test_sparse_patterns_inside_a_compiled_model(name: str) -> None:
     def loss(x: Tensor, path: str) -> Tensor:
         q, k, v = x.sin().unbind(1)
         out = attend(q, k, v, self_layout(packed), pattern, path=path) * 2  # type: ignore[arg-type]
-        return torch.where(packed.ids[:, None, None] > 0, out, 0.0).float().square().sum()  # filler may differ
+        return torch.where(packed.ids[:, None, None] > 0, out, 0.0).float().square().sum()  # padding may differ
 
     grads = []
     for function, path in ((loss, "dense"), (torch.compile(loss, dynamic=False), "flex")):
@@ -135,15 +135,15 @@ def test_sparse_patterns_inside_a_compiled_model(name: str) -> None:
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=["even", "ragged", "ones"])
 @pytest.mark.parametrize("name", PLAIN)
-def test_flash_and_tiles_agree_with_dense(name: str, lengths: list[int]) -> None:
-    for filler in (0, 300):
-        packed = ragged(lengths, filler, seed=len(lengths))
+def test_flash_and_short_attention_agree_with_dense(name: str, lengths: list[int]) -> None:
+    for padding in (0, 300):
+        packed = ragged(lengths, padding, seed=len(lengths))
         dense = run(packed, PLAIN[name], "dense", torch.float32, None)
         for path in ("flash", "tiles"):
             assert distance(run(packed, PLAIN[name], path, torch.bfloat16, None), dense) < 2e-2
 
 
-def test_scores_agree_and_so_do_their_gradients() -> None:
+def test_score_mods_and_their_gradients_agree() -> None:
     packed = ragged(LENGTHS[1], 100, seed=3)
     grads = []
     for path in ("dense", "flex"):
@@ -158,13 +158,13 @@ def test_scores_agree_and_so_do_their_gradients() -> None:
 
 def test_queries_that_see_no_key_are_zero_on_flex() -> None:
     packed = ragged([40, 90], 50, seed=1)
-    nobody = Pattern("first rows alone", lambda query, key: (query["position"] < 5) & (key["position"] >= 0))
-    dense, flex = (run(packed, nobody, path, torch.float32, None) for path in ("dense", "flex"))
+    first_rows = Pattern("first rows", lambda query, key: (query["position"] < 5) & (key["position"] >= 0))
+    dense, flex = (run(packed, first_rows, path, torch.float32, None) for path in ("dense", "flex"))
     assert distance(flex, dense) < 2e-3
     assert not flex[0][5:40].any()
 
 
-def test_tiles_inside_a_compiled_model() -> None:
+def test_short_attention_inside_a_compiled_model() -> None:
     """All sequences are in use, so that an off-by-one error would show."""
     packed = ragged(LENGTHS[1], 128 * 3, seed=1)
     qkv = torch.randn(len(packed), 3, HEADS, WIDTH, device="cuda").bfloat16()

@@ -1,3 +1,5 @@
+"""Adaptive embeddings and the adaptive softmax."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -41,7 +43,7 @@ def test_probabilities_are_products_of_cluster_and_token_probabilities(cutoffs: 
     logs = head(states, embed.tokens)
     assert logs.shape == (7, VOCABULARY)
     torch.testing.assert_close(logs.exp().sum(-1), torch.ones(7))
-    torch.testing.assert_close(logs.log_softmax(-1), logs)  # they are logits too
+    torch.testing.assert_close(logs.log_softmax(-1), logs)  # log-probabilities are already normalized
     if len(cutoffs) == 2:
         assert head.cluster is not None
         narrow = states @ head.project
@@ -55,7 +57,7 @@ def test_matches_adaptive_softmax_of_torch() -> None:
     """torch has biases in its head only, and a separate projection to each cluster."""
     embed, head = make((10, 30))
     theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(12, VOCABULARY, [10, 30], div_value=2.0, head_bias=True)
-    head.project.data = torch.eye(WIDTH)[:, :12].clone()  # so that the first ways agree
+    head.project.data = torch.eye(WIDTH)[:, :12].clone()  # so that the projections agree
     states = torch.randn(5, WIDTH)
     states[:, 12:] = 0
     assert head.cluster is not None

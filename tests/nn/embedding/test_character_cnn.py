@@ -1,3 +1,5 @@
+"""Character CNN embeddings."""
+
 from __future__ import annotations
 
 import pytest
@@ -12,7 +14,7 @@ from pretune.text.tokenizers.character_ids import encode_characters
 WORDS = ["cat", "dog", "cat", "catalog", "x", "dog"]
 
 
-def made(**options: float) -> CharacterEmbeddings:
+def make_embeddings(**options: float) -> CharacterEmbeddings:
     torch.manual_seed(0)
     return CharacterEmbeddings(100, 6, [(1, 3), (2, 4), (3, 5)], vectors=4, letters=12, highways=2, **options)  # type: ignore[arg-type]
 
@@ -22,7 +24,7 @@ def packed(words: list[str]):  # type: ignore[no-untyped-def]
 
 
 def test_word_vectors_match_max_pooled_filters_and_highways() -> None:
-    embed = made()
+    embed = make_embeddings()
     out = embed(packed(WORDS))
     table = torch.cat([torch.zeros(1, 4), embed.symbols])
     letters = table[torch.from_numpy(encode_characters(WORDS, 12)).long()]  # (words, letters, vectors)
@@ -39,7 +41,7 @@ def test_word_vectors_match_max_pooled_filters_and_highways() -> None:
 
 
 def test_equal_words_are_computed_once_and_collect_all_gradients() -> None:
-    embed = made()
+    embed = make_embeddings()
     counted: list[int] = []
     embed.project.register_forward_hook(lambda module, inputs, out: counted.append(len(out)))
     out = embed(packed(WORDS))
@@ -58,4 +60,4 @@ def test_distinct_rows() -> None:
 
 def test_missing_characters_raise_an_error() -> None:
     with pytest.raises(PretuneError, match="tokenizer of the kind `characters`"):
-        made()(pack_lists([[1, 2]]))
+        make_embeddings()(pack_lists([[1, 2]]))

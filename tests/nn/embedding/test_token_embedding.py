@@ -1,3 +1,5 @@
+"""Token, position and column embeddings, and activations."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -64,7 +66,7 @@ def test_activations_match_transformers() -> None:
 
     x = torch.linspace(-12, 12, 1001)
     for name in ACT2FN:
-        if name in ("prelu", "xielu"):  # with parameters, which no layout has a place for
+        if name in ("prelu", "xielu"):  # it has parameters, which no layout can store
             with pytest.raises(PretuneError, match=f"unknown activation '{name}'"):
                 ACTIVATIONS[name]
         else:

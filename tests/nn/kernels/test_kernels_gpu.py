@@ -19,7 +19,7 @@ from pretune.packed import Packed, pack_lists
 pytestmark = pytest.mark.gpu
 
 
-class Same(torch.nn.Module):
+class ConstantOutput(torch.nn.Module):
     """A sublayer that returns a given tensor."""
 
     def __init__(self, y: Tensor) -> None:
@@ -36,7 +36,7 @@ def test_norm_of_a_sum_with_dropout(n: int, width: int, share: float, compiled: 
     torch.manual_seed(0)
     x, y = (torch.randn(n, width, device="cuda").bfloat16().requires_grad_() for _ in range(2))
     slope = torch.randn(n, width, device="cuda")
-    block = PostNorm(Same(y), LayerNorm(width, 1e-12), share).cuda().train()
+    block = PostNorm(ConstantOutput(y), LayerNorm(width, 1e-12), share).cuda().train()
     torch.nn.init.normal_(block.norm.weight)
     torch.nn.init.normal_(block.norm.bias)
     block.dropout.seed, block.dropout.salt = torch.tensor(12345, dtype=torch.int32, device="cuda"), 3
@@ -55,7 +55,7 @@ def test_norm_of_a_sum_with_dropout(n: int, width: int, share: float, compiled: 
         assert float((one.float() - other).norm() / other.norm()) < 1e-2
 
 
-def near(module: torch.nn.Module, x: Tensor, packed: Packed) -> None:
+def compare_with_double(module: torch.nn.Module, x: Tensor, packed: Packed) -> None:
     """Compare output and gradients in half precision on the GPU with those in double precision on the CPU."""
     slope = torch.randn(len(x), x.shape[1])
     found = []
@@ -75,10 +75,12 @@ def near(module: torch.nn.Module, x: Tensor, packed: Packed) -> None:
 def test_feed_forward_with_gelu(n: int, width: int, inner: int, gated: bool) -> None:
     torch.manual_seed(0)
     module = GatedFeedForward(width, inner) if gated else FeedForward(width, inner)
-    near(module, 3 * torch.randn(n, width).bfloat16(), pack_lists([[1]]))
+    compare_with_double(module, 3 * torch.randn(n, width).bfloat16(), pack_lists([[1]]))
 
 
 def test_attention_with_rotary_positions() -> None:
     torch.manual_seed(0)
     packed = pack_lists([[1] * 70, [1], [1] * 33])
-    near(SelfAttention(128, 4, rotary=RotaryPositions(32)), torch.randn(len(packed), 128).bfloat16(), packed)
+    compare_with_double(
+        SelfAttention(128, 4, rotary=RotaryPositions(32)), torch.randn(len(packed), 128).bfloat16(), packed
+    )

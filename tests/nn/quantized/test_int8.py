@@ -18,7 +18,7 @@ from pretune.runtime.compressed_tensors import quantize_rows
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def clear_engine_cache() -> Iterator[None]:
     """Clear the cache of tested engines."""
     multiplies_exactly.cache_clear()
     yield

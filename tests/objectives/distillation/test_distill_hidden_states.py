@@ -17,7 +17,8 @@ from pretune.objectives.distillation.distill_task_logits import DistillLogits, T
 from pretune.packed import Batch, pack_lists, pack_targets
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences, collate
-from tests.models.test_adapt_vocabulary import small, tokenizer
+from tests.support.tiny_models import random_model as small
+from tests.support.tiny_models import small_tokenizer as tokenizer
 
 
 def sequences() -> Sequences:

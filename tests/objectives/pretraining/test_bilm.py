@@ -17,7 +17,7 @@ from pretune.packed import Capacity
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, collate
 from pretune.text.tokenizers.training import Kind
-from tests.support.objective_data import KINDS, data, stack, store, two_ways
+from tests.support.objective_data import KINDS, bidirectional_stack, data, stack, store
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,7 +55,7 @@ def test_batches_depend_only_on_seed_epoch_and_index() -> None:
 def test_neither_direction_sees_its_target() -> None:
     """Check by gradients: forward predictions depend on tokens up to their position, backward ones on those from it."""
     made, draws = data(), EpochRandom(1)
-    network = two_ways(made.tokenizer.size).eval()
+    network = bidirectional_stack(made.tokenizer.size).eval()
     same = BiLM().corrupt(BiLM().arrange(made, Packing(96, 32), draws).pack(0), made.tokenizer, draws)
     batch, kept, states = collate(same), list[torch.Tensor](), list[torch.Tensor]()
 
@@ -80,7 +80,7 @@ def test_neither_direction_sees_its_target() -> None:
 
 def test_loss_is_the_mean_of_both_directions_for_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     made, draws = data(), EpochRandom(1)
-    network = two_ways(made.tokenizer.size).eval()
+    network = bidirectional_stack(made.tokenizer.size).eval()
     head: Any = BiLM().head(network)
     same = BiLM().corrupt(BiLM().arrange(made, Packing(96, 32), draws).pack(0), made.tokenizer, draws)
     batch = collate(same)
@@ -107,7 +107,7 @@ def test_loss_is_the_mean_of_both_directions_for_all_shapes(monkeypatch: pytest.
 
 
 def test_both_directions_share_the_embedding_and_the_softmax() -> None:
-    network = two_ways(store().tokenizer.size)
+    network = bidirectional_stack(store().tokenizer.size)
     root = torch.nn.ModuleList([network, BiLM().head(network)])
     sizes = [p for p in root.parameters() if store().tokenizer.size in p.shape]
     assert len(sizes) == 2  # the embedding and a bias
@@ -118,6 +118,6 @@ def test_invalid_use_is_rejected() -> None:
         BiLM().head(stack(99))
     for name in ("mlm", "lm"):
         with pytest.raises(PretuneError, match="only be pretrained with the objective bilm"):
-            parse_objective(name).objectives[0].head(two_ways(99))
+            parse_objective(name).objectives[0].head(bidirectional_stack(99))
     with pytest.raises(PretuneError, match="incompatible attention patterns"):
         parse_objective("bilm+mlm")

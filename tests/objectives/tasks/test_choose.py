@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import numpy as np
@@ -21,19 +20,8 @@ from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples,
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import DataStream
 from pretune.training.jobs.finetuning import row_packing
-from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, learn, write
-
-
-def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return rows with two to four choices; the correct one has the color of the premise."""
-    chance = random.Random(seed)
-    made = []
-    for _ in range(count):
-        colors = chance.sample(COLORS, chance.randint(2, 4))
-        right = chance.randrange(len(colors))
-        choices = [f"a {color} {chance.choice(BEASTS)}" for color in colors]
-        made.append({"premise": f"i saw {colors[right]}", "choices": choices, "label": right})
-    return made
+from tests.support.objective_data import TEMPLATE, few_words, learn, write
+from tests.support.task_rows import choose_rows as rows
 
 
 @pytest.fixture(scope="module")

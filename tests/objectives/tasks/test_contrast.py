@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import numpy as np
@@ -19,28 +18,9 @@ from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import DataStream
-from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, learn, stack, write
-
-
-def pairs(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return pairs of texts that say the same of a color and an animal in different words."""
-    chance = random.Random(seed)
-    made = []
-    for _ in range(count):
-        color, beast = chance.choice(COLORS), chance.choice(BEASTS)
-        made.append({"anchor": f"i saw a {color} {beast}", "positive": f"the {beast} is {color} ."})
-    return made
-
-
-def scored(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return pairs of texts with the number of words they share, times five."""
-    chance = random.Random(seed)
-    made = []
-    for _ in range(count):
-        (a, b), (c, d) = ((chance.choice(COLORS), chance.choice(BEASTS)) for _ in range(2))
-        c, d = a if chance.random() < 0.4 else c, b if chance.random() < 0.4 else d
-        made.append({"sentence1": f"{a} {b}", "sentence2": f"the {d} is {c}", "score": 5 * ((a == c) + (b == d))})
-    return made
+from tests.support.objective_data import TEMPLATE, few_words, learn, stack, write
+from tests.support.task_rows import positive_pairs as pairs
+from tests.support.task_rows import scored_pairs as scored
 
 
 def test_contrast_learns_from_pairs(tmp_path: Path) -> None:

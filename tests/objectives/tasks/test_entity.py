@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -14,19 +13,7 @@ from pretune.objectives.tasks.entity import Entity
 from pretune.text.examples.cloze_entities import read_entity_clozes
 from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
 from tests.support.objective_data import BEASTS, COLORS, learn, write
-
-
-def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return clozes: which of two or three entities has the first color of the passage?"""
-    chance = random.Random(seed)
-    made: list[dict[str, object]] = []
-    for _ in range(count):
-        beasts = chance.sample(BEASTS, chance.randint(2, 3))
-        right = chance.choice(beasts)
-        made.append(
-            {"passage": f"i saw the {right}", "query": "it is @placeholder .", "entities": beasts, "answers": [right]}
-        )
-    return made
+from tests.support.task_rows import entity_rows as rows
 
 
 def test_entity_learns(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import random
 import unicodedata
 from pathlib import Path
 
@@ -24,23 +23,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind
 from pretune.training.data_streams import DataStream
 from tests.support.objective_data import BEASTS, COLORS, KINDS, TEMPLATE, few_words, learn, stack, store, write
-
-
-def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return pairs of sentences with a marked animal each; the label is whether the first marked one is a cat."""
-    chance = random.Random(seed)
-    made = []
-    for _ in range(count):
-        row: dict[str, object] = {}
-        marked_texts = []
-        for number in (1, 2):
-            pair = chance.sample(BEASTS[:2], 2)
-            text = f"the {pair[0]} saw the {pair[1]}"
-            marked_texts.append(chance.choice(pair))
-            start = text.index(marked_texts[-1])
-            row |= {f"sentence{number}": text, f"start{number}": start, f"end{number}": start + len(marked_texts[-1])}
-        made.append({**row, "label": marked_texts[0] == "cat"})
-    return made
+from tests.support.task_rows import match_rows as rows
 
 
 def test_match_learns_from_the_marked_spans(tmp_path: Path) -> None:

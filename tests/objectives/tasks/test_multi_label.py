@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +23,8 @@ from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows, split_labels
 from pretune.text.packing.sequences import Packing, collate
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, learn, write
-
-
-def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return texts with any number of three colors, which are the labels."""
-    chance = random.Random(seed)
-    made = []
-    for _ in range(count):
-        colors = [color for color in COLORS[:3] if chance.random() < 0.4]
-        made.append({"text": f"i saw {' '.join(colors)} {chance.choice(BEASTS)}", "labels": colors})
-    return made
+from tests.support.objective_data import COLORS, TEMPLATE, few_words, learn, write
+from tests.support.task_rows import multi_label_rows as rows
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +14,8 @@ from pretune.text.examples.labeled import LabeledRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import DataStream
 from pretune.training.jobs.finetuning import row_packing
-from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, learn, write
-
-
-def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return queries for a color with candidates in random order; those of that color are relevant."""
-    chance = random.Random(seed)
-    made: list[dict[str, object]] = []
-    for query in range(count):
-        color = chance.choice(COLORS[:2])
-        for _ in range(chance.randint(2, 5)):
-            other = chance.choice(COLORS[:2])
-            text = f"a {other} {chance.choice(BEASTS)}"
-            made.append({"qid": f"q{query}", "query": f"i saw {color}", "passage": text, "label": int(other == color)})
-    chance.shuffle(made)
-    return made
+from tests.support.objective_data import TEMPLATE, few_words, learn, write
+from tests.support.task_rows import rank_rows as rows
 
 
 @pytest.mark.parametrize("over", ["query", "row"])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +21,8 @@ from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import DataStream
-from tests.support.objective_data import BEASTS, COLORS, TEMPLATE, few_words, learn, stack, write
-
-
-def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
-    """Return pairs of texts with a number: 100 for each color of the first text plus 10 for each of the second."""
-    chance = random.Random(seed)
-    made = []
-    for _ in range(count):
-        a, b = chance.randint(0, 3), chance.randint(0, 3)
-        first, second = (" ".join([*chance.choices(COLORS, k=k), chance.choice(BEASTS)]) for k in (a, b))
-        made.append({"sentence1": first, "sentence2": second, "score": 1000 + 100 * a + 10 * b})
-    return made
+from tests.support.objective_data import TEMPLATE, few_words, learn, stack, write
+from tests.support.task_rows import regress_rows as rows
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from tokenizers import processors
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.cli import main
 from pretune.objectives import Data, parse_objective
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.annotations import inside_spans, read_spans
@@ -31,6 +30,7 @@ from pretune.text.store.store import Store
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import JOINT, Tokenizer
 from pretune.text.tokenizers.training import Kind, train_on_documents
+from tests.support.cli import run_command
 from tests.support.texts import KOREAN, RUSSIAN, english_documents
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
@@ -204,9 +204,7 @@ def test_invalid_spans_are_reported(value: Any, message: str, tmp_path: Path) ->
     assert read_spans([[0, 8]], 8, "") == ((0, 8),)  # the whole text
 
 
-def test_invalid_use_gives_a_one_line_error_and_leaves_no_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_use_gives_a_one_line_error_and_leaves_no_files(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", [{"text": "Ann ran.", "names": [[0, 30]]}])
     (tmp_path / "a.csv").write_text("text,names\nAnn ran.,[]\n")
     tokenizer("bpe").save(tmp_path / "tokenizer")
@@ -217,11 +215,9 @@ def test_invalid_use_gives_a_one_line_error_and_leaves_no_files(
     }
     for (name, field), message in cases.items():
         words = ["prepare", str(tmp_path / name), "--tokenizer", str(tmp_path / "tokenizer"), "--spans", field]
-        with pytest.raises(SystemExit) as end:
-            main([*words, "--out", str(tmp_path / "store"), "--processes", "1"])
-        assert end.value.code == 1
-        message_line = capsys.readouterr().err
-        assert message in message_line and message_line.count("\n") == 1
+        refused = run_command(*words, "--out", tmp_path / "store", "--processes", 1, check=False)
+        assert refused.returncode == 1
+        assert message in refused.stderr and refused.stderr.count("\n") == 1
         assert not list(tmp_path.glob("store*"))
     with pytest.raises(
         PretuneError, match=r"a\.csv: annotated spans can be read only from \.jsonl and \.parquet files"

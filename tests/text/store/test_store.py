@@ -27,6 +27,7 @@ from pretune.text.store.shards import ShardWorker, build_part, pack_texts, unpac
 from pretune.text.store.store import Store, join_stores
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind, train_on_documents
+from tests.support.cli import run_process
 from tests.support.texts import english_documents
 
 
@@ -291,8 +292,8 @@ def test_empty_corpus_is_rejected(tmp_path: Path) -> None:
 
 
 def run_prepare(folder: Path, out: Path, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pretune", "prepare", str(folder / "a.jsonl"), "--tokenizer", str(folder)]
-    return subprocess.run([*command, "--out", str(out), "--processes", "2"], capture_output=True, text=True, **options)  # type: ignore[call-overload,no-any-return]
+    command = ["prepare", folder / "a.jsonl", "--tokenizer", folder, "--out", out, "--processes", 2]
+    return run_process(*command, check=False, **options)
 
 
 def test_full_disk_gives_a_one_line_error_and_leaves_no_files(tmp_path: Path, english: list[str]) -> None:

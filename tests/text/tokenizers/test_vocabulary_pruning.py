@@ -8,8 +8,8 @@ from pretune import PretuneError
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind
 from pretune.text.tokenizers.vocabulary_pruning import prune_vocabulary
-from tests.models.test_adapt_vocabulary import tokenizer
 from tests.support.texts import english_documents
+from tests.support.tiny_models import small_tokenizer as tokenizer
 
 TEXTS = [part for text in english_documents()[:1] for part in text.split("\n\n")][:12]
 

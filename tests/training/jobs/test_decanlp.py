@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import pretune as pt
-from pretune.cli import main
 from pretune.objectives import parse_objective
 from pretune.runtime.recipe import read_recipe
 from pretune.text.examples.text_to_text import guess_source_target, read_text_to_text
+from tests.support.cli import run_command
 from tests.support.paths import DOCS
 from tests.support.tiny_models import read, tiny
 
@@ -40,12 +40,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(SystemExit) as end:
-        main(
-            ["finetune", "t5", "--recipe", str(RECIPE), "--out", "run", "--steps", "80", "--seeds", "1",
-             "--set", "optimizer.lr=5e-3", "--set", "batch.length=32", "--set", "report=false"]
-        )  # fmt: skip
-    assert not end.value.code
+    run_command(
+        "finetune", "t5", "--recipe", RECIPE, "--out", "run", "--steps", 80, "--seeds", 1,
+        "--set", "optimizer.lr=5e-3", "--set", "batch.length=32", "--set", "report=false",
+    )  # fmt: skip
     results = pt.Run("run").results
     decide = {"squad": "word_f1", "iwslt": "bleu", "cnn_dailymail": "rougeL", "multinli": "accuracy", "sst": "accuracy"}
     decide |= {

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import pretune as pt
-from pretune.cli import main
 from pretune.inference.predict import load_task_model
 from pretune.models.loading import load_model
 from pretune.objectives import JointObjective, Mixture, RenamedTask, parse_objective
@@ -22,9 +21,10 @@ from pretune.training import prefetch
 from pretune.training.data_streams import DataStreams, LengthStage
 from pretune.training.jobs.task_sampling import parse_sampling
 from pretune.verbs.shared_inputs import parse_task_files
+from tests.support.cli import run_command
+from tests.support.interrupted_training import stop_at
 from tests.support.one_word_task import share_here
 from tests.support.tiny_models import read, tiny, tune
-from tests.training.test_loop_features import stop_at
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud"]
 
@@ -190,28 +190,23 @@ def test_seeds_on_several_devices_give_the_same_results(
     assert shared == [2] and here.results["seeds"] == there.results["seeds"]
 
 
-def test_command_line_takes_named_files(task_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [f"{name}={file}" for name, file in files(task_folder, "mood", "warm").items()]
-    with pytest.raises(SystemExit) as end:
-        main(
-            ["finetune", str(task_folder / "bert"), *arguments, "--dev", arguments[1], "--steps", "2", "--sampling", "annealed",
-             "--seeds", "2", "--out", str(tmp_path / "run"), "--strategy", "full+freelb(2)", "--json"]
-        )  # fmt: skip
-    assert not end.value.code
-    results = json.loads(capsys.readouterr().out)
-    taken = json.loads((tmp_path / "run" / "split.json").read_text())  # part of the larger task is held out
+def test_command_line_takes_named_files(material: Path, tmp_path: Path) -> None:
+    arguments = [f"{name}={file}" for name, file in files(material, "mood", "warm").items()]
+    results = run_command(
+        "finetune", material / "bert", *arguments, "--dev", arguments[1], "--steps", 2, "--sampling", "annealed",
+        "--seeds", 2, "--out", tmp_path / "run", "--strategy", "full+freelb(2)", "--json",
+    ).json()  # fmt: skip
+    taken = json.loads((tmp_path / "run" / "split.json").read_text())  # of the larger one, some are to judge by
     assert results["rows"] == {"mood": 72 - len(taken["mood"]["judged"]), "warm": 24} and "warm" not in taken
     assert results["seeds"]["count"] == 2 and len(results["seeds"]["each"]) == 2
     assert results["dev/score"] == results["dev/warm/accuracy"] + results["dev/mood/accuracy"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "mood: scores" in page and "warm: scores" in page
     again = pt.Run(tmp_path / "run").recipe
-    assert again["train"] == files(task_folder, "mood", "warm") and again["sampling"] == "annealed"
-    with pytest.raises(SystemExit):
-        main(
-            ["finetune", "--recipe", str(tmp_path / "run" / "recipe.yaml"), "--out", str(tmp_path / "again"),
-             "--set", "report=false", "--json"]
-        )  # fmt: skip
+    assert again["train"] == files(material, "mood", "warm") and again["sampling"] == "annealed"
+    run_command(
+        "finetune", "--recipe", tmp_path / "run" / "recipe.yaml", "--out", tmp_path / "again", "--set", "report=false", "--json",
+    )  # fmt: skip
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "again"))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
