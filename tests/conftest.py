@@ -28,7 +28,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(own.cleanup)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="run each test once, with the first of its parameters")
+
+
+@pytest.hookimpl(trylast=True)  # after the selection by markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        first: dict[str, pytest.Item] = {}
+        for item in items:
+            first.setdefault(item.nodeid.partition("[")[0], item)
+        config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
+        items[:] = first.values()
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
