@@ -90,7 +90,7 @@ def make(model: str, setup: Setup, world: World) -> Training:
         budget=Budget(steps=STEPS),
         optimizer=resolve_section(Optimizer, Optimizer(name=setup.optimizer)),  # type: ignore[arg-type]
         schedule=resolve_section(Schedule, None),
-        watching=resolve_section(Monitoring, Monitoring(log=10_000, save=0)),
+        monitor=resolve_section(Monitoring, Monitoring(log_every=10_000, save_every=0)),
         world=world,
         parallel=setup.parallel,  # type: ignore[arg-type]
         reduce=setup.reduce,  # type: ignore[arg-type]

@@ -123,7 +123,7 @@ class Case:
         """What all trainings have in common."""
         return {
             "dev": self.folder / "dev.jsonl", "seed": self.seed, "optimizer": pt.Optimizer(lr=self.rate),
-            "batch": pt.Batching(sequences=ROWS, length=LENGTH), "epochs": self.epochs, **self.columns,
+            "batch": pt.Batching(size=ROWS, max_length=LENGTH), "epochs": self.epochs, **self.columns,
         }  # fmt: skip
 
     @property
@@ -251,10 +251,10 @@ def well_read(options: argparse.Namespace, results: Results, preset: str) -> Pat
 
 def reading(options: argparse.Namespace, rate: float) -> dict[str, Any]:
     """How running text is learned from."""
-    batch = pt.Batching(tokens=options.tokens, length=LENGTH, pack=options.tokens)
-    watching = pt.Monitoring(save=0, evaluate=0)
+    batch = pt.Batching(tokens=options.tokens, max_length=LENGTH, microbatch_tokens=options.tokens)
+    monitor = pt.Monitoring(save_every=0, eval_every=0)
     budget = pt.Budget(steps=options.reading)
-    return {"budget": budget, "batch": batch, "watching": watching, "optimizer": pt.Optimizer(lr=rate)}
+    return {"budget": budget, "batch": batch, "monitor": monitor, "optimizer": pt.Optimizer(lr=rate)}
 
 
 def few_teacher(case: Case) -> pt.Run:

@@ -56,7 +56,7 @@ def ours(folder: Path, train: str, dev: str, epochs: int) -> tuple[float, float]
     start = time.perf_counter()
     run = pt.finetune(
         str(folder / "start"), train, dev=dev, out=folder / f"run{time.time_ns()}", epochs=epochs,
-        optimizer=pt.Optimizer(lr=RATE), batch=pt.Batching(sequences=ROWS, length=LENGTH), seeds=1, report=False,
+        optimizer=pt.Optimizer(lr=RATE), batch=pt.Batching(size=ROWS, max_length=LENGTH), seeds=1, report=False,
 )  # fmt: skip
     return time.perf_counter() - start, run.results["dev/accuracy"]
 

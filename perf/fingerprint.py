@@ -166,15 +166,15 @@ def pretrain(
     reading = {"layout": "line"} if all(path.name == "text.txt" for path in data) else {}
     return pt.pretrain(
         model, data, out=out, objective=objective, tokenizer=tokenizer, device="cpu", **reading,
-        budget=pt.Budget(steps=steps), batch=pt.Batching(tokens=128, length=32),
-        watching=pt.Monitoring(log=1, held_out=0.1, packs=2, save=0),
+        budget=pt.Budget(steps=steps), batch=pt.Batching(tokens=128, max_length=32),
+        monitor=pt.Monitoring(log_every=1, held_out_fraction=0.1, max_eval_batches=2, save_every=0),
     )  # fmt: skip
 
 
 def adapt(model: pt.Run, data: Path, out: Path, steps: int) -> pt.Run:
     return pt.adapt(
         model, [data], out=out, layout="line", device="cpu", budget=pt.Budget(steps=steps),
-        batch=pt.Batching(tokens=128, length=32), watching=pt.Monitoring(log=1, held_out=0.1, packs=2, save=0),
+        batch=pt.Batching(tokens=128, max_length=32), monitor=pt.Monitoring(log_every=1, held_out_fraction=0.1, max_eval_batches=2, save_every=0),
     ).run  # fmt: skip
 
 
@@ -183,8 +183,8 @@ def of_rows(steps: int) -> dict[str, Any]:
     return {
         "budget": pt.Budget(steps=steps),
         "optimizer": pt.Optimizer(lr=2e-3),
-        "batch": pt.Batching(sequences=8, length=32),
-        "watching": pt.Monitoring(log=1, save=0),
+        "batch": pt.Batching(size=8, max_length=32),
+        "monitor": pt.Monitoring(log_every=1, save_every=0),
         "device": "cpu",
     }
 

@@ -124,7 +124,7 @@ def steady() -> Any:
     """A rate that does not change."""
     from pretune.training.recipe_sections import Schedule
 
-    return Schedule(kind="constant", warmup=0.0)
+    return Schedule(kind="constant", warmup_ratio=0.0)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -176,7 +176,7 @@ def classify(
         optimizer=replace(OPTIMIZER, lr=cell["rate"], **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
         schedule=SCHEDULE if arm in ("ulmfit", "scratch") else steady(),
         batch=pt.Batching(
-            sequences=options.rows or (32 if count < 10000 else 64), length=options.length or LENGTH[task]
+            size=options.rows or (32 if count < 10000 else 64), max_length=options.length or LENGTH[task]
         ),
         scratch=arm == "scratch",
         dropout=PUBLISHED if options.dropout else None,

@@ -26,7 +26,7 @@ from tests.support.tiny_models import read, tiny
 from tests.support.tiny_models import tune as learn
 
 pytestmark = pytest.mark.usefixtures("briefly")
-FAST: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(sequences=16)}
+FAST: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(size=16)}
 
 
 def texts(folder: Path, count: int = 48) -> Path:
@@ -172,7 +172,7 @@ def test_loss_weights_are_those_of_distilbert_or_given(tmp_path: Path, monkeypat
 
 def test_control_of_task_agnostic_distillation(tmp_path: Path) -> None:
     teacher = teacher_of_tokens(tmp_path / "mlm")
-    run = from_text(teacher, tmp_path / "student", control=True, watching=pt.Monitoring(evaluate=1))
+    run = from_text(teacher, tmp_path / "student", control=True, monitor=pt.Monitoring(eval_every=1))
     assert [row["model"] for row in run.results["beside"]] == ["teacher", "student without a teacher", "student"]
     control = pt.Run(tmp_path / "student/intermediate/control")
     assert control.finished and run.results["control/dev/mlm"] == control.results["dev/mlm"] > 0
@@ -261,7 +261,7 @@ def test_distillation_on_text_generated_by_the_teacher(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("An assignment is\nThe value of a name\n" * 6, encoding="utf-8")
     run = pt.distill(
         tmp_path / "gpt", student="layers=2", data=tmp_path / "text.txt", write=6, out=tmp_path / "student",
-        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=256, length=24), watching=pt.Monitoring(held_out=0.0),
+        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=256, max_length=24), monitor=pt.Monitoring(held_out_fraction=0.0),
     )  # fmt: skip
     lines = (tmp_path / "student/intermediate/written.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 12 and all(line.startswith(("An assignment is", "The value of a name")) for line in lines)
@@ -275,7 +275,7 @@ def test_distillation_of_regression(tmp_path: Path) -> None:
     rows = [line.split(",") for line in (start() / "train.csv").read_text(encoding="utf-8").splitlines()[1:]]
     data = tmp_path / "numbers.csv"
     data.write_text("text,label\n" + "\n".join(f"{text},{4.0 if y == 'yes' else 2.0}" for text, y in rows))
-    fast: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(sequences=16)}
+    fast: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(size=16)}
     teacher = pt.finetune(
         start() / "start", data, dev=data, objective="regress", seeds=1, report=False, out=tmp_path / "teacher",
         budget=pt.Budget(steps=30), **fast,
@@ -301,7 +301,7 @@ def test_sequence_level_distillation(tmp_path: Path) -> None:
     teacher = learn(start, everything, tmp_path / "teacher", "generate(tokens=3)", steps=60)
     run = pt.distill(
         teacher, student=str(start), train=data, unlabeled=more, dev=everything, out=tmp_path / "student",
-        budget=pt.Budget(steps=60), optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(sequences=8),
+        budget=pt.Budget(steps=60), optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(size=8),
     )  # fmt: skip
     assert run.results["rows"] == 18 + 18 + 24 and run.results["beside"][-1]["exact_match"] == 1.0
     with pytest.raises(PretuneError, match="give one model"):

@@ -36,7 +36,7 @@ def test_gradual_pruning_of_weights(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.prune(
         trained(), drop="even(2)", weights=0.7, train=data, dev=data, budget=pt.Budget(steps=30), out=tmp_path / "small",
-        optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(sequences=16), control=True,
+        optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(size=16), control=True,
     )  # fmt: skip
     names = [row["model"] for row in run.results["beside"]]
     assert names == ["before", "pruned", "trained, not pruned", "pruned and trained"]

@@ -75,7 +75,7 @@ def test_shared_layers_are_stored_once(how: Any, tmp_path: Path) -> None:
     data = start() / "train.csv"
     pt.finetune(
         "albert-tiny", data, dev=data, tokenizer=start() / "start", seeds=1, report=False, budget=pt.Budget(steps=30),
-        optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(sequences=16), out=tmp_path / "albert",
+        optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(size=16), out=tmp_path / "albert",
     )  # fmt: skip
     measured = {"train": data} if how == "static" else {}
     facts = pt.quantize(tmp_path / "albert", how=how, dev=data, out=tmp_path / "small", **measured).results
@@ -96,7 +96,7 @@ def aware(out: Path, **options: Any) -> pt.Run:
     data = start() / "train.csv"
     return pt.quantize(
         trained(), how="aware", train=data, dev=data, budget=pt.Budget(steps=10), out=out,
-        optimizer=pt.Optimizer(lr=1e-3), batch=pt.Batching(sequences=16), **options,
+        optimizer=pt.Optimizer(lr=1e-3), batch=pt.Batching(size=16), **options,
     )  # fmt: skip
 
 
@@ -262,7 +262,7 @@ def test_int8_recurrent_cells(tmp_path: Path) -> None:
     import onnx
 
     data = start() / "train.csv"
-    learning: dict[str, Any] = {"optimizer": pt.Optimizer(lr=1e-2), "batch": pt.Batching(sequences=16)}
+    learning: dict[str, Any] = {"optimizer": pt.Optimizer(lr=1e-2), "batch": pt.Batching(size=16)}
     pt.finetune(
         "bilstm-tiny", data, dev=data, tokenizer=start() / "start", seeds=1, report=False, strategy="full+int8",
         budget=pt.Budget(steps=15), out=tmp_path / "lstm", **learning,

@@ -68,8 +68,8 @@ def material(folder: Path) -> None:
 
 SMALL: dict[str, Any] = {
     "budget": pt.Budget(steps=10),
-    "batch": pt.Batching(tokens=128, length=32),
-    "watching": pt.Monitoring(save=2, keep=2, log=2),
+    "batch": pt.Batching(tokens=128, max_length=32),
+    "monitor": pt.Monitoring(save_every=2, save_total_limit=2, log_every=2),
 }
 
 
@@ -85,7 +85,7 @@ def pretrain(folder: Path) -> Act:
 
 def verbs(folder: Path) -> dict[str, Act]:
     """Return the commands that are killed; each goes on with what is there."""
-    rows = {**SMALL, "batch": pt.Batching(sequences=8)}
+    rows = {**SMALL, "batch": pt.Batching(size=8)}
     train = folder / "train.csv"
     return {
         "prepare": lambda out: pt.prepare(folder / "texts", folder / "tokenizer", out, processes=1),
@@ -96,10 +96,10 @@ def verbs(folder: Path) -> dict[str, Act]:
         ),
         "evaluate": lambda out: pt.evaluate(
             folder / "model", suite="glue", data=folder / "glue", subsets=True, seeds=2, out=out,
-            budget=pt.Budget(steps=4), batch=pt.Batching(sequences=8),
+            budget=pt.Budget(steps=4), batch=pt.Batching(size=8),
         ),
         "tune": lambda out: pt.tune(
-            folder / "model", train, dev=train, trials=2, epochs=0.5, batch=pt.Batching(sequences=8), out=out
+            folder / "model", train, dev=train, trials=2, epochs=0.5, batch=pt.Batching(size=8), out=out
         ),
     }  # fmt: skip
 

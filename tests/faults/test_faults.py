@@ -23,8 +23,8 @@ from pretune.training.prefetch import Prefetcher
 from pretune.training.recipe_sections import Budget
 from tests.support.one_word_task import start, trained, tune
 
-FEW: dict[str, Any] = {"budget": pt.Budget(steps=2), "watching": pt.Monitoring(save=1, held_out=0.0)}
-SHORT: dict[str, Any] = {"batch": pt.Batching(tokens=64, length=16), **FEW}
+FEW: dict[str, Any] = {"budget": pt.Budget(steps=2), "monitor": pt.Monitoring(save_every=1, held_out_fraction=0.0)}
+SHORT: dict[str, Any] = {"batch": pt.Batching(tokens=64, max_length=16), **FEW}
 
 
 @contextmanager
@@ -52,7 +52,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
     "prepare": (lambda out: pt.prepare(text(), start() / "start", out, processes=1), 1000),
     "pretrain": (lambda out: pt.pretrain("bert-tiny", text(), objective="mlm", tokenizer=start() / "start", out=out, **SHORT), 20_000),
     "adapt": (lambda out: pt.adapt(start() / "start", text(), out=out, **SHORT), 20_000),
-    "finetune": (lambda out: tune(out, steps=2, watching=pt.Monitoring(save=1)), 20_000),
+    "finetune": (lambda out: tune(out, steps=2, monitor=pt.Monitoring(save_every=1)), 20_000),
     "prune": (lambda out: pt.prune(trained(), heads=0.5, out=out), 20_000),
     "quantize": (lambda out: pt.quantize(trained(), how="bf16", out=out), 20_000),
     "distill": (lambda out: pt.distill(trained(), student="layers=2", train=rows(), out=out, epochs=0.1), 20_000),
@@ -93,7 +93,7 @@ def test_a_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(checkpoints.CheckpointWriter, "_begin", vanish)
     with pytest.raises((PretuneError, OSError)) as failure:
-        tune(out, steps=4, watching=pt.Monitoring(save=1))
+        tune(out, steps=4, monitor=pt.Monitoring(save_every=1))
     assert isinstance(failure.value, PretuneError) or failure.value.errno in cli.FILE_ERRORS
 
 
@@ -128,7 +128,7 @@ def test_memory_that_runs_out(
         cli.main(["finetune"])
     message = capsys.readouterr().err
     assert message.startswith(f"error: {place} is out of memory; ") and message.count("\n") == 1
-    assert "batch.pack" in message and "batch.sequences" in message and "batch.length" in message
+    assert "batch.microbatch_tokens" in message and "batch.size" in message and "batch.max_length" in message
 
 
 def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,5 +208,5 @@ def test_a_run_on_such_a_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyP
             remove(folder, ignore_errors=ignore_errors)
 
     monkeypatch.setattr(shutil, "rmtree", busy)
-    run = tune(tmp_path / "run", steps=6, watching=pt.Monitoring(save=1, keep=1))
+    run = tune(tmp_path / "run", steps=6, monitor=pt.Monitoring(save_every=1, save_total_limit=1))
     assert run.finished and len(checkpoints.list_checkpoints(run.folder)) <= 1

@@ -248,7 +248,7 @@ def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: li
     change(model, **{"bert.adapter.weight": torch.zeros(2)})
     rows.write_text("\n".join(["text,label", *["good,yes", "bad,no"] * 4]), encoding="utf-8")
     notes.write_text("\n\n".join(english[0].split(". ")[:40]), encoding="utf-8")
-    few: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(tokens=64, length=16)}
+    few: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(tokens=64, max_length=16)}
     verbs: dict[str, Any] = {
         "fill": lambda **more: pt.fill(model, ["a [MASK]"], **more),
         "embed": lambda **more: pt.embed(model, ["a"], **more),

@@ -114,7 +114,7 @@ def test_a_tagger_trains_on_elmo_features_with_task_word_vectors(tmp_path: Path)
     lines = [f"a O\n{'good' if i % 2 else 'bad'} B-X\nfilm O\nzebra{i} {'B-Y' if i % 2 else 'O'}\n" for i in range(40)]
     (tmp_path / "train.conll").write_text("\n".join(lines), encoding="utf-8")
     task = pt.finetune(
-        begun, tmp_path / "train.conll", dev=tmp_path / "train.conll", out=tmp_path / "task", strategy="frozen", epochs=12, batch=pt.Batching(sequences=8),
+        begun, tmp_path / "train.conll", dev=tmp_path / "train.conll", out=tmp_path / "task", strategy="frozen", epochs=12, batch=pt.Batching(size=8),
         objective="tag on elmo16/bilstm", optimizer=pt.Optimizer(lr=2e-2), seeds=1, report=False,
     )  # fmt: skip
     assert task.results["dev/accuracy"] > 0.9, task.results

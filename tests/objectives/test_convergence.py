@@ -123,9 +123,9 @@ def learn(
         root=model.root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, length), seed=0),
         budget=Budget(steps=steps),
-        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, clip=1.0, decay=0.0)),
-        schedule=resolve_section(Schedule, Schedule(kind="linear", warmup=0.1)),
-        watching=resolve_section(Monitoring, Monitoring(log=20, save=0)),
+        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, max_grad_norm=1.0, weight_decay=0.0)),
+        schedule=resolve_section(Schedule, Schedule(kind="linear", warmup_ratio=0.1)),
+        monitor=resolve_section(Monitoring, Monitoring(log_every=20, save_every=0)),
         run=run,
     )
     return model, train(training)

@@ -77,7 +77,7 @@ def optimized(name: str, parallel: str, **settings: Any) -> list[float]:
     """The losses of a canary that another optimizer moves."""
 
     def with_optimizer(training: Any) -> None:
-        training.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=3e-3, clip=1.0, **settings))  # type: ignore[arg-type]
+        training.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=3e-3, max_grad_norm=1.0, **settings))  # type: ignore[arg-type]
 
     return losses("mlm+nsp", STEPS, parallel, changed=with_optimizer)
 
@@ -142,7 +142,7 @@ def exchanges() -> dict[str, int]:
 def begun(name: str, folder: str, steps: int, parallel: str, optimizer: str = "muon", room: int | None = None) -> str:
     """Begin a training, or go on with it; what went wrong. The last process has room for files of so many bytes."""
     training = make(name, steps, Path(folder), parallel, save=2)
-    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
+    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, max_grad_norm=1.0, ema_decay=0.5))  # type: ignore[arg-type]
     if room is not None and training.world.rank == training.world.size - 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
     try:

@@ -384,9 +384,9 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
         root=root,
         streams=make_streams(mixture, data, tokens=512, packing=packing, seed=0),
         budget=Budget(steps=steps),
-        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, clip=1.0)),
-        schedule=resolve_section(Schedule, Schedule(kind="constant", warmup=0.0)),
-        watching=resolve_section(Monitoring, Monitoring(log=1, save=changes.pop("save", 5))),
+        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, max_grad_norm=1.0)),
+        schedule=resolve_section(Schedule, Schedule(kind="constant", warmup_ratio=0.0)),
+        monitor=resolve_section(Monitoring, Monitoring(log_every=1, save_every=changes.pop("save", 5))),
         run=run,
         world=World.join(torch.device("cpu")),
         parallel=parallel,  # type: ignore[arg-type]
@@ -401,7 +401,7 @@ def losses(name: str, steps: int, parallel: str = "replicate", changed: Any = No
         training = make(name, steps, Path(folder), parallel, save=10_000, **changes)
         if parallel == "shard":
             training.run = None
-            training.watching = replace(training.watching, save=0)
+            training.monitor = replace(training.monitor, save=0)
         if changed is not None:
             changed(training)
         seen: list[float] = []

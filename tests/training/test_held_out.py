@@ -14,7 +14,7 @@ from pretune.training.jobs.adapting import default_settings
 from tests.support.tiny_models import read, tiny
 
 WORDS = ["the", "old", "cat", "sat", "on", "a", "warm", "mat", "near", "my", "door", "while", "one", "dog", "ran"]
-FEW = {"batch": pt.Batching(tokens=128, length=32), "device": "cpu"}
+FEW = {"batch": pt.Batching(tokens=128, max_length=32), "device": "cpu"}
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
@@ -99,11 +99,11 @@ def test_too_little_text_is_refused_before_training_and_leaves_the_name_free(
     with monkeypatch.context() as patch:
         patch.setattr("pretune.training.jobs.pretraining.train", lambda *_, **__: pytest.fail("it was trained"))
         with pytest.raises(
-            PretuneError, match=r"notes.txt: there is too little text to hold some out .* watching.held_out=0"
+            PretuneError, match=r"notes.txt: there is too little text to hold some out .* monitor.held_out_fraction=0"
         ):
             pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), **FEW)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
-    made = pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), watching=pt.Monitoring(held_out=0.0), **FEW)  # type: ignore[arg-type]  # fmt: skip
+    made = pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), monitor=pt.Monitoring(held_out_fraction=0.0), **FEW)  # type: ignore[arg-type]  # fmt: skip
     assert made.run.finished and not made.before and not made.after and not made.fills
 
 
@@ -131,5 +131,5 @@ def test_adapt_and_pretrain_read_text_as_prepare_does(model: Path, tokenizer: An
 def test_a_short_budget_in_seconds_is_divided_into_smaller_steps_and_evaluated_on_less() -> None:
     short, long, steps = (default_settings(budget) for budget in (pt.Budget(seconds=5), None, pt.Budget(steps=100)))
     assert short["batch"]["tokens"] < long["batch"]["tokens"] == steps["batch"]["tokens"]
-    read = [settings["batch"]["tokens"] * settings["watching"]["packs"] for settings in (short, long)]
-    assert read[0] < read[1] and "watching" not in steps
+    read = [settings["batch"]["tokens"] * settings["monitor"]["max_eval_batches"] for settings in (short, long)]
+    assert read[0] < read[1] and "monitor" not in steps

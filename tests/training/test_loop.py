@@ -274,7 +274,7 @@ def test_a_training_without_a_budget_is_refused() -> None:
 
 
 def test_the_learning_rate_warms_up_then_decays() -> None:
-    schedule = Schedule("linear", warmup=0.25, final=0.0)
+    schedule = Schedule("linear", warmup_ratio=0.25, min_lr_ratio=0.0)
     factors = [lr_factor(schedule, step / 8, (step + 1) / 8) for step in range(8)]
     assert factors == pytest.approx([0.5, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
     assert lr_factor(Schedule("constant", 0.0, 0.0), 0.5, 0.6) == 1.0
@@ -282,7 +282,7 @@ def test_the_learning_rate_warms_up_then_decays() -> None:
 
 
 @given(
-    st.sampled_from(["linear", "cosine", "constant", "inverse-sqrt", "triangular", "one-cycle", "stable"]),
+    st.sampled_from(["linear", "cosine", "constant", "inverse-sqrt", "slanted-triangular", "one-cycle", "warmup-stable-decay"]),
     st.floats(0.0, 0.9), st.floats(0.0, 0.5), st.floats(0.01, 1.0), st.integers(2, 200),
 )  # fmt: skip
 def test_every_schedule_peaks_at_the_end_of_the_warmup_and_then_only_falls(
@@ -300,16 +300,16 @@ def test_schedules_match_their_papers() -> None:
     def at(schedule: Schedule, share: float) -> float:
         return lr_factor(schedule, share, share)
 
-    triangular = Schedule("triangular", warmup=0.1, final=1 / 32)  # Howard and Ruder (2018), equation 3
+    triangular = Schedule("slanted-triangular", warmup_ratio=0.1, min_lr_ratio=1 / 32)  # Howard and Ruder (2018), equation 3
     for share in (0.05, 0.1, 0.3, 0.9):
         p = share / 0.1 if share < 0.1 else 1 - (share - 0.1) / (0.1 * (1 / 0.1 - 1))
         assert at(triangular, share) == pytest.approx((1 + p * (32 - 1)) / 32)
-    transformer = Schedule("inverse-sqrt", warmup=0.04)  # Vaswani et al. (2017), section 5.3, over its peak
+    transformer = Schedule("inverse-sqrt", warmup_ratio=0.04)  # Vaswani et al. (2017), section 5.3, over its peak
     for share in (0.01, 0.04, 0.16, 1.0):
         assert at(transformer, share) == pytest.approx(min(share**-0.5, share * 0.04**-1.5) / 0.04**-0.5)
     assert at(Schedule("cosine", 0.0, 0.0), 0.5) == pytest.approx(0.5)
     assert at(Schedule("one-cycle", 0.3, 0.0), 0.0) == pytest.approx(1 / 25)
-    stable = Schedule("stable", warmup=0.1, final=0.0, decay=0.2)
+    stable = Schedule("warmup-stable-decay", warmup_ratio=0.1, min_lr_ratio=0.0, decay_ratio=0.2)
     assert [at(stable, share) for share in (0.05, 0.5, 0.8, 0.9, 1.0)] == pytest.approx([0.5, 1, 1, 0.5, 0])
 
 

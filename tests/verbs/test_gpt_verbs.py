@@ -39,7 +39,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     Model(family, config, Network(family.build(config)), tokenizer, "lm").save(folder / "start")
     return pt.pretrain(
         folder / "start", folder / "text.txt", objective="lm", tokenizer=folder / "start", out=folder / "run",
-        budget=pt.Budget(steps=60), batch=pt.Batching(tokens=512, length=32), optimizer=pt.Optimizer(lr=5e-3),
+        budget=pt.Budget(steps=60), batch=pt.Batching(tokens=512, max_length=32), optimizer=pt.Optimizer(lr=5e-3),
     )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_pretraining_goes_on_with_the_same_store(pretrained: Run, tmp_path: Path
     """What other programs put around texts is no other tokenizer."""
     goes_on = pt.pretrain(
         pretrained, pretrained.folder / "store", objective="lm", out=tmp_path / "on", budget=pt.Budget(steps=1),
-        batch=pt.Batching(tokens=512, length=32),
+        batch=pt.Batching(tokens=512, max_length=32),
     )  # fmt: skip
     assert goes_on.results["lm"] < 1.0
 

@@ -34,19 +34,19 @@ ALWAYS = {
     "histories": "files out user item time least",
     "prepare": "corpus tokenizer out language spans errors processes engine",
     "phrases": "store out count least bits tokens",
-    "pretrain": "model data out objective budget scale_to optimizer schedule batch watching seed deterministic resume device vectors",
-    "adapt": "model data out objective budget optimizer schedule batch watching seed deterministic resume device partial",
-    "finetune": "model train out dev text pair label columns drop_bad objective strategy budget optimizer schedule batch watching shots "
+    "pretrain": "model data out objective budget scale_to optimizer schedule batch monitor seed deterministic resume device vectors",
+    "adapt": "model data out objective budget optimizer schedule batch monitor seed deterministic resume device partial",
+    "finetune": "model train out dev text pair label columns drop_bad objective strategy budget optimizer schedule batch monitor shots "
     "seed seeds report deterministic resume device vectors",
     "tune": "model train dev out trials seconds text pair label columns drop_bad objective strategy epochs optimizer schedule batch "
-    "watching seed deterministic device devices",
+    "monitor seed deterministic device devices",
     "ulmfit": "model train out backward dev texts text label vocabulary lm_epochs epochs length rows rate dropout language seed seeds "
     "device",
     "evaluate": "model data suite device partial",
     "compare": "first second",
     "contamination": "store suite data tasks words",
     "compress": "model target train dev out sequences text pair label columns",
-    "distill": "teacher student out train unlabeled data match budget optimizer schedule batch watching seed device",
+    "distill": "teacher student out train unlabeled data match budget optimizer schedule batch monitor seed device",
     "prune": "model out drop heads units weights vocabulary dev budget device partial",
     "quantize": "model out how dev partial",
     "predict": "model inputs task out processes engine partial",
@@ -70,7 +70,7 @@ ALWAYS_KEYS = {
     Batching: "length recompute",
     Monitoring: "log save keep layers spike",
 }
-SECTIONS = {"batch": Batching, "watching": Monitoring}
+SECTIONS = {"batch": Batching, "monitor": Monitoring}
 
 
 def names(rule: Any) -> set[str]:
@@ -165,8 +165,8 @@ TRAINED = dict.fromkeys(("epochs", "seed", "device"), 1) | {"device": "cpu", "bu
 SECTION = {
     "optimizer": Optimizer(lr=1e-3),
     "schedule": Schedule(kind="linear"),
-    "batch": Batching(length=8),
-    "watching": Monitoring(log=1),
+    "batch": Batching(max_length=8),
+    "monitor": Monitoring(log_every=1),
 }
 COLUMNS = {"text": "a", "pair": "b", "label": "c", "columns": {"group": "d"}}
 FINETUNE = {"model": "{model}", "train": "{rows}", "out": "{out}"}
@@ -185,14 +185,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("tokenizer train", {"column": "text"}, {"corpus": "{text}"}, {"corpus": "{rows}"}),
     ("prepare", {"layout": "line"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}),
     ("prepare", {"column": "text"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}),
-    ("pretrain", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, {"model": "bert-tiny", "out": "{out}"}, {}),
+    ("pretrain", {"batch": Batching(size=2), "monitor": Monitoring(patience=1)}, {"model": "bert-tiny", "out": "{out}"}, {}),
     ("pretrain", {"language": "ru"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
     ("pretrain", {"language": "ru"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}),
     ("pretrain", {"tokenizer": "t"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
     ("pretrain", {"from_": "x"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "bert-tiny", "out": "{out}"}),
     ("pretrain", {"partial": True}, {"model": "bert-tiny", "out": "{out}"}, {"model": "{model}", "out": "{out}"}),
     ("pretrain", {"parallel": "shard", "reduce": "bf16"}, {"model": "bert-tiny", "out": "{out}"}, {}),
-    ("adapt", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {}),
+    ("adapt", {"batch": Batching(size=2), "monitor": Monitoring(patience=1)}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {}),
     ("adapt", {"language": "ru"}, {"model": "{model}", "data": "{store}", "out": "{out}"}, {"model": "{model}", "data": "{text}", "out": "{out}"}),
     ("pretrain", {"layout": "line", "column": "text"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}, {}),
     ("pretrain", {"layout": "line"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
@@ -202,8 +202,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("adapt", {"column": "text"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "{model}", "data": "{rows}", "out": "{out}"}),
     ("ulmfit", {"layout": "line", "errors": "replace"}, {"model": "{model}", "train": "{rows}", "out": "{out}"}, {"model": "{model}", "train": "{rows}", "texts": ["{text}"], "out": "{out}"}),
     ("ulmfit", {"column": "text"}, {"model": "{model}", "train": "{rows}", "texts": ["{text}"], "out": "{out}"}, {"model": "{model}", "train": "{rows}", "texts": ["{rows}"], "out": "{out}"}),
-    ("finetune", {"batch": Batching(tokens=2, pack=2, stages=((1.0, 8),), ramp=(0.5, 0.5), exponent=0.5)}, FINETUNE, {}),
-    ("finetune", {"watching": Monitoring(held_out=0.1, packs=1)}, FINETUNE, {}),
+    ("finetune", {"batch": Batching(tokens=2, microbatch_tokens=2, length_schedule=((1.0, 8),), size_warmup=(0.5, 0.5), language_alpha=0.5)}, FINETUNE, {}),
+    ("finetune", {"monitor": Monitoring(held_out_fraction=0.1, max_eval_batches=1)}, FINETUNE, {}),
     ("finetune", {"epochs": 3.0}, {**FINETUNE, "budget": Budget(steps=1)}, FINETUNE),
     ("finetune", {"tokenizer": "t"}, FINETUNE, {**FINETUNE, "model": "bert-tiny"}),
     ("finetune", {"partial": True, "scratch": True, "dropout": {"x": 0.1}}, {**FINETUNE, "model": "bert-tiny"}, FINETUNE),
@@ -232,9 +232,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("distill", {**COLUMNS, "dev": "x", "soft": 0.5, "loss": "kl", "augment": 1, "epochs": 3.0, "processes": 2, "engine": "local"}, OF_TEXT, OF_TASK),
     ("distill", {"layout": "line", "errors": "replace"}, OF_TASK, OF_TEXT),
     ("distill", {"column": "text"}, OF_TEXT, {**DISTILL, "data": "{rows}"}),
-    ("distill", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, OF_TEXT, OF_TASK),
+    ("distill", {"batch": Batching(size=2), "monitor": Monitoring(patience=1)}, OF_TEXT, OF_TASK),
     ("distill", {"loss_weights": {"cosine": 0}, "write": 5}, OF_TASK, OF_TEXT),
-    ("distill", {"batch": Batching(tokens=2), "watching": Monitoring(packs=1)}, OF_TASK, OF_TEXT),
+    ("distill", {"batch": Batching(tokens=2), "monitor": Monitoring(max_eval_batches=1)}, OF_TASK, OF_TEXT),
     ("distill", {"soft": 0.5, "control": True}, {**DISTILL, "unlabeled": "{text}"}, OF_TASK),
     ("distill", {"temperature": 2.0, "loss": "kl", "processes": 2, "engine": "ray"}, {**OF_TASK, "soft": 0.0}, {**OF_TASK, "soft": 0.0, "augment": 1}),
     ("distill", {"temperature": 2.0, "loss": "kl"}, {**OF_TASK, "teacher": "{regression}"}, OF_TASK),
@@ -367,7 +367,7 @@ def test_the_command_line_refuses_options_at_their_default(capsys: pytest.Captur
         ["--loss", "kl"],
         ["--epochs", "3"],
         ["--augment", "2"],
-        ["--set", "batch.sequences=4"],
+        ["--set", "batch.size=4"],
     ):
         with pytest.raises(SystemExit, match="1"):
             main([*asked, *words])
@@ -378,14 +378,14 @@ def test_the_command_line_refuses_options_at_their_default(capsys: pytest.Captur
 def test_keys_of_another_optimizer_or_schedule_are_refused() -> None:
     for given, words in (
         (Optimizer(momentum=0.9), r"optimizer\.momentum applies only to muon, sgd, not to name=adamw"),
-        (Optimizer(matrix_lr=0.02), r"optimizer\.matrix_lr applies only to muon"),
+        (Optimizer(muon_lr=0.02), r"optimizer\.muon_lr applies only to muon"),
         (Optimizer(name="sgd", betas=(0.9, 0.99)), r"optimizer\.betas .* not to name=sgd"),
         (Optimizer(name="adafactor", eps=1e-8), r"optimizer\.eps .* not to name=adafactor"),
-        (Schedule(decay=0.1), r"schedule\.decay applies only to stable, not to kind=linear"),
-        (Schedule(kind="constant", final=0.1), r"schedule\.final .* not to kind=constant"),
-        (Monitoring(on_spike="skip"), r"watching\.on_spike applies only with watching\.spike"),
-        (Monitoring(held_out=0.0, evaluate=5), r"watching\.evaluate applies only with watching\.held_out"),
-        (Batching(length=8, stages=((1.0, 8),)), r"batch\.length and batch\.stages"),
+        (Schedule(decay_ratio=0.1), r"schedule\.decay_ratio applies only to stable, not to kind=linear"),
+        (Schedule(kind="constant", min_lr_ratio=0.1), r"schedule\.min_lr_ratio .* not to kind=constant"),
+        (Monitoring(on_spike="skip"), r"monitor\.on_spike applies only with monitor\.spike_threshold"),
+        (Monitoring(held_out_fraction=0.0, eval_every=5), r"monitor\.eval_every applies only with monitor\.held_out_fraction"),
+        (Batching(max_length=8, length_schedule=((1.0, 8),)), r"batch\.max_length and batch\.length_schedule"),
     ):
         with pytest.raises(PretuneError, match=words):
             resolve_section(type(given), given)  # type: ignore[type-var]
@@ -419,15 +419,15 @@ def reads(cls: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         yield found
 
 
-FAST: dict[str, Any] = {"budget": Budget(steps=1), "batch": Batching(length=16)}
+FAST: dict[str, Any] = {"budget": Budget(steps=1), "batch": Batching(max_length=16)}
 # Mode → verb, the job that its options become, a call.
 MODES: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "distill a task": ("distill", distillation.DistillationJob, {**OF_TASK, "epochs": 0.1, "batch": Batching(length=16)}),
+    "distill a task": ("distill", distillation.DistillationJob, {**OF_TASK, "epochs": 0.1, "batch": Batching(max_length=16)}),
     "distill text": ("distill", distillation.DistillationJob, {**OF_TEXT, **FAST, "teacher": "{language}"}),
     "prune": ("prune", pruning_job.PruningJob, PRUNE),
     "prune and train": ("prune", pruning_job.PruningJob, {**PRUNE, **FAST, "train": "{rows}"}),
     "quantize": ("quantize", quantization.QuantizationJob, {**QUANTIZE, "engine": "onnx"}),
-    "finetune": ("finetune", finetuning.FinetuningJob, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(length=16)}),
+    "finetune": ("finetune", finetuning.FinetuningJob, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(max_length=16)}),
     "self-training": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "seeds": 1, "report": False, "unlabeled": "{text}", "confident": 0.1}),
     "several tasks": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),
     "pretrain": ("pretrain", pretraining_settings.PretrainingJob, {"model": "bert-tiny", "data": "{text}", "out": "{out}", "objective": "mlm", **FAST}),

@@ -82,7 +82,7 @@ def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Pat
     options: dict[str, Any] = {
         "student": "layers=1",
         "budget": pt.Budget(steps=1),
-        "batch": pt.Batching(tokens=64, length=16),
+        "batch": pt.Batching(tokens=64, max_length=16),
     }
     with pytest.raises(PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'"):
         pt.distill(model, data=table, out=tmp_path / "a", **options)

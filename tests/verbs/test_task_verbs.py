@@ -19,7 +19,7 @@ from pretune.training.run_folder import Run
 PEOPLE, PLACES = ["Anna", "Boris", "Clara", "Denis"], ["Tver", "Oslo", "Lima"]
 FILLER = ["went", "to", "saw", "the", "old", "house", "in", "today", "and", "again"]
 ONE = {"seeds": 1, "report": False}
-SETTINGS = {"epochs": 20, "optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(sequences=16, length=48), **ONE}
+SETTINGS = {"epochs": 20, "optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(size=16, max_length=48), **ONE}
 
 
 def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -177,7 +177,7 @@ def test_roles_of_predicates_are_learned(folder: Path, tmp_path: Path) -> None:
         out=tmp_path / "run",
         epochs=30,
         optimizer=pt.Optimizer(lr=2e-3),
-        batch=pt.Batching(sequences=32, length=32),
+        batch=pt.Batching(size=32, max_length=32),
         seeds=1,
     )
     assert result.results["dev/f1"] > 0.8
@@ -269,7 +269,7 @@ def test_bad_questions_are_said_in_a_line(answerer: Run, folder: Path, tmp_path:
         pt.finetune(answerer, bad, objective="answer", **limit)  # type: ignore[arg-type]
     result = pt.finetune(answerer, bad, objective="answer(drop_bad=true)", **limit)  # type: ignore[arg-type]
     assert result.results["rows"] == 95
-    assert result.recipe["batch"]["length"] == 384
+    assert result.recipe["batch"]["max_length"] == 384
 
 
 def test_a_threshold_that_is_given_stays(answerer: Run, folder: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_it_learns_and_files_keep_their_rows(
     write(Path("dev.jsonl"), few)
     run(
         f"finetune bert-tiny train.jsonl --dev dev.jsonl --objective '{name}' --tokenizer {few_words()} --out run "
-        "--epochs 12 --set optimizer.lr=2e-3 --set batch.length=32 --set batch.sequences=32 --seeds 1",
+        "--epochs 12 --set optimizer.lr=2e-3 --set batch.max_length=32 --set batch.size=32 --seeds 1",
         capsys,
     )
     done = pt.Run("run")
@@ -83,8 +83,8 @@ def test_seeds_splits_reports_and_ensembles(
     monkeypatch.chdir(tmp_path)
     write(Path("train.jsonl"), rows := ROWS[name](60))
     run(
-        f"finetune {tiny} train.jsonl --objective '{name}' --out run --epochs 1 --seeds 2 --set batch.length=32 "
-        "--set watching.patience=1",
+        f"finetune {tiny} train.jsonl --objective '{name}' --out run --epochs 1 --seeds 2 --set batch.max_length=32 "
+        "--set monitor.patience=1",
         capsys,
     )
     done = pt.Run("run")
@@ -102,7 +102,7 @@ def test_seeds_splits_reports_and_ensembles(
 @pytest.mark.parametrize("name", ROWS)
 def test_every_strategy_and_other_layers(name: str, tiny: Path, tmp_path: Path) -> None:
     train = write(tmp_path / "train.jsonl", ROWS[name](12))
-    settings: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(sequences=8, length=32), "seeds": 1}
+    settings: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(size=8, max_length=32), "seeds": 1}
     for number, strategy in enumerate([*STRATEGIES, "full"]):
         if strategy == "frozen" and name.startswith("contrast"):
             continue

@@ -22,7 +22,7 @@ import pretune as pt
 from pretune.training.run_folder import Run
 from pretune.verbs.quickstart import MARKER
 
-SMALL = ["--set", "batch.tokens=256", "--set", "batch.length=64"]
+SMALL = ["--set", "batch.tokens=256", "--set", "batch.max_length=64"]
 
 
 def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -48,8 +48,8 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Run:
         store,
         objective="mlm+nsp",
         budget=pt.Budget(steps=60),
-        batch=pt.Batching(tokens=1024, length=64),
-        watching=pt.Monitoring(evaluate=30),
+        batch=pt.Batching(tokens=1024, max_length=64),
+        monitor=pt.Monitoring(eval_every=30),
         out=folder / "mine",
     )
 
@@ -126,7 +126,7 @@ def test_a_run_killed_five_times_and_resumed_gives_the_same_weights(text: Path, 
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # pytest shows it when the test fails
     chance = random.Random(seed)
-    arguments = ["pretrain", "bert-tiny", "--data", str(text), "--steps", "200", *SMALL, "--set", "watching.save=5"]
+    arguments = ["pretrain", "bert-tiny", "--data", str(text), "--steps", "200", *SMALL, "--set", "monitor.save_every=5"]
     command = [sys.executable, "-m", "pretune", *arguments]
 
     def start(out: str, *more: str) -> subprocess.Popen[bytes]:
@@ -189,10 +189,10 @@ def test_resume_and_from_differ(pretrained: Run, tmp_path: Path) -> None:
     other = run(
         "pretrain", "bert-tiny", "--data", store, "--out", tmp_path / "moved", "--steps", 70, "--resume", check=False
     )
-    assert "started with other settings (batch, budget, watching)" in other.stderr
+    assert "started with other settings (batch, budget, monitor)" in other.stderr
     started = pt.pretrain(
         "bert-tiny", pt.Store(store), out=tmp_path / "new", from_=pretrained, objective="mlm",
-        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=1024, length=64), optimizer=pt.Optimizer(lr=1e-9),
+        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=1024, max_length=64), optimizer=pt.Optimizer(lr=1e-9),
     )  # fmt: skip
     old, new = (load_file(f / "model.safetensors") for f in (pretrained.folder, started.folder))
     name = "bert.encoder.layer.0.output.dense.weight"
@@ -201,14 +201,14 @@ def test_resume_and_from_differ(pretrained: Run, tmp_path: Path) -> None:
 
 def test_continued_pretraining_uses_the_models_tokenizer(pretrained: Run, text: Path, tmp_path: Path) -> None:
     store = pretrained.folder.parent / "store"
-    goes_on = pt.pretrain(pretrained, store, out=tmp_path / "on", objective="mlm", budget=pt.Budget(steps=1), batch=pt.Batching(tokens=512, length=64))  # fmt: skip
+    goes_on = pt.pretrain(pretrained, store, out=tmp_path / "on", objective="mlm", budget=pt.Budget(steps=1), batch=pt.Batching(tokens=512, max_length=64))  # fmt: skip
     assert goes_on.results["mlm"] < 6.5
     other = pt.train_tokenizer(text, kind="bpe", size=700, out=tmp_path / "other")
     wrong = pt.prepare(text, other, out=tmp_path / "store")
     with pytest.raises(pt.PretuneError, match="tokenized with another tokenizer than this model's"):
         pt.pretrain(pretrained, wrong, out=tmp_path / "x", budget=pt.Budget(steps=1))
     with pytest.raises(pt.PretuneError, match="sequences have 1024 tokens, but the model has 512 positions"):
-        pt.pretrain("bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(length=1024))
+        pt.pretrain("bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(max_length=1024))
     with pytest.raises(pt.PretuneError, match="there is no text to train on"):
         pt.pretrain("bert-tiny", out=tmp_path / "z", budget=pt.Budget(steps=1))
     with pytest.raises(pt.PretuneError, match="neither a model folder nor a known model name"):
@@ -401,7 +401,7 @@ def test_adapt_continues_pretraining_and_compares(pretrained: Run, text: Path, t
     # What it started from is the model itself: a run that may not move ends where this one began.
     still = pt.adapt(
         pretrained, text, budget=pt.Budget(steps=1), optimizer=pt.Optimizer(lr=1e-12), out=tmp_path / "b",
-        batch=pt.Batching(tokens=256, length=64),
+        batch=pt.Batching(tokens=256, max_length=64),
     )  # fmt: skip
     assert still.after["mlm"] == pytest.approx(result["before"]["mlm"], abs=1e-4)
     assert still.table()["held_out_text"][0]["measure"] == "mlm"

@@ -32,8 +32,8 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     Model(family, config, Network(family.build(config)), tokenizer, "plm").save(folder / "start")
     return pt.pretrain(
         folder / "start", folder / "text.txt", objective="plm(stateful=true)", tokenizer=folder / "start",
-        out=folder / "run", budget=pt.Budget(steps=8), batch=pt.Batching(tokens=128, length=16),
-        optimizer=pt.Optimizer(lr=5e-3), watching=pt.Monitoring(log=1, save=4, evaluate=4),
+        out=folder / "run", budget=pt.Budget(steps=8), batch=pt.Batching(tokens=128, max_length=16),
+        optimizer=pt.Optimizer(lr=5e-3), monitor=pt.Monitoring(log_every=1, save_every=4, eval_every=4),
     )  # fmt: skip
 
 

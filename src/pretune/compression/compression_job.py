@@ -10,7 +10,7 @@ from typing import Any
 from pretune.training.jobs.finetuning import FinetuningJob, resolve_finetuning
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 
-SECTIONS = ("optimizer", "schedule", "batch", "watching")
+SECTIONS = ("optimizer", "schedule", "batch", "monitor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class CompressionJob:
     optimizer: Optimizer | None = None
     schedule: Schedule | None = None
     batch: Batching | None = None
-    watching: Monitoring | None = None
+    monitor: Monitoring | None = None
     seed: int = 0
     device: str | None = None
 

@@ -158,7 +158,7 @@ def make_streams(
     if mixture.stateful and (len(stages) > 1 or ramp is not None):
         raise PretuneError(
             f"{mixture}: a stateful objective needs one sequence length and one batch size; "
-            "remove batch.ramp, and all but one of batch.stages"
+            "remove batch.size_warmup, and all but one of batch.length_schedule"
         )
     streams: list[DataStream] = []
     built = []

@@ -11,11 +11,11 @@ from pretune.training import recipe_sections
 from pretune.training.recipe_sections import Batching, Monitoring
 from pretune.verbs.verb import OptionRule, Options, never, only
 
-TRAINING = ("optimizer", "schedule", "batch", "watching")  # sections of a recipe with training settings
+TRAINING = ("optimizer", "schedule", "batch", "monitor")  # sections of a recipe with training settings
 BY_BUDGET = ("epochs", "budget", *TRAINING)
 
 # Training on labeled examples takes none of the settings for training on running text, and vice versa.
-SECTIONS = {"batch": Batching, "watching": Monitoring}
+SECTIONS = {"batch": Batching, "monitor": Monitoring}
 TEXT_KEYS, ROW_KEYS = (
     tuple(f"{name}.{key}" for name, section in SECTIONS.items() for key in keys[section])
     for keys in (recipe_sections.ON_TEXT, recipe_sections.ON_ROWS)

@@ -118,11 +118,11 @@ ScheduleSettings = Annotated[Schedule | None, f"Learning rate schedule settings:
 Batch = Annotated[Batching | None, f"Batch settings: {_keys(Batching)}."]
 RowBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, recipe_sections.ON_TEXT)}."]
 TextBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, recipe_sections.ON_ROWS)}."]
-AnyWatching = Annotated[Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring)}."]
-RowWatching = Annotated[
+AnyMonitor = Annotated[Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring)}."]
+RowMonitor = Annotated[
     Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, recipe_sections.ON_TEXT)}."
 ]
-TextWatching = Annotated[
+TextMonitor = Annotated[
     Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, recipe_sections.ON_ROWS)}."
 ]
 Seed = Annotated[int, "Random seed."]

@@ -207,7 +207,7 @@ def quickstart(
         texts,
         budget=Budget(seconds=seconds),
         batch=Batching(tokens=STEP),
-        watching=Monitoring(log=8, packs=16),
+        monitor=Monitoring(log_every=8, max_eval_batches=16),
         out=folder / "adapted",
     )
     result = QuickstartResult(os.fspath(model), labels, outcomes, adapted, time.monotonic() - began, folder / REPORT)
@@ -253,8 +253,8 @@ def learn(
             objective=OBJECTIVE,
             epochs=epochs,
             optimizer=Optimizer(lr=RATE, layer_decay=LAYER_DECAY[name]),
-            batch=Batching(sequences=ROWS),
-            watching=Monitoring(evaluate=steps * max(1, round(epochs / 6))),
+            batch=Batching(size=ROWS),
+            monitor=Monitoring(eval_every=steps * max(1, round(epochs / 6))),
             seed=seed,
             scratch=name == "scratch",
             out=folder / f"{name}-{seed}",

@@ -47,7 +47,7 @@ def lay(folder: Path) -> Path:
 
 OPTIONS: dict[str, Any] = {
     "suite": "glue", "seeds": 2, "subsets": True, "budget": pt.Budget(steps=8), "optimizer": pt.Optimizer(lr=3e-3),
-    "batch": pt.Batching(sequences=16),
+    "batch": pt.Batching(size=16),
 }  # fmt: skip
 
 

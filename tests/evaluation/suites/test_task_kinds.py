@@ -40,7 +40,7 @@ SUPERGLUE = {
     ],
 }  # fmt: skip
 OPTIONS: dict[str, Any] = {
-    "seeds": 1, "subsets": True, "budget": pt.Budget(steps=2), "batch": pt.Batching(sequences=8, length=32),
+    "seeds": 1, "subsets": True, "budget": pt.Budget(steps=2), "batch": pt.Batching(size=8, max_length=32),
 }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def test_texts_are_written_and_scored(
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
     tasks, files, expected = SUITES[suite]
     lay(tmp_path / "data", files)
-    options: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(sequences=8, length=32)}
+    options: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(size=8, max_length=32)}
     options = {} if shots else options
     result = pt.evaluate(
         model(), suite=suite, tasks=tasks, data=tmp_path / "data", out=tmp_path / "out", subsets=True, seeds=1,
@@ -89,6 +89,6 @@ def test_what_can_be_learned_is(tmp_path: Path) -> None:
     lay(tmp_path / "data", files)
     result = pt.evaluate(
         model(), suite="translation", tasks=tasks[:1], data=tmp_path / "data", out=tmp_path / "out", subsets=True, seeds=1,
-        budget=pt.Budget(steps=100), batch=pt.Batching(sequences=8, length=32), optimizer=pt.Optimizer(lr=1e-2),
+        budget=pt.Budget(steps=100), batch=pt.Batching(size=8, max_length=32), optimizer=pt.Optimizer(lr=1e-2),
     )  # fmt: skip
     assert result.evaluation.means["multi30k-de"]["bleu"] > 0.5

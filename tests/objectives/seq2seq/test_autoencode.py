@@ -58,7 +58,7 @@ def test_an_lstm_autoencodes_then_classifies_with_rising_weights(tmp_path: Path)
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     pretrained = pt.pretrain(
         "lstm-lm-tiny", tmp_path / "text.txt", objective="autoencode", out=tmp_path / "run", budget=pt.Budget(steps=8),
-        batch=pt.Batching(tokens=512, length=32), watching=pt.Monitoring(held_out=0.0, log=1),
+        batch=pt.Batching(tokens=512, max_length=32), monitor=pt.Monitoring(held_out_fraction=0.0, log_every=1),
     )  # fmt: skip
     losses = [line["autoencode"] for line in pretrained.metrics()]
     assert losses[-1] < losses[0] - 0.2

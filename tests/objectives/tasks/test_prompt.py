@@ -44,7 +44,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def learned(task: Path) -> pt.Run:
     return tune(
-        task / "start", task / "train.csv", task / "run", PROMPT, steps=40, shots=12, batch=pt.Batching(sequences=8)
+        task / "start", task / "train.csv", task / "run", PROMPT, steps=40, shots=12, batch=pt.Batching(size=8)
     )
 
 

@@ -79,7 +79,7 @@ def test_the_peer_gives_the_same_numbers_and_loss(run: pt.Run, tmp_path: Path) -
 
 def test_a_head_goes_on_where_it_was(run: pt.Run, tmp_path: Path) -> None:
     other = [row | {"score": -float(row["score"])} for row in rows(8)]  # type: ignore[arg-type]
-    still = pt.Optimizer(lr=1e-12, decay=0.0)
+    still = pt.Optimizer(lr=1e-12, weight_decay=0.0)
     again = pt.finetune(
         run, write(tmp_path / "a.jsonl", other), out=tmp_path / "b", objective="regress", optimizer=still, epochs=1
     )

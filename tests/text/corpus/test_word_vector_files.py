@@ -146,7 +146,7 @@ def test_pretraining_starts_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text(rows, encoding="utf-8")
     run = pt.pretrain(
         "lstm-lm-tiny", tmp_path / "text.txt", out=tmp_path / "run", vectors=tmp_path / "v.txt", budget=pt.Budget(steps=1),
-        optimizer=pt.Optimizer(lr=1e-9), watching=pt.Monitoring(held_out=0.0),
+        optimizer=pt.Optimizer(lr=1e-9), monitor=pt.Monitoring(held_out_fraction=0.0),
     )  # fmt: skip
     model = load(run.folder)
     place = model.require_tokenizer().vocabulary.index("film")

@@ -43,7 +43,7 @@ def test_the_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest
     with pytest.raises(SystemExit) as end:
         main(
             ["finetune", "t5", "--recipe", str(RECIPE), "--out", "run", "--steps", "80", "--seeds", "1",
-             "--set", "optimizer.lr=5e-3", "--set", "batch.length=32", "--set", "report=false"]
+             "--set", "optimizer.lr=5e-3", "--set", "batch.max_length=32", "--set", "report=false"]
         )  # fmt: skip
     assert not end.value.code
     results = pt.Run("run").results

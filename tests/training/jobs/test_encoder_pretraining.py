@@ -28,8 +28,8 @@ def test_a_training_leaves_a_model_that_loads(objective: str, measured: set[str]
         store(),
         objective=objective,
         budget=pt.Budget(steps=3),
-        batch=pt.Batching(tokens=256, length=48),
-        watching=pt.Monitoring(evaluate=2, held_out=0.3),
+        batch=pt.Batching(tokens=256, max_length=48),
+        monitor=pt.Monitoring(eval_every=2, held_out_fraction=0.3),
         out=tmp_path / "run",
     )
     lines = run.metrics()

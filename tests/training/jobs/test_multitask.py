@@ -213,7 +213,7 @@ def test_stopped_and_resumed_gives_the_same_bits(material: Path, tmp_path: Path)
     def one(name: str, **options: Any) -> pt.Run:
         return tune(
             material / "bert", files(material, "mood", "warm"), tmp_path / name, "classify", steps=10,
-            sampling="annealed", watching=pt.Monitoring(save=3), **options,
+            sampling="annealed", monitor=pt.Monitoring(save_every=3), **options,
         )  # fmt: skip
 
     whole = one("whole")

@@ -66,8 +66,8 @@ def write_pairs(path: Path, count: int = 60) -> Path:
 
 SETTINGS = {
     "budget": Budget(steps=6),
-    "batch": Batching(tokens=256, length=32),
-    "watching": Monitoring(evaluate=3, log=2),
+    "batch": Batching(tokens=256, max_length=32),
+    "monitor": Monitoring(eval_every=3, log_every=2),
 }
 
 

@@ -21,7 +21,7 @@ BERT = ScalableRecipe(
     Budget(steps=1_000_000),
     Optimizer("adamw", 1e-4),
     Schedule("linear", 0.01),
-    Batching(131_072, stages=((0.9, 128), (1.0, 512))),
+    Batching(131_072, length_schedule=((0.9, 128), (1.0, 512))),
 )
 PER_TOKEN, PER_SECOND = 5e8, 1e12
 UNITS = {"steps": 131_072.0, "tokens": 1.0, "flops": 1 / PER_TOKEN, "seconds": PER_SECOND / PER_TOKEN}
@@ -88,7 +88,7 @@ def test_a_budget_in_steps_keeps_the_batch_and_one_larger_than_the_recipe_change
 
 def test_other_limits_of_the_recipe_stay() -> None:
     course = ScalableRecipe(
-        Budget(seconds=420), Optimizer("muon", 3e-3, matrix_lr=0.02), Schedule("linear", 0.1), Batching(131_072, 128)
+        Budget(seconds=420), Optimizer("muon", 3e-3, muon_lr=0.02), Schedule("linear", 0.1), Batching(131_072, 128)
     )
     made, how = scaled(Budget(tokens=1e6), course)
     assert made.budget == Budget(tokens=1e6, seconds=420)
@@ -103,7 +103,7 @@ def test_rates_of_sgd_follow_in_proportion_and_those_meant_for_a_batch_follow_it
     assert made.batch.tokens == 1024
     assert made.optimizer.lr == pytest.approx(8.0 / 64, rel=0.01)
     assert "in proportion" in how
-    course = ScalableRecipe(course.budget, Optimizer("adamw", 1e-3, meant_for=65_536), course.schedule, course.batch)
+    course = ScalableRecipe(course.budget, Optimizer("adamw", 1e-3, reference_batch_size=65_536), course.schedule, course.batch)
     assert scaled(Budget(tokens=1e6), course)[0].optimizer == course.optimizer
 
 
@@ -124,7 +124,7 @@ def test_every_preset_can_be_scaled(name: str) -> None:
 
 
 def test_what_is_given_wins_and_two_budgets_are_refused() -> None:
-    options = {"scale_to": "1e7tokens", "batch": Batching(length=64), "optimizer": Optimizer(lr=3e-3)}
+    options = {"scale_to": "1e7tokens", "batch": Batching(max_length=64), "optimizer": Optimizer(lr=3e-3)}
     plan = resolve_pretraining("bert-base", ["texts"], "run", options, 0, "cpu")
     assert (plan.batch.length, plan.batch.stages, plan.optimizer.lr) == (64, None, 3e-3)
     with pytest.raises(PretuneError, match="remove the other limit"):
@@ -132,7 +132,7 @@ def test_what_is_given_wins_and_two_budgets_are_refused() -> None:
 
 
 def test_the_recipe_of_the_run_has_the_resolved_values(tmp_path: Path) -> None:
-    run = pt.pretrain("bert-tiny", store(), scale_to="600tokens", out=tmp_path / "run", batch=Batching(length=32))
+    run = pt.pretrain("bert-tiny", store(), scale_to="600tokens", out=tmp_path / "run", batch=Batching(max_length=32))
     assert run.recipe["budget"]["tokens"] == 600
     assert run.recipe["batch"]["tokens"] < 4096
     assert "scale_to" not in run.recipe

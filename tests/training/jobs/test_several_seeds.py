@@ -20,7 +20,7 @@ from tests.support.one_word_task import share_here, start
 def tune(out: Path, **settings: object) -> pt.Run:
     folder = start()
     return pt.finetune(
-        folder / "start", folder / "train.csv", out=out, batch=pt.Batching(sequences=16),
+        folder / "start", folder / "train.csv", out=out, batch=pt.Batching(size=16),
         **{"budget": pt.Budget(steps=25), "optimizer": pt.Optimizer(lr=3e-3), **settings},
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ def learn(name: str, out: Path, **settings: Any) -> pt.Run:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_runs(name: str, tmp_path: Path) -> None:
-    settings = {"batch": pt.Batching(tokens=256, length=64), "watching": pt.Monitoring(log=1, held_out=0.0)}
+    settings = {"batch": pt.Batching(tokens=256, max_length=64), "monitor": pt.Monitoring(log_every=1, held_out_fraction=0.0)}
     small = {**find_preset(name)["tokenizer"], "size": 600}
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     run = learn(name, tmp_path / "run", budget=pt.Budget(steps=2), **settings, **tokenizer)
@@ -68,7 +68,7 @@ def test_only_what_is_told_to_goes_on_from_the_batch_before(
         return forward(self, packed, carry, keep)
 
     monkeypatch.setattr(RecurrentBackbone, "forward", watched)
-    settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Monitoring(save=0, held_out=0.0)}
+    settings = {"batch": pt.Batching(tokens=512, max_length=64), "monitor": pt.Monitoring(save_every=0, held_out_fraction=0.0)}
     learn(name, tmp_path / "run", budget=pt.Budget(steps=4), tokenizer={"kind": "words", "size": 600}, **settings)
     assert seen == [False, *[continues_state] * 3]
 
@@ -80,7 +80,7 @@ def test_a_twin_learns_on_a_gpu_what_it_learns_on_the_host(name: str, tmp_path: 
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     lines = []
     for device in ("cpu", "cuda"):
-        settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Monitoring(log=1, held_out=0.0)}
+        settings = {"batch": pt.Batching(tokens=512, max_length=64), "monitor": pt.Monitoring(log_every=1, held_out_fraction=0.0)}
         budget = pt.Budget(steps=8)
         lines.append(learn(name, tmp_path / device, device=device, budget=budget, **settings, **tokenizer).metrics())
     for here, there in zip(*lines, strict=True):
@@ -92,7 +92,7 @@ def test_a_twin_learns_on_a_gpu_what_it_learns_on_the_host(name: str, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_learns_in_fifty_steps(name: str, tmp_path: Path) -> None:
-    settings = {"batch": pt.Batching(tokens=2048), "watching": pt.Monitoring(log=10, held_out=0.0)}
+    settings = {"batch": pt.Batching(tokens=2048), "monitor": pt.Monitoring(log_every=10, held_out_fraction=0.0)}
     run = learn(name, tmp_path / "run", budget=pt.Budget(steps=50), **settings)
     first, last = run.metrics()[0], run.metrics()[-1]
     term = parse_objective(find_preset(name)["objective"]).joints[0].objectives[0].name
@@ -148,7 +148,7 @@ def test_systems_learn_as_published(name: str, objective: str, optimizer: str) -
 def test_an_electra_leaves_both_networks(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
-    settings = {"batch": pt.Batching(tokens=256, length=64), "watching": pt.Monitoring(held_out=0.0)}
+    settings = {"batch": pt.Batching(tokens=256, max_length=64), "monitor": pt.Monitoring(held_out_fraction=0.0)}
     tokenizer = {**find_preset("electra-tiny")["tokenizer"], "size": 600}
     learn("electra-tiny", tmp_path / "run", budget=pt.Budget(steps=1), tokenizer=tokenizer, **settings)
     for kind, folder, width in ((AutoModelForPreTraining, "run", 128), (AutoModelForMaskedLM, "run/generator", 32)):

@@ -84,7 +84,7 @@ def test_the_stages_have_the_published_settings() -> None:
     for recipe in (texts, task):
         assert recipe["optimizer"]["layer_decay"] == pytest.approx(1 / 2.6)
         assert recipe["optimizer"]["betas"] == [0.7, 0.99]
-        assert recipe["schedule"]["kind"] == "triangular" and recipe["schedule"]["final"] == 1 / 32
+        assert recipe["schedule"]["kind"] == "slanted-triangular" and recipe["schedule"]["min_lr_ratio"] == 1 / 32
     head = load(result.classifiers[0]).root.heads["classify"]
     assert head.pooling == "concat" and head.output.in_features == 50
 

@@ -56,7 +56,7 @@ def test_ulmfit_errs_less_than_without_its_tricks_and_than_random_weights(tmp_pa
     texts = write(tmp_path / "texts.jsonl", [{"text": row["text"]} for row in rows[JUDGED:]])
     lm = pt.pretrain("ulmfit-tiny", corpus, tokenizer={"size": 8000}, budget=pt.Budget(steps=600), out=tmp_path / "lm")
     scores: dict[str, list[float]] = {"ulmfit": [], "without": [], "scratch": []}
-    steady = pt.Schedule(kind="constant", warmup=0.0)
+    steady = pt.Schedule(kind="constant", warmup_ratio=0.0)
     same = {"optimizer": replace(OPTIMIZER, lr=RATE, layer_decay=1.0), "schedule": steady}
     others: dict[str, dict[str, Any]] = {
         "without": same,
@@ -72,7 +72,7 @@ def test_ulmfit_errs_less_than_without_its_tricks_and_than_random_weights(tmp_pa
         for name, settings in others.items():
             run = pt.finetune(
                 fitted.runs["forward"]["texts"], train, dev=dev, out=tmp_path / f"{name}-{seed}", objective=OBJECTIVE,
-                strategy="full", epochs=30, batch=pt.Batching(sequences=32, length=100), seed=seed, seeds=1, report=False,
+                strategy="full", epochs=30, batch=pt.Batching(size=32, max_length=100), seed=seed, seeds=1, report=False,
                 **settings,
             )  # fmt: skip
             scores[name].append(run.results["dev/accuracy"])

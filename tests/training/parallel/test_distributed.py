@@ -95,7 +95,7 @@ def launched(tmp_path: Path, english: list[str], steps: int, restarts: int, *mor
     text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
     expected = pretune.pretrain(
         "bert-tiny", text, out=tmp_path / "alone", budget=Budget(steps=steps),
-        batch=Batching(tokens=512, pack=128, length=64), watching=Monitoring(log=1, save=2),
+        batch=Batching(tokens=512, microbatch_tokens=128, max_length=64), monitor=Monitoring(log_every=1, save_every=2),
         tokenizer={"kind": "wordpiece", "size": 400},
     )  # fmt: skip
     recipe = tmp_path / "alone" / "recipe.yaml"
@@ -147,6 +147,6 @@ def test_checkpoints_are_written_while_the_training_goes_on(tmp_path: Path, monk
     monkeypatch.setattr(checkpoints, "save", slow)
     training = make("mlm+nsp", 6, tmp_path, save=2)
     training.evaluate = lambda: {"seen": float(later.set() is None)}
-    training.watching = replace(training.watching, evaluate=3)
+    training.monitor = replace(training.monitor, evaluate=3)
     train(training)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000004", "step-00000006"]

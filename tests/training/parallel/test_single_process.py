@@ -49,7 +49,7 @@ def learn(
     torch._dynamo.reset()
     training = make("mlm+nsp", steps, folder, parallel, save=2, compiled=compiled)
     training.world, training.device = world, torch.device(device)
-    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
+    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, max_grad_norm=1.0, ema_decay=0.5))  # type: ignore[arg-type]
     train(training, resume=True)
     return [line["mlm"] for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())]
 
@@ -77,8 +77,8 @@ def test_torchrun_with_one_process_is_as_without(tmp_path: Path, english: list[s
     """The command line on one GPU: a world of one has no group, and every bit of speed that it had."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
-    options = ["--steps", str(STEPS), "--seed", "1", "--set", "batch.tokens=512", "--set", "batch.pack=256",
-               "--set", "batch.length=64", "--set", "watching.log=1", "--set", "tokenizer.kind=wordpiece", "--set", "tokenizer.size=400"]  # fmt: skip
+    options = ["--steps", str(STEPS), "--seed", "1", "--set", "batch.tokens=512", "--set", "batch.microbatch_tokens=256",
+               "--set", "batch.max_length=64", "--set", "monitor.log_every=1", "--set", "tokenizer.kind=wordpiece", "--set", "tokenizer.size=400"]  # fmt: skip
     found = {}
     for name, launch, more in (
         ("alone", [sys.executable, "-m"], []),

@@ -247,7 +247,7 @@ class FineTuning:
         if self.loaded is None or self.loaded[0] != folder:
             self.loaded = folder, *load_task_model(folder)
         _, model, objective = self.loaded
-        length = min(self.plan.batch.length or 128, model.longest or 1 << 30)
+        length = min(self.plan.batch.max_length or 128, model.longest or 1 << 30)
         columns = {role: name for role, name in task.columns.items() if role not in ANSWERS}
         answerer = Predictor(model, objective, objective.read(rows.file, columns, answered=False), length)
         return lambda: answerer(self.device)
@@ -364,7 +364,7 @@ def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, S
         "budget": None,
         "optimizer": None,
         "schedule": None,
-        "watching": None,
+        "monitor": None,
         "deterministic": False,
         "partial": False,
         "seed": request.seed,

@@ -61,7 +61,7 @@ class AnswerTask(Task):
     primary_metric: ClassVar[str] = "f1"
     combinable: ClassVar[bool] = True
     # Passages are read in windows of 384 tokens (Devlin et al., 2019).
-    settings: ClassVar[Mapping[str, Any]] = {"batch": {"sequences": 32, "length": 384}}
+    settings: ClassVar[Mapping[str, Any]] = {"batch": {"size": 32, "max_length": 384}}
 
     def __post_init__(self) -> None:
         for name, value in {

@@ -164,7 +164,7 @@ def truncate_around_spans(laid: Arrangement, rows: LabeledRows, length: int) -> 
         row = int(np.argmax(over))
         raise PretuneError(
             f"{rows.place(row)}: the spans do not fit into a sequence of {length} tokens; choose a larger length "
-            "with --set batch.length=…"
+            "with --set batch.max_length=…"
         )
     middle = (first + last + 1 - laid.spans) // 2
     begin = np.clip(middle, np.maximum(0, last + 1 - laid.spans), np.minimum(first, source.lengths - laid.spans))

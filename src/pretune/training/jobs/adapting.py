@@ -70,8 +70,8 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
     if seconds < SHORT:
         factor = SETTINGS["batch"]["tokens"] // SMALL
         optimizer = SETTINGS["optimizer"] | {"lr": SETTINGS["optimizer"]["lr"] / factor}
-        return SETTINGS | {"batch": {"tokens": SMALL}, "optimizer": optimizer, "watching": {"packs": factor}}
-    return SETTINGS | {"watching": {"packs": min(int(seconds // 60), resolve_section(Monitoring, None).packs or 1)}}
+        return SETTINGS | {"batch": {"tokens": SMALL}, "optimizer": optimizer, "monitor": {"max_eval_batches": factor}}
+    return SETTINGS | {"monitor": {"max_eval_batches": min(int(seconds // 60), resolve_section(Monitoring, None).max_eval_batches or 1)}}
 
 
 def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
@@ -81,7 +81,7 @@ def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False
     before, after = (losses_and_perplexities(evaluations[place]) if evaluations else {} for place in (0, -1))
     if "mlm" not in after:
         return AdaptationResult(run, before, after, [])
-    store, _, held_out = hold_out_documents(get_store(plan) if store is None else store, plan.watching.held_out or 0.0)
+    store, _, held_out = hold_out_documents(get_store(plan) if store is None else store, plan.monitor.held_out_fraction or 0.0)
     return AdaptationResult(run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.partial))
 
 

@@ -66,10 +66,10 @@ ENOUGH = 512  # maximum length, in tokens, of the example by which the template 
 RANGES = "activation_ranges.json"  # learned by quantization-aware training, for `quantize`
 # Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models need larger learning rates.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
-    "schedule": {"kind": "linear", "warmup": 0.1},
-    "batch": {"sequences": 32, "length": 128},
-    "watching": {"save": 0, "log": 10},
+    "optimizer": {"lr": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0},
+    "schedule": {"kind": "linear", "warmup_ratio": 0.1},
+    "batch": {"size": 32, "max_length": 128},
+    "monitor": {"save_every": 0, "log_every": 10},
 }
 
 
@@ -89,7 +89,7 @@ class FinetuningJob:
     optimizer: Optimizer
     schedule: Schedule
     batch: Batching
-    watching: Monitoring
+    monitor: Monitoring
     seed: int
     seeds: int | None
     deterministic: bool
@@ -129,7 +129,7 @@ def resolve_finetuning(model: str, given: dict[str, Any]) -> FinetuningJob:
         "optimizer": Optimizer,
         "schedule": Schedule,
         "batch": Batching,
-        "watching": Monitoring,
+        "monitor": Monitoring,
     }
     usual = dict(SETTINGS)
     for task in tasks_in(parse_objective(given["objective"])):
@@ -256,7 +256,7 @@ def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool
     mixture = mixture.with_part(learned)
     labels = list(task.labels)
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
-    length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
+    length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
     strategy = resolve_strategy(plan, model, [task], len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
     answer = (
@@ -300,25 +300,25 @@ def train_model(
 ) -> dict[str, float]:
     """Train a prepared model, and return the last metrics; `epoch` is the number of steps per epoch."""
     steps = max(1, round(plan.epochs * epoch))
-    watching = plan.watching
-    if watching.patience and not watching.evaluate:
-        watching = replace(watching, evaluate=epoch)
+    monitor = plan.monitor
+    if monitor.patience and not monitor.eval_every:
+        monitor = replace(monitor, eval_every=epoch)
     training = Training(
         root=model.root,
         streams=streams,
         budget=plan.budget or Budget(steps=steps),
-        optimizer=scale_lr_to_batch(plan.optimizer, plan.batch.sequences or 32),
+        optimizer=scale_lr_to_batch(plan.optimizer, plan.batch.size or 32),
         schedule=plan.schedule,
-        watching=watching,
+        monitor=monitor,
         seed=plan.seed,
         device=device,
         run=plan.out,
         cuda_graphs=device.type == "cuda" and not (streams.mixture.needs_host_sync or has_recurrent_layers(model.root)),
         starts=starts,
         after=strategy.after(model),
-        recompute=bool(plan.batch.recompute),
+        recompute=bool(plan.batch.gradient_checkpointing),
         # The final model is evaluated after training anyway.
-        evaluate=evaluate if watching.evaluate else None,
+        evaluate=evaluate if monitor.eval_every else None,
         primary_metric=primary_metric,
     )
     try:
@@ -343,7 +343,7 @@ def tokenize_examples(
     laid = task.tokenize_examples(data, length)
     if laid.truncated:
         log_info(f"{rows.file}: {laid.truncated} of {len(laid)} texts were truncated to {length} tokens")
-    return data, row_packing(laid, plan.batch.sequences or 32, length, device.type == "cuda"), laid.truncated
+    return data, row_packing(laid, plan.batch.size or 32, length, device.type == "cuda"), laid.truncated
 
 
 def finalize_task(
@@ -388,10 +388,10 @@ def resolve_strategy(plan: FinetuningJob, model: Model, tasks: Iterable[Task], e
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon cannot train only some matrices; choose another optimizer")
     if not judged:
-        for key in ("patience", "evaluate"):
-            if getattr(plan.watching, key):
+        for key in ("patience", "eval_every"):
+            if getattr(plan.monitor, key):
                 advice = if_option("dev", "; give them with --dev")
-                raise PretuneError(f"watching.{key} needs examples to evaluate on{advice}")
+                raise PretuneError(f"monitor.{key} needs examples to evaluate on{advice}")
     return strategy
 
 

@@ -61,7 +61,7 @@ def get_data(
     plan: PretrainingJob, rows: LabeledRows | Dialogues | None, store: Store | None
 ) -> tuple[Tokenizer, Fields, Fields]:
     """Return the tokenizer, the training data, and the held-out data, both as fields of Data: rows, documents, or both."""
-    share = plan.watching.held_out or 0.0
+    share = plan.monitor.held_out_fraction or 0.0
     own: Fields = {}
     held_out: Fields = {}
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
@@ -148,7 +148,7 @@ def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: S
 
 
 def held_out_batches(
-    joint: JointObjective, data: Data, packing: Packing, watching: Monitoring
+    joint: JointObjective, data: Data, packing: Packing, monitor: Monitoring
 ) -> list[tuple[JointObjective, Batch]]:
     """Return the batches for evaluation, always the same, with a fixed masking rate whatever training uses."""
     if not len(data.documents) and not data.rows:
@@ -165,7 +165,7 @@ def held_out_batches(
         packing = replace(packing, sequences=max(packing.sequences, int(epoch.sizes().max(initial=0)) + 1))
     capacity = joint.capacity(packing)
     batches = []
-    for index in range(min(len(epoch), watching.packs or 1)):
+    for index in range(min(len(epoch), monitor.max_eval_batches or 1)):
         sequences = joint.corrupt(epoch.pack(index), data.tokenizer, draws)
         batches.append((joint, collate(sequences, capacity)))
     return batches

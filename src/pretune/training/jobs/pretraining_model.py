@@ -69,7 +69,7 @@ def check_length(length: int, model: Model) -> int:
     longest = model.backbone.longest
     if longest is not None and length > longest:
         raise PretuneError(
-            f"sequences have {length} tokens, but the model has {longest} positions; set a smaller batch.length"
+            f"sequences have {length} tokens, but the model has {longest} positions; set a smaller batch.max_length"
         )
     return length
 
@@ -78,7 +78,7 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
     """Return the sequence lengths of all stages; raise an error unless their shares increase and end at 1."""
     shares = [share for share, _ in stages]
     if shares != sorted(shares) or shares[-1] != 1.0:
-        raise PretuneError(f"batch.stages: the shares of the budget are {shares}, but must increase and end at 1")
+        raise PretuneError(f"batch.length_schedule: the shares of the budget are {shares}, but must increase and end at 1")
     return [check_length(length, model) for _, length in stages]
 
 

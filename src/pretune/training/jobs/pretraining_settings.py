@@ -54,7 +54,7 @@ class PretrainingJob:
     optimizer: Optimizer
     schedule: Schedule
     batch: Batching
-    watching: Monitoring
+    monitor: Monitoring
     seed: int
     deterministic: bool
     device: str | None
@@ -100,7 +100,7 @@ def resolve_pretraining(
         optimizer=resolve_section(Optimizer, given.get("optimizer"), preset.get("optimizer")),
         schedule=resolve_section(Schedule, given.get("schedule"), preset.get("schedule")),
         batch=resolve_section(Batching, given.get("batch"), preset.get("batch"), ON_ROWS),
-        watching=resolve_section(Monitoring, given.get("watching"), preset.get("watching"), ON_ROWS),
+        monitor=resolve_section(Monitoring, given.get("monitor"), preset.get("monitor"), ON_ROWS),
         seed=seed,
         deterministic=bool(given.get("deterministic")),
         device=device,

@@ -41,8 +41,8 @@ from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optim
 from pretune.training.run_folder import Run
 
 SLOWER = 1 / 2.6  # the learning rate of a layer relative to the layer above
-OPTIMIZER = Optimizer(name="adam", betas=(0.7, 0.99), eps=1e-8, decay=0.0, clip=0.25, layer_decay=SLOWER)
-SCHEDULE = Schedule(kind="triangular", warmup=0.1, final=1 / 32)
+OPTIMIZER = Optimizer(name="adam", betas=(0.7, 0.99), eps=1e-8, weight_decay=0.0, max_grad_norm=0.25, layer_decay=SLOWER)
+SCHEDULE = Schedule(kind="slanted-triangular", warmup_ratio=0.1, min_lr_ratio=1 / 32)
 LM_OPTIMIZER = replace(OPTIMIZER, lr=4e-3)
 WINDOW = 70  # tokens per stream of text in a step
 STREAMS = 4, 64, 256  # streams of text in a step: minimum, default, and maximum
@@ -156,7 +156,7 @@ def adapt(
         "optimizer": optimizer,
         "schedule": schedule,
         "batch": lm_batch(made),
-        "watching": Monitoring(save=0, held_out=0.05),
+        "monitor": Monitoring(save_every=0, held_out_fraction=0.05),
     }
     plan = pretraining_settings.resolve_pretraining(
         str(start), [store], out / "texts", given, stages.seed, stages.device
@@ -169,7 +169,7 @@ def lm_batch(store: Store) -> Batching:
     (least, usual, most), (few, many) = STREAMS, STEPS
     windows = store.tokens // WINDOW
     lanes = max(least, min(usual, windows // few), min(most, windows // many))
-    return Batching(tokens=lanes * WINDOW, length=WINDOW)
+    return Batching(tokens=lanes * WINDOW, max_length=WINDOW)
 
 
 def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stages: UlmfitJob) -> None:
@@ -217,8 +217,8 @@ def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
         "budget": None,
         "optimizer": replace(OPTIMIZER, lr=stages.rate),
         "schedule": SCHEDULE,
-        "batch": Batching(sequences=stages.rows, length=stages.length),
-        "watching": None,
+        "batch": Batching(size=stages.rows, max_length=stages.length),
+        "monitor": None,
         "deterministic": False,
         "seed": stages.seed,
         "seeds": stages.seeds,

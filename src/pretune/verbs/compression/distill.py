@@ -74,7 +74,7 @@ def distill(
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.Batch = None,
-    watching: opt.AnyWatching = None,
+    monitor: opt.AnyMonitor = None,
     processes: opt.Processes = 1,
     engine: opt.Engine = "local",
     seed: opt.Seed = 0,

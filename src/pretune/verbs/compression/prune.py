@@ -66,7 +66,7 @@ def prune(
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.RowBatch = None,
-    watching: opt.RowWatching = None,
+    monitor: opt.RowMonitor = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
     partial: opt.Partial = False,

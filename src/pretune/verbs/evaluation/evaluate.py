@@ -84,7 +84,7 @@ def evaluate(
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.RowBatch = None,
-    watching: opt.RowWatching = None,
+    monitor: opt.RowMonitor = None,
     scratch: opt.Scratch = False,
     deterministic: opt.Deterministic = False,
     seed: opt.Seed = 0,

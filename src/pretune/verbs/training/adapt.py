@@ -31,7 +31,7 @@ def adapt(
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.TextBatch = None,
-    watching: opt.TextWatching = None,
+    monitor: opt.TextMonitor = None,
     seed: opt.Seed = 0,
     deterministic: opt.Deterministic = False,
     resume: opt.Resume = False,

@@ -75,7 +75,7 @@ def finetune(
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.RowBatch = None,
-    watching: opt.RowWatching = None,
+    monitor: opt.RowMonitor = None,
     shots: int | None = None,
     unlabeled: str | Path | None = None,
     confident: float = 0.9,

@@ -60,7 +60,7 @@ def pretrain(
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.TextBatch = None,
-    watching: opt.TextWatching = None,
+    monitor: opt.TextMonitor = None,
     seed: opt.Seed = 0,
     from_: str | Path | Run | None = None,
     deterministic: opt.Deterministic = False,

@@ -36,7 +36,7 @@ def tune(
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.RowBatch = None,
-    watching: opt.RowWatching = None,
+    monitor: opt.RowMonitor = None,
     seed: opt.Seed = 0,
     tokenizer: opt.PresetTokenizer = None,
     deterministic: opt.Deterministic = False,
@@ -100,11 +100,11 @@ def tune(
     rates, steps = optimizer or Optimizer(), batch or Batching()
     layers = count_layers(reference)
     given: dict[str, Any] = {
-        "lr": rates.lr, "epochs": epochs, "batch": steps.sequences, "layers": strategy, "layer_decay": rates.layer_decay,
+        "lr": rates.lr, "epochs": epochs, "batch": steps.size, "layers": strategy, "layer_decay": rates.layer_decay,
     }  # fmt: skip
     space, usual = make_space(layers, given)
     common: dict[str, Any] = {
-        "objective": objective, "text": text, "pair": pair, "label": label, "columns": columns, "drop_bad": drop_bad, "schedule": schedule, "watching": watching,
+        "objective": objective, "text": text, "pair": pair, "label": label, "columns": columns, "drop_bad": drop_bad, "schedule": schedule, "monitor": monitor,
         "seed": seed, "tokenizer": tokenizer, "deterministic": deterministic, "partial": partial,
     }  # fmt: skip
 
@@ -117,7 +117,7 @@ def tune(
             "strategy": strategy or ("full" if moving == layers else f"top({moving})"),
             "epochs": picked["epochs"],
             "optimizer": replace(rates, lr=picked["lr"], layer_decay=picked["layer_decay"]),
-            "batch": replace(steps, sequences=picked["batch"]),
+            "batch": replace(steps, size=picked["batch"]),
             "resume": True,
             "device": device,
             "seeds": 1,  # the same seed in every trial, so that settings are compared, not seeds
@@ -128,7 +128,7 @@ def tune(
             return finetune(reference, train, **options)
         return pool.submit(finetune, reference, train, **options).result()
 
-    sections = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
+    sections = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "monitor": monitor}
     recipe: dict[str, Any] = {"model": reference, "train": str(train), "dev": str(dev), **common}
     recipe |= {"strategy": strategy, "epochs": epochs, "tokenizer": None if tokenizer is None else str(tokenizer)}
     recipe |= {name: {k: v for k, v in asdict(s).items() if v is not None} for name, s in sections.items() if s}
