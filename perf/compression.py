@@ -188,7 +188,7 @@ def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[st
         case "layers":
             for way in METHODS:
                 drop = f"{way}({min(count, half) if way in ('even', 'odd') else count})"
-                found[f"{drop} of {depth} layers dropped"] = lambda case, out, drop=drop: case.prune(out, drop=drop)
+                found[f"{drop} of {depth} layers dropped"] = lambda case, out, drop=drop: case.prune(out, drop_layers=drop)
         case "heads":
             for share in (20, 40, 50):
                 found[f"{share} % of heads, trained again"] = lambda case, out, share=share: case.prune(
@@ -196,7 +196,7 @@ def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[st
                 )
         case "weights":
             for share in (30, 50, 70, 80, 90):
-                found[f"{share} % of weights"] = lambda case, out, share=share: case.prune(out, weights=share / 100)
+                found[f"{share} % of weights"] = lambda case, out, share=share: case.prune(out, sparsity=share / 100)
         case "aware":
             found[AWARE] = lambda case, out: case.tune(case.teacher, out, epochs=1, strategy="full+int8")
         case "distilbert":
@@ -226,7 +226,7 @@ def first_layers(options: argparse.Namespace, layers: int, depth: int) -> Path:
     """The lower layers of a pretrained model, as PKD starts from."""
     folder: Path = options.work / f"first-{layers}"
     if not pt_finished(folder):
-        pt.prune(options.model, drop=f"top({depth - layers})", out=folder)
+        pt.prune(options.model, drop_layers=f"top({depth - layers})", out=folder)
     return folder
 
 
@@ -387,7 +387,7 @@ def int8(options: argparse.Namespace) -> None:
                 if (name, case.task, case.seed) not in results.known or not pt_finished(out):
                     remove(out)
                     measured: Any = {"train": case.folder / "train.jsonl", **case.columns} if how == "static" else {}
-                    pt.quantize(case.folder / source, how=how, out=out, **measured)  # type: ignore[arg-type]
+                    pt.quantize(case.folder / source, method=how, out=out, **measured)  # type: ignore[arg-type]
                     results.note(
                         name,
                         case.task,
@@ -413,7 +413,7 @@ def make(folder: Path, layers: int, width: int) -> None:
     """A random BERT for two classes, with a tokenizer of the texts' words."""
     text = folder.with_suffix(".txt")
     text.write_text("\n".join(some_texts(200)), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(str(text), kind="wordpiece", size=1000)
+    tokenizer = pt.train_tokenizer(str(text), kind="wordpiece", vocab_size=1000)
     family = find_family("bert", "bert")
     config = replace(
         family.read_config(find_preset("bert-base")["config"]), hidden_size=width, num_hidden_layers=layers,
@@ -439,7 +439,7 @@ def gathered(options: argparse.Namespace, folder: Path) -> dict[str, Path]:
     """Models to be timed, by name: those of one task that `train` left, or random ones."""
     if options.work is None:
         make(folder / "teacher", options.layers, options.width)
-        pt.prune(folder / "teacher", drop=f"top({options.layers - options.student})", out=folder / "student")
+        pt.prune(folder / "teacher", drop_layers=f"top({options.layers - options.student})", out=folder / "student")
         found = {f"{options.layers} layers": folder / "teacher", f"{options.student} layers": folder / "student"}
     else:
         place = place_of(options)
@@ -447,12 +447,12 @@ def gathered(options: argparse.Namespace, folder: Path) -> dict[str, Path]:
         found = {name: place / name for name in names if (place / name / "config.json").is_file()}
     first = next(iter(found.values()))
     made = {f"ours, {name}, fp32": source for name, source in found.items()}
-    pt.export(first, to="onnx", out=folder / "graph")
+    pt.export(first, format="onnx", out=folder / "graph")
     made[f"ONNX Runtime, {next(iter(found))}, fp32"] = folder / "graph"
     for number, (name, source) in enumerate(found.items()):
         pt.quantize(source, out=folder / f"int8-{number}")
         made[f"ONNX Runtime, {name}, int8"] = folder / f"int8-{number}"
-    pt.quantize(first, engine="torch", out=folder / "torch")
+    pt.quantize(first, backend="torch", out=folder / "torch")
     return {**made, f"torch, {next(iter(found))}, int8": folder / "torch"}
 
 

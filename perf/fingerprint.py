@@ -64,7 +64,7 @@ NOT_EXPORTED = ("bilstm", "elmo", "elmo-transformer", "lstm", "performer", "seq2
 OBJECTIVES = {
     "autoencode": ("lstm-lm-tiny", "autoencode", "text"),
     "dialogues": ("bert-tiny", "mlm+dlm", "dialogues"),
-    "final rate": ("bert-tiny", "mlm(rate=0.3,final_rate=0.15)", "text"),
+    "final rate": ("bert-tiny", "mlm(mask_rate=0.3,final_mask_rate=0.15)", "text"),
     "items": ("bert-tiny", "item", "histories"),
     "mixture": ("bert-tiny", "0.7*mlm|0.3*lm", "text"),
     "prefix": ("gpt2-tiny", "prefix", "text"),
@@ -83,10 +83,10 @@ TASKS = {
     "contrast of scores": ("contrast(temperature=1)", "scores"),
     "entity": ("entity", "entities"),
     "match": ("match", "spans"),
-    "multi-label": ("classify(multi=true,weights=balanced)", "several labels"),
-    "prompt": ('prompt(cloze="It was [MASK].",words=no:ba/yes:bo)', "labels"),
+    "multi-label": ("classify(multi_label=true,class_weight=balanced)", "several labels"),
+    "prompt": ('prompt(template="It was [MASK].",verbalizer=no:ba/yes:bo)', "labels"),
     "rank": ("rank", "candidates"),
-    "rank by row": ("rank(over=row)", "candidates"),
+    "rank by row": ("rank(ranking_loss=pointwise)", "candidates"),
     "regress": ("regress", "scores"),
     "tag": ("tag", "tags"),
 }
@@ -94,7 +94,7 @@ STRATEGIES = ("frozen", "top(1)", "gradual+reset(1)", "lora(2)", "freelb(2)", "f
 OTHER_CLASSIFIERS = ("bart-tiny", "gpt2-tiny", "lstm-lm-tiny", "modernbert-tiny", "t5-tiny")
 GENERATIVE = ("bart-tiny", "gpt-tiny", "gpt2-tiny", "t5-tiny")
 TRANSLATORS = ("rnnsearch-tiny", "transformer-tiny")
-TEXT_TO_TEXT, SEVERAL_TASKS = "generate(tokens=8,beams=2)", "mood: classify | grade: regress"
+TEXT_TO_TEXT, SEVERAL_TASKS = "generate(max_new_tokens=8,num_beams=2)", "mood: classify | grade: regress"
 DECODING = {
     "greedy": {},
     "penalized": {"repetition_penalty": 1.5, "no_repeat_ngram": 1},
@@ -115,8 +115,8 @@ QUANTIZATION = {
     "int4 weights": {"how": "weights", "bits": 4},
     "bf16": {"how": "bf16"},
 }
-TOKENIZERS = ("wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters")
-UNIGRAM = "raw-unigram"
+TOKENIZERS = ("wordpiece", "bpe", "byte-level-bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram", "items", "words", "characters")
+UNIGRAM = "sentencepiece-unigram"
 # Presets with a Unigram tokenizer → the options to train it with.
 UNIGRAM_PRESETS: dict[str, dict[str, Any]] = {
     "albert-tiny": {"lowercase": True},
@@ -144,7 +144,7 @@ def write_preset(folder: Path, name: str, vocabulary: int) -> Path:
 
 
 def train_tokenizer(corpus: Path, kind: str, size: int, out: Path, **options: Any) -> None:
-    pt.train_tokenizer(corpus, kind=kind, size=size, layout="line", out=out, **options)  # type: ignore[arg-type]
+    pt.train_tokenizer(corpus, kind=kind, vocab_size=size, split_by="line", out=out, **options)  # type: ignore[arg-type]
 
 
 def split_text(tokenizer: Path, text: str) -> Row:
@@ -152,7 +152,7 @@ def split_text(tokenizer: Path, text: str) -> Row:
 
 
 def prepare(corpus: Path, tokenizer: Path, out: Path, language: str) -> None:
-    pt.prepare(corpus, tokenizer, out, language=language, layout="line", processes=1)
+    pt.prepare(corpus, tokenizer, out, language=language, split_by="line", processes=1)
 
 
 def pretrain(
@@ -173,7 +173,7 @@ def pretrain(
 
 def adapt(model: pt.Run, data: Path, out: Path, steps: int) -> pt.Run:
     return pt.adapt(
-        model, [data], out=out, layout="line", device="cpu", budget=pt.Budget(steps=steps),
+        model, [data], out=out, split_by="line", device="cpu", budget=pt.Budget(steps=steps),
         batch=pt.Batching(tokens=128, max_length=32), monitor=pt.Monitoring(log_every=1, held_out_fraction=0.1, max_eval_batches=2, save_every=0),
     ).run  # fmt: skip
 
@@ -216,15 +216,15 @@ def prune(model: pt.Run, train: Path, dev: Path, out: Path, settings: Mapping[st
 
 
 def generate(model: pt.Run, prompts: Sequence[str], decoding: Mapping[str, Any]) -> Iterable[Row]:
-    return pt.generate(model, prompts, tokens=12, device="cpu", **decoding)
+    return pt.generate(model, prompts, max_new_tokens=12, device="cpu", **decoding)
 
 
 def ask(model: pt.Run | str, texts: Sequence[str], cloze: str, answers: Sequence[str]) -> Iterable[Row]:
-    return pt.ask(model, texts, cloze=cloze, answers=answers, calibrate=True)
+    return pt.ask(model, texts, template=cloze, answers=answers, calibrate=True)
 
 
 def translate(model: pt.Run, texts: Sequence[str], beams: int) -> Iterable[Row]:
-    return pt.translate(model, texts, beams=beams, tokens=12, alignments=True, device="cpu")
+    return pt.translate(model, texts, num_beams=beams, max_new_tokens=12, alignments=True, device="cpu")
 
 
 def embed(model: pt.Run | str, texts: Sequence[str], layer: int, pooling: str) -> np.ndarray[Any, Any]:
@@ -234,7 +234,7 @@ def embed(model: pt.Run | str, texts: Sequence[str], layer: int, pooling: str) -
 
 
 def export(model: pt.Run | str, out: Path, to: str = "hf") -> None:
-    pt.export(model, out=out, to=to)  # type: ignore[arg-type]
+    pt.export(model, out=out, format=to)  # type: ignore[arg-type]
 
 
 # -- Text and rows, generated from a seed -----------------------------------------------------------------------------------
@@ -632,7 +632,7 @@ def compression(work: Work) -> Entries:
     run = distill(start, train, dev, work.new("distilled"))
     yield from ((f"distill/{key}", value) for key, value in answered(run, dev))
     graph = work.new("graph")
-    export(start, graph, to="onnx")
+    export(start, graph, format="onnx")
     yield "onnx/predictions", rows_of(pt.predict(graph, dev))
 
 

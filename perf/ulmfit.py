@@ -178,10 +178,10 @@ def classify(
         batch=pt.Batching(
             size=options.rows or (32 if count < 10000 else 64), max_length=options.length or LENGTH[task]
         ),
-        scratch=arm == "scratch",
+        from_scratch=arm == "scratch",
         dropout=PUBLISHED if options.dropout else None,
         seed=cell["seed"],
-        seeds=1,
+        num_seeds=1,
         report=False,
     )
     return 100 * (1 - float(made.results["dev/accuracy"]))

@@ -60,7 +60,7 @@ def test_distillation_for_a_task(student: str, options: dict[str, Any], tmp_path
         **FAST,
         **options,
     )
-    rows = {row["model"]: row for row in run.results["beside"]}
+    rows = {row["model"]: row for row in run.results["models"]}
     assert rows["student"]["accuracy"] > 0.9
     assert run.recipe["teacher"] == [str(trained())] and run.recipe["student"] == student
     assert run.recipe["budget"] == {"steps": 25} and run.recipe["optimizer"] == {"lr": 3e-3}
@@ -98,10 +98,10 @@ def test_several_teachers_and_a_control(tmp_path: Path) -> None:
     data = start() / "train.csv"
     other = tune(tmp_path / "other", steps=40, seed=3)
     run = pt.distill(
-        [trained(), other], student="layers=1", train=data, unlabeled=texts(tmp_path, 20), dev=data, control=True,
+        [trained(), other], student="layers=1", train=data, unlabeled=texts(tmp_path, 20), dev=data, baseline=True,
         out=tmp_path / "student", budget=pt.Budget(steps=20), **FAST,
     )  # fmt: skip
-    assert [row["model"] for row in run.results["beside"]] == ["teacher", "student without a teacher", "student"]
+    assert [row["model"] for row in run.results["models"]] == ["teacher", "student without a teacher", "student"]
     assert run.results["texts"] == 20 and len(run.results["teachers"]) == 2
 
 
@@ -110,14 +110,14 @@ def test_task_agnostic_distillation(tmp_path: Path) -> None:
     mlm = pt.adapt(folder / "start", folder / "text.txt", out=tmp_path / "mlm", budget=pt.Budget(steps=3))
     run = pt.distill(
         mlm.run.folder, student="layers=2", data=folder / "text.txt", out=tmp_path / "student", budget=pt.Budget(steps=6),
-        match="cosine+hidden(skip)", batch=pt.Batching(tokens=512),
+        match_layers="cosine+hidden(skip)", batch=pt.Batching(tokens=512),
     )  # fmt: skip
     model = load(tmp_path / "student")
     assert model.backbone.depth == 2 and list(model.root.heads) == ["mlm"]
     lines = [line for line in run.metrics() if "match_logits" in line]
     assert lines and {"mlm", "match_cosine", "match_hidden"} <= lines[-1].keys()
     assert any("dev/mlm" in line and "dev/match_logits" not in line for line in run.metrics())
-    assert run.results["times_smaller"] > 1.0
+    assert run.results["compression_ratio"] > 1.0
 
 
 def teacher_of_tokens(folder: Path) -> Path:
@@ -173,7 +173,7 @@ def test_loss_weights_are_those_of_distilbert_or_given(tmp_path: Path, monkeypat
 def test_control_of_task_agnostic_distillation(tmp_path: Path) -> None:
     teacher = teacher_of_tokens(tmp_path / "mlm")
     run = from_text(teacher, tmp_path / "student", control=True, monitor=pt.Monitoring(eval_every=1))
-    assert [row["model"] for row in run.results["beside"]] == ["teacher", "student without a teacher", "student"]
+    assert [row["model"] for row in run.results["models"]] == ["teacher", "student without a teacher", "student"]
     control = pt.Run(tmp_path / "student/intermediate/control")
     assert control.finished and run.results["control/dev/mlm"] == control.results["dev/mlm"] > 0
     assert not any("match_logits" in line for line in control.metrics())
@@ -208,10 +208,10 @@ def test_converting_bert_to_albert(tmp_path: Path) -> None:
     assert float(torch.cosine_similarity(ours, theirs).mean()) > 0.7
     data = start() / "train.csv"
     run = pt.distill(
-        trained(), student="shared=32", train=data, dev=data, match="states(last)", out=tmp_path / "albert",
+        trained(), student="shared=32", train=data, dev=data, match_layers="states(last)", out=tmp_path / "albert",
         budget=pt.Budget(steps=25), **FAST,
     )  # fmt: skip
-    assert run.results["beside"][-1]["accuracy"] > 0.9 and run.results["times_smaller"] > 1.5
+    assert run.results["models"][-1]["accuracy"] > 0.9 and run.results["compression_ratio"] > 1.5
 
 
 def test_augmentation(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_augmentation(tmp_path: Path) -> None:
     words = {word for text in few for word in text.split()}
     assert {word for text in made for word in text.split()} <= words
     rows = LabeledRows(Path("rows"), {}, few, ["x", "y"], lines=[1, 2])
-    job = distillation.DistillationJob(teachers=["teacher"], student="layers=2", out=tmp_path / "out", augment=3)
+    job = distillation.DistillationJob(teachers=["teacher"], student="layers=2", out=tmp_path / "out", num_augmentations=3)
     varied = distillation.with_variants(None, rows, job)
     assert varied.texts == made and varied.pairs == ["xy"[number] for number, _ in pairs]
     both = distillation.with_variants(rows, rows, job)
@@ -257,17 +257,17 @@ def test_invalid_options_are_refused(tmp_path: Path) -> None:
 def test_distillation_on_text_generated_by_the_teacher(tmp_path: Path) -> None:
     from tests.models.test_adapt_vocabulary import small, tokenizer
 
-    small("gpt2", tokenizer("byte-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
+    small("gpt2", tokenizer("byte-level-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
     (tmp_path / "text.txt").write_text("An assignment is\nThe value of a name\n" * 6, encoding="utf-8")
     run = pt.distill(
-        tmp_path / "gpt", student="layers=2", data=tmp_path / "text.txt", write=6, out=tmp_path / "student",
+        tmp_path / "gpt", student="layers=2", data=tmp_path / "text.txt", generate_tokens=6, out=tmp_path / "student",
         budget=pt.Budget(steps=2), batch=pt.Batching(tokens=256, max_length=24), monitor=pt.Monitoring(held_out_fraction=0.0),
     )  # fmt: skip
     lines = (tmp_path / "student/intermediate/written.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 12 and all(line.startswith(("An assignment is", "The value of a name")) for line in lines)
     assert run.finished and load(tmp_path / "student").backbone.depth == 2
     with pytest.raises(PretuneError, match="--write applies only with --data"):
-        pt.distill(tmp_path / "gpt", student="layers=2", train="x.csv", write=6, out=tmp_path / "never")
+        pt.distill(tmp_path / "gpt", student="layers=2", train="x.csv", generate_tokens=6, out=tmp_path / "never")
 
 
 def test_distillation_of_regression(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_distillation_of_regression(tmp_path: Path) -> None:
     data.write_text("text,label\n" + "\n".join(f"{text},{4.0 if y == 'yes' else 2.0}" for text, y in rows))
     fast: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(size=16)}
     teacher = pt.finetune(
-        start() / "start", data, dev=data, objective="regress", seeds=1, report=False, out=tmp_path / "teacher",
+        start() / "start", data, dev=data, objective="regress", num_seeds=1, report=False, out=tmp_path / "teacher",
         budget=pt.Budget(steps=30), **fast,
     )  # fmt: skip
     for name, given in {"both": {"train": data, "soft": 0.5}, "texts": {"unlabeled": texts(tmp_path)}}.items():
@@ -298,12 +298,12 @@ def test_sequence_level_distillation(tmp_path: Path) -> None:
     start = tiny("t5-tiny", known, tmp_path / "start")
     everything = tmp_path / "all.csv"
     everything.write_text("source,target\n" + "\n".join([f"{a},{b}" for a, b in words.items()] * 6))
-    teacher = learn(start, everything, tmp_path / "teacher", "generate(tokens=3)", steps=60)
+    teacher = learn(start, everything, tmp_path / "teacher", "generate(max_new_tokens=3)", steps=60)
     run = pt.distill(
         teacher, student=str(start), train=data, unlabeled=more, dev=everything, out=tmp_path / "student",
         budget=pt.Budget(steps=60), optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(size=8),
     )  # fmt: skip
-    assert run.results["rows"] == 18 + 18 + 24 and run.results["beside"][-1]["exact_match"] == 1.0
+    assert run.results["rows"] == 18 + 18 + 24 and run.results["models"][-1]["exact_match"] == 1.0
     with pytest.raises(PretuneError, match="give one model"):
         pt.distill([teacher, teacher], student=str(start), train=data, out=tmp_path / "never")
 

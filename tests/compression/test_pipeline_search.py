@@ -21,7 +21,7 @@ def test_search_keeps_the_best_candidate(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.compress(
         trained(), target=["quality>=0.5", "size=600KB"], train=data, dev=data, out=tmp_path / "best",
-        sequences=["layers=2 > int8", "layers=2"], budget=pt.Budget(steps=8),
+        pipelines=["layers=2 > int8", "layers=2"], budget=pt.Budget(steps=8),
         optimizer=pt.Optimizer(lr=2e-3), batch=pt.Batching(size=16),
     )  # fmt: skip
     facts = run.results
@@ -36,7 +36,7 @@ def test_search_keeps_the_best_candidate(tmp_path: Path) -> None:
 def search(out: Path, *sequences: str) -> pt.Run:
     data = start() / "train.csv"
     return pt.compress(
-        trained(), target="quality>=0.01", train=data, dev=data, out=out, sequences=sequences,
+        trained(), target="quality>=0.01", train=data, dev=data, out=out, pipelines=sequences,
         budget=pt.Budget(steps=2), batch=pt.Batching(size=16),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from pretune.models.model import Model
 from pretune.packed import Packed, pack_lists
 from tests.models.test_adapt_vocabulary import small, tokenizer
 
-KINDS = {"bert": "wordpiece", "modernbert": "byte-bpe", "gpt2": "byte-bpe", "roberta": "byte-bpe"}
+KINDS = {"bert": "wordpiece", "modernbert": "byte-level-bpe", "gpt2": "byte-level-bpe", "roberta": "byte-level-bpe"}
 
 
 def made(family: str = "bert", **sizes: Any) -> Model:
@@ -38,7 +38,7 @@ def states(model: Model) -> torch.Tensor:
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "albert"])
 def test_removing_heads_and_units_equals_gating_them_to_zero(family: str, tmp_path: Path) -> None:
     model = made(family, num_attention_heads=4, n_head=4, embedding_size=16)
-    smaller, report = prune_model(model, PruningSpec(heads=0.5, units=0.5), ImportanceData([]))
+    smaller, report = prune_model(model, PruningSpec(heads=0.5, ffn_units=0.5), ImportanceData([]))
     masks = {}
     for find in (prunable_attentions, feed_forwards):
         old, new = dict(find(model.backbone)), dict(find(smaller.backbone))
@@ -53,7 +53,7 @@ def test_removing_heads_and_units_equals_gating_them_to_zero(family: str, tmp_pa
     with gated(parts, masks):
         masked = states(model)
     torch.testing.assert_close(states(smaller), masked, rtol=1e-5, atol=1e-5)
-    assert report["heads"]["left"] == report["heads"]["were"] // 2
+    assert report["heads"]["after"] == report["heads"]["before"] // 2
     for name, one in (("old", model), ("new", smaller)):
         one.save(tmp_path / name)
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("old", "new")]
@@ -69,14 +69,14 @@ def test_dropping_layers(family: str, tmp_path: Path) -> None:
     model = made(family, **sizes)
     by_hand = made(family, **sizes)
     keep_layers(by_hand.backbone, [1, 2, 4])
-    smaller, _ = prune_model(model, PruningSpec(drop="odd(2)"), ImportanceData([]))
+    smaller, _ = prune_model(model, PruningSpec(drop_layers="odd(2)"), ImportanceData([]))
     assert smaller.backbone.depth == 3
     smaller.save(tmp_path / "odd")
     torch.testing.assert_close(states(load(tmp_path / "odd")), states(smaller))
-    bottom, _ = prune_model(smaller, PruningSpec(drop="bottom(1)"), ImportanceData([]))
+    bottom, _ = prune_model(smaller, PruningSpec(drop_layers="bottom(1)"), ImportanceData([]))
     bottom.save(tmp_path / "again")
     torch.testing.assert_close(states(load(tmp_path / "again")), states(bottom))
-    top, _ = prune_model(model, PruningSpec(drop="top(2)"), ImportanceData([]))
+    top, _ = prune_model(model, PruningSpec(drop_layers="top(2)"), ImportanceData([]))
     # Fewer layers are what a configuration can say; ModernBERT's first one, without a norm, is another kind.
     assert not top.shape
     top.export(tmp_path / "top")
@@ -88,7 +88,7 @@ def test_dropping_layers(family: str, tmp_path: Path) -> None:
 def test_dropping_layers_of_a_pruned_model(family: str, tmp_path: Path) -> None:
     model = made(family, num_attention_heads=4, num_hidden_layers=4, embedding_size=16)
     smaller, _ = prune_model(model, PruningSpec(heads=0.4), ImportanceData([]))
-    twice, _ = prune_model(smaller, PruningSpec(drop="bottom(2)"), ImportanceData([]))
+    twice, _ = prune_model(smaller, PruningSpec(drop_layers="bottom(2)"), ImportanceData([]))
     twice.save(tmp_path)
     torch.testing.assert_close(states(load(tmp_path)), states(twice))
 
@@ -97,7 +97,7 @@ def test_which_pruned_models_transformers_can_load(tmp_path: Path) -> None:
     from transformers import AutoModel
 
     model = made(num_attention_heads=4, num_hidden_layers=4)
-    smaller, _ = prune_model(model, PruningSpec(drop="even(1)", units=0.5), ImportanceData([]))
+    smaller, _ = prune_model(model, PruningSpec(drop_layers="even(1)", ffn_units=0.5), ImportanceData([]))
     smaller.save(tmp_path / "run")
     pt.export(tmp_path / "run", out=tmp_path / "out", head="none")
     theirs: Any = AutoModel.from_pretrained(tmp_path / "out").eval()
@@ -150,6 +150,6 @@ def test_invalid_options_are_refused() -> None:
     with pytest.raises(PretuneError, match="nothing to prune"):
         PruningSpec().check()
     with pytest.raises(PretuneError, match="give some with --train"):
-        prune_model(made(), PruningSpec(drop="contributions(1)"), ImportanceData([]))
+        prune_model(made(), PruningSpec(drop_layers="contributions(1)"), ImportanceData([]))
     with pytest.raises(PretuneError, match="single Transformer stack"):
-        prune_model(small("bart", tokenizer("byte-bpe"), "denoise"), PruningSpec(drop="top(1)"), ImportanceData([]))
+        prune_model(small("bart", tokenizer("byte-level-bpe"), "denoise"), PruningSpec(drop_layers="top(1)"), ImportanceData([]))

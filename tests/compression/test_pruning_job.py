@@ -20,11 +20,11 @@ pytestmark = pytest.mark.usefixtures("briefly")
 
 def test_pruning_heads_units_and_layers(tmp_path: Path) -> None:
     data = start() / "train.csv"
-    run = pt.prune(trained(), drop="top(1)", heads=0.25, units=0.5, train=data, dev=data, out=tmp_path / "small")
+    run = pt.prune(trained(), drop_layers="top(1)", heads=0.25, ffn_units=0.5, train=data, dev=data, out=tmp_path / "small")
     facts = run.results
-    assert facts["layers"]["kept"] == [1, 2, 3] and facts["times_smaller"] > 1.2
-    assert [row["model"] for row in facts["beside"]] == ["before", "pruned"]
-    assert facts["beside"][0]["accuracy"] == 1.0 and "share_of_quality" in facts
+    assert facts["layers"]["kept"] == [1, 2, 3] and facts["compression_ratio"] > 1.2
+    assert [row["model"] for row in facts["models"]] == ["before", "pruned"]
+    assert facts["models"][0]["accuracy"] == 1.0 and "relative_quality" in facts
     rows = pt.predict(tmp_path / "small", [data.parent / "train.csv"])
     assert len(rows) == 64 and {row["predicted_label"] for row in rows} <= {"yes", "no"}
     assert len(pt.embed(tmp_path / "small", ["good stone"])[0]["vector"]) == 64
@@ -35,19 +35,19 @@ def test_pruning_heads_units_and_layers(tmp_path: Path) -> None:
 def test_gradual_pruning_of_weights(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.prune(
-        trained(), drop="even(2)", weights=0.7, train=data, dev=data, budget=pt.Budget(steps=30), out=tmp_path / "small",
-        optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(size=16), control=True,
+        trained(), drop_layers="even(2)", sparsity=0.7, train=data, dev=data, budget=pt.Budget(steps=30), out=tmp_path / "small",
+        optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(size=16), baseline=True,
     )  # fmt: skip
-    names = [row["model"] for row in run.results["beside"]]
+    names = [row["model"] for row in run.results["models"]]
     assert names == ["before", "pruned", "trained, not pruned", "pruned and trained"]
-    assert run.results["beside"][-1]["accuracy"] > 0.9 and run.results["times_smaller"] > 2
+    assert run.results["models"][-1]["accuracy"] > 0.9 and run.results["compression_ratio"] > 2
     assert load(tmp_path / "small").sparse and load(tmp_path / "small/intermediate/pruned").backbone.depth == 2
 
 
 def test_half_precision_is_kept(tmp_path: Path) -> None:
     load(trained()).save(tmp_path / "half", torch.bfloat16)
-    run = pt.prune(tmp_path / "half", drop="top(1)", out=tmp_path / "small")
-    assert run.results["times_smaller"] > 1.1
+    run = pt.prune(tmp_path / "half", drop_layers="top(1)", out=tmp_path / "small")
+    assert run.results["compression_ratio"] > 1.1
     kinds = {tensor.dtype for tensor in read_weights(tmp_path / "small").values()}
     assert kinds == {torch.bfloat16}
 
@@ -58,7 +58,7 @@ def test_pruning_the_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit, match="0"):
         main([*asked, "--json"])
     facts = json.loads(capsys.readouterr().out)
-    assert facts["tokens"]["left"] < facts["tokens"]["were"]
+    assert facts["tokens"]["after"] < facts["tokens"]["before"]
     texts = ["good stone water", "bad fire cloud"]
     before, after = (pt.predict(folder, texts) for folder in (trained(), tmp_path / "few"))
     for one, other in zip(before, after, strict=True):

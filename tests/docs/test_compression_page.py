@@ -35,7 +35,7 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     model = load_model(start() / "start", parse_objective("mlm"))
     model.objective = "mlm"
     model.save("runs/language")
-    small("gpt2", tokenizer("byte-bpe"), "lm", n_embd=32, n_head=2).save(Path("runs/writer"))
+    small("gpt2", tokenizer("byte-level-bpe"), "lm", n_embd=32, n_head=2).save(Path("runs/writer"))
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).splitlines():
         with pytest.raises(SystemExit) as stop:

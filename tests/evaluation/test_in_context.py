@@ -87,7 +87,7 @@ def test_asking_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(suite_runner, "run_jobs", share_out)
     options: dict[str, Any] = {"suite": "glue", "data": cola(tmp_path / "data"), "seeds": 2, "shots": 1}
     here, there = (
-        pt.evaluate(models() / "gpt2", out=tmp_path / str(n), subsets=True, devices=n, **options) for n in (1, 2)
+        pt.evaluate(models() / "gpt2", out=tmp_path / str(n), allow_incomplete=True, devices=n, **options) for n in (1, 2)
     )
     assert here.evaluation.scores == there.evaluation.scores
 
@@ -98,7 +98,7 @@ def test_no_example_needs_no_training_file_and_is_compared_with_fine_tuning(
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
     data = cola(tmp_path / "data")
     options: dict[str, Any] = {"suite": "glue", "data": data, "subsets": True}
-    tuned = pt.evaluate(models() / "gpt2", out=tmp_path / "tuned", budget=pt.Budget(steps=1), seeds=1, **options)
+    tuned = pt.evaluate(models() / "gpt2", out=tmp_path / "tuned", budget=pt.Budget(steps=1), num_seeds=1, **options)
     (data / "CoLA" / "train.tsv").unlink()
     asked = pt.evaluate(models() / "gpt2", out=tmp_path / "asked", shots=0, **options)
     assert set(asked.evaluation.tasks) == set(tuned.evaluation.tasks) == {"cola"}
@@ -115,7 +115,7 @@ def test_what_a_model_knows_is_scored(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(f"text,label\n{table}\n")
     task = "generate(delimiter='grammatical?')"
     tune(models() / "gpt2", tmp_path / "train.csv", tmp_path / "run", task, steps=60)
-    result = pt.evaluate(tmp_path / "run", suite="glue", data=data, out=tmp_path / "out", subsets=True, shots=0)
+    result = pt.evaluate(tmp_path / "run", suite="glue", data=data, out=tmp_path / "out", allow_incomplete=True, shots=0)
     assert result.evaluation.means["cola"]["matthews"] == 1.0
 
 
@@ -126,7 +126,7 @@ def test_every_kind_of_superglue(model: str, tmp_path: Path) -> None:
         for split in ("train", "val", "test"):
             (tmp_path / name / f"{split}.jsonl").write_text(lines(rows[:3], hide=split == "test"))
     result = pt.evaluate(
-        models() / model, suite="superglue", data=tmp_path, out=tmp_path / "out", subsets=True, seeds=1, shots=1
+        models() / model, suite="superglue", data=tmp_path, out=tmp_path / "out", allow_incomplete=True, num_seeds=1, shots=1
     )
     found = result.evaluation.means
     assert set(found) == {"copa", "multirc", "record", "wic", "wsc"}
@@ -152,7 +152,7 @@ def test_tags_are_skipped_and_masked_models_refused(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="0 or more"):
         pt.evaluate(models() / "gpt2", out=tmp_path / "out", **{**options, "shots": -1})
     with pytest.raises(PretuneError, match="--scratch applies only to fine-tuning"):
-        pt.evaluate(models() / "gpt2", out=tmp_path / "out", scratch=True, **options)
+        pt.evaluate(models() / "gpt2", out=tmp_path / "out", from_scratch=True, **options)
 
 
 # -- prompts --------------------------------------------------------------------------------------------------------

@@ -105,13 +105,13 @@ def test_more_and_fewer_layers_than_config_has_are_refused(name: str, stack: str
     words = rf"layers: {layers + 1} in {re.escape(stack)}, but {layers} in config\.json; pass --partial to continue without them"
     with pytest.raises(PretuneError, match=words):
         pt.load(tmp_path)
-    assert len(pt.load(tmp_path, partial=True).backbone.layers) == layers
+    assert len(pt.load(tmp_path, ignore_mismatched=True).backbone.layers) == layers
     change(tmp_path, **dict.fromkeys((*one_more, *last)))
     with pytest.raises(
         PretuneError, match=rf"layers: {layers - 1} in {re.escape(stack)}, but {layers} in config\.json; pass"
     ):
         pt.load(tmp_path)
-    assert pt.load(tmp_path, partial=True).untrained
+    assert pt.load(tmp_path, ignore_mismatched=True).untrained
 
 
 def test_what_the_config_has_no_place_for_is_refused(tmp_path: Path) -> None:

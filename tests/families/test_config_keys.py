@@ -418,14 +418,14 @@ def test_unknown_keys_can_be_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("pretune.models.loading.log_info", said.append)
     with pytest.raises(PretuneError, match="glyph_embedding_dim; pass --partial to continue without them"):
         pt.load(tmp_path)
-    model = pt.load(tmp_path, partial=True)
+    model = pt.load(tmp_path, ignore_mismatched=True)
     assert len(said) == 1 and said[0].endswith("may change its output: glyph_embedding_dim; they are ignored")
     change(tmp_path, glyph_embedding_dim=None)
     close(case.ours(tmp_path, peer.config), case.theirs(peer))
     assert_same(model.root, pt.load(tmp_path).root)
     change(tmp_path, is_decoder=True)  # what is known to change the output is not left out
     with pytest.raises(PretuneError, match="is_decoder"):
-        pt.load(tmp_path, partial=True)
+        pt.load(tmp_path, ignore_mismatched=True)
 
 
 # As the released files have them, by what is written in their repositories; sizes are left out.

@@ -40,21 +40,21 @@ from tests.support.texts import english_documents
 
 SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "bert": ("wordpiece", test_bert.SMALL),
-    "roberta": ("byte-bpe", test_roberta.SMALL),
-    "xlm-roberta": ("raw-unigram", test_roberta.SMALL),
-    "camembert": ("raw-unigram", test_roberta.SMALL),
+    "roberta": ("byte-level-bpe", test_roberta.SMALL),
+    "xlm-roberta": ("sentencepiece-unigram", test_roberta.SMALL),
+    "camembert": ("sentencepiece-unigram", test_roberta.SMALL),
     "mpnet": ("wordpiece", test_mpnet.SMALL),
     "distilbert": ("wordpiece", test_distilbert.SMALL),
     "electra": ("wordpiece", test_electra.SMALL),
-    "albert": ("raw-unigram", test_albert.SMALL),
+    "albert": ("sentencepiece-unigram", test_albert.SMALL),
     "ernie": ("wordpiece", test_ernie.SMALL | test_ernie.TASKS),
     "xlm": ("bpe", test_xlm.SMALL),
-    "xlnet": ("raw-unigram", test_xlnet.SMALL),
-    "big_bird": ("raw-bpe", test_big_bird.SMALL | test_big_bird.FULL),
-    "longformer": ("byte-bpe", test_longformer.SMALL),
-    "deberta": ("byte-bpe", test_deberta.SMALLS["deberta"]),
-    "deberta-v2": ("raw-unigram", test_deberta.SMALLS["deberta-v2"]),
-    "modernbert": ("byte-bpe", test_modernbert.SMALL),
+    "xlnet": ("sentencepiece-unigram", test_xlnet.SMALL),
+    "big_bird": ("sentencepiece-bpe", test_big_bird.SMALL | test_big_bird.FULL),
+    "longformer": ("byte-level-bpe", test_longformer.SMALL),
+    "deberta": ("byte-level-bpe", test_deberta.SMALLS["deberta"]),
+    "deberta-v2": ("sentencepiece-unigram", test_deberta.SMALLS["deberta-v2"]),
+    "modernbert": ("byte-level-bpe", test_modernbert.SMALL),
 }
 
 
@@ -154,7 +154,7 @@ def test_sentence_transformers_computes_the_same_vectors(name: str, tmp_path: Pa
     config = family.read_config(small | sizes | {"initializer_range": 0.2})
     Model(family, config, Network(family.build(config)), words).save(tmp_path / "model")
     facts = pt.export(
-        tmp_path / "model", to="sentence-transformers", pooling="last+mean", max_length=16, out=tmp_path / "out"
+        tmp_path / "model", format="sentence-transformers", pooling="last+mean", max_length=16, out=tmp_path / "out"
     ).facts
     texts = ["An assignment is a statement", "and that", "or this one, which is longer " * 4]
     peer = SentenceTransformer(str(tmp_path / "out"), device="cpu")

@@ -172,7 +172,7 @@ def test_fills_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Pa
         theirs = peers_fills(folder, text)
         assert [i for i, _ in peers_fills(out, text)] == [i for i, _ in theirs]
         for ours in (filler, again):
-            found = ours.fill(text, top=3)["gaps"][0]
+            found = ours.fill(text, top_k=3)["gaps"][0]
             assert [c["token"] for c in found] == [tokenizer.decode([i]).strip() for i, _ in theirs]
             assert [c["probability"] for c in found] == pytest.approx([p for _, p in theirs], abs=1e-5)
         right += found[0]["token"] == answer

@@ -101,7 +101,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"premise": "An expression has a value that is", "choices": ["no", "a number, a string or an object"]},
     ],
 }
-KINDS = {"gpt2": "byte-bpe", "longformer": "byte-bpe"}
+KINDS = {"gpt2": "byte-level-bpe", "longformer": "byte-level-bpe"}
 
 
 @cache
@@ -248,7 +248,7 @@ def test_a_fine_tuned_model_becomes_a_class_of_transformers(name: str, kind: str
         dev=train_file,
         objective=head,
         epochs=1,
-        seeds=1,
+        num_seeds=1,
         report=False,
         out=tmp_path / "run",
     )

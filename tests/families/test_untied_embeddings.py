@@ -156,7 +156,7 @@ def test_another_vocabulary_takes_rows_of_both_matrices(name: str, tmp_path: Pat
     untied(case, tmp_path / "peer")
     model = pt.load(tmp_path / "peer")
     documents = [Document(text, Path("x"), 1) for text in english[:2]]
-    old, new = (train_on_documents(documents, "byte-bpe", size) for size in (300, 290))
+    old, new = (train_on_documents(documents, "byte-level-bpe", size) for size in (300, 290))
     model.tokenizer = old
     wide, _ = replace_vocabulary(_widened(model, old.size), new)
     head, tokens = wide.root.heads[case.head].output.weight, wide.backbone.embed.tokens

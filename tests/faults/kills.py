@@ -54,7 +54,7 @@ def material(folder: Path) -> None:
     text.mkdir()
     for number in range(6):
         (text / f"{number}.txt").write_text("\n\n".join(" ".join(rows[i::5]) + "." for i in range(number, number + 20)))
-    pt.train_tokenizer(text, kind="wordpiece", size=90, out=folder / "tokenizer")
+    pt.train_tokenizer(text, kind="wordpiece", vocab_size=90, out=folder / "tokenizer")
     (folder / "tiny.yaml").write_text(
         "like: bert-tiny\nobjective: mlm\n"
         "config: {hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 64}\n"
@@ -92,14 +92,14 @@ def verbs(folder: Path) -> dict[str, Act]:
         "pretrain": pretrain(folder),
         "adapt": lambda out: pt.adapt(folder / "model", folder / "texts", out=out, resume=begun(out), **SMALL),
         "finetune": lambda out: pt.finetune(
-            folder / "model", train, dev=train, out=out, seeds=1, report=False, resume=begun(out), **rows
+            folder / "model", train, dev=train, out=out, num_seeds=1, report=False, resume=begun(out), **rows
         ),
         "evaluate": lambda out: pt.evaluate(
-            folder / "model", suite="glue", data=folder / "glue", subsets=True, seeds=2, out=out,
+            folder / "model", suite="glue", data=folder / "glue", allow_incomplete=True, num_seeds=2, out=out,
             budget=pt.Budget(steps=4), batch=pt.Batching(size=8),
         ),
         "tune": lambda out: pt.tune(
-            folder / "model", train, dev=train, trials=2, epochs=0.5, batch=pt.Batching(size=8), out=out
+            folder / "model", train, dev=train, num_trials=2, epochs=0.5, batch=pt.Batching(size=8), out=out
         ),
     }  # fmt: skip
 

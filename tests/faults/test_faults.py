@@ -48,16 +48,16 @@ def rows() -> Path:
 
 # Every verb that writes → the call, and the largest file that there is room for.
 WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
-    "tokenizer train": (lambda out: pt.train_tokenizer(text(), size=100, out=out), 1000),
+    "tokenizer train": (lambda out: pt.train_tokenizer(text(), vocab_size=100, out=out), 1000),
     "prepare": (lambda out: pt.prepare(text(), start() / "start", out, processes=1), 1000),
     "pretrain": (lambda out: pt.pretrain("bert-tiny", text(), objective="mlm", tokenizer=start() / "start", out=out, **SHORT), 20_000),
     "adapt": (lambda out: pt.adapt(start() / "start", text(), out=out, **SHORT), 20_000),
     "finetune": (lambda out: tune(out, steps=2, monitor=pt.Monitoring(save_every=1)), 20_000),
     "prune": (lambda out: pt.prune(trained(), heads=0.5, out=out), 20_000),
-    "quantize": (lambda out: pt.quantize(trained(), how="bf16", out=out), 20_000),
+    "quantize": (lambda out: pt.quantize(trained(), method="bf16", out=out), 20_000),
     "distill": (lambda out: pt.distill(trained(), student="layers=2", train=rows(), out=out, epochs=0.1), 20_000),
     "export": (lambda out: pt.export(trained(), out=out), 20_000),
-    "export --to onnx": (lambda out: pt.export(trained(), to="onnx", out=out), 20_000),
+    "export --to onnx": (lambda out: pt.export(trained(), format="onnx", out=out), 20_000),
     "predict": (lambda out: pt.predict(trained(), rows(), out=out / "answers.csv"), 1000),
     "embed": (lambda out: pt.embed(trained(), rows(), out=out / "vectors.npy"), 1000),
 }  # fmt: skip

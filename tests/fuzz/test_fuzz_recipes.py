@@ -33,7 +33,7 @@ ROWS = "text,label\n" + "".join(f"text {i},{'yes' if i % 2 else 'no'}\n" for i i
 PRETRAIN = """
 model: bert-tiny
 data: [corpus.txt]
-objective: mlm(rate=0.3)+nsp
+objective: mlm(mask_rate=0.3)+nsp
 language: en
 budget: {steps: 10}
 optimizer: {name: adamw, lr: 1e-4, betas: [0.9, 0.99], eps: 1e-6, weight_decay: 0.01, max_grad_norm: 1.0}

@@ -112,11 +112,11 @@ def overflow(model: Model, folder: Path) -> None:
 
 
 def decoder() -> Model:
-    return small("gpt2", words("byte-bpe"), "lm", num_hidden_layers=1)
+    return small("gpt2", words("byte-level-bpe"), "lm", num_hidden_layers=1)
 
 
 def encoder_decoder() -> Model:
-    return small("bart", words("byte-bpe"), "denoise")
+    return small("bart", words("byte-level-bpe"), "denoise")
 
 
 ANSWERS: dict[str, tuple[Callable[[], Model], Callable[[Path], Any]]] = {
@@ -124,10 +124,10 @@ ANSWERS: dict[str, tuple[Callable[[], Model], Callable[[Path], Any]]] = {
     "embed": (with_dense, lambda folder: pt.embed(folder, [TEXT])),
     "embed by the mean": (lambda: with_head("mlm"), lambda folder: pt.embed(folder, [TEXT], pooling="mean")),
     "fill": (lambda: with_head("mlm"), lambda folder: pt.fill(folder, [f"{TEXT} [MASK]"])),
-    "generate": (decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3)),
-    "generate by sampling": (decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3, temperature=1.0)),
-    "generate by beam search": (decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3, beams=2)),
-    "generate with an encoder-decoder": (encoder_decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3)),
+    "generate": (decoder, lambda folder: pt.generate(folder, [TEXT], max_new_tokens=3)),
+    "generate by sampling": (decoder, lambda folder: pt.generate(folder, [TEXT], max_new_tokens=3, temperature=1.0)),
+    "generate by beam search": (decoder, lambda folder: pt.generate(folder, [TEXT], max_new_tokens=3, num_beams=2)),
+    "generate with an encoder-decoder": (encoder_decoder, lambda folder: pt.generate(folder, [TEXT], max_new_tokens=3)),
     "evaluate a decoder": (decoder, lambda folder: pt.evaluate(folder, data=folder.parent / "text.txt")),
     "evaluate an encoder": (
         lambda: with_head("mlm"),

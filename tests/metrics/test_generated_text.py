@@ -74,11 +74,11 @@ def test_other_letters_than_latin_ones_are_words_too() -> None:
     assert rouge([""], [""]) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
 
 
-@pytest.mark.parametrize("judged", ["exact", "words", "rouge", "bleu"])
+@pytest.mark.parametrize("judged", ["exact_match", "word_f1", "rouge", "bleu"])
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_task_has_the_metrics_of_its_texts_and_of_any_draw_of_them(judged: Any, closed: bool) -> None:
     wanted, written = ["the cat sat", "a dog", "red , 1.5", "so"], ["the cat", "a dog", "", "so it is"]
-    task = Generate(judged=judged, closed=closed, labels=tuple(wanted))
+    task = Generate(metric=judged, constrained=closed, labels=tuple(wanted))
     answers = [{"answer": text} for text in written]
 
     def examples(rows: list[int]) -> LabeledRows:

@@ -54,7 +54,7 @@ def small(family: str, words: Tokenizer, objective: str, **sizes: Any) -> Model:
     return model
 
 
-@pytest.mark.parametrize(("old", "new"), [("wordpiece", "byte-bpe"), ("byte-bpe", "raw-unigram"), ("raw-unigram", "wordpiece")])  # fmt: skip
+@pytest.mark.parametrize(("old", "new"), [("wordpiece", "byte-level-bpe"), ("byte-level-bpe", "sentencepiece-unigram"), ("sentencepiece-unigram", "wordpiece")])  # fmt: skip
 def test_tokens_of_different_kinds_match_by_what_they_mean(old: Kind, new: Kind) -> None:
     before, after = tokenizer(old), tokenizer(new)
     where = match_tokens(before, after)
@@ -96,12 +96,12 @@ def test_a_vocabulary_matches_itself_whole() -> None:
 def test_shared_tokens_keep_their_vectors_and_biases_and_the_rest_start_from_the_mean(
     family: str, objective: str, tmp_path: Path
 ) -> None:
-    old, new = tokenizer("byte-bpe"), tokenizer("byte-bpe", 400, russian=True)
+    old, new = tokenizer("byte-level-bpe"), tokenizer("byte-level-bpe", 400, russian=True)
     model = small(family, old, objective)
     made, report = replace_vocabulary(model, new)
     where = match_tokens(old, new)
     matched = np.flatnonzero(where >= 0)
-    assert report["matched"] == len(matched) == new.size - report["from_the_mean"]
+    assert report["matched"] == len(matched) == new.size - report["initialized_from_mean"]
     assert 200 < len(matched) < new.size
     assert set(report["unmatched_examples"]) <= set(new.vocabulary) - set(old.vocabulary)
     before, after = model.root.tensors(), made.root.tensors()
@@ -124,7 +124,7 @@ def test_shared_tokens_keep_their_vectors_and_biases_and_the_rest_start_from_the
 
 
 def test_positions_that_are_counted_from_the_padding_token_move_with_it() -> None:
-    old, new = tokenizer("byte-bpe"), tokenizer("wordpiece")
+    old, new = tokenizer("byte-level-bpe"), tokenizer("wordpiece")
     assert old.role("padding") == new.role("padding")
     model = small("roberta", old, "mlm")
     shifted = small("roberta", old, "mlm", pad_token_id=7, max_position_embeddings=30)
@@ -141,11 +141,11 @@ def test_positions_that_are_counted_from_the_padding_token_move_with_it() -> Non
 @pytest.mark.parametrize(("family", "objective"), [("bert", "mlm"), ("roberta", "mlm"), ("gpt2", "lm"), ("bart", "denoise")])  # fmt: skip
 @pytest.mark.parametrize("how", ["copy", "interpolate"])
 def test_more_positions(family: str, objective: str, how: Any, tmp_path: Path) -> None:
-    model = small(family, tokenizer("byte-bpe"), objective)
+    model = small(family, tokenizer("byte-level-bpe"), objective)
     was = model.backbone.longest
     made, report = extend_positions(model, 61, how)
     assert made.backbone.longest == 61
-    assert (report["positions"], report["were"]) == (61, was)
+    assert (report["positions"], report["before"]) == (61, was)
     old, learned = (
         found.embed.positions.weight[found.embed.positions.first :] for found in (model.backbone, made.backbone)
     )
@@ -165,7 +165,7 @@ def test_more_positions(family: str, objective: str, how: Any, tmp_path: Path) -
 
 @pytest.mark.parametrize(("family", "objective", "kind"), [("modernbert", "mlm", "rotary"), ("t5", "spans", "relative"), ("marian", "translate", "sinusoidal")])  # fmt: skip
 def test_models_without_learned_positions_need_no_more(family: str, objective: str, kind: str) -> None:
-    model = small(family, tokenizer("byte-bpe"), objective)
+    model = small(family, tokenizer("byte-level-bpe"), objective)
     with pytest.raises(
         PretuneError, match=rf"{family}: there are no learned positions to extend: positions are {kind}"
     ):
@@ -173,7 +173,7 @@ def test_models_without_learned_positions_need_no_more(family: str, objective: s
 
 
 def test_sines_that_are_kept_as_a_table_are_computed(tmp_path: Path) -> None:
-    model = small("xlm", tokenizer("byte-bpe"), "mlm", sinusoidal_embeddings=True, emb_dim=16, n_layers=2, n_heads=2)
+    model = small("xlm", tokenizer("byte-level-bpe"), "mlm", sinusoidal_embeddings=True, emb_dim=16, n_layers=2, n_heads=2)
     model.backbone.embed.positions.freeze_sinusoidal()
     made, _ = extend_positions(model, 50)
     table = made.backbone.embed.positions.weight

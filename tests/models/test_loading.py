@@ -181,7 +181,7 @@ def test_a_partial_model_is_random_where_it_must_be_and_the_same_every_time(
     change(folder, **{"bert.embeddings.position_embeddings.weight": torch.zeros(8, 32)})
     said: list[str] = []
     monkeypatch.setattr("pretune.models.loading.log_info", said.append)
-    first, second = (pt.load(folder, partial=True) for _ in range(2))
+    first, second = (pt.load(folder, ignore_mismatched=True) for _ in range(2))
     assert_same(first.root, second.root)
     assert first.untrained == ["backbone.embed.positions.weight"]
     assert (
@@ -239,7 +239,7 @@ def test_verbs_go_on_with_partial(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "whole").exists()
     taken = subprocess.run([*command, "--partial", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(taken.stdout)["class"] == "BertForMaskedLM"
-    assert_same(pt.load(folder, partial=True).root, pt.load(tmp_path / "whole").root)
+    assert_same(pt.load(folder, ignore_mismatched=True).root, pt.load(tmp_path / "whole").root)
 
 
 def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: list[str]) -> None:
@@ -252,9 +252,9 @@ def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: li
     verbs: dict[str, Any] = {
         "fill": lambda **more: pt.fill(model, ["a [MASK]"], **more),
         "embed": lambda **more: pt.embed(model, ["a"], **more),
-        "neighbors": lambda **more: pt.neighbors(model, "of", "one of", words=50, **more),
+        "neighbors": lambda **more: pt.neighbors(model, "of", "one of", max_words=50, **more),
         "finetune": lambda **more: pt.finetune(
-            model, rows, out=tmp_path / "task", budget=pt.Budget(steps=1), **more, seeds=1
+            model, rows, out=tmp_path / "task", budget=pt.Budget(steps=1), **more, num_seeds=1
         ),
         "pretrain": lambda **more: pt.pretrain(model, notes, tokenizer=model, out=tmp_path / "run", **few, **more),
         "adapt": lambda **more: pt.adapt(model, notes, out=tmp_path / "adapted", **few, **more),
@@ -264,7 +264,7 @@ def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: li
             verb()
         for begun in ("run", "adapted"):
             shutil.rmtree(tmp_path / begun, ignore_errors=True)
-        assert verb(partial=True), name
+        assert verb(ignore_mismatched=True), name
 
 
 def test_attention_dropout_of_a_checkpoint_rests(tmp_path: Path) -> None:

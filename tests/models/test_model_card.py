@@ -70,7 +70,7 @@ def test_the_card_of_an_export(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert "It was exported from `run` with pretune." in text and "Texts longer than 512 tokens are cut." in text
     assert run_snippets(tmp_path / "vectors", monkeypatch) == ["pretune", "sentence_transformers"]
     # License goes with the weights; how good they are is known of the run alone.
-    pt.export(tmp_path / "vectors", to="hf", out=tmp_path / "again")
+    pt.export(tmp_path / "vectors", format="hf", out=tmp_path / "again")
     head, text = card(tmp_path / "again")
     assert head["license"] == "apache-2.0" and "metrics" not in head and "No scores are known" in text
 
@@ -81,7 +81,7 @@ def test_scores_are_those_of_the_whole_model(run: Run, tmp_path: Path) -> None:
     head, text = card(tmp_path / "bare")
     assert "model-index" not in head and "## Scores" not in text and "## Training" in text
     assert head["pipeline_tag"] == "feature-extraction" and "No scores are known" in text
-    pt.export(run, longer=600, out=tmp_path / "longer")
+    pt.export(run, max_positions=600, out=tmp_path / "longer")
     assert "## Scores" not in card(tmp_path / "longer")[1]
 
 
@@ -104,7 +104,7 @@ def test_the_model_in_the_box_keeps_its_license(tmp_path: Path) -> None:
 OBJECTIVES = [
     ("bert", "mlm", "fill-mask"), ("bert", "mlm+nsp", "fill-mask"), ("roberta", "mlm", "fill-mask"), ("gpt2", "lm", "text-generation"),
     ("t5", "spans", None), ("bart", "translate", "translation"), ("electra", "rtd", None), ("modernbert", "", "feature-extraction"),
-    ("t5", "", "feature-extraction"), ("bert", "classify", "text-classification"), ("bert", "classify(multi=true)", "text-classification"), ("bert", "regress", "text-classification"),
+    ("t5", "", "feature-extraction"), ("bert", "classify", "text-classification"), ("bert", "classify(multi_label=true)", "text-classification"), ("bert", "regress", "text-classification"),
     ("electra", "tag", "token-classification"), ("bert", "answer", "question-answering"), ("bert", "choose", "multiple-choice"),
     ("gpt2", "tag", "token-classification"), ("gpt2", "choose(pooling=last)", "multiple-choice"), ("bart", "answer", "question-answering"),
 ]  # fmt: skip
@@ -117,7 +117,7 @@ LONGER = {"max_position_embeddings": 64, "n_positions": 64}
 def test_snippets_run(
     family: str, objective: str, tag: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
+    words = tokenizer("wordpiece" if family in ("bert", "electra") else "byte-level-bpe")
     model = small(family, words, {"t5": "spans", "bart": "denoise", "gpt2": "lm"}.get(family, "mlm"), **LONGER)
     model.root.heads = nn.ModuleDict()
     model.objective, model.labels = objective, ["O", "B-x"] if objective.startswith(("classify", "tag")) else []
@@ -131,7 +131,7 @@ def test_snippets_run(
 
 
 def test_the_snippets_of_a_graph_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pt.export(save(tmp_path / "run", "bert", "mlm"), to="onnx", out=tmp_path / "graph")
+    pt.export(save(tmp_path / "run", "bert", "mlm"), format="onnx", out=tmp_path / "graph")
     assert card(tmp_path / "graph")[0]["library_name"] == "onnxruntime"
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"^```python\n(import onnxruntime.*?)^```", card(tmp_path / "graph")[1], re.M | re.DOTALL)

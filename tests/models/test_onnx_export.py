@@ -35,7 +35,7 @@ SIZES: dict[str, dict[str, Any]] = {
      "camembert", "mpnet", "deberta-v2", "xlnet", "xlm", "gpt2", "openai-gpt"],
 )  # fmt: skip
 def test_every_encoder_is_a_graph(family: str, tmp_path: Path) -> None:
-    words = tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
+    words = tokenizer("wordpiece" if family in ("bert", "electra") else "byte-level-bpe")
     model = small(family, words, "lm" if "gpt" in family else "mlm", **SIZES.get(family, {}))
     facts = export_graph(model, tmp_path)  # which compares states and logits
     assert (tmp_path / GRAPH).stat().st_size > 1000
@@ -50,9 +50,9 @@ def test_language_models_give_logits(family: str, head: str, tmp_path: Path) -> 
     """Those that `transformers` gives for the same model, at every token of padded rows."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-    words = tokenizer("wordpiece" if family in ("bert", "distilbert") else "byte-bpe")
+    words = tokenizer("wordpiece" if family in ("bert", "distilbert") else "byte-level-bpe")
     small(family, words, head, **SIZES.get(family, {})).save(tmp_path / "model")
-    facts = pt.export(tmp_path / "model", to="onnx", out=tmp_path / "graph").facts
+    facts = pt.export(tmp_path / "model", format="onnx", out=tmp_path / "graph").facts
     assert facts["outputs"] == ["last_hidden_state", "logits"]
     pt.export(tmp_path / "model", out=tmp_path / "hf")
     peer: Any = (AutoModelForMaskedLM if head == "mlm" else AutoModelForCausalLM).from_pretrained(tmp_path / "hf")
@@ -98,7 +98,7 @@ def test_a_graph_computes_logits_only_for_those_who_ask(tmp_path: Path) -> None:
     packed = pack_lists([[5, 6, 7], [8, 9]])
     backbone = OnnxBackbone(tmp_path / GRAPH, model.backbone)
     model.save(tmp_path / "model")
-    assert pt.export(tmp_path / "model", to="onnx", head="none", out=tmp_path / "bare").facts["outputs"] == [STATES]
+    assert pt.export(tmp_path / "model", format="onnx", head="none", out=tmp_path / "bare").facts["outputs"] == [STATES]
     assert backbone.options.only_execute_path_to_fetches
     torch.testing.assert_close(backbone(packed).last, model.backbone(packed).last, atol=1e-4, rtol=1e-4)
 
@@ -106,7 +106,7 @@ def test_a_graph_computes_logits_only_for_those_who_ask(tmp_path: Path) -> None:
 @pytest.mark.parametrize("chosen", [None, [1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]])
 def test_longformers_take_global_attention(chosen: list[int] | None, tmp_path: Path) -> None:
     """The tokens that see all are those of the batch: of a question, the first of each text, or none."""
-    model = small("longformer", tokenizer("byte-bpe"), "mlm", **SIZES["longformer"])
+    model = small("longformer", tokenizer("byte-level-bpe"), "mlm", **SIZES["longformer"])
     write_graph(model, tmp_path / GRAPH)
     packed = pack_lists([list(range(5, 13)), list(range(20, 24))])
     if chosen is not None:
@@ -116,7 +116,7 @@ def test_longformers_take_global_attention(chosen: list[int] | None, tmp_path: P
     torch.testing.assert_close(backbone(packed).last, model.backbone(packed).last, atol=1e-4, rtol=1e-4)
 
 
-TASKS = ("classify(hidden=8)", "regress", "choose", "entity", "rank", "match", "contrast", "tag", "answer", "prompt")
+TASKS = ("classify(hidden_size=8)", "regress", "choose", "entity", "rank", "match", "contrast", "tag", "answer", "prompt")
 
 
 @pytest.mark.parametrize("text", TASKS)
@@ -160,14 +160,14 @@ def test_recurrent_cells_are_a_graph(family: str, cell: str, tmp_path: Path) -> 
 
 def test_what_has_no_graph_says_so(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="encoder-decoders cannot be exported"):
-        write_graph(small("bart", tokenizer("byte-bpe"), "denoise"), tmp_path / GRAPH)
+        write_graph(small("bart", tokenizer("byte-level-bpe"), "denoise"), tmp_path / GRAPH)
     with pytest.raises(PretuneError, match="performer: this model cannot be exported as an ONNX graph"):
-        write_graph(small("performer", tokenizer("byte-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH)
+        write_graph(small("performer", tokenizer("byte-level-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH)
     assert not list(tmp_path.iterdir())
 
 
 def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
-    pt.export(trained(), out=tmp_path / "graph", to="onnx")
+    pt.export(trained(), out=tmp_path / "graph", format="onnx")
     texts = ["good stone water", "bad fire", "good", "tree bird cloud bad red blue green"]
     ours, theirs = (pt.predict(folder, texts) for folder in (trained(), tmp_path / "graph"))
     for one, other in zip(ours, theirs, strict=True):
@@ -182,14 +182,14 @@ def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="only the hidden states of its top layer"):
         model.backbone(pack_lists([[5, 6]]), keep=[1])
     with pytest.raises(PretuneError, match="cannot be trained"):
-        pt.finetune(tmp_path / "graph", start() / "train.csv", out=tmp_path / "run", seeds=1)
+        pt.finetune(tmp_path / "graph", start() / "train.csv", out=tmp_path / "run", num_seeds=1)
     for verb, options in ((pt.prune, {"units": 0.5}), (pt.quantize, {})):
         with pytest.raises(PretuneError, match="an ONNX graph cannot be changed"):
             verb(tmp_path / "graph", out=tmp_path / "never", **options)  # type: ignore[operator]
     with pytest.raises(PretuneError, match="is an ONNX graph already"):
-        pt.export(tmp_path / "graph", to="onnx", out=tmp_path / "never")
+        pt.export(tmp_path / "graph", format="onnx", out=tmp_path / "never")
     with pytest.raises(PretuneError, match="applies only with --to hf"):
-        pt.export(trained(), to="onnx", dtype="float16", out=tmp_path / "never")
+        pt.export(trained(), format="onnx", dtype="float16", out=tmp_path / "never")
     with pytest.raises(PretuneError, match="cannot be changed or saved"):
         model.save(tmp_path / "copy")
 
@@ -199,7 +199,7 @@ def test_a_pruned_model_is_a_graph_too(tmp_path: Path) -> None:
     """Fewer layers, heads and units, and zeros: every shape that our layout has."""
     asked: dict[str, Any] = {"drop": "even(1)", "heads": 0.4, "units": 0.5, "weights": 0.5}
     pt.prune(trained(), **asked, train=start() / "train.csv", out=tmp_path / "small")
-    pt.export(tmp_path / "small", to="onnx", out=tmp_path / "graph")
+    pt.export(tmp_path / "small", format="onnx", out=tmp_path / "graph")
     texts = ["good stone water", "bad fire", "tree bird cloud bad red blue green"]
     ours, theirs = (pt.predict(tmp_path / name, texts) for name in ("small", "graph"))
     for one, other in zip(ours, theirs, strict=True):

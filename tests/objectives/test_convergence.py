@@ -60,7 +60,7 @@ def echoes() -> Store:
     texts = [" ".join([chance.choice("abcdefghijklmnop") for _ in range(8)] * 6) for _ in range(200)]
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     tokenizer = train_tokenizer([Document(text, folder, 1) for text in texts], "items", 64)
-    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
 
 
 @cache
@@ -156,7 +156,7 @@ def test_sop(tmp_path: Path) -> None:
 
 
 def test_dlm(tmp_path: Path) -> None:
-    _, last = learn("mlm+dlm(turns=4)", 280, tmp_path)
+    _, last = learn("mlm+dlm(max_turns=4)", 280, tmp_path)
     assert last["dlm"] < 0.8 * math.log(2)  # one fake of four is of the right letters, and cannot be told
     assert last["mlm"] < frequencies()
 
@@ -174,7 +174,7 @@ def test_rtd(name: str, rate: float, steps: int, tmp_path: Path) -> None:
 
 
 def test_item(tmp_path: Path) -> None:
-    model, last = learn("item(last=0.3)", 120, tmp_path)
+    model, last = learn("item(mask_last_rate=0.3)", 120, tmp_path)
     assert last["item"] < 0.75 * frequencies()
     found = ranking_metrics(rank_last_items(model, rounds(), length=32), at=WORDS)  # of 24
     assert found[f"hit_rate@{WORDS}"] > 0.6

@@ -45,9 +45,9 @@ def little_world() -> Data:
     lines = [" ".join(s.capitalize() for s in document) for document in documents]
     (folder / "a.txt").write_text("\n".join(lines), encoding="utf-8")
     tokenizer = train_tokenizer(
-        [Document(line, folder, 1) for line in lines], "wordpiece", 120, sentinels=12, lowercase=True
+        [Document(line, folder, 1) for line in lines], "wordpiece", 120, extra_ids=12, lowercase=True
     )
-    store = build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    store = build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
     texts = [s for document in documents for s in document]
     pairs = [" ".join(CIPHER.get(word, word) for word in s.removesuffix(".").split()) + "." for s in texts]
     rows = LabeledRows(Path("rows"), {}, texts, pairs, ["en xx"] * len(texts))
@@ -95,7 +95,7 @@ def learn(name: str, steps: int) -> tuple[Training, dict[str, float]]:
         ("prefix", 60),
         ("skip_thought", 60),
         ("bilm", 60),
-        ("tlm(rate=0.3)", 120),
+        ("tlm(mask_rate=0.3)", 120),
     ],
 )
 def test_it_learns_more_than_frequencies(name: str, steps: int) -> None:

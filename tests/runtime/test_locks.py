@@ -105,7 +105,7 @@ def test_long_names_and_parents_that_cannot_be_written_to(tmp_path: Path, monkey
 def test_two_commands_on_one_folder(tmp_path: Path) -> None:
     """The second is refused before it touches anything, and works once the first has ended, even by a kill."""
     (tmp_path / "text.txt").write_text("A text of a few words.\n" * 20)
-    tokenizer = pt.train_tokenizer(tmp_path / "text.txt", size=60, out=tmp_path / "tokenizer")
+    tokenizer = pt.train_tokenizer(tmp_path / "text.txt", vocab_size=60, out=tmp_path / "tokenizer")
     other = hold(tmp_path / "store")
     try:
         with pytest.raises(

@@ -88,17 +88,17 @@ def same_everywhere() -> dict[str, list[float]]:
     found = {
         "dropout": dropped("mlm+nsp", 0.1),
         "uneven": losses("mlm|lm", STEPS, pack=100),  # five packs a step
-        "sharded": losses("mlm+nsp", STEPS, "shard"),
+        "sharded": losses("mlm+nsp", STEPS, "fsdp"),
     }
     if size < 3:
         found["bf16"] = losses("mlm+nsp", STEPS, reduce="bf16")
-        found["bf16 shards"] = losses("mlm+nsp", STEPS, "shard", reduce="bf16")
+        found["bf16 shards"] = losses("mlm+nsp", STEPS, "fsdp", reduce="bf16")
     for name in ("muon", "lamb"):
-        found[name] = optimized(name, "shard")
+        found[name] = optimized(name, "fsdp")
     if size == 2:
         with pytest.raises(PretuneError, match="adafactor needs means over whole rows"):
-            optimized("adafactor", "shard")
-    found["mean"] = optimized("adamw", "shard", ema=0.5)
+            optimized("adafactor", "fsdp")
+    found["mean"] = optimized("adamw", "fsdp", ema=0.5)
     return found
 
 
@@ -130,10 +130,10 @@ def exchanges() -> dict[str, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "parallelize", watched)
-        train(make("mlm+nsp", 2, None, "replicate", pack=128))
+        train(make("mlm+nsp", 2, None, "ddp", pack=128))
     with Operations() as seen:
-        train(make("mlm+nsp", 2, None, "shard", pack=128))
-    return {"replicate": len(sums), "shard": sum(count for name, count in seen.items() if "reduce_scatter" in name)}
+        train(make("mlm+nsp", 2, None, "fsdp", pack=128))
+    return {"ddp": len(sums), "fsdp": sum(count for name, count in seen.items() if "reduce_scatter" in name)}
 
 
 # -- checkpoints ----------------------------------------------------------------------------------------------------
@@ -159,10 +159,10 @@ def begun(name: str, folder: str, steps: int, parallel: str, optimizer: str = "m
 def resumed(folder: Path) -> dict[str, Any]:
     """Trainings whose processes change in number on the way."""
     ways = {
-        "whole": [(1, "replicate", 6)],
-        "two, then one": [(2, "shard", 4), (1, "replicate", 6)],
-        "one, then three": [(1, "replicate", 2), (3, "shard", 6)],
-        "replicas, then shards": [(2, "replicate", 4), (2, "shard", 6)],
+        "whole": [(1, "ddp", 6)],
+        "two, then one": [(2, "fsdp", 4), (1, "ddp", 6)],
+        "one, then three": [(1, "ddp", 2), (3, "fsdp", 6)],
+        "replicas, then shards": [(2, "ddp", 4), (2, "fsdp", 6)],
     }
     errors = []
     for way, parts in ways.items():
@@ -173,16 +173,16 @@ def resumed(folder: Path) -> dict[str, Any]:
         steps = 2 * (number + 1)
         place = folder / "lanes" / f"part-{number}"
         errors += together(
-            size, begun, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "replicate", "adamw"
+            size, begun, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "ddp", "adamw"
         )
     errors += together(
-        1, begun, folder / "lane" / "part", "stateful lstm", str(folder / "lane" / "run"), 6, "replicate", "adamw"
+        1, begun, folder / "lane" / "part", "stateful lstm", str(folder / "lane" / "run"), 6, "ddp", "adamw"
     )
     full = folder / "full" / "run"
-    errors += together(2, begun, folder / "full" / "part-0", "mlm+nsp", str(full), 2, "shard")
-    told = together(2, begun, folder / "full" / "part-1", "mlm+nsp", str(full), 6, "shard", "muon", 2000)
+    errors += together(2, begun, folder / "full" / "part-0", "mlm+nsp", str(full), 2, "fsdp")
+    told = together(2, begun, folder / "full" / "part-1", "mlm+nsp", str(full), 6, "fsdp", "muon", 2000)
     left = sorted(path.name for path in (full / "checkpoints").iterdir())
-    errors += together(1, begun, folder / "full" / "part-2", "mlm+nsp", str(full), 6, "replicate")
+    errors += together(1, begun, folder / "full" / "part-2", "mlm+nsp", str(full), 6, "ddp")
     return {"errors": errors, "full": told, "left": left}
 
 
@@ -209,7 +209,7 @@ def disagreeing(folder: Path) -> dict[str, Any]:
     shutil.copytree(store().folder, folder / "store")
     (folder / "b.txt").write_text("Another text.\nAnd another.\n" * 40)
     shutil.rmtree(folder / "machine-1" / "store")
-    build_store([folder / "b.txt"], store().tokenizer, folder / "machine-1" / "store", StoreSettings(layout="line"), 1)
+    build_store([folder / "b.txt"], store().tokenizer, folder / "machine-1" / "store", StoreSettings(split_by="line"), 1)
     cases: dict[str, dict[str, list[Any]]] = {
         "first": {"data": ["nothing-here", "nothing-here"], "out": [f"{folder}/none"] * 2},
         "recipe": {"optimizer": [Optimizer(lr=1e-3), Optimizer(lr=1e-4)], "seed": [0, 1]},

@@ -33,7 +33,7 @@ def start() -> Path:
     config = replace(tiny.config, hidden_size=64, num_hidden_layers=4, intermediate_size=128)
     torch.manual_seed(0)
     model = Model(tiny.family, config, Network(tiny.family.build(config)))
-    model.tokenizer = pt.train_tokenizer(str(folder / "text.txt"), kind="wordpiece", size=100)
+    model.tokenizer = pt.train_tokenizer(str(folder / "text.txt"), kind="wordpiece", vocab_size=100)
     model.save(folder / "start")
     return folder
 

@@ -87,8 +87,8 @@ def store() -> Store:
     texts = [" ".join(text.split()) for _, text in sorted(topics.topics.items())][:8]
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     documents = [Document(text, folder, 1) for text in texts]
-    tokenizer = train_tokenizer(documents, "bpe", VOCABULARY, sentinels=2)
-    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    tokenizer = train_tokenizer(documents, "bpe", VOCABULARY, extra_ids=2)
+    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
 
 
 def layer(pattern: Pattern = full, cross: bool = False) -> TransformerLayer:
@@ -349,14 +349,14 @@ def pairs() -> LabeledRows:
 
 
 CASES: dict[str, tuple[Any, Mixture, Any]] = {
-    "rtd": (encoder, parse_objective("rtd(size=0.5,weight=5)"), None),
+    "rtd": (encoder, parse_objective("rtd(generator_size=0.5,discriminator_weight=5)"), None),
     "plm with memory": (partial(xl, 8), parse_objective("plm(stateful=true)"), SegmentMemory.from_tensors),
     "lm with memory": (transformer_xl, parse_objective("lm(stateful=true)"), SegmentMemory.from_tensors),
     "spans": (encoder_decoder, single_objective(Spans()), None),
     "spans of t5": (t5, single_objective(Spans()), None),
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
     "stateful bilm": (two_lstms, parse_objective("bilm(stateful=true)"), restore_two_lstms),
-    "translate": (rnn, parse_objective("translate(smoothing=0)"), None),
+    "translate": (rnn, parse_objective("translate(label_smoothing=0)"), None),
     "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
     "shared layers": (shared, parse_objective("mlm"), None),
     "distances": (disentangled, parse_objective("mlm"), None),
@@ -369,7 +369,7 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
 }
 
 
-def make(name: str, steps: int, run: Path | None = None, parallel: str = "replicate", **changes: Any) -> Training:
+def make(name: str, steps: int, run: Path | None = None, parallel: str = "ddp", **changes: Any) -> Training:
     """A canary ready to train."""
     factory, mixture, restore = CASES[name]
     torch.manual_seed(0)
@@ -395,11 +395,11 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
     )
 
 
-def losses(name: str, steps: int, parallel: str = "replicate", changed: Any = None, **changes: Any) -> list[float]:
+def losses(name: str, steps: int, parallel: str = "ddp", changed: Any = None, **changes: Any) -> list[float]:
     """The sum of all loss terms at every step; `changed` changes the training before."""
     with tempfile.TemporaryDirectory() as folder:
         training = make(name, steps, Path(folder), parallel, save=10_000, **changes)
-        if parallel == "shard":
+        if parallel == "fsdp":
             training.run = None
             training.monitor = replace(training.monitor, save=0)
         if changed is not None:
@@ -425,7 +425,7 @@ def losses(name: str, steps: int, parallel: str = "replicate", changed: Any = No
 def main() -> None:
     parallel, names = sys.argv[1], sys.argv[2:] or list(CASES)
     torch.set_num_threads(1)
-    results = {name: losses(name, 12, "replicate" if parallel == "alone" else parallel) for name in names}
+    results = {name: losses(name, 12, "ddp" if parallel == "alone" else parallel) for name in names}
     if World.join(torch.device("cpu")).first:
         assert all(math.isfinite(x) for row in results.values() for x in row)
         print(json.dumps(results))

@@ -31,7 +31,7 @@ def make(folder: Path, tokenizer: Any, documents: list[list[str]], language: str
     folder.mkdir()
     text = folder / "text.txt"
     text.write_text("\n\n".join("\n".join(document) for document in documents), encoding="utf-8")
-    return pt.prepare(text, tokenizer, out=folder / "store", layout="blank" if len(documents) > 1 else "file", processes=1, language=language)  # fmt: skip
+    return pt.prepare(text, tokenizer, out=folder / "store", split_by="blank-line" if len(documents) > 1 else "file", processes=1, language=language)  # fmt: skip
 
 
 @pytest.mark.parametrize("counts", [[300], [200, 90, 10], [12]])
@@ -86,7 +86,7 @@ def model(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_corpus_of_a_few_documents_can_be_adapted_to(model: Path, documents: int, tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("\n\n".join("\n".join(sentences(60, seed)) for seed in range(documents)), encoding="utf-8")
-    made = pt.adapt(model, text, layout="file" if documents == 1 else "auto", out=tmp_path / "run", budget=pt.Budget(steps=2), **FEW)  # type: ignore[arg-type]  # fmt: skip
+    made = pt.adapt(model, text, split_by="file" if documents == 1 else "auto", out=tmp_path / "run", budget=pt.Budget(steps=2), **FEW)  # type: ignore[arg-type]  # fmt: skip
     assert made.before["mlm"] > 0 and made.after["mlm"] > 0
     assert made.run.recipe["layout"] == ("file" if documents == 1 else "auto")
 
@@ -113,8 +113,8 @@ def test_adapt_and_pretrain_read_text_as_prepare_does(model: Path, tokenizer: An
     table.write_bytes(f"id,remark\n{rows}".encode() + b"40,caf\xe9\n")
     options: dict[str, Any] = {"budget": pt.Budget(steps=1), **FEW}
     with pytest.raises(PretuneError, match=r"line 42: not valid UTF-8"):
-        pt.adapt(model, table, column="remark", out=tmp_path / "a", **options)
-    assert pt.adapt(model, table, column="remark", errors="replace", out=tmp_path / "a", **options).run.finished
+        pt.adapt(model, table, text_field="remark", out=tmp_path / "a", **options)
+    assert pt.adapt(model, table, text_field="remark", encoding_errors="replace", out=tmp_path / "a", **options).run.finished
     tokenizer.save(tmp_path / "tokenizer")
     given = {
         **options,
@@ -125,7 +125,7 @@ def test_adapt_and_pretrain_read_text_as_prepare_does(model: Path, tokenizer: An
     }
     assert pt.pretrain("bert-tiny", table, out=tmp_path / "b", **given).finished
     with pytest.raises(PretuneError, match="--column applies only to tables"):
-        pt.pretrain("bert-tiny", tmp_path / "b/store", column="remark", out=tmp_path / "c")
+        pt.pretrain("bert-tiny", tmp_path / "b/store", text_field="remark", out=tmp_path / "c")
 
 
 def test_a_short_budget_in_seconds_is_divided_into_smaller_steps_and_evaluated_on_less() -> None:

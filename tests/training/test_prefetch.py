@@ -28,9 +28,9 @@ STEPS = 8
 def changing() -> DataStreams:
     """Streams whose packs and batches depend on how far the training is: rate, length and size of steps change."""
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    mixture, packing = parse_objective("mlm(rate=0.1,final_rate=0.6)"), Packing(64, 16)
+    mixture, packing = parse_objective("mlm(mask_rate=0.1,final_mask_rate=0.6)"), Packing(64, 16)
     return make_streams(
-        mixture, data, tokens=256, packing=packing, seed=0, stages=[(0.5, 16), (1.0, 32)], ramp=(0.25, 0.7)
+        mixture, data, tokens=256, packing=packing, seed=0, length_schedule=[(0.5, 16), (1.0, 32)], size_warmup=(0.25, 0.7)
     )
 
 

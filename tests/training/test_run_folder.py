@@ -37,7 +37,7 @@ def test_f1_names_its_class_in_every_task_of_several(tmp_path: Path) -> None:
 
 
 def test_the_metric_that_models_are_compared_by_comes_first() -> None:
-    (classify,) = parse_objective("classify(multi=true)", labels=("a", "b")).objectives
+    (classify,) = parse_objective("classify(multi_label=true)", labels=("a", "b")).objectives
     rows = LabeledRows(Path("x.csv"), {}, ["…"], labels=[("a",)])
     assert next(iter(score(classify, [{"labels": ["a"]}], rows))) == "micro_f1"
 

@@ -31,7 +31,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("gpt")
     sentences = [f"the {a} of the {b} is a {b}." for a in WORDS for b in WORDS]
     (folder / "text.txt").write_text("\n\n".join(sentences * 5), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="byte-bpe", size=290)
+    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="byte-level-bpe", vocab_size=290)
     family = FAMILIES["gpt2"]
     sizes = {"vocab_size": 320, "n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 2}
     config = family.read_config(sizes | {"resid_pdrop": 0.0, "embd_pdrop": 0.0})
@@ -48,7 +48,7 @@ def test_it_writes_what_it_read_and_stops_at_the_end(pretrained: Run) -> None:
     row = pt.generate(pretrained, ["the list of the string"])[0]
     assert row["text"] == "the list of the string is a string." and row["ended"]
     assert row["continuation"] == " is a string."
-    assert pt.generate(pretrained, ["the list of the string"], beams=3)[0]["text"] == row["text"]
+    assert pt.generate(pretrained, ["the list of the string"], num_beams=3)[0]["text"] == row["text"]
 
 
 def test_generate_on_the_command_line(pretrained: Run) -> None:
@@ -77,7 +77,7 @@ def test_the_peer_writes_the_same(pretrained: Run) -> None:
     assert write.model.config.eos_token_id == write.tokenizer.eos_token_id is not None
     for prompt in ("the value of", "the class"):
         theirs = write(prompt, max_new_tokens=20, do_sample=False)[0]["generated_text"]
-        assert theirs == pt.generate(pretrained, [prompt], tokens=20)[0]["text"]
+        assert theirs == pt.generate(pretrained, [prompt], max_new_tokens=20)[0]["text"]
 
 
 def test_pretraining_goes_on_with_the_same_store(pretrained: Run, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def task(pretrained: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
         writer.writerow(["", "no"])
     return pt.finetune(
         pretrained, folder / "train.csv", dev=folder / "train.csv", out=folder / "run", epochs=4,
-        objective="classify+0.5*lm", optimizer=pt.Optimizer(lr=3e-3), seeds=1,
+        objective="classify+0.5*lm", optimizer=pt.Optimizer(lr=3e-3), num_seeds=1,
 )  # fmt: skip
 
 

@@ -191,7 +191,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("pretrain", {"tokenizer": "t"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
     ("pretrain", {"from_": "x"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "bert-tiny", "out": "{out}"}),
     ("pretrain", {"partial": True}, {"model": "bert-tiny", "out": "{out}"}, {"model": "{model}", "out": "{out}"}),
-    ("pretrain", {"parallel": "shard", "reduce": "bf16"}, {"model": "bert-tiny", "out": "{out}"}, {}),
+    ("pretrain", {"parallel": "fsdp", "reduce": "bf16"}, {"model": "bert-tiny", "out": "{out}"}, {}),
     ("adapt", {"batch": Batching(size=2), "monitor": Monitoring(patience=1)}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {}),
     ("adapt", {"language": "ru"}, {"model": "{model}", "data": "{store}", "out": "{out}"}, {"model": "{model}", "data": "{text}", "out": "{out}"}),
     ("pretrain", {"layout": "line", "column": "text"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}, {}),

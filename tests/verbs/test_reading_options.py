@@ -47,10 +47,10 @@ def test_neighbors_are_looked_for_in_text_read_as_told(model: Path, table: Path)
     with pytest.raises(
         PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'; choose one with --column"
     ):
-        pt.neighbors(model, "cat", "the red cat", in_=table)
+        pt.neighbors(model, "cat", "the red cat", corpus=table)
     with pytest.raises(PretuneError, match="line 5: not valid UTF-8"):
-        pt.neighbors(model, "cat", "the red cat", in_=table, column="remark")
-    assert pt.neighbors(model, "cat", "the red cat", in_=table, column="remark", errors="replace", top=2)
+        pt.neighbors(model, "cat", "the red cat", corpus=table, text_field="remark")
+    assert pt.neighbors(model, "cat", "the red cat", corpus=table, text_field="remark", encoding_errors="replace", top_k=2)
 
 
 def test_texts_to_evaluate_on_are_read_as_told(model: Path, tmp_path: Path) -> None:
@@ -59,12 +59,12 @@ def test_texts_to_evaluate_on_are_read_as_told(model: Path, tmp_path: Path) -> N
     with pytest.raises(PretuneError, match="line 4: not valid UTF-8"):
         pt.evaluate(model, data=text)
     counts = {
-        layout: pt.evaluate(model, data=text, layout=layout, errors="replace").describe()["texts"]  # type: ignore[arg-type]
+        layout: pt.evaluate(model, data=text, split_by=layout, encoding_errors="replace").describe()["texts"]  # type: ignore[arg-type]
         for layout in ("line", "file")
     }
     assert counts == {"line": 4, "file": 1}
     with pytest.raises(PretuneError, match="--layout applies only without --suite"):
-        pt.evaluate(model, data=tmp_path, suite="glue", layout="line", out=tmp_path / "out")
+        pt.evaluate(model, data=tmp_path, suite="glue", split_by="line", out=tmp_path / "out")
 
 
 def test_word_vectors_learn_from_text_read_as_told(
@@ -75,7 +75,7 @@ def test_word_vectors_learn_from_text_read_as_told(
 
     monkeypatch.setattr("pretune.inference.word_vector_models.train_word_vectors", stop)
     with pytest.raises(Enough, match="caf\ufffd cat"):
-        pt.train_vectors(table, column="remark", errors="replace", out=tmp_path / "vectors")
+        pt.train_vectors(table, text_field="remark", encoding_errors="replace", out=tmp_path / "vectors")
 
 
 def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Path) -> None:
@@ -86,19 +86,19 @@ def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Pat
     }
     with pytest.raises(PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'"):
         pt.distill(model, data=table, out=tmp_path / "a", **options)
-    run = pt.distill(model, data=table, column="remark", errors="replace", out=tmp_path / "b", **options)
+    run = pt.distill(model, data=table, text_field="remark", encoding_errors="replace", out=tmp_path / "b", **options)
     assert run.finished and (run.recipe["column"], run.recipe["errors"]) == ("remark", "replace")
     with pytest.raises(PretuneError, match="--column applies only to tables of --data"):
-        pt.distill(model, train=table, column="remark", out=tmp_path / "c", **options)
+        pt.distill(model, train=table, text_field="remark", out=tmp_path / "c", **options)
 
 
 def test_a_vocabulary_is_pruned_by_text_read_as_told(model: Path, table: Path, tmp_path: Path) -> None:
-    run = pt.prune(model, vocabulary=table, column="remark", errors="replace", out=tmp_path / "a")
+    run = pt.prune(model, vocabulary_texts=table, text_field="remark", encoding_errors="replace", out=tmp_path / "a")
     kept = pt.load(run).require_tokenizer().vocabulary
     assert len(kept) < len(pt.load(model).require_tokenizer().vocabulary)
     assert run.recipe["column"] == "remark" and run.recipe["errors"] == "replace"
     with pytest.raises(PretuneError, match="--column applies only to tables of --vocabulary"):
-        pt.prune(model, drop="top(1)", column="remark", out=tmp_path / "b")
+        pt.prune(model, drop_layers="top(1)", text_field="remark", out=tmp_path / "b")
 
 
 def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +117,6 @@ def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, m
     monkeypatch.setattr(ulmfit.Tokenizer, "load", lambda *_: None)
     monkeypatch.setattr(ulmfit, "build_store", stop)
     with pytest.raises(Enough, match=r"good film.*the red cat sat.*caf\ufffd cat"):
-        pt.ulmfit("any", train, texts=[table], column="remark", errors="replace", out=tmp_path / "runs")
+        pt.ulmfit("any", train, unlabeled=[table], text_field="remark", encoding_errors="replace", out=tmp_path / "runs")
     with pytest.raises(PretuneError, match="--column applies only to tables of --texts"):
-        pt.ulmfit("any", train, column="remark", out=tmp_path / "other")
+        pt.ulmfit("any", train, text_field="remark", out=tmp_path / "other")

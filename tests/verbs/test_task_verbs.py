@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sentences = [sentence(chance) for _ in range(120)]
     lines = [" ".join(word for word, _ in pairs) + " who was it?" for pairs in sentences]
     (folder / "text.txt").write_text("\n".join(lines), encoding="utf-8")
-    pt.train_tokenizer(folder / "text.txt", kind="wordpiece", size=150).save(folder / "tokenizer")
+    pt.train_tokenizer(folder / "text.txt", kind="wordpiece", vocab_size=150).save(folder / "tokenizer")
     for name, some in (("train", sentences[:90]), ("dev", sentences[90:])):
         blocks = ["\n".join(f"{word} x {tag}" for word, tag in pairs) for pairs in some]
         (folder / f"{name}.conll").write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
@@ -178,7 +178,7 @@ def test_roles_of_predicates_are_learned(folder: Path, tmp_path: Path) -> None:
         epochs=30,
         optimizer=pt.Optimizer(lr=2e-3),
         batch=pt.Batching(size=32, max_length=32),
-        seeds=1,
+        num_seeds=1,
     )
     assert result.results["dev/f1"] > 0.8
     again = pt.predict(result, tmp_path / "dev.jsonl")
@@ -202,7 +202,7 @@ def test_bad_tags_are_said_in_a_line(
     odd = tmp_path / "odd.conll"
     odd.write_text("Anna B-PER\n\nMars B-PLANET\n", encoding="utf-8")
     pt.finetune(
-        tagger, folder / "train.conll", dev=odd, objective="tag", out=tmp_path / "y", budget=pt.Budget(steps=1), seeds=1
+        tagger, folder / "train.conll", dev=odd, objective="tag", out=tmp_path / "y", budget=pt.Budget(steps=1), num_seeds=1
     )
     assert said == [f"{odd}, line 3: tag 'B-PLANET' was not in training; such words (1) count as wrong"]
 
@@ -267,14 +267,14 @@ def test_bad_questions_are_said_in_a_line(answerer: Run, folder: Path, tmp_path:
         pt.PretuneError, match="1 answers in 'answers' are not at the given position of their passage: question q1"
     ):
         pt.finetune(answerer, bad, objective="answer", **limit)  # type: ignore[arg-type]
-    result = pt.finetune(answerer, bad, objective="answer(drop_bad=true)", **limit)  # type: ignore[arg-type]
+    result = pt.finetune(answerer, bad, objective="answer(drop_invalid=true)", **limit)  # type: ignore[arg-type]
     assert result.results["rows"] == 95
     assert result.recipe["batch"]["max_length"] == 384
 
 
 def test_a_threshold_that_is_given_stays(answerer: Run, folder: Path, tmp_path: Path) -> None:
     files = {"train": folder / "train.json", "dev": folder / "dev.json", "out": tmp_path / "run"}
-    pt.finetune(answerer, **files, objective="answer(threshold=1.5)", budget=pt.Budget(steps=1), seeds=1)  # type: ignore[arg-type]
+    pt.finetune(answerer, **files, objective="answer(threshold=1.5)", budget=pt.Budget(steps=1), num_seeds=1)  # type: ignore[arg-type]
     assert json.loads((tmp_path / "run" / "config.json").read_text())["pretune"] == {
         "objective": "answer(threshold=1.5)"
     }

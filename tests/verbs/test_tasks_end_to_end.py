@@ -89,7 +89,7 @@ def test_seeds_splits_reports_and_ensembles(
     )
     done = pt.Run("run")
     assert done.results["seeds"]["count"] == 2
-    judged = json.loads(Path("run/seeds/0/split.json").read_text())["judged"]
+    judged = json.loads(Path("run/seeds/0/split.json").read_text())["dev_rows"]
     assert 0 < len(judged) < len(rows) / 2 and done.results["rows"] == len(rows) - len(judged)
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "Worst answers" in page or ">1.0000</td>" in page
@@ -157,5 +157,5 @@ def refusal(task: Task, file: Path) -> str:
 def test_other_metrics_decide_a_search(tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     file = write(tmp_path / "a.jsonl", ROWS["contrast(temperature=1)"](16))
-    found = pt.tune(tiny, file, dev=file, out=tmp_path / "out", trials=1, objective="contrast", epochs=1)
+    found = pt.tune(tiny, file, dev=file, out=tmp_path / "out", num_trials=1, objective="contrast", epochs=1)
     assert "spearman" in found[0]

@@ -23,7 +23,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("xlnet")
     sentences = [f"the {a} of the {b} is a {b} of {a}." for a in WORDS for b in WORDS]
     (folder / "text.txt").write_text("\n\n".join(" ".join(sentences[i : i + 3]) for i in range(16)), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="raw-unigram", size=60)
+    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="sentencepiece-unigram", vocab_size=60)
     family = FAMILIES["xlnet"]
     sizes = {"vocab_size": 64, "d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64, "mem_len": 8, "dropout": 0.0}
     sizes |= {"initializer_range": 0.1}
@@ -59,7 +59,7 @@ def test_it_is_finetuned_and_predicts_as_the_peer_does(pretrained: Run, tmp_path
             writer.writerow([f"{'the list' if i % 2 else 'a string'} of {WORDS[i % 3]}", ["no", "yes"][i % 2]])
     task = pt.finetune(
         pretrained, tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / "run", epochs=10,
-        optimizer=pt.Optimizer(lr=3e-3), seeds=1,
+        optimizer=pt.Optimizer(lr=3e-3), num_seeds=1,
 )  # fmt: skip
     assert task.results["dev/accuracy"] > 0.95
     texts = ["the list of class", "a string of value", "the list"]

@@ -59,10 +59,10 @@ class CompressionJob:
             "epochs": self.epochs,
             "budget": self.budget,
             "seed": self.seed,
-            "seeds": 1,
+            "num_seeds": 1,
             "deterministic": False,
             "tokenizer": None,
-            "scratch": False,
+            "from_scratch": False,
             "device": self.device,
             **self.sections,
         }

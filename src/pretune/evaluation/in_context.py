@@ -258,7 +258,7 @@ class InContextLearning:
     def asker(self, seed: int, like: LabeledRows) -> ClozePredictor:
         """Return the prompt builder for rows with these fields, with the examples of a seed."""
         (objective,) = parse_objective(self.task.kind).objectives
-        tokens = objective.tokens if isinstance(objective, Generate) else MOST
+        tokens = objective.max_new_tokens if isinstance(objective, Generate) else MOST
         prompt = self.task.prompt
         cloze = prompt.get("cloze") or self.usual(like)
         for name in re.findall(r"{(\w+)}", cloze):
@@ -268,7 +268,7 @@ class InContextLearning:
                 )
         shown = self.shown(seed) if self.shots else None
         return ClozePredictor(
-            self.writer, ClozeQuestion(cloze, shown=shown, tokens=tokens, before=prompt.get("before", ""))
+            self.writer, ClozeQuestion(cloze, shown=shown, max_new_tokens=tokens, before=prompt.get("before", ""))
         )
 
     def usual(self, like: LabeledRows) -> str:
@@ -312,8 +312,8 @@ class InContextLearning:
         return answer
 
 
-def load_generative_model(reference: str, device: str | None, partial: bool) -> TextGenerator | Seq2SeqGenerator:
+def load_generative_model(reference: str, device: str | None, ignore_mismatched: bool) -> TextGenerator | Seq2SeqGenerator:
     """Load a generative model."""
     if is_masked_language_model(reference):
         raise PretuneError(f"{reference}: a masked language model cannot generate; remove --shots to fine-tune it")
-    return load_text_generator(reference, device, partial)
+    return load_text_generator(reference, device, ignore_mismatched)

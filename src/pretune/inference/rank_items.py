@@ -40,7 +40,7 @@ def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1
     root, device = model.root.eval(), model.backbone.embed.tokens.device
     ranks = []
     for index in range(len(plan)):
-        batch = collate(MaskedItem(last=1.0).corrupt(arrangement.take(plan.pack(index)), tokenizer, EpochRandom(0))).to(
+        batch = collate(MaskedItem(mask_last_rate=1.0).corrupt(arrangement.take(plan.pack(index)), tokenizer, EpochRandom(0))).to(
             device
         )
         targets = batch.targets[MaskedItem.name]

@@ -58,12 +58,12 @@ class Training:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     run: Path | None = None  # folder for metrics and checkpoints
     world: World = field(default_factory=World)
-    parallel: ParallelMode = "replicate"
-    reduce: ReduceDtype = "fp32"  # dtype in which gradients are summed over processes
+    parallel: ParallelMode = "ddp"
+    reduce_dtype: ReduceDtype = "fp32"  # dtype in which gradients are summed over processes
     compiled: bool = False
     cuda_graphs: bool = False  # record steps once as CUDA graphs and replay them; not for stateful data
     ahead: bool | None = None  # prefetch batches in a thread; None: only with a GPU
-    recompute: bool = False  # gradient checkpointing: layers keep only their input for the backward pass
+    gradient_checkpointing: bool = False  # gradient checkpointing: layers keep only their input for the backward pass
     starts: dict[Tensor, float] = field(default_factory=dict)  # share of the budget after which a parameter is trained
     after: Callable[[float], None] | None = None  # called after each update with the share of the budget used
     evaluate: Callable[[], dict[str, float]] | None = None
@@ -81,7 +81,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     t.root.to(t.device).train()
     t.root.set_activation_dtype(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
     dropout_seed = share_dropout_seed(t.root, t.device)
-    model = parallelize(t.root, t.world, t.parallel, t.reduce)
+    model = parallelize(t.root, t.world, t.parallel, t.reduce_dtype)
     optimizers = make_optimizers(t.root, t.optimizer, t.starts)
     checkpoint = load_newest(t.run, t.world) if resume and t.run is not None else None
     clock = Clock(t.budget, dict(checkpoint[0]["clock"]), t.now) if checkpoint else Clock(t.budget, now=t.now)
@@ -213,7 +213,7 @@ class Eager:
 def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | CudaGraphs:
     """Compile the model if asked, and return how its steps are executed: eagerly or as CUDA graphs."""
     for layer in (module for module in t.root.modules() if isinstance(module, TransformerLayer)):
-        layer.recompute = t.recompute
+        layer.recompute = t.gradient_checkpointing
     if t.compiled:
         compile_once(model)
     if not t.cuda_graphs:

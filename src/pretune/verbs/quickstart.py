@@ -149,8 +149,8 @@ class QuickstartResult:
 def quickstart(
     model: str | Path | Run = BUNDLED,
     *,
-    labels: int = 25,
-    seeds: int = 3,
+    labels_per_class: int = 25,
+    num_seeds: int = 3,
     epochs: float = 12.0,
     seconds: float = 60.0,
     out: str | Path = "pretune-quickstart",
@@ -165,9 +165,9 @@ def quickstart(
     ----------
     model
         Pretrained model; by default the bundled one.
-    labels
+    labels_per_class
         Number of labels per class to train on.
-    seeds
+    num_seeds
         Number of repetitions, each with other labels.
     epochs
         Passes over the labels.
@@ -178,7 +178,7 @@ def quickstart(
 
     Examples
     --------
-    >>> quickstart(seeds=1, seconds=10).describe()["pretrained"]["mean"]  # doctest: +SKIP
+    >>> quickstart(num_seeds=1, seconds=10).describe()["pretrained"]["mean"]  # doctest: +SKIP
     0.62
     """
     import os
@@ -194,12 +194,12 @@ def quickstart(
     folder = Path(out)
     if folder.exists():
         shutil.rmtree(folder)
-    write_json(folder / MARKER, {"model": os.fspath(model), "labels": labels, "seeds": seeds})
+    write_json(folder / MARKER, {"model": os.fspath(model), "labels_per_class": labels_per_class, "num_seeds": num_seeds})
     columns = {"text": "text", "label": "label"}
     pool, test = (read_labeled(example(f"messages_{part}.csv"), columns) for part in ("train", "test"))
     outcomes = {name: LearnerResult() for name in NAMES}
-    for seed in range(seeds):
-        learn(model, pool, test, outcomes, labels, epochs, seed, folder)
+    for seed in range(num_seeds):
+        learn(model, pool, test, outcomes, labels_per_class, epochs, seed, folder)
     texts = folder / "documentation.jsonl"
     write_documentation(texts)
     adapted = adapt(
@@ -210,7 +210,7 @@ def quickstart(
         monitor=Monitoring(log_every=8, max_eval_batches=16),
         out=folder / "adapted",
     )
-    result = QuickstartResult(os.fspath(model), labels, outcomes, adapted, time.monotonic() - began, folder / REPORT)
+    result = QuickstartResult(os.fspath(model), labels_per_class, outcomes, adapted, time.monotonic() - began, folder / REPORT)
     write_bytes(result.report, result.page().encode())
     return result
 
@@ -256,9 +256,9 @@ def learn(
             batch=Batching(size=ROWS),
             monitor=Monitoring(eval_every=steps * max(1, round(epochs / 6))),
             seed=seed,
-            scratch=name == "scratch",
+            from_scratch=name == "scratch",
             out=folder / f"{name}-{seed}",
-            seeds=1,
+            num_seeds=1,
             report=False,
         )
         curve = [(line["step"] / steps, line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]

@@ -177,7 +177,7 @@ def test_unlabeled_diagnostics_are_answered_for_the_submission(tmp_path: Path) -
 def test_bad_requests(tmp_path: Path) -> None:
     data = lay(tmp_path / "data")
     with pytest.raises(PretuneError, match="1,043"):
-        pt.evaluate(start() / "start", data=data, out=tmp_path / "out", suite="glue", seeds=1)
+        pt.evaluate(start() / "start", data=data, out=tmp_path / "out", suite="glue", num_seeds=1)
     with pytest.raises(PretuneError, match="--out"):
         pt.evaluate(start() / "start", data=data, suite="glue")
     with pytest.raises(PretuneError, match="not a folder"):
@@ -187,7 +187,7 @@ def test_bad_requests(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="exists and is not an evaluation"):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "other", **OPTIONS)
     with pytest.raises(PretuneError, match="must be at least 1"):
-        pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", seeds=0)
+        pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", num_seeds=0)
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

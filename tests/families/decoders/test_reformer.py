@@ -283,9 +283,9 @@ def test_it_writes_on_by_reading_all_again() -> None:
         bits = [[40 + step + row] * (1 + row) for row in range(3)]
         whole = [text + bit for text, bit in zip(whole, bits, strict=True)]
     limits = [5] * 3
-    greedy = sample_texts(DecodingSession(model, 3, 30), prompts, range(3), limits, GenerationConfig(tokens=5), set())
+    greedy = sample_texts(DecodingSession(model, 3, 30), prompts, range(3), limits, GenerationConfig(max_new_tokens=5), set())
     beams = beam_search_texts(
-        DecodingSession(model, 3, 30), prompts, limits, GenerationConfig(tokens=5, beams=3), set()
+        DecodingSession(model, 3, 30), prompts, limits, GenerationConfig(max_new_tokens=5, num_beams=3), set()
     )
     assert [len(text.ids) for text in (*greedy, *beams)] == [5] * 6
 
@@ -321,7 +321,7 @@ def test_what_is_not_built_is_refused(changes: dict[str, Any], message: str) -> 
 def test_another_vocabulary_and_no_more_positions(tmp_path: Path) -> None:
     from tests.models.test_adapt_vocabulary import tokenizer
 
-    old, new = tokenizer("byte-bpe"), tokenizer("wordpiece")
+    old, new = tokenizer("byte-level-bpe"), tokenizer("wordpiece")
     model = make(vocab_size=old.size)
     model.tokenizer = old
     nn.init.normal_(model.root.heads["lm"].output.bias)

@@ -47,7 +47,7 @@ SIZES: dict[str, dict[str, Any]] = {
 def tokenizer(kind: str) -> pt.Tokenizer:
     folder = Path(mkdtemp())
     (folder / "text.txt").write_text("\n".join(english_documents()[:3]), encoding="utf-8")
-    return pt.train_tokenizer(folder / "text.txt", kind="words" if kind == "lstm" else "characters", size=200)  # type: ignore[arg-type]
+    return pt.train_tokenizer(folder / "text.txt", kind="words" if kind == "lstm" else "characters", vocab_size=200)  # type: ignore[arg-type]
 
 
 def made(kind: str, **options: Any) -> Model:

@@ -85,7 +85,7 @@ def ours(model: Model, prompts: list[list[int]], how: GenerationConfig, end: set
 
 def common(model: Model) -> int:
     """A token that greedy texts have in their middle, to end at."""
-    texts = ours(model, PROMPTS, GenerationConfig(tokens=12), set())
+    texts = ours(model, PROMPTS, GenerationConfig(max_new_tokens=12), set())
     return int(np.bincount([token for text in texts for token in text[2:]]).argmax())
 
 
@@ -123,7 +123,7 @@ def in_their_words(rules: dict[str, Any]) -> dict[str, Any]:
 def test_greedy_decoding_equals_transformers_for_any_batch(pair: tuple[Any, Model, Path], rule: str) -> None:
     peer, model, _ = pair
     end = {common(model)}
-    found = ours(model, PROMPTS, GenerationConfig(tokens=12, **RULES[rule]), end)
+    found = ours(model, PROMPTS, GenerationConfig(max_new_tokens=12, **RULES[rule]), end)
     assert found == [theirs(peer, prompt, end, **in_their_words(RULES[rule])) for prompt in PROMPTS]
     if rule == "greedy":
         assert len(set(map(len, found))) > 1  # some ended, at different steps
@@ -136,7 +136,7 @@ def test_beam_search_equals_transformers(pair: tuple[Any, Model, Path], penalty:
     ending = False
     for end in (set(), {common(model)}, {5, 17}):
         rules = {"beams": 4, "length_penalty": penalty, **RULES[rule]}
-        found = ours(model, PROMPTS, GenerationConfig(tokens=10, **rules), end)
+        found = ours(model, PROMPTS, GenerationConfig(max_new_tokens=10, **rules), end)
         assert found == [theirs(peer, p, end, max_new_tokens=10, **in_their_words(rules)) for p in PROMPTS]
         ending |= any(len(text) < 10 for text in found)
     assert ending
@@ -155,7 +155,7 @@ def test_more_beams_find_likelier_texts(pair: tuple[Any, Model, Path]) -> None:
     sums = [
         sum(
             likelihood(p, t)
-            for p, t in zip(PROMPTS, ours(model, PROMPTS, GenerationConfig(tokens=6, beams=b), set()), strict=True)
+            for p, t in zip(PROMPTS, ours(model, PROMPTS, GenerationConfig(max_new_tokens=6, num_beams=b), set()), strict=True)
         )
         for b in (1, 3, 12)
     ]
@@ -222,17 +222,17 @@ def test_top_1_is_greedy_and_sampling_depends_on_the_seed(
     pair: tuple[Any, Model, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, model, folder = pair
-    greedy = ours(model, PROMPTS, GenerationConfig(tokens=12), set())
-    assert ours(model, PROMPTS, GenerationConfig(tokens=12, top_k=1), set()) == greedy
-    assert ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=1e-4), set()) == greedy
-    one = ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=1), set())
-    assert one == ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=1), set()) != greedy
-    assert one != ours(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=2), set())
+    greedy = ours(model, PROMPTS, GenerationConfig(max_new_tokens=12), set())
+    assert ours(model, PROMPTS, GenerationConfig(max_new_tokens=12, top_k=1), set()) == greedy
+    assert ours(model, PROMPTS, GenerationConfig(max_new_tokens=12, temperature=1e-4), set()) == greedy
+    one = ours(model, PROMPTS, GenerationConfig(max_new_tokens=12, temperature=2.0, seed=1), set())
+    assert one == ours(model, PROMPTS, GenerationConfig(max_new_tokens=12, temperature=2.0, seed=1), set()) != greedy
+    assert one != ours(model, PROMPTS, GenerationConfig(max_new_tokens=12, temperature=2.0, seed=2), set())
     prompts = ["the value", "of", "a list is not a list", "the value", "if"]
-    together = pt.generate(folder, prompts, tokens=8, temperature=1.0, seed=4)
+    together = pt.generate(folder, prompts, max_new_tokens=8, temperature=1.0, seed=4)
     assert together[0]["text"] != together[3]["text"]  # the same words, another chance
     monkeypatch.setattr(module, "ROWS", (2, 2))
-    assert pt.generate(folder, prompts, tokens=8, temperature=1.0, seed=4).rows == together.rows
+    assert pt.generate(folder, prompts, max_new_tokens=8, temperature=1.0, seed=4).rows == together.rows
 
 
 def test_repetition_penalties_by_hand() -> None:
@@ -246,9 +246,9 @@ def test_repetition_penalties_by_hand() -> None:
 def test_column_major_weights_give_the_same_texts(pair: tuple[Any, Model, Path], tmp_path: Path) -> None:
     *_, folder = pair
     writer = TextGenerator.load(folder)
-    expected = writer.write_ids(PROMPTS[:2], GenerationConfig(tokens=8), set())
+    expected = writer.write_ids(PROMPTS[:2], GenerationConfig(max_new_tokens=8), set())
     assert writer.model.backbone.embed.tokens.is_contiguous()
-    assert writer.write_ids(PROMPTS, GenerationConfig(tokens=8), set())[:2] == expected
+    assert writer.write_ids(PROMPTS, GenerationConfig(max_new_tokens=8), set())[:2] == expected
     assert not writer.model.backbone.embed.tokens.is_contiguous()
     writer.model.save(tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -272,13 +272,13 @@ def test_texts_end_where_the_model_ends_them(pair: tuple[Any, Model, Path]) -> N
     writer = TextGenerator.load(folder)
     tokenizer = writer.model.require_tokenizer()
     tokenizer.roles["end"] = common(model)
-    rows = writer.write(["the value of", "a list"], GenerationConfig(tokens=12))
+    rows = writer.write(["the value of", "a list"], GenerationConfig(max_new_tokens=12))
     for row, prompt in zip(rows, ["the value of", "a list"], strict=True):
         ids = tokenizer.encode(prompt)
         expected = theirs(peer, ids, {tokenizer.roles["end"]})
         assert row["text"] == tokenizer.decode(ids + expected) and row["text"].endswith(row["continuation"])
         assert row["tokens"] == len(expected) and row["ended"] == (len(expected) < 12)
-    searched = writer.write(["the value of"], GenerationConfig(tokens=12, beams=3))
+    searched = writer.write(["the value of"], GenerationConfig(max_new_tokens=12, num_beams=3))
     assert searched[0]["prompt"] == "the value of" and searched[0]["tokens"] <= 12
 
 
@@ -289,7 +289,7 @@ def test_no_text_is_longer_than_the_model(pair: tuple[Any, Model, Path]) -> None
     size = len(tokenizer.encode(long))
     assert 20 < size < POSITIONS
     for beams in (1, 2):
-        rows = pt.generate(folder, [long, "the"], tokens=30, beams=beams)
+        rows = pt.generate(folder, [long, "the"], max_new_tokens=30, num_beams=beams)
         assert rows[0]["ended"] or rows[0]["tokens"] == POSITIONS - size
         assert rows[1]["ended"] or rows[1]["tokens"] == 30
     with pytest.raises(
@@ -307,8 +307,8 @@ def test_an_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[A
             pt.generate(folder, [""])
         return
     end = model.require_tokenizer().role("end")
-    (expected,) = ours(model, [[end]], GenerationConfig(tokens=5), {end})
-    row = pt.generate(folder, [""], tokens=5)[0]
+    (expected,) = ours(model, [[end]], GenerationConfig(max_new_tokens=5), {end})
+    row = pt.generate(folder, [""], max_new_tokens=5)[0]
     assert row["text"] == row["continuation"] == model.require_tokenizer().decode(expected)
 
 
@@ -343,7 +343,7 @@ def test_only_language_models_generate_text(tmp_path: Path) -> None:
         pt.generate(tmp_path / "mlm", ["the"])
     writer = TextGenerator.load(tmp_path / "0.5")
     assert writer.encode("") == [tokenizer.role("start")]
-    (row,) = writer.write(["the value"], GenerationConfig(tokens=4))
+    (row,) = writer.write(["the value"], GenerationConfig(max_new_tokens=4))
     # Rows that only round the size are never written, and layers that see both ways do not look ahead.
     packed = pack_lists([writer.encode("the value")], pattern=causal)
     with torch.no_grad():
@@ -386,7 +386,7 @@ def test_a_russian_gpt_in_the_published_layout(tmp_path: Path) -> None:
     prompt = RUSSIAN[0][:40]
     ids = writer.encode(prompt)
     assert ids == theirs_too(prompt)["input_ids"] and writer.model.require_tokenizer().decode(ids) == prompt
-    row = writer.write([prompt], GenerationConfig(tokens=10))[0]
+    row = writer.write([prompt], GenerationConfig(max_new_tokens=10))[0]
     assert row["text"].startswith(prompt)
     added = theirs(peer, ids, {2}, max_new_tokens=10)
     assert row["text"] == theirs_too.decode(ids + added, skip_special_tokens=True)

@@ -50,7 +50,7 @@ def folder() -> Path:
 def trained(kind: str, seed: int = 0) -> Path:
     """A model that knows these sentences by heart."""
     where = folder() / f"{kind}-{seed}"
-    tokenizer = pt.train_tokenizer([folder() / "text.en.txt", folder() / "text.de.txt"], kind="words", size=64)
+    tokenizer = pt.train_tokenizer([folder() / "text.en.txt", folder() / "text.de.txt"], kind="words", vocab_size=64)
     sizes = dict(SIZES[kind])
     family = FAMILIES[sizes.pop("family")]
     ids = {"pad_token_id": tokenizer.role("padding"), "eos_token_id": tokenizer.role("end")}
@@ -58,11 +58,11 @@ def trained(kind: str, seed: int = 0) -> Path:
         {"vocab_size": tokenizer.size, **ids, "decoder_start_token_id": ids["pad_token_id"], **sizes}
     )
     torch.manual_seed(seed)
-    start = Model(family, config, Network(family.build(config)), tokenizer, "translate(smoothing=0)")
+    start = Model(family, config, Network(family.build(config)), tokenizer, "translate(label_smoothing=0)")
     start.add_heads(parse_objective("translate").objectives)
     start.save(where / "start")
     pt.pretrain(
-        where / "start", [folder() / "text.en.txt", folder() / "text.de.txt"], objective="translate(smoothing=0)",
+        where / "start", [folder() / "text.en.txt", folder() / "text.de.txt"], objective="translate(label_smoothing=0)",
         tokenizer=where / "start", out=where / "run", budget=pt.Budget(steps=90), batch=pt.Batching(tokens=256, max_length=16),
         optimizer=pt.Optimizer(lr=2e-2 if kind == "rnn" else 1e-2), monitor=pt.Monitoring(held_out_fraction=0.0), seed=seed,
     )  # fmt: skip
@@ -77,13 +77,13 @@ def test_learned_translations_do_not_depend_on_the_batch(kind: str) -> None:
     alone = [pt.translate(trained(kind), [text])[0] for text in SENTENCES[:3]]
     for one, row in zip(alone, rows, strict=False):
         assert one["translation"] == row["translation"] and one["score"] == pytest.approx(row["score"], abs=1e-4)
-    greedy = pt.translate(trained(kind), SENTENCES, beams=1)
+    greedy = pt.translate(trained(kind), SENTENCES, num_beams=1)
     assert [row["translation"] for row in greedy][:4] == [row["translation"] for row in rows][:4]
 
 
 def test_scores_are_log_probabilities_over_the_length() -> None:
     translator = Translator.load([trained("rnn")])
-    how = GenerationConfig(beams=3, length_penalty=0.7)
+    how = GenerationConfig(num_beams=3, length_penalty=0.7)
     beam = translator.write(SENTENCES[:1], how)[0]
     model = translator.models[0]
     from pretune.packed import pack_lists

@@ -89,7 +89,7 @@ def test_8_bit_weights_raise_an_error() -> None:
         made(x)
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "weights"])
+@pytest.mark.parametrize("kind", ["dynamic", "weight-only"])
 def test_layers_are_accurate_on_this_processor(kind: str) -> None:
     linear, x = random_linear()
     made = Int8Linear.of(linear, kind)

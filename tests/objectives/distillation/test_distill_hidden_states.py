@@ -78,7 +78,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn() -> None:
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2"])
 def test_looks_are_what_attention_weighs_by(family: str) -> None:
-    model = small(family, tokenizer("byte-bpe"), "lm" if family == "gpt2" else "mlm", num_attention_heads=1, n_head=1)
+    model = small(family, tokenizer("byte-level-bpe"), "lm" if family == "gpt2" else "mlm", num_attention_heads=1, n_head=1)
     packed = pack_lists([[5, 9, 12, 40, 7], [3, 8], [11, 30, 31]])
     x = torch.randn(10, 16)
     layer, layout = model.backbone.layers[0], self_layout(packed)
@@ -119,7 +119,7 @@ def test_maps() -> None:
 def test_one_forward_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
     imitate, student, head, batch = both("states(skip)")
     words = tokenizer("wordpiece")
-    mlm = parse_objective("mlm(rate=0.5)").objectives[0]
+    mlm = parse_objective("mlm(mask_rate=0.5)").objectives[0]
     joint = JointObjective(((1.0, mlm), (2.0, imitate)))  # type: ignore[arg-type]
     batch = collate(joint.corrupt(sequences(), words, EpochRandom(0)))
     calls = []

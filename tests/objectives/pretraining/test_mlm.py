@@ -240,7 +240,7 @@ def test_phrases_are_hidden_whole(kind: Kind) -> None:
     assert seen > 10 and hidden
 
 
-@pytest.mark.parametrize("name", ["mlm(copies=3)", "mlm(copies=3,unit=span)+nsp", "mlm(copies=3)+sop"])
+@pytest.mark.parametrize("name", ["mlm(static_masks=3)", "mlm(static_masks=3,unit=span)+nsp", "mlm(static_masks=3)+sop"])
 def test_copies_come_again_in_another_order(name: str) -> None:
     joint = parse_objective(name).joints[0]
 
@@ -260,7 +260,7 @@ def test_copies_come_again_in_another_order(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["mlm", "mlm(unit=span,boundary=true)", "mlm(unit=ngram)+sop", "rtd+nsp", "0.5*mlm(unit=word)|0.5*rtd", "item"],
+    ["mlm", "mlm(unit=span,span_boundary=true)", "mlm(unit=ngram)+sop", "rtd+nsp", "0.5*mlm(unit=word)|0.5*rtd", "item"],
 )
 def test_a_batch_follows_from_seed_epoch_and_index_alone(name: str) -> None:
     mixture = parse_objective(name)
@@ -287,11 +287,11 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
         f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE need each other",
         f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such phrase file; write one",
         f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: the phrase file is empty; write one phrase per line",
-        "mlm(rate=15)": "mlm: rate=15 is not a share; give a number greater than 0 and at most 1",
-        "mlm(final_rate=none)": "final_rate=.*input should be",
-        "rtd(rate=0)": "rtd: rate=0 is not a share",
-        "item(rate=-1)": "item: rate=-1",
-        "mlm(masked=0.9,swapped=0.2)": "masked=0.9 and swapped=0.2 add up to more than 1",
+        "mlm(mask_rate=15)": "mlm: rate=15 is not a share; give a number greater than 0 and at most 1",
+        "mlm(final_mask_rate=none)": "final_rate=.*input should be",
+        "rtd(mask_rate=0)": "rtd: rate=0 is not a share",
+        "item(mask_rate=-1)": "item: rate=-1",
+        "mlm(mask_replace_prob=0.9,random_replace_prob=0.2)": "masked=0.9 and swapped=0.2 add up to more than 1",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
@@ -313,7 +313,7 @@ def test_replacements_follow_their_shares() -> None:
     counts = {"mask": 0, "same": 0, "other": 0}
     tokenizer = data().tokenizer
     for seed in range(40):
-        noisy = masked("wordpiece", MLM(rate=0.5), seed, 0)[1]
+        noisy = masked("wordpiece", MLM(mask_rate=0.5), seed, 0)[1]
         at, target = noisy.targets["mlm"]
         counts["mask"] += int((noisy.ids[at] == tokenizer.role("mask")).sum())
         counts["same"] += int((noisy.ids[at] == target).sum())
@@ -326,7 +326,7 @@ def test_replacements_follow_their_shares() -> None:
 
 
 def test_the_rate_follows_its_schedule() -> None:
-    objective = MLM(rate=0.4, final_rate=0.1)
+    objective = MLM(mask_rate=0.4, final_mask_rate=0.1)
     sizes = [len(masked("wordpiece", objective, 0, 0, progress)[1].targets["mlm"][0]) for progress in (0.0, 0.5, 1.0)]
     tokens = int((~masked("wordpiece", objective, 0, 0)[0].columns["special"]).sum())
     assert np.array(sizes) / tokens == pytest.approx([0.4, 0.25, 0.1], abs=0.02)
@@ -356,7 +356,7 @@ def test_a_sequences_mask_does_not_depend_on_its_pack() -> None:
 
 def test_targets_fit_the_room() -> None:
     for rate in (0.15, 0.5):
-        objective = MLM(rate=rate)
+        objective = MLM(mask_rate=rate)
         packing = Packing(512, 64, sequences=40, fixed=True)
         plan = objective.arrange(data(), packing, EpochRandom(1))
         for index in range(len(plan)):

@@ -45,7 +45,7 @@ def corrupted(kind: Kind, objective: PLM, seed: int, epoch: int, template: str) 
 def test_the_text_stays_and_queries_ask_for_it(
     kind: Kind, seed: int, epoch: int, template: str, k: float, parts: int, stateful: bool
 ) -> None:
-    objective = PLM(k=k, parts=parts, stateful=stateful)
+    objective = PLM(k=k, num_parts=parts, stateful=stateful)
     clean, made = corrupted(kind, objective, seed, epoch, template)
     query = made.columns["stream"] == 1
     at, target = made.targets["plm"]
@@ -118,7 +118,7 @@ def test_shares() -> None:
 def test_no_state_sees_itself_or_what_is_later_in_the_order(parts: int, stateful: bool) -> None:
     torch.manual_seed(0)
     network = xl(8 if stateful else 0).eval()
-    objective = PLM(k=2.5, parts=parts, stateful=stateful)
+    objective = PLM(k=2.5, num_parts=parts, stateful=stateful)
     special = np.isin(np.arange(20), [11, 12, 19])
     columns = {"special": special, "word": np.ones(20, dtype=bool)}
     if stateful:
@@ -184,8 +184,8 @@ def test_batches_of_fixed_shapes_are_the_same_batches(stateful: str) -> None:
 def test_refusals() -> None:
     for text, message in [
         ("plm(k=1)", "k=1 leaves no context"),
-        ("plm(parts=0)", "parts=0: expected a number that is at least 1"),
-        ("plm(longest=0)", "longest=0: expected a number that is at least 1"),
+        ("plm(num_parts=0)", "parts=0: expected a number that is at least 1"),
+        ("plm(max_ngram=0)", "longest=0: expected a number that is at least 1"),
         ("plm+nsp", "plm adds tokens to the text"),
         ("plm+mlm", "plm adds tokens to the text"),
     ]:

@@ -99,7 +99,7 @@ def test_shorter_spans_still_cover_every_token_once(length: int, epoch: int, see
 def make_data(texts: list[str]) -> Data:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
-    made = build_store([folder / "a.txt"], store().tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    made = build_store([folder / "a.txt"], store().tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
     return Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(made.documents))
 
 

@@ -60,7 +60,7 @@ def masked(made: Data, objective: TLM, draws: EpochRandom, tokens: int = 512) ->
 def test_both_sides_are_hidden_and_labels_are_the_originals(
     kind: Kind, seed: int, epoch: int, rate: float, template: str
 ) -> None:
-    made, objective = source(kind, template), TLM(rate=rate)
+    made, objective = source(kind, template), TLM(mask_rate=rate)
     clean, noisy = masked(made, objective, EpochRandom(seed, epoch))
     tokenizer, special = made.tokenizer, clean.columns["special"]
     at, target = noisy.targets["tlm"]
@@ -146,7 +146,7 @@ def test_rates_are_kept() -> None:
 def test_what_is_hidden_is_nowhere_in_what_is_read() -> None:
     """Another token in a hidden place: nothing changes but the target."""
     made, draws = source(), EpochRandom(1)
-    objective = TLM(masked=1.0, swapped=0.0)
+    objective = TLM(mask_replace_prob=1.0, random_replace_prob=0.0)
     plan = objective.arrange(made, Packing(256, 96), draws)
     clean = objective.corrupt(plan.pack(0), made.tokenizer, draws)
     at, _ = clean.targets["tlm"]
@@ -205,7 +205,7 @@ def test_another_part_of_a_large_language_comes_each_epoch() -> None:
 def bilingual() -> Store:
     folder = Path(tempfile.mkdtemp())
     (folder / "ru.txt").write_text("\n".join(f"{text} {text}" for text in RUSSIAN * 2), encoding="utf-8")
-    russian = build_store([folder / "ru.txt"], store().tokenizer, folder / "ru", StoreSettings("ru", layout="line"), 1)
+    russian = build_store([folder / "ru.txt"], store().tokenizer, folder / "ru", StoreSettings("ru", split_by="line"), 1)
     return join_stores([store(), russian])
 
 
@@ -290,7 +290,7 @@ def test_mlm_and_tlm_share_a_head_that_others_read(tmp_path: Path) -> None:
     # What it was trained for is no matter: others read a masked language model.
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["XLMWithLMHeadModel"]
     assert "pred_layer.proj.bias" in load_file(tmp_path / "model.safetensors")
-    joined = parse_objective("tlm|mlm(boundary=true)")
+    joined = parse_objective("tlm|mlm(span_boundary=true)")
     model = xlm()
     model.add_heads(joined.objectives)
     assert hasattr(model.root.heads["tlm"], "boundary")
@@ -298,9 +298,9 @@ def test_mlm_and_tlm_share_a_head_that_others_read(tmp_path: Path) -> None:
 
 def test_wrong_use_is_refused() -> None:
     for text, message in {
-        "tlm(rate=0)": "rate=0 is not a share",
-        "tlm(masked=0.9,swapped=0.2)": "add up to more than 1",
-        "tlm(languages=en)": "give two languages, as in languages=en-fr",
+        "tlm(mask_rate=0)": "rate=0 is not a share",
+        "tlm(mask_replace_prob=0.9,random_replace_prob=0.2)": "add up to more than 1",
+        "tlm(language_pair=en)": "give two languages, as in languages=en-fr",
         "tlm+mlm": "tlm and mlm each corrupt the text",
         "tlm+nsp": "tlm and nsp each need their own arrangement of the text",
     }.items():

@@ -63,8 +63,8 @@ def test_an_lstm_autoencodes_then_classifies_with_rising_weights(tmp_path: Path)
     losses = [line["autoencode"] for line in pretrained.metrics()]
     assert losses[-1] < losses[0] - 0.2
     task = pt.finetune(
-        pretrained, tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / "task", epochs=6, seeds=1,
-        objective="classify(pooling=rising)", optimizer=pt.Optimizer(lr=5e-3), report=False,
+        pretrained, tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / "task", epochs=6, num_seeds=1,
+        objective="classify(pooling=increasing_mean)", optimizer=pt.Optimizer(lr=5e-3), report=False,
     )  # fmt: skip
     assert task.results["dev/accuracy"] > 0.9
     assert task.predict(["a good film"])[0]["label"] == "yes"

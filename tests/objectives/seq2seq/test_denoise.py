@@ -20,12 +20,12 @@ from tests.support.objective_data import KINDS, TEMPLATES, data, store
 
 PLAIN = {"permute": False, "infill": 0.0}
 NOISES = {
-    "permute": Denoise(infill=0.0),
+    "permute": Denoise(infill_rate=0.0),
     "rotate": Denoise(**PLAIN | {"rotate": True}),
-    "infill": Denoise(permute=False),
+    "infill": Denoise(permute_sentences=False),
     "mask": Denoise(**PLAIN | {"mask": 0.3}),
     "delete": Denoise(**PLAIN | {"delete": 0.3}),
-    "all": Denoise(rotate=True, mask=0.2, delete=0.2),
+    "all": Denoise(rotate=True, mask_rate=0.2, delete_rate=0.2),
     "bart": Denoise(),
 }
 
@@ -157,10 +157,10 @@ def test_masks_fall_everywhere_alike() -> None:
 
 
 def test_options_are_checked_and_a_missing_mask_is_named() -> None:
-    assert parse_objective("denoise(infill=0.2,permute=false)").objectives[0] == Denoise(permute=False, infill=0.2)
+    assert parse_objective("denoise(infill_rate=0.2,permute_sentences=false)").objectives[0] == Denoise(permute_sentences=False, infill_rate=0.2)
     for text, message in {
-        "denoise(mask=1)": "the share must be at least 0 and less than 1",
-        "denoise(mean=0)": "the mean span length must be positive",
+        "denoise(mask_rate=1)": "the share must be at least 0 and less than 1",
+        "denoise(poisson_lambda=0)": "the mean span length must be positive",
         "denoise+nsp": "alternate them with",
     }.items():
         with pytest.raises(PretuneError, match=message):
@@ -214,7 +214,7 @@ def test_each_text_has_the_token_of_its_own_language(tmp_path: Path) -> None:
     stores = []
     for name, text in texts.items():
         (tmp_path / f"{name}.txt").write_text("\n".join([text] * 5), encoding="utf-8")
-        settings = StoreSettings(language=name, layout="line")
+        settings = StoreSettings(language=name, split_by="line")
         stores.append(build_store([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name, settings, 1))
     english, french = tokenizer.role("language en_XX"), tokenizer.role("language fr")
     both = join_stores(stores)

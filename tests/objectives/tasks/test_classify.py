@@ -32,7 +32,7 @@ def test_small_differences_between_long_texts_survive_16_bits() -> None:
 
 
 def test_filler_does_not_reach_what_is_counted_over_a_batch() -> None:
-    objective = Classify(labels=("bad", "good"), pooling="concat", hidden=6, dropout=0.0)
+    objective = Classify(labels=("bad", "good"), pooling="concat", hidden_size=6, dropout=0.0)
     rows = LabeledRows(Path("x"), {}, ["a b", "c", "d e f"], labels=["good", "bad", "good"])
     data = Data(store().tokenizer, TEMPLATE, rows=rows)
     sequences = objective.arrange(data, Packing(64, 16), EpochRandom(0)).pack(0)

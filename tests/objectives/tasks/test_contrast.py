@@ -65,7 +65,7 @@ def test_it_learns_scores(tmp_path: Path) -> None:
 
 
 def test_embedding_pools_as_training_did(tmp_path: Path) -> None:
-    run = learn("contrast(vector=start)", write(tmp_path / "a.jsonl", pairs(32)), tmp_path / "run", epochs=1)
+    run = learn("contrast(embedding_pooling=cls)", write(tmp_path / "a.jsonl", pairs(32)), tmp_path / "run", epochs=1)
     own, start, mean = (
         np.array([row["vector"] for row in pt.embed(run, ["red cat"], **given)])
         for given in ({}, {"pooling": "start"}, {"pooling": "mean"})  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from tests.support.objective_data import KINDS, TEMPLATES, stack, store
 from tests.support.tiny_models import read, tiny, tune
 
 THINGS = ["film", "book", "song", "play", "meal", "walk"]
-PROMPT = 'prompt(cloze="it was [MASK] .",words=no:bad/yes:good)'
+PROMPT = 'prompt(template="it was [MASK] .",verbalizer=no:bad/yes:good)'
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +57,11 @@ def test_a_few_examples_are_enough(learned: pt.Run) -> None:
 
 def test_what_it_learned_is_the_gap_filler_itself(learned: pt.Run, task: Path) -> None:
     """The head is that of mlm: asked without any training, the model gives the answers of the task."""
-    asked = pt.ask(learned, ["lovely walk 3", "awful walk 3"], cloze="it was [MASK] .", answers=["no:bad", "yes:good"])
+    asked = pt.ask(learned, ["lovely walk 3", "awful walk 3"], template="it was [MASK] .", answers=["no:bad", "yes:good"])
     for ours, theirs in zip(asked, learned.predict(["lovely walk 3", "awful walk 3"]), strict=True):
         assert ours["label"] == theirs["label"]
         assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-6)
-    filled = pt.fill(learned, ["lovely walk 3 it was [MASK] ."], top=5)[0]["candidates"]
+    filled = pt.fill(learned, ["lovely walk 3 it was [MASK] ."], top_k=5)[0]["candidates"]
     assert "good" in [candidate["token"] for candidate in filled]
     heads = load_model(learned.folder, parse_objective("mlm")).root.heads
     assert set(heads) == {"mlm"} and not load_model(learned.folder, parse_objective("mlm")).untrained
@@ -69,7 +69,7 @@ def test_what_it_learned_is_the_gap_filler_itself(learned: pt.Run, task: Path) -
 
 def test_a_joint_with_mlm_leaves_the_gap_alone() -> None:
     data = Data(store().tokenizer, TEMPLATES["bert"], rows=labeled(["the value"] * 40))
-    joint = parse_objective("prompt+0.5*mlm(rate=0.5,masked=1,swapped=0)", labels=("a", "the")).joints[0]
+    joint = parse_objective("prompt+0.5*mlm(mask_rate=0.5,mask_replace_prob=1,random_replace_prob=0)", labels=("a", "the")).joints[0]
     data.rows.labels = ["a", "the"] * 20
     sequences = joint.corrupt(
         joint.arrange(data, Packing(4096, 32), EpochRandom(0)).pack(0), data.tokenizer, EpochRandom(0)
@@ -90,7 +90,7 @@ def test_the_gap_stays_whatever_is_cut(kind: Kind, texts: list[str], length: int
     tokenizer = store(kind).tokenizer
     cloze = "A: {text} B: {pair} is [MASK]." if pair else "A: {text} is [MASK]."
     rows = labeled(texts, [text[::-1] for text in texts] if pair else None)
-    laid = Prompt(cloze=cloze).tokenize_examples(Data(tokenizer, TEMPLATES["bert"], rows=rows), length)
+    laid = Prompt(template=cloze).tokenize_examples(Data(tokenizer, TEMPLATES["bert"], rows=rows), length)
     sequences = laid.take(np.arange(len(texts)))
     assert (sequences.lengths <= length).all()
     at = sequences.offsets[:-1] + sequences.labels["gap"]
@@ -103,7 +103,7 @@ def test_the_gap_stays_whatever_is_cut(kind: Kind, texts: list[str], length: int
 def test_outputs_are_the_words_logits_at_the_gaps() -> None:
     tokenizer = store().tokenizer
     backbone = stack(tokenizer.size).eval()
-    task = Prompt(cloze="is [MASK] or", words="x:the/y:a", labels=("x", "y")).with_tokenizer(tokenizer)
+    task = Prompt(template="is [MASK] or", verbalizer="x:the/y:a", labels=("x", "y")).with_tokenizer(tokenizer)
     head = task.head(backbone)
     rows = replace(labeled(["one", "two three four", ""]), labels=["x", "y", "x"])
     laid = task.tokenize_examples(Data(tokenizer, TEMPLATES["bert"], rows=rows), 20)
@@ -146,12 +146,12 @@ def test_words_and_clozes() -> None:
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        ('prompt(cloze="It was.")', r"expected \[MASK\] once, in place of the answer, but found it 0 times"),
-        ('prompt(cloze="{pair} [MASK]")', r"the examples are not pairs of texts; remove \{pair\}"),
-        ("prompt(words=good)", r"expected one word for each of the 2 labels \(no, yes\), but found 1"),
-        ("prompt(words=yes:good/nope:bad)", "expected a word for each of the labels no, yes, but found yes, nope"),
-        ("prompt(words=good/wonderful)", r"word 'wonderful': the tokenizer splits it into"),
-        ("prompt(words=good/good)", "two labels have the same word"),
+        ('prompt(template="It was.")', r"expected \[MASK\] once, in place of the answer, but found it 0 times"),
+        ('prompt(template="{pair} [MASK]")', r"the examples are not pairs of texts; remove \{pair\}"),
+        ("prompt(verbalizer=good)", r"expected one word for each of the 2 labels \(no, yes\), but found 1"),
+        ("prompt(verbalizer=yes:good/nope:bad)", "expected a word for each of the labels no, yes, but found yes, nope"),
+        ("prompt(verbalizer=good/wonderful)", r"word 'wonderful': the tokenizer splits it into"),
+        ("prompt(verbalizer=good/good)", "two labels have the same word"),
         ("prompt on mix", "prompt reads the last layer"),
     ],
 )

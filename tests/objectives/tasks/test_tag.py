@@ -50,7 +50,7 @@ def test_n_words_have_n_tags(kind: Kind, template: Template, words: list[list[st
     wanted = np.arange(total) % 3
     names = iter([("NOUN", "VERB", "X")[i] for i in wanted])
     examples = tagged(words, [[next(names) for _ in row] for row in words])
-    task = Tag(labels=("NOUN", "VERB", "X"), overlap=overlap, usual="VERB")
+    task = Tag(labels=("NOUN", "VERB", "X"), overlap=overlap, default_tag="VERB")
     laid = task.tokenize_examples(Data(tokenizer, template, rows=examples), length)
     assert (laid.lengths <= length).all()
     answers = task.answers(wishes(laid, 3, wanted), laid, examples)

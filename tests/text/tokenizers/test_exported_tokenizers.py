@@ -30,7 +30,7 @@ LONGEST = 13
 @cache
 def trained(kind: Kind) -> Tokenizer:
     texts = [*english_documents()[:10], *RUSSIAN, *KOREAN, *TRICKY]
-    return train_on_documents([Document(text, Path("test"), 1) for text in texts], kind, 800, sentinels=3)
+    return train_on_documents([Document(text, Path("test"), 1) for text in texts], kind, 800, extra_ids=3)
 
 
 def laid_out(
@@ -50,7 +50,7 @@ def load_peer(folder: Path, model_type: str) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-level-bpe", "unigram"])
 @pytest.mark.parametrize("name", THERE)
 def test_every_familys_template_is_the_same_in_transformers(name: str, kind: Kind, tmp_path: Path) -> None:
     tokenizer, template = trained(kind), FAMILIES[name].template
@@ -74,7 +74,7 @@ def test_every_familys_template_is_the_same_in_transformers(name: str, kind: Kin
 
 @pytest.mark.parametrize("name", THERE)
 def test_named_tokens_are_those_of_the_template(name: str, tmp_path: Path) -> None:
-    tokenizer, template = trained("byte-bpe"), FAMILIES[name].template
+    tokenizer, template = trained("byte-level-bpe"), FAMILIES[name].template
     tokenizer.save(tmp_path, template)
     peer = load_peer(tmp_path, name)
     single = peer("a")["input_ids"]
@@ -93,8 +93,8 @@ def test_named_tokens_are_those_of_the_template(name: str, tmp_path: Path) -> No
 
 
 def roberta(folder: Path) -> dict[str, str]:
-    content = json.loads(trained("byte-bpe").backend.to_str())["model"]
-    plain = [token for token in content["vocab"] if token not in trained("byte-bpe").role_tokens.values()]
+    content = json.loads(trained("byte-level-bpe").backend.to_str())["model"]
+    plain = [token for token in content["vocab"] if token not in trained("byte-level-bpe").role_tokens.values()]
     order = ["<s>", "<pad>", "</s>", "<unk>", *plain, "<mask>"]
     (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(order)}), encoding="utf-8")
     (folder / "merges.txt").write_text("\n".join(map(" ".join, content["merges"])), encoding="utf-8")

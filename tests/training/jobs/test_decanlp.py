@@ -55,7 +55,7 @@ def test_the_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest
         "wikisql": "exact_match",
         "schema": "exact_match",
     }
-    assert list(results["turns"].values()) == [8] * 10
+    assert list(results["batches"].values()) == [8] * 10
     assert results["dev/score"] == pytest.approx(
         sum(results[f"dev/{task}/{metric}"] for task, metric in decide.items())
     )

@@ -65,7 +65,7 @@ def test_both_are_learned_together(learned: pt.Run) -> None:
     results = learned.results
     assert results["dev/mood/accuracy"] > 0.9 and results["dev/warm/accuracy"] > 0.9
     assert results["dev/score"] == results["dev/mood/accuracy"] + results["dev/warm/accuracy"]
-    assert results["rows"] == {"mood": 72, "warm": 24} and results["turns"] == {"mood": 60, "warm": 20}
+    assert results["rows"] == {"mood": 72, "warm": 24} and results["batches"] == {"mood": 60, "warm": 20}
     assert results["labels"] == {"mood": ["m0", "m1", "m2"], "warm": ["no", "yes"]}
     assert results["objective"] == "mood: classify|warm: classify"
     assert {"mood", "warm", "mood/accuracy"} <= set(learned.metrics()[-2] | learned.metrics()[-3])
@@ -106,7 +106,7 @@ def test_a_classifier_of_an_encoder_decoder_has_a_name_too(material: Path, tmp_p
 
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
 def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, material: Path, tmp_path: Path) -> None:
-    objective = 'french: generate(prefix="french:",tokens=8) | german: generate(prefix="german:",tokens=8)'
+    objective = 'french: generate(prefix="french:",max_new_tokens=8) | german: generate(prefix="german:",max_new_tokens=8)'
     run = tune(material / model, files(material, "french", "german"), tmp_path / "run", objective, steps=100)
     assert run.results["dev/score"] == 2.0
     assert run.predict(["red"], task="french") == [{"answer": "rouge"}]
@@ -117,11 +117,11 @@ def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, mate
 
 
 def test_different_kinds_of_tasks_go_together(material: Path, tmp_path: Path) -> None:
-    objective = 'mood: classify+0.1*mlm | warm: prompt(cloze="so [MASK]",words=no:water/yes:fire)'
+    objective = 'mood: classify+0.1*mlm | warm: prompt(template="so [MASK]",verbalizer=no:water/yes:fire)'
     run = tune(
         material / "bert", files(material, "mood", "warm"), tmp_path / "run", objective, steps=6, sampling="uniform"
     )
-    assert run.results["turns"] == {"mood": 3, "warm": 3} and "mlm" in run.results
+    assert run.results["batches"] == {"mood": 3, "warm": 3} and "mlm" in run.results
     assert run.predict(["red"], task="warm")[0]["label"] in ("yes", "no")
 
 
@@ -193,8 +193,8 @@ def test_the_command_line_names_files(material: Path, tmp_path: Path, capsys: py
     assert not end.value.code
     results = json.loads(capsys.readouterr().out)
     taken = json.loads((tmp_path / "run" / "split.json").read_text())  # of the larger one, some are to judge by
-    assert results["rows"] == {"mood": 72 - len(taken["mood"]["judged"]), "warm": 24} and "warm" not in taken
-    assert results["seeds"]["count"] == 2 and len(results["seeds"]["each"]) == 2
+    assert results["rows"] == {"mood": 72 - len(taken["mood"]["dev_rows"]), "warm": 24} and "warm" not in taken
+    assert results["seeds"]["count"] == 2 and len(results["seeds"]["scores"]) == 2
     assert results["dev/score"] == results["dev/warm/accuracy"] + results["dev/mood/accuracy"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "mood: scores" in page and "warm: scores" in page

@@ -29,13 +29,13 @@ def test_the_best_of_three_seeds_is_kept_and_all_are_told(tmp_path: Path) -> Non
     run = tune(tmp_path / "run", seeds=3)
     told = run.results["seeds"]
     each = [pt.Run(tmp_path / "run" / "seeds" / str(seed)).results["dev/accuracy"] for seed in range(3)]
-    assert told["each"] == each and told["count"] == 3
+    assert told["scores"] == each and told["count"] == 3
     assert told["dev/accuracy"]["mean"] == pytest.approx(sum(each) / 3)
     assert run.results["dev/accuracy"] == max(each)
     best = (tmp_path / "run" / "seeds" / str(told["best"]) / "model.safetensors").read_bytes()
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == best
     answers = (tmp_path / "run" / DEV_PREDICTIONS).read_text().splitlines()
-    judged = json.loads((tmp_path / "run" / SPLIT).read_text())["judged"]
+    judged = json.loads((tmp_path / "run" / SPLIT).read_text())["dev_rows"]
     assert len(answers) == len(judged)
     assert run.predict(["good red stone"])[0]["label"] in ("yes", "no")
 
@@ -76,7 +76,7 @@ def test_seeds_need_something_to_be_judged_by(tmp_path: Path) -> None:
     few = tmp_path / "few.csv"
     few.write_text("text,label\ngood,a\nbad,b\n")
     with pytest.raises(PretuneError, match="comparing 2 seeds needs dev examples"):
-        pt.finetune(start() / "start", few, out=tmp_path / "run", seeds=2)
+        pt.finetune(start() / "start", few, out=tmp_path / "run", num_seeds=2)
 
 
 texts = st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2, max_size=60)

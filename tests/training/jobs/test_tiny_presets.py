@@ -35,7 +35,7 @@ def files() -> dict[str, list[Path]]:
     (folder / "pairs.en.txt").write_text("\n".join(sentences), encoding="utf-8")
     (folder / "pairs.fr.txt").write_text("\n".join(s[::-1] for s in sentences), encoding="utf-8")
     tokenizer = train_tokenizer([Document(text, folder, 1) for text in paragraphs], "bpe", 800)
-    pt.prepare(folder / "text.txt", tokenizer, folder / "store", language="en", layout="line", processes=1)
+    pt.prepare(folder / "text.txt", tokenizer, folder / "store", language="en", split_by="line", processes=1)
     pairs = [folder / "pairs.en.txt", folder / "pairs.fr.txt"]
     return {"text": [folder / "text.txt"], "pairs": pairs, "both": [folder / "store", *pairs]}
 
@@ -127,14 +127,14 @@ def like(name: str) -> str:
         ("albert-base-v2", "mlm(unit=ngram)+sop", "lamb"),
         ("bart-large", "denoise", "adamw"),
         ("bert-base", "mlm+nsp", "adamw"),
-        ("deberta-large", "mlm(unit=span,longest=3)", "adamw"),
-        ("deberta-v3-base", "rtd(size=1,layers=6)", "adamw"),
-        ("electra-base", "rtd(width=256)", "adamw"),
-        ("electra-large", "rtd(rate=0.25,size=0.25)", "adamw"),
+        ("deberta-large", "mlm(unit=span,max_span_length=3)", "adamw"),
+        ("deberta-v3-base", "rtd(generator_size=1,generator_layers=6)", "adamw"),
+        ("electra-base", "rtd(generator_hidden_size=256)", "adamw"),
+        ("electra-large", "rtd(mask_rate=0.25,generator_size=0.25)", "adamw"),
         ("mass", "mass", "adam"),
-        ("mbart-large-50", "denoise(infill=0.35,mean=3.5)", "adamw"),
+        ("mbart-large-50", "denoise(infill_rate=0.35,poisson_lambda=3.5)", "adamw"),
         ("roberta-base", "mlm", "adamw"),
-        ("spanbert-base", "mlm(unit=span,boundary=true)", "adamw"),
+        ("spanbert-base", "mlm(unit=span,span_boundary=true)", "adamw"),
         ("t5-11b", "spans", "adafactor"),
         ("transformer-big", "translate", "adam"),
         ("xlm-mlm-tlm-xnli15-1024", "mlm|tlm", "adamw"),
@@ -155,4 +155,4 @@ def test_an_electra_leaves_both_networks(tmp_path: Path) -> None:
         peer, report = kind.from_pretrained(tmp_path / folder, output_loading_info=True)
         assert not report["missing_keys"] and not report["unexpected_keys"]
         assert peer.config.hidden_size == width
-    assert load_model(tmp_path / "run", parse_objective("rtd(size=0.25)")).root.heads["rtd"] is not None
+    assert load_model(tmp_path / "run", parse_objective("rtd(generator_size=0.25)")).root.heads["rtd"] is not None

@@ -32,7 +32,7 @@ def material() -> Path:
     rows = [f"{sentence(i)} GOOD {'fire' if i % 2 else 'water'} tree,{'yes' if i % 2 else 'no'}" for i in range(64)]
     rows[0] = f"quaint {rows[0]}"
     (folder / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(folder / "wiki.txt", kind="words", size=100, lowercase=True)
+    tokenizer = pt.train_tokenizer(folder / "wiki.txt", kind="words", vocab_size=100, lowercase=True)
     family = FAMILIES["lstm"]
     sizes = {"vocab_size": 100, "embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 2, "weight_drop": 0.1}
     for name in ("lm", "backward"):
@@ -47,8 +47,8 @@ def material() -> Path:
 def fitted() -> Any:
     folder = material()
     return pt.ulmfit(
-        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward",
-        out=folder / "fitted", lm_epochs=2, epochs=6, rows=8, length=32, dropout={"weight_drop": 0.2},
+        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward_model=folder / "backward",
+        out=folder / "fitted", lm_epochs=2, epochs=6, batch_size=8, max_length=32, dropout={"weight_drop": 0.2},
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def test_layers_begin_to_move_one_each_epoch() -> None:
 def test_the_same_command_finds_it_done(capsys: pytest.CaptureFixture[str]) -> None:
     folder, before = material(), fitted()
     again = pt.ulmfit(
-        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward", out=folder / "fitted",
+        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward_model=folder / "backward", out=folder / "fitted",
     )  # fmt: skip
     assert again.scores == before.scores
 
@@ -113,6 +113,6 @@ def test_what_is_no_pair_of_ways_is_refused() -> None:
     folder = material()
     assert reading_direction(str(folder / "backward")) == "backward"
     with pytest.raises(pt.PretuneError, match="both read forward"):
-        pt.ulmfit(folder / "lm", folder / "train.csv", backward=folder / "lm", out=folder / "no")
+        pt.ulmfit(folder / "lm", folder / "train.csv", backward_model=folder / "lm", out=folder / "no")
     with pytest.raises(pt.PretuneError, match="needs a recurrent language model"):
         pt.ulmfit("pretune-small-en", folder / "train.csv", out=folder / "no")

@@ -65,14 +65,14 @@ def test_ulmfit_errs_less_than_without_its_tricks_and_than_random_weights(tmp_pa
     for seed in range(3):
         train = write(tmp_path / f"train-{seed}.jsonl", random.Random(seed).sample(rows[JUDGED:], LABELS))
         fitted = pt.ulmfit(
-            lm, train, dev=dev, texts=[texts], out=tmp_path / f"fitted-{seed}", epochs=30, length=100, language="lines",
-            rate=RATE, seed=seed,
+            lm, train, dev=dev, unlabeled=[texts], out=tmp_path / f"fitted-{seed}", epochs=30, max_length=100, language="lines",
+            lr=RATE, seed=seed,
         )  # fmt: skip
         scores["ulmfit"].append(fitted.scores["forward"])
         for name, settings in others.items():
             run = pt.finetune(
                 fitted.runs["forward"]["texts"], train, dev=dev, out=tmp_path / f"{name}-{seed}", objective=OBJECTIVE,
-                strategy="full", epochs=30, batch=pt.Batching(size=32, max_length=100), seed=seed, seeds=1, report=False,
+                strategy="full", epochs=30, batch=pt.Batching(size=32, max_length=100), seed=seed, num_seeds=1, report=False,
                 **settings,
             )  # fmt: skip
             scores[name].append(run.results["dev/accuracy"])

@@ -48,7 +48,7 @@ def test_losses_do_not_depend_on_the_number_of_processes(played: tuple[Path, dic
             assert losses == pytest.approx(found["1"][name], rel=tolerance), (size, name)
     assert found["2"]["bf16"] != found["2"]["sharded"]  # it does round
     # Two steps of two packs a process: gradients of all, or of the rest and two layers, are exchanged once a step.
-    assert found["exchanged"] == {"replicate": 2, "shard": 6}
+    assert found["exchanged"] == {"ddp": 2, "fsdp": 6}
 
 
 def test_a_run_goes_on_with_another_number_of_processes(played: tuple[Path, dict[str, Any]]) -> None:
@@ -128,7 +128,7 @@ def test_torchrun_survives_the_loss_of_a_worker(tmp_path: Path, english: list[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["replicate", "shard"])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_workers_killed_at_ten_random_moments(parallel: str, tmp_path: Path, english: list[str]) -> None:
     seed = int.from_bytes(os.urandom(3), "little")
     print("seed", seed)  # pytest shows it when the test fails

@@ -28,9 +28,9 @@ STEPS = 6
 WAYS = [
     (device, parallel, optimizer, False)
     for device in ("cpu", "cuda")
-    for parallel, optimizer in (("replicate", "adamw"), ("shard", "adamw"), ("shard", "muon"), ("shard", "lamb"))
+    for parallel, optimizer in (("ddp", "adamw"), ("fsdp", "adamw"), ("fsdp", "muon"), ("fsdp", "lamb"))
 ]
-WAYS += [("cuda", parallel, "adamw", True) for parallel in ("replicate", "shard")]
+WAYS += [("cuda", parallel, "adamw", True) for parallel in ("ddp", "fsdp")]
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def test_a_group_of_one_learns_the_same(
     group: World, device: str, parallel: str, optimizer: str, compiled: bool, tmp_path: Path
 ) -> None:
     exact = pytest.approx if device == "cpu" else partial(pytest.approx, rel=1e-2)  # half precision
-    alone = learn(tmp_path / "alone", device, World(), "replicate", optimizer, compiled)
+    alone = learn(tmp_path / "alone", device, World(), "ddp", optimizer, compiled)
     together = learn(tmp_path / "together", device, group, parallel, optimizer, compiled)
     assert together == exact(alone)
     # Begun in shards or replicas, ended alone.
     learn(tmp_path / "half", device, group, parallel, optimizer, compiled, steps=STEPS - 2)
     assert [path.name for path in list_checkpoints(tmp_path / "half")] == ["step-00000002", "step-00000004"]
-    ended = learn(tmp_path / "half", device, World(), "replicate", optimizer, compiled)
+    ended = learn(tmp_path / "half", device, World(), "ddp", optimizer, compiled)
     assert ended == exact(together)
 
 
@@ -82,13 +82,13 @@ def test_torchrun_with_one_process_is_as_without(tmp_path: Path, english: list[s
     found = {}
     for name, launch, more in (
         ("alone", [sys.executable, "-m"], []),
-        ("replicate", [sys.executable, "-m", "torch.distributed.run", "--standalone", "-m"], ["--parallel", "replicate"]),
-        ("shard", [sys.executable, "-m", "torch.distributed.run", "--standalone", "-m"], ["--parallel", "shard"]),
+        ("ddp", [sys.executable, "-m", "torch.distributed.run", "--standalone", "-m"], ["--parallel", "ddp"]),
+        ("fsdp", [sys.executable, "-m", "torch.distributed.run", "--standalone", "-m"], ["--parallel", "fsdp"]),
     ):  # fmt: skip
         command = [*launch, "pretune", "pretrain", "bert-tiny", "--data", str(text), "--out", str(tmp_path / name)]
         answer = subprocess.run([*command, *options, *more], capture_output=True, text=True, env=dict(os.environ))
         assert answer.returncode == 0, answer.stderr[-3000:]
         found[name] = [line["mlm"] for line in pt.Run(tmp_path / name).metrics() if "mlm" in line]
     assert len(found["alone"]) == STEPS
-    assert found["replicate"] == pytest.approx(found["alone"], rel=1e-3)
-    assert found["shard"] == pytest.approx(found["alone"], rel=1e-3)
+    assert found["ddp"] == pytest.approx(found["alone"], rel=1e-3)
+    assert found["fsdp"] == pytest.approx(found["alone"], rel=1e-3)

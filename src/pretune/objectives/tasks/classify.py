@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
-Pooling = Literal["start", "mean", "max", "last", "before_last", "attentive", "concat", "rising", "pair"]
+Pooling = Literal[
+    "cls", "mean", "max", "last", "second_to_last", "attention", "concat", "increasing_mean", "pair"
+]
 POOLED_VECTORS = {"concat": 3, "pair": 4}  # poolings that concatenate several vectors, which no published pooler takes
 
 
@@ -67,7 +69,7 @@ class ClassifyHead(nn.Module):
         super().__init__()
         self.pooling, self.problem = pooling, problem
         self.backward = bool(getattr(backbone, "backward", False))  # its last state is that of the first token
-        self.attention = AttentionPooling(backbone.width) if pooling == "attentive" else None
+        self.attention = AttentionPooling(backbone.width) if pooling == "attention" else None
         self.dropout = Dropout(dropout)
         wide = pooling in POOLED_VECTORS
         self.pooler = nn.Identity() if wide else (pooler or backbone.pooler)()
@@ -176,29 +178,29 @@ class LabelTask(Task):
 class Classify(LabelTask):
     """Classification into `labels`; `pooling` turns the states of a sequence into one vector: its start token, the mean …
 
-    `hidden` is the width of a layer between that vector and the classes (ULMFiT); 0: none.
+    `hidden_size` is the width of a layer between that vector and the classes (ULMFiT); 0: none.
 
-    With `multi` a row has any number of labels, and the answer are those with a probability of at least `threshold`. With
-    `weights=balanced` all classes have the same total weight in the loss, however rare they are. `drop_bad` leaves out rows
+    With `multi_label` a row has any number of labels, and the answer are those with a probability of at least `threshold`. With
+    `class_weight=balanced` all classes have the same total weight in the loss, however rare they are. `drop_invalid` leaves out rows
     without a label or a text.
     """
 
     labels: Sequence[str] = fitted(())
-    pooling: Pooling = "start"
+    pooling: Pooling = "cls"
     dropout: float = 0.1
-    multi: bool = False
+    multi_label: bool = False
     threshold: float = 0.5
-    hidden: int = 0
-    weights: Literal["none", "balanced"] = "none"
-    drop_bad: bool = False
-    balance: Sequence[float] = fitted(())  # the weight of each class
+    hidden_size: int = 0
+    class_weight: Literal["none", "balanced"] = "none"
+    drop_invalid: bool = False
+    label_weights: Sequence[float] = fitted(())  # the weight of each class
 
     name: ClassVar[str] = "classify"
 
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
-        if self.weights not in ("none", "balanced"):
-            raise PretuneError(f"classify: unknown weights={self.weights}; choose none or balanced")
+        if self.class_weight not in ("none", "balanced"):
+            raise PretuneError(f"classify: unknown weights={self.class_weight}; choose none or balanced")
 
     @property
     def primary_metric(self) -> str:
@@ -208,7 +210,7 @@ class Classify(LabelTask):
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and one or more labels."""
         read = parse_labels if self.multi else parse_label
-        rows = read_labeled(file, columns, labels=answered, label=read, drop_bad=self.drop_bad)
+        rows = read_labeled(file, columns, labels=answered, label=read, drop_invalid=self.drop_invalid)
         if self.multi and rows.labels is not None:
             rows.labels = split_labels(rows.labels, self.labels)
         return rows
@@ -223,7 +225,7 @@ class Classify(LabelTask):
         known = [label for labels in examples.labels for label in labels] if self.multi else examples.labels
         labels = sorted_labels(examples.file, known, least=1 if self.multi else 2)
         balance: tuple[float, ...] = ()
-        if self.weights == "balanced":
+        if self.class_weight == "balanced":
             counts = Counter(known)
             rows = len(examples)
             # Single label: the rows of each class have the same total weight. Multi-label: as much as the rows without it.
@@ -231,7 +233,7 @@ class Classify(LabelTask):
                 (rows - counts[label]) / counts[label] if self.multi else rows / len(labels) / counts[label]
                 for label in labels
             )
-        return replace(self, labels=tuple(labels), balance=balance)
+        return replace(self, labels=tuple(labels), label_weights=balance)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per row; long ones are truncated."""
@@ -241,7 +243,7 @@ class Classify(LabelTask):
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def encode_labels(self, rows: LabeledRows) -> Array:
-        """Return the class of each row, (m,), or with `multi` which classes it has, (m, classes)."""
+        """Return the class of each row, (m,), or with `multi_label` which classes it has, (m, classes)."""
         if not self.multi:
             return super().encode_labels(rows)
         assert rows.labels is not None
@@ -252,13 +254,13 @@ class Classify(LabelTask):
         return found
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label as the target of each sequence; with `multi`, the weight of each label that it has."""
+        """Set the label as the target of each sequence; with `multi_label`, the weight of each label that it has."""
         sequences = add_global_starts(sequences)
         if "classify" in sequences.labels:
             target = sequences.labels["classify"]
-            balance = np.array(self.balance, dtype=np.float32)
-            weights = () if self.multi or not self.balance else (balance[target],)
-            if self.multi and self.balance:
+            balance = np.array(self.label_weights, dtype=np.float32)
+            weights = () if self.multi or not self.label_weights else (balance[target],)
+            if self.multi and self.label_weights:
                 target = target * balance
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), target, *weights)
         return sequences
@@ -266,11 +268,11 @@ class Classify(LabelTask):
     def head(self, backbone: Backbone) -> nn.Module:
         """Return a pooler, dropout, and one logit per class."""
         problem = "multi_label_classification" if self.multi else ""
-        return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem, self.hidden)
+        return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem, self.hidden_size)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """Return logits, (sequences, classes)."""
-        real = sequences_with_targets(batch, self.name) if self.hidden else None
+        real = sequences_with_targets(batch, self.name) if self.hidden_size else None
         out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1], real)
         return out
 
@@ -289,7 +291,7 @@ class Classify(LabelTask):
         return {"labels": [label for label, p in shares.items() if p >= self.threshold], "probabilities": shares}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of each row; with `multi`, the mean of the binary ones over classes."""
+        """Return the cross-entropy of each row; with `multi_label`, the mean of the binary ones over classes."""
         targets = batch.targets[self.name]
         logits = self.outputs(head, backbone, batch)[targets.at]
         if self.multi:

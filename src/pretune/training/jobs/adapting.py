@@ -82,7 +82,7 @@ def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False
     if "mlm" not in after:
         return AdaptationResult(run, before, after, [])
     store, _, held_out = hold_out_documents(get_store(plan) if store is None else store, plan.monitor.held_out_fraction or 0.0)
-    return AdaptationResult(run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.partial))
+    return AdaptationResult(run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.ignore_mismatched))
 
 
 def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
@@ -93,20 +93,20 @@ def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
 
 
 def compare_fills(
-    before: str, after: Path, store: Store, documents: Any, partial: bool = False
+    before: str, after: Path, store: Store, documents: Any, ignore_mismatched: bool = False
 ) -> list[dict[str, Any]]:
     """Return the words that both models predict for masks in held-out sentences; without the old model if it has no head."""
     gaps = mask_words(store, documents)
     fillers = {"after": MaskFiller.load(after)}
-    old = load_model(before, parse_objective("mlm"), partial=partial)
+    old = load_model(before, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
     if not any(name.startswith("heads.") for name in old.untrained):
         fillers = {"before": MaskFiller.of(old), **fillers}
     rows = []
     for ids, place, word in gaps:
         shown = store.tokenizer.decode([*ids[1:place]]) + f" {MASK} " + store.tokenizer.decode(ids[place + 1 : -1])
-        best = {name: filler.candidates(ids, [place], top=3)[0] for name, filler in fillers.items()}
+        best = {name: filler.candidates(ids, [place], top_k=3)[0] for name, filler in fillers.items()}
         answers = {name: ", ".join(candidate["token"] for candidate in found) for name, found in best.items()}
-        rows.append({"text": shown, "was": word, **answers})
+        rows.append({"text": shown, "masked_word": word, **answers})
     return rows
 
 

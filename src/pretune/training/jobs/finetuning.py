@@ -91,26 +91,26 @@ class FinetuningJob:
     batch: Batching
     monitor: Monitoring
     seed: int
-    seeds: int | None
+    num_seeds: int | None
     deterministic: bool
     tokenizer: str | None
-    scratch: bool
+    from_scratch: bool
     device: str | None
     shots: int | None = None  # examples per class; None: all
-    sampling: str = "proportional"  # how several tasks are sampled
+    task_sampling: str = "proportional"  # how several tasks are sampled
     unlabeled: str | None = None  # texts for a teacher to label
-    confident: float = 0.9  # minimum confidence of the teacher
-    soft: float | None = None  # temperature of the teacher's probabilities as soft labels; None: hard labels
+    confidence_threshold: float = 0.9  # minimum confidence of the teacher
+    distill_temperature: float | None = None  # temperature of the teacher's probabilities as soft labels; None: hard labels
     teacher: tuple[str, ...] | None = None  # runs that label as an ensemble; None: train one
-    partial: bool = False  # load the model even if tensors are missing or unexpected
-    drop_bad: bool = False  # skip examples whose spans are not in their texts
-    vectors: str | None = None  # a file of word vectors to initialize embeddings from
+    ignore_mismatched: bool = False  # load the model even if tensors are missing or unexpected
+    drop_invalid: bool = False  # skip examples whose spans are not in their texts
+    word_vectors: str | None = None  # a file of word vectors to initialize embeddings from
     dropout: Mapping[str, float] | None = None  # overrides the model's, under the names of its config
     devices: int = 1  # over which seeds are distributed
 
     def __post_init__(self) -> None:
         check_number("epochs", self.epochs, NOT_NEGATIVE)
-        for name in ("seeds", "shots", "devices"):
+        for name in ("num_seeds", "shots", "devices"):
             check_number(name, getattr(self, name), COUNT)
         for name, rate in (self.dropout or {}).items():
             check_number(f"dropout.{name}", rate, FRACTION_BELOW_1)
@@ -205,13 +205,13 @@ def requested_objectives(plan: FinetuningJob, objective: str, pooling: str | Non
 
     `pooling` is for tasks that do not set one; the default is the model family's.
     """
-    usual: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "start")}
+    usual: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "cls")}
     if (embedding := model_embedding(plan)) is not None:
         usual["embedding"] = embedding
-    usual |= {"drop_bad": True} if plan.drop_bad else {}
+    usual |= {"drop_invalid": True} if plan.drop_invalid else {}
     mixture = parse_objective(objective, **usual)
-    if plan.drop_bad and not any(task.has_option("drop_bad") for task in tasks_in(mixture)):
-        raise PretuneError(f"--drop-bad: {mixture} cannot skip bad examples; correct them instead")
+    if plan.drop_invalid and not any(task.has_option("drop_invalid") for task in tasks_in(mixture)):
+        raise PretuneError(f"--drop-invalid: {mixture} cannot skip bad examples; correct them instead")
     return mixture
 
 
@@ -264,7 +264,7 @@ def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool
     )  # raises an error for unknown labels
     resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
     if material.taken:
-        write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
+        write_json(plan.out / SPLIT, {"file": str(rows.file), "dev_rows": material.taken})
     data, packing, truncated = tokenize_examples(plan, model, task, rows, length, device)
     streams = make_streams(
         strategy.wrap(mixture, learned), data, tokens=packing.tokens, packing=packing, seed=plan.seed
@@ -316,7 +316,7 @@ def train_model(
         cuda_graphs=device.type == "cuda" and not (streams.mixture.needs_host_sync or has_recurrent_layers(model.root)),
         starts=starts,
         after=strategy.after(model),
-        recompute=bool(plan.batch.gradient_checkpointing),
+        gradient_checkpointing=bool(plan.batch.gradient_checkpointing),
         # The final model is evaluated after training anyway.
         evaluate=evaluate if monitor.eval_every else None,
         primary_metric=primary_metric,
@@ -420,8 +420,8 @@ def find_task(mixture: Mixture) -> Task:
 def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
     """Return the model to fine-tune, with heads for all objectives, and with word vectors if the job names some."""
     model = model_with_heads(plan, mixture)
-    if plan.vectors is not None:
-        copy_word_vectors(model, read_word_vectors(plan.vectors), plan.vectors)
+    if plan.word_vectors is not None:
+        copy_word_vectors(model, read_word_vectors(plan.word_vectors), plan.word_vectors)
     return model
 
 
@@ -436,10 +436,10 @@ def model_with_heads(plan: FinetuningJob, mixture: Mixture) -> Model:
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
         model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
         model.tokenizer = tokenizer
-    elif plan.scratch:
-        model = random_copy(load_model(plan.model, partial=plan.partial, dropout=plan.dropout), plan.seed)
+    elif plan.from_scratch:
+        model = random_copy(load_model(plan.model, ignore_mismatched=plan.ignore_mismatched, dropout=plan.dropout), plan.seed)
     else:
-        model = load_model(plan.model, mixture, plan.seed, plan.partial, plan.dropout)
+        model = load_model(plan.model, mixture, plan.seed, plan.ignore_mismatched, plan.dropout)
         model.report_skipped_heads(plan.model)
         if isinstance(model.backbone, OnnxBackbone):
             raise PretuneError(

@@ -120,7 +120,7 @@ def prepare_training(
         tokenizer,
         model.family.template,
         languages=languages,
-        exponent=1.0 if plan.batch.language_alpha is None else plan.batch.language_alpha,
+        language_alpha=1.0 if plan.batch.language_alpha is None else plan.batch.language_alpha,
         **own,
     )
     pack = min(plan.batch.microbatch_tokens or 1, plan.batch.tokens or 1)
@@ -132,12 +132,12 @@ def prepare_training(
         tokens=plan.batch.tokens or 1,
         packing=packing,
         seed=plan.seed,
-        stages=stages,
-        ramp=plan.batch.size_warmup,
+        length_schedule=stages,
+        size_warmup=plan.batch.size_warmup,
     )
     warn_of_idle_processes(world, streams)
     packing = streams.streams[0].packing
-    evaluation = held_out_batches(mixture.joints[0], replace(data, exponent=1.0, **held_out), packing, plan.monitor)
+    evaluation = held_out_batches(mixture.joints[0], replace(data, language_alpha=1.0, **held_out), packing, plan.monitor)
     if compared and plan.monitor.held_out_fraction and not evaluation:
         raise PretuneError(
             f"{', '.join(plan.data)}: there is too little text to hold some out for {mixture.joints[0]}; add text, or skip "
@@ -155,14 +155,14 @@ def prepare_training(
         run=plan.out,
         world=world,
         parallel=plan.parallel,
-        reduce=plan.reduce or "fp32",
+        reduce_dtype=plan.reduce_dtype or "fp32",
         compiled=fixed,
         cuda_graphs=fixed
         and world.size == 1
         and not (plan.deterministic or mixture.stateful or learned.needs_host_sync or has_recurrent_layers(model.root)),
-        recompute=bool(plan.batch.gradient_checkpointing),
+        gradient_checkpointing=bool(plan.batch.gradient_checkpointing),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
-        evaluate_first=not is_preset(plan.model) or plan.from_ is not None,
+        evaluate_first=not is_preset(plan.model) or plan.init_from is not None,
         restore_state=getattr(model.backbone, "restore_state", None),
     )
     return model, learned, training

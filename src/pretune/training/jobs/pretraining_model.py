@@ -27,18 +27,18 @@ def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, lang
         padding = tokenizer.roles.get("padding")
         other = target if tokenizer.target is not tokenizer else None
         model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages, target=other)
-        if plan.from_ is not None:
-            source = load_model(plan.from_, partial=plan.partial)
-            check_tokenizer(source, tokenizer, plan.from_)
-            _copy(source, model, plan.from_)
+        if plan.init_from is not None:
+            source = load_model(plan.init_from, ignore_mismatched=plan.ignore_mismatched)
+            check_tokenizer(source, tokenizer, plan.init_from)
+            _copy(source, model, plan.init_from)
     else:
-        model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        model = load_model(plan.model, mixture, seed=plan.seed, ignore_mismatched=plan.ignore_mismatched)
         model.report_skipped_heads(plan.model)
         check_tokenizer(model, tokenizer, plan.model)
     model.add_heads(mixture.objectives, plan.seed)
     model.tokenizer, model.objective, model.labels = tokenizer, plan.objective, []
-    if plan.vectors is not None:
-        copy_word_vectors(model, read_word_vectors(plan.vectors), plan.vectors)
+    if plan.word_vectors is not None:
+        copy_word_vectors(model, read_word_vectors(plan.word_vectors), plan.word_vectors)
     return model
 
 

@@ -37,7 +37,7 @@ def make_optimizers(
     if settings.name == "adafactor" and any(is_sharded(p) for p in parameters):
         raise PretuneError(
             "adafactor needs means over whole rows and columns, which PyTorch cannot compute on sharded parameters; "
-            f"choose another optimizer{if_option('parallel', ', or --parallel replicate')}"
+            f"choose another optimizer{if_option('parallel', ', or --parallel ddp')}"
         )
     matrices = hidden_matrices(root) if settings.name == "muon" else {}
     plain = [p for p in parameters if p not in matrices]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         "seed",
         "device",
         where="to sequences that train, not to int8 alone",
-        when=lambda o: not o.sequences or any(text.strip() != "int8" for text in o.sequences),
+        when=lambda o: not o.pipelines or any(text.strip() != "int8" for text in o.pipelines),
     ),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
@@ -34,7 +34,7 @@ def compress(
     train: opt.TrainFile,
     dev: str | Path,
     out: opt.RunFolder,
-    sequences: Sequence[str] = (),
+    pipelines: Sequence[str] = (),
     text: opt.Text = None,
     pair: opt.Pair = None,
     label: opt.Label = None,
@@ -61,8 +61,8 @@ def compress(
         Labeled examples to compare the candidates on.
     out
         Folder for the new run, with the candidates in it.
-    sequences
-        Sequences of steps to try instead of the default ones, such as "layers=6 > units=0.5 > int8".
+    pipelines
+        Sequences of steps to try instead of the default ones, such as "layers=6 > ffn_units=0.5 > int8".
     epochs
         Passes over the training data in each step.
     budget

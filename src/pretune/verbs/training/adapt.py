@@ -24,9 +24,9 @@ def adapt(
     out: opt.RunFolder,
     objective: str = "mlm",
     language: opt.Language = "en",
-    layout: opt.Layout = "auto",
-    column: opt.TextField = None,
-    errors: opt.Errors = "strict",
+    split_by: opt.SplitBy = "auto",
+    text_field: opt.TextField = None,
+    encoding_errors: opt.EncodingErrors = "strict",
     budget: opt.TextLimits = None,
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
@@ -36,7 +36,7 @@ def adapt(
     deterministic: opt.Deterministic = False,
     resume: opt.Resume = False,
     device: opt.Device = None,
-    partial: opt.Partial = False,
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> AdaptationResult:
     """Continue pretraining a model on your own text, and compare it with the original.
 
