@@ -374,7 +374,7 @@ def int8(options: argparse.Namespace) -> None:
     """Quantize the models that `train` left."""
     benchmark.ROUNDS, benchmark.NUM_TEXTS = 1, 2
     results = Results(options.out, options.minutes, options.model)
-    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "aware")}
+    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "qat")}
     try:
         for case in cases(options):
             metric = TASKS[case.task].metric

@@ -102,18 +102,18 @@ DECODING = {
     "beam": {"beams": 3, "length_penalty": 0.8, "no_repeat_ngram": 3},
 }
 PRUNING = {
-    "heads and units": {"heads": 0.5, "units": 0.5},
-    "layers": {"drop": "top(1)"},
-    "weights": {"weights": 0.6, "steps": 4},
+    "heads and units": {"heads": 0.5, "ffn_units": 0.5},
+    "layers": {"drop_layers": "top(1)"},
+    "weights": {"sparsity": 0.6, "steps": 4},
 }
 QUANTIZATION = {
-    "dynamic": {"how": "dynamic"},
-    "dynamic in torch": {"how": "dynamic", "engine": "torch"},
-    "static": {"how": "static", "train": True},
-    "aware": {"how": "aware", "train": True, "steps": 4},
-    "weights": {"how": "weights"},
-    "int4 weights": {"how": "weights", "bits": 4},
-    "bf16": {"how": "bf16"},
+    "dynamic": {"method": "dynamic"},
+    "dynamic in torch": {"method": "dynamic", "backend": "torch"},
+    "static": {"method": "static", "train": True},
+    "aware": {"method": "qat", "train": True, "steps": 4},
+    "weights": {"method": "weight-only"},
+    "int4 weights": {"method": "weight-only", "bits": 4},
+    "bf16": {"method": "bf16"},
 }
 TOKENIZERS = ("wordpiece", "bpe", "byte-level-bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram", "items", "words", "characters")
 UNIGRAM = "sentencepiece-unigram"
@@ -123,10 +123,10 @@ UNIGRAM_PRESETS: dict[str, dict[str, Any]] = {
     "camembert-tiny": {},
     "deberta-v3-tiny": {},
     "mbart-tiny": {"languages": ["en_XX", "fr_XX"]},
-    "mt5-tiny": {"sentinels": 100},
+    "mt5-tiny": {"extra_ids": 100},
     "performer-tiny": {},
-    "t5-tiny": {"sentinels": 100},
-    "t5-v1.1-tiny": {"sentinels": 100},
+    "t5-tiny": {"extra_ids": 100},
+    "t5-v1.1-tiny": {"extra_ids": 100},
     "xlm-roberta-tiny": {},
     "xlnet-tiny": {},
 }
@@ -197,7 +197,7 @@ def finetune(
 
 
 def distill(teacher: pt.Run, train: Path, dev: Path, out: Path) -> pt.Run:
-    more = {"student": "layers=1", "soft": 0.5, "temperature": 2.0}
+    more = {"student": "layers=1", "alpha": 0.5, "temperature": 2.0}
     return pt.distill(teacher, train=train, dev=dev, out=out, **more, **of_rows(6))
 
 
@@ -210,7 +210,7 @@ def quantize(model: pt.Run, train: Path, dev: Path, out: Path, settings: Mapping
 
 def prune(model: pt.Run, train: Path, dev: Path, out: Path, settings: Mapping[str, Any]) -> pt.Run:
     options = {key: value for key, value in settings.items() if key != "steps"}
-    options |= {"train": train} if settings.keys() & {"heads", "units", "steps"} else {}
+    options |= {"train": train} if settings.keys() & {"heads", "ffn_units", "steps"} else {}
     options |= of_rows(settings["steps"]) if "steps" in settings else {}
     return pt.prune(model, dev=dev, out=out, **options)
 
@@ -632,7 +632,7 @@ def compression(work: Work) -> Entries:
     run = distill(start, train, dev, work.new("distilled"))
     yield from ((f"distill/{key}", value) for key, value in answered(run, dev))
     graph = work.new("graph")
-    export(start, graph, format="onnx")
+    export(start, graph, to="onnx")
     yield "onnx/predictions", rows_of(pt.predict(graph, dev))
 
 

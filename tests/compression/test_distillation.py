@@ -41,11 +41,11 @@ def texts(folder: Path, count: int = 48) -> Path:
 @pytest.mark.parametrize(
     ("student", "options"),
     [
-        ("layers=2", {"match": "100*hidden(skip)"}),
-        ("first=1", {"loss": "mse", "soft": 1.0}),
-        ("bert-tiny", {"match": "attention(1:2/2:4)+embedding+states(last)", "soft": 0.9}),
+        ("layers=2", {"match_layers": "100*hidden(skip)"}),
+        ("first=1", {"loss": "mse", "alpha": 1.0}),
+        ("bert-tiny", {"match_layers": "attention(1:2/2:4)+embedding+states(last)", "alpha": 0.9}),
         ("modernbert-tiny", {"loss": "mse"}),
-        ("bilstm-tiny", {"soft": 0.9}),
+        ("bilstm-tiny", {"alpha": 0.9}),
     ],
 )
 def test_distillation_for_a_task(student: str, options: dict[str, Any], tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_distillation_for_a_task(student: str, options: dict[str, Any], tmp_path
 
 
 def test_predictions_for_unlabeled_texts_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"student": "layers=2", "unlabeled": texts(tmp_path), "budget": pt.Budget(steps=15), "augment": 1, **FAST}
+    asked = {"student": "layers=2", "unlabeled": texts(tmp_path), "budget": pt.Budget(steps=15), "num_augmentations": 1, **FAST}
     run = pt.distill(trained(), out=tmp_path / "student", dev=start() / "train.csv", **asked)  # type: ignore[arg-type]
     assert run.results["texts"] > 48 and run.results["dev/accuracy"] > 0.9
     cache = tmp_path / "student/intermediate/teacher-texts.npz"
@@ -149,7 +149,7 @@ def test_loss_weights_are_those_of_distilbert_or_given(tmp_path: Path, monkeypat
     run = from_text(teacher, tmp_path / "chosen", loss_weights=chosen)
     assert seen[-1] == {"mlm": 0.0, "match_logits": 3.0, "match_cosine": 0.5}
     assert run.recipe["loss_weights"] == chosen
-    from_text(teacher, tmp_path / "matched", match="2*cosine+hidden(skip)", loss_weights={"mlm": 1.0})
+    from_text(teacher, tmp_path / "matched", match_layers="2*cosine+hidden(skip)", loss_weights={"mlm": 1.0})
     assert seen[-1] == {"mlm": 1.0, "match_logits": 5.0, "match_cosine": 2.0, "match_hidden": 1.0}
     with pytest.raises(SystemExit, match="0"):
         main([
@@ -166,17 +166,17 @@ def test_loss_weights_are_those_of_distilbert_or_given(tmp_path: Path, monkeypat
         with pytest.raises(PretuneError, match=words):
             from_text(teacher, tmp_path / "never", loss_weights=weights)
     with pytest.raises(PretuneError, match=r"give the weight there, as in 2\*cosine"):
-        from_text(teacher, tmp_path / "never", match="cosine", loss_weights={"cosine": 2.0})
+        from_text(teacher, tmp_path / "never", match_layers="cosine", loss_weights={"cosine": 2.0})
     assert not (tmp_path / "never").exists()
 
 
 def test_control_of_task_agnostic_distillation(tmp_path: Path) -> None:
     teacher = teacher_of_tokens(tmp_path / "mlm")
-    run = from_text(teacher, tmp_path / "student", control=True, monitor=pt.Monitoring(eval_every=1))
+    run = from_text(teacher, tmp_path / "student", baseline=True, monitor=pt.Monitoring(eval_every=1))
     assert [row["model"] for row in run.results["models"]] == ["teacher", "student without a teacher", "student"]
-    control = pt.Run(tmp_path / "student/intermediate/control")
-    assert control.finished and run.results["control/dev/mlm"] == control.results["dev/mlm"] > 0
-    assert not any("match_logits" in line for line in control.metrics())
+    baseline = pt.Run(tmp_path / "student/intermediate/baseline")
+    assert baseline.finished and run.results["baseline/dev/mlm"] == baseline.results["dev/mlm"] > 0
+    assert not any("match_logits" in line for line in baseline.metrics())
 
 
 @pytest.mark.parametrize("verb", ["distill", "prune", "quantize", "finetune"])
@@ -184,10 +184,10 @@ def test_nothing_is_written_outside_the_run_folder(verb: str, tmp_path: Path) ->
     data, more = start() / "train.csv", tmp_path / "inputs"
     more.mkdir()
     options: dict[str, dict[str, Any]] = {
-        "distill": {"student": "layers=2", "unlabeled": texts(more), "augment": 1, "control": True, "dev": data},
-        "prune": {"heads": 0.5, "control": True},
-        "quantize": {"how": "aware"},
-        "finetune": {"unlabeled": texts(more), "confident": 0.1, "seeds": 1, "report": False},
+        "distill": {"student": "layers=2", "unlabeled": texts(more), "num_augmentations": 1, "baseline": True, "dev": data},
+        "prune": {"heads": 0.5, "baseline": True},
+        "quantize": {"method": "qat"},
+        "finetune": {"unlabeled": texts(more), "confidence_threshold": 0.1, "num_seeds": 1, "report": False},
     }
     model = start() / "start" if verb == "finetune" else trained()
     run = getattr(pt, verb)(model, train=data, out=tmp_path / "out", budget=pt.Budget(steps=1), **options[verb])
@@ -237,7 +237,7 @@ def test_invalid_options_are_refused(tmp_path: Path) -> None:
     for options, words in (
         ({"student": "layers=9", "train": data}, "the teacher has 4 layers"),
         ({"student": "layers=2", "train": other}, "give rows with the teacher's labels"),
-        ({"student": "layers=2", "train": data, "match": "hidden(1:9)"}, "no pair 1:9"),
+        ({"student": "layers=2", "train": data, "match_layers": "hidden(1:9)"}, "no pair 1:9"),
         ({"student": "half=2", "train": data}, "unknown student; give layers=6"),
         ({"student": "layers=2"}, "needs data: give"),
         ({"student": "layers=2", "train": data, "temperature": 0.0}, "must be above 0"),
@@ -266,7 +266,7 @@ def test_distillation_on_text_generated_by_the_teacher(tmp_path: Path) -> None:
     lines = (tmp_path / "student/intermediate/written.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 12 and all(line.startswith(("An assignment is", "The value of a name")) for line in lines)
     assert run.finished and load(tmp_path / "student").backbone.depth == 2
-    with pytest.raises(PretuneError, match="--write applies only with --data"):
+    with pytest.raises(PretuneError, match="--generate-tokens applies only with --data"):
         pt.distill(tmp_path / "gpt", student="layers=2", train="x.csv", generate_tokens=6, out=tmp_path / "never")
 
 
@@ -280,7 +280,7 @@ def test_distillation_of_regression(tmp_path: Path) -> None:
         start() / "start", data, dev=data, objective="regress", num_seeds=1, report=False, out=tmp_path / "teacher",
         budget=pt.Budget(steps=30), **fast,
     )  # fmt: skip
-    for name, given in {"both": {"train": data, "soft": 0.5}, "texts": {"unlabeled": texts(tmp_path)}}.items():
+    for name, given in {"both": {"train": data, "alpha": 0.5}, "texts": {"unlabeled": texts(tmp_path)}}.items():
         pt.distill(
             teacher, student="layers=2", dev=data, out=tmp_path / name, budget=pt.Budget(steps=20), **fast, **given
         )
@@ -317,7 +317,7 @@ def test_regression_targets_are_mixed_with_predictions(tmp_path: Path, monkeypat
     monkeypatch.setattr(
         distillation, "label_with_teachers", lambda teachers, read, *others: np.full((len(read), 1), 5.0)
     )
-    options: dict[str, Any] = {"teachers": ["teacher"], "student": "layers=2", "train": "rows", "soft": 0.25}
+    options: dict[str, Any] = {"teachers": ["teacher"], "student": "layers=2", "train": "rows", "alpha": 0.25}
     job = distillation.DistillationJob(out=tmp_path / "out", **options)
     taught = distillation.add_predictions(job, material, more)
     assert taught.rows.labels == [2.0, 3.5, 5.0] and taught.rows.texts == ["a", "b", "c"]

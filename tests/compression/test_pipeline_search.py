@@ -54,17 +54,17 @@ def test_a_failed_candidate_is_reported_with_its_reason(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(pruning_job, "run_pruning", fail)
     monkeypatch.setattr(quantization, "run_quantization", refuse)
-    run = search(tmp_path / "best", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2", "layers=2 > int8")
+    run = search(tmp_path / "best", "int8", "ffn_units=0.5", "ffn_units=0.5 > sparsity=0.5", "layers=2", "layers=2 > int8")
     rows = {row["model"]: row for row in run.results["candidates"]}
-    assert list(rows) == ["uncompressed", "layers=2", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2 > int8"]
+    assert list(rows) == ["uncompressed", "layers=2", "int8", "ffn_units=0.5", "ffn_units=0.5 > sparsity=0.5", "layers=2 > int8"]
     assert rows["int8"]["failed"] == rows["layers=2 > int8"]["failed"] == "as a graph it gives other states"
-    assert rows["units=0.5"]["failed"] == rows["units=0.5 > weights=0.5"]["failed"] == "RuntimeError: out of memory"
-    assert tried == ["units0.5"]  # a step that failed is not tried again
+    assert rows["ffn_units=0.5"]["failed"] == rows["ffn_units=0.5 > sparsity=0.5"]["failed"] == "RuntimeError: out of memory"
+    assert tried == ["ffn_units0.5"]  # a step that failed is not tried again
     assert "failed" not in rows["layers=2"] and run.results["chosen"] in ("uncompressed", "layers=2")
     assert [path.name for path in (tmp_path / "best/candidates").iterdir()] == ["layers2"]
     assert pt.predict(tmp_path / "best", ["good stone"])[0]["label"] in ("yes", "no")
     with pytest.raises(PretuneError, match="all 2 candidates failed; int8: as a graph it gives other states"):
-        search(tmp_path / "none", "int8", "units=0.5")
+        search(tmp_path / "none", "int8", "ffn_units=0.5")
     assert not (tmp_path / "none").exists()
 
 

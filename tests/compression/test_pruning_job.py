@@ -54,7 +54,7 @@ def test_half_precision_is_kept(tmp_path: Path) -> None:
 
 def test_pruning_the_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.txt").write_text("good stone water\nbad fire cloud\n", encoding="utf-8")
-    asked = ["prune", str(trained()), "--vocabulary", str(tmp_path / "text.txt"), "--out", str(tmp_path / "few")]
+    asked = ["prune", str(trained()), "--vocabulary-texts", str(tmp_path / "text.txt"), "--out", str(tmp_path / "few")]
     with pytest.raises(SystemExit, match="0"):
         main([*asked, "--json"])
     facts = json.loads(capsys.readouterr().out)
@@ -67,11 +67,11 @@ def test_pruning_the_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_invalid_options_are_refused(tmp_path: Path) -> None:
     for options, words in (
-        ({"drop": "top(4)"}, "drop 1 to 3 of them"),
+        ({"drop_layers": "top(4)"}, "drop 1 to 3 of them"),
         ({"heads": 1.5}, "must be at least 0 and below 1"),
         ({}, "nothing to prune"),
         ({"heads": 0.5, "epochs": 1.0}, "give them with --train"),
-        ({"heads": 0.5, "control": True}, "--control applies only with --epochs"),
+        ({"heads": 0.5, "baseline": True}, "--baseline applies only with --epochs"),
     ):
         with pytest.raises(PretuneError, match=words):
             pt.prune(trained(), out=tmp_path / "never", **options)  # type: ignore[arg-type]

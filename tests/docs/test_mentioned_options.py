@@ -158,7 +158,7 @@ def test_advice_is_given_where_the_command_has_the_option(tmp_path: Path, capsys
     with pytest.raises(SystemExit):
         main(["finetune", "pretune-small-en", str(bad), "--out", str(tmp_path / "run")])
     refused = capsys.readouterr().err
-    assert "bad.csv, line 2: not valid UTF-8" in refused and "to UTF-8" in refused and "--errors" not in refused
+    assert "bad.csv, line 2: not valid UTF-8" in refused and "to UTF-8" in refused and "--encoding-errors" not in refused
     with pytest.raises(SystemExit):
         main(["prepare", str(bad), "--tokenizer", "pretune-small-en", "--out", str(tmp_path / "store")])
     assert "or replace invalid bytes with --errors replace" in capsys.readouterr().err
@@ -168,11 +168,11 @@ def test_advice_is_given_where_the_command_has_the_option(tmp_path: Path, capsys
 
 def test_the_options_of_a_command_are_known_while_it_runs_alone() -> None:
     with command_options(["out", "steps"]):
-        assert if_option("steps", "--steps") and not if_option("errors", "--errors")
+        assert if_option("steps", "--steps") and not if_option("encoding-errors", "--encoding-errors")
         with command_options(["errors"]):
-            assert if_option("errors", "--errors") and not if_option("steps", "--steps")
+            assert if_option("encoding-errors", "--encoding-errors") and not if_option("steps", "--steps")
         assert if_option("steps", "--steps")
-    assert if_option("errors", "--errors")
+    assert if_option("encoding-errors", "--encoding-errors")
 
 
 def test_the_call_graph_follows_calls_methods_and_values() -> None:
@@ -187,8 +187,8 @@ def test_the_call_graph_follows_calls_methods_and_values() -> None:
     )
     assert {"pretrain", "adapt"} <= who("pretune.training.jobs.pretraining_data", "get_store")
     assert who("pretune.compression.pruning", "PruningSpec", "check") >= {"prune", "compress"}
-    assert foreign("replace invalid bytes with --errors replace", ["finetune"]) == ["--errors"]
-    assert foreign("use `pretune prepare --errors replace`", ["finetune"]) == []
+    assert foreign("replace invalid bytes with --encoding-errors replace", ["finetune"]) == ["--encoding-errors"]
+    assert foreign("use `pretune prepare --encoding-errors replace`", ["finetune"]) == []
     assert foreign("use `pretune prepare --error replace`", ["finetune"]) == ["--error"]
     assert foreign("--errors strict: no; leave it out, or --column", ["finetune", "prepare"]) == []
     assert foreign("--errors strict: no; give --epochs", ["finetune", "prepare"]) == ["--epochs"]

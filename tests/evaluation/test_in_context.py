@@ -76,7 +76,7 @@ def test_a_task_is_asked_and_scored(model: str, shots: int, tmp_path: Path) -> N
     again = pt.evaluate(models() / model, shots=shots, **options)
     assert again.describe() == result.describe()
     with pytest.raises(PretuneError, match=r"other settings \(shots"):
-        pt.evaluate(models() / model, shots=shots + 1, **{**options, "seeds": 2})
+        pt.evaluate(models() / model, shots=shots + 1, **{**options, "num_seeds": 2})
 
 
 def test_asking_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

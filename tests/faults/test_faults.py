@@ -57,7 +57,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
     "quantize": (lambda out: pt.quantize(trained(), method="bf16", out=out), 20_000),
     "distill": (lambda out: pt.distill(trained(), student="layers=2", train=rows(), out=out, epochs=0.1), 20_000),
     "export": (lambda out: pt.export(trained(), out=out), 20_000),
-    "export --to onnx": (lambda out: pt.export(trained(), format="onnx", out=out), 20_000),
+    "export --format onnx": (lambda out: pt.export(trained(), format="onnx", out=out), 20_000),
     "predict": (lambda out: pt.predict(trained(), rows(), out=out / "answers.csv"), 1000),
     "embed": (lambda out: pt.embed(trained(), rows(), out=out / "vectors.npy"), 1000),
 }  # fmt: skip

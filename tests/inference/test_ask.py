@@ -180,7 +180,7 @@ def test_encoder_decoders_read_the_examples_and_write_the_answer(tmp_path: Path)
     asker = ClozePredictor(
         loaded, ClozeQuestion("{text} it was [MASK].", ["good", "bad . bad"], "good:good/bad . bad:bad . bad")
     )
-    shown = ClozePredictor(loaded, replace(asker.question, labels=(), words="", shown=examples, before="fire fire"))
+    shown = ClozePredictor(loaded, replace(asker.question, labels=(), verbalizer="", shown=examples, before="fire fire"))
     words, asked = ["good", "bad . bad"], rows("fire", "water fire")
     for ask, before in ((asker, ""), (shown, "fire fire water it was bad. ")):
         for text, scores in zip(asked.texts, ask.rank(asked, [words] * 2), strict=True):

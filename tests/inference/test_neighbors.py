@@ -62,7 +62,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
     from pretune.cli import main
 
-    words = ["neighbors", "pretune-small-en", "--word", "bank", "--in", str(tmp_path / "corpus.txt"), "--top", "1"]
+    words = ["neighbors", "pretune-small-en", "--word", "bank", "--corpus", str(tmp_path / "corpus.txt"), "--top-k", "1"]
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert not ended.value.code

@@ -197,7 +197,7 @@ def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("briefly")
 def test_a_pruned_model_is_a_graph_too(tmp_path: Path) -> None:
     """Fewer layers, heads and units, and zeros: every shape that our layout has."""
-    asked: dict[str, Any] = {"drop": "even(1)", "heads": 0.4, "units": 0.5, "weights": 0.5}
+    asked: dict[str, Any] = {"drop_layers": "even(1)", "heads": 0.4, "ffn_units": 0.5, "sparsity": 0.5}
     pt.prune(trained(), **asked, train=start() / "train.csv", out=tmp_path / "small")
     pt.export(tmp_path / "small", format="onnx", out=tmp_path / "graph")
     texts = ["good stone water", "bad fire", "tree bird cloud bad red blue green"]

@@ -33,7 +33,7 @@ def test_every_pack_fits(name: str, tokens: int, length: int) -> None:
         data(),
         rows=rows,
         languages={"de": 0, "en": 1, "ru": 2} if "tlm" in name or "trtd" in name else {},
-        exponent=0.3,
+        language_alpha=0.3,
     )
     stream = DataStream(
         parse_objective(name, labels=("O",)).joints[0], source, Packing(tokens, length, fixed=True), seed=1

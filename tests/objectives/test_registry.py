@@ -53,7 +53,7 @@ def test_a_package_outside_adds_an_objective(plugin: Path, tmp_path: Path) -> No
     assert "half_mlm" in OBJECTIVES and "half_mlm" not in task_names()
     corpus, tokenizer, run = tmp_path / "corpus.txt", tmp_path / "tokenizer", tmp_path / "run"
     corpus.write_text("".join(f"the {word} sat on the mat\n\n" for word in ("cat", "dog", "fox", "hen") * 4))
-    run_command(["tokenizer", "train", str(corpus), "--kind", "words", "--size", "60", "--out", str(tokenizer)])
+    run_command(["tokenizer", "train", str(corpus), "--kind", "words", "--vocab-size", "60", "--out", str(tokenizer)])
     options = [
         "--tokenizer",
         str(tokenizer),

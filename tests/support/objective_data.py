@@ -160,7 +160,7 @@ def few_words() -> Path:
 def learn(objective: str, train: Path, out: Path, dev: Path | None = None, epochs: float = 8, **options: Any) -> Run:
     """Train a tiny model for a task from scratch."""
     settings: dict[str, Any] = {"optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(size=32, max_length=32)}
-    settings |= {"seeds": 1, "report": False}
+    settings |= {"num_seeds": 1, "report": False}
     return pt.finetune(
         "bert-tiny",
         train,

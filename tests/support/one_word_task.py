@@ -56,7 +56,7 @@ def tune(out: Path, strategy: str = "full", objective: str = "classify", steps: 
     return pt.finetune(
         folder / "start", folder / "train.csv", dev=folder / "train.csv", out=out, strategy=strategy,
         objective=objective, budget=pt.Budget(steps=steps), optimizer=pt.Optimizer(lr=3e-3),
-        batch=pt.Batching(size=16), **{"seeds": 1, "report": False, **settings},
+        batch=pt.Batching(size=16), **{"num_seeds": 1, "report": False, **settings},
     )  # fmt: skip
 
 

@@ -45,6 +45,6 @@ def tune(model: Path, train: Any, out: Path, objective: str, steps: int = 60, **
     """Fine-tune and evaluate on the same rows."""
     settings: dict[str, Any] = {
         "dev": train, "budget": pt.Budget(steps=steps), "optimizer": pt.Optimizer(lr=5e-3),
-        "batch": pt.Batching(size=16, max_length=32), "seeds": 1, "report": False,
+        "batch": pt.Batching(size=16, max_length=32), "num_seeds": 1, "report": False,
     }  # fmt: skip
     return pt.finetune(model, train, out=out, objective=objective, **settings | options)

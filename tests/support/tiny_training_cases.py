@@ -401,7 +401,7 @@ def losses(name: str, steps: int, parallel: str = "ddp", changed: Any = None, **
         training = make(name, steps, Path(folder), parallel, save=10_000, **changes)
         if parallel == "fsdp":
             training.run = None
-            training.monitor = replace(training.monitor, save=0)
+            training.monitor = replace(training.monitor, save_every=0)
         if changed is not None:
             changed(training)
         seen: list[float] = []

@@ -315,9 +315,9 @@ def test_schedules_match_their_papers() -> None:
 
 def test_given_settings_override_the_preset_and_the_defaults() -> None:
     filled = resolve_section(Optimizer, Optimizer(lr=1.0), {"lr": 2.0, "decay": 0.5})
-    assert (filled.lr, filled.decay, filled.betas) == (1.0, 0.5, (0.9, 0.999))
+    assert (filled.lr, filled.weight_decay, filled.betas) == (1.0, 0.5, (0.9, 0.999))
     assert resolve_section(Budget, Budget(seconds=5), {"steps": 100}).limits == {"seconds": 5.0}
-    assert resolve_section(Monitoring, None).save == 100
+    assert resolve_section(Monitoring, None).save_every == 100
 
 
 def test_a_loss_term_without_targets_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +337,7 @@ def test_a_loss_term_without_targets_is_zero(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_nan_loss_stops_the_training() -> None:
     training = make("mlm+nsp", 50)
-    training.optimizer = replace(training.optimizer, lr=1e30, clip=0.0)
+    training.optimizer = replace(training.optimizer, lr=1e30, max_grad_norm=0.0)
     with pytest.raises(PretuneError, match=r"step \d+: the gradient is not a number .stream 0, epoch"):
         train(training)
 

@@ -129,7 +129,7 @@ def stop_at(deal: Any, step: int) -> Any:
 def test_evaluation_uses_averaged_weights_and_training_the_last_ones(tmp_path: Path) -> None:
     training = make("mlm+nsp", 4, run=tmp_path)
     training.optimizer = resolve_section(Optimizer, Optimizer(lr=3e-3, average_fraction=1.0))
-    training.monitor = replace(training.monitor, evaluate=2)
+    training.monitor = replace(training.monitor, eval_every=2)
     weights: list[float] = []
     training.evaluate = lambda: weights.append(float(training.root.backbone.embed.tokens.detach().sum())) or {"x": 0.0}  # type: ignore[func-returns-value]
     plain = make("mlm+nsp", 4)

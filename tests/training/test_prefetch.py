@@ -76,7 +76,7 @@ def test_prefetching_resumes_bit_identically(limit: str, ahead: bool, tmp_path: 
     parts = [training(run=tmp_path, ahead=ahead, save=100) for _ in range(2)]
     for part in parts:
         part.budget = budget
-    parts[0].monitor = replace(parts[0].monitor, evaluate=3)
+    parts[0].monitor = replace(parts[0].monitor, eval_every=3)
     parts[0].evaluate = lambda: os.kill(os.getpid(), signal.SIGTERM) or {}  # type: ignore[func-returns-value]
     with pytest.raises(Stopped):
         train(parts[0])

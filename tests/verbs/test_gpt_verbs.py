@@ -53,15 +53,15 @@ def test_it_writes_what_it_read_and_stops_at_the_end(pretrained: Run) -> None:
 
 def test_generate_on_the_command_line(pretrained: Run) -> None:
     prompts = ["the", "the class of"]
-    options = ["--tokens", 12, "--temperature", 0.8, "--top-p", 0.9, "--seed", 1]
+    options = ["--max-new-tokens", 12, "--temperature", 0.8, "--top-p", 0.9, "--seed", 1]
     texts = json.loads(run("generate", pretrained.folder, *prompts, *options, "--json").stdout)["texts"]
     assert [row["prompt"] for row in texts] == prompts
-    chosen = {"tokens": 12, "temperature": 0.8, "top_p": 0.9}
+    chosen = {"max_new_tokens": 12, "temperature": 0.8, "top_p": 0.9}
     assert texts == pt.generate(pretrained, prompts, seed=1, **chosen).rows  # type: ignore[arg-type]
     assert texts != pt.generate(pretrained, prompts, seed=5, **chosen).rows  # type: ignore[arg-type]
-    human = run("generate", pretrained.folder, "the list of the string", "--beams", 4).stdout
+    human = run("generate", pretrained.folder, "the list of the string", "--num-beams", 4).stdout
     assert "the list of the string is a string." in human
-    refused = run("generate", pretrained.folder, "the", "--beams", 2, "--top-k", 5, check=False)
+    refused = run("generate", pretrained.folder, "the", "--num-beams", 2, "--top-k", 5, check=False)
     assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 1
     assert "beam search and sampling cannot be combined" in refused.stderr
 

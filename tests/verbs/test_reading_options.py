@@ -38,14 +38,14 @@ def table(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", READERS)
 def test_the_options_are_the_same_everywhere(name: str) -> None:
     known, ours = parameter_types(VERBS["prepare"]), parameter_types(VERBS[name])
-    assert {option: ours[option] for option in ("layout", "column", "errors")} == {
-        option: known[option] for option in ("layout", "column", "errors")
+    assert {option: ours[option] for option in ("split_by", "text_field", "encoding_errors")} == {
+        option: known[option] for option in ("split_by", "text_field", "encoding_errors")
     }
 
 
 def test_neighbors_are_looked_for_in_text_read_as_told(model: Path, table: Path) -> None:
     with pytest.raises(
-        PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'; choose one with --column"
+        PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'; choose one with --text-field"
     ):
         pt.neighbors(model, "cat", "the red cat", corpus=table)
     with pytest.raises(PretuneError, match="line 5: not valid UTF-8"):
@@ -63,7 +63,7 @@ def test_texts_to_evaluate_on_are_read_as_told(model: Path, tmp_path: Path) -> N
         for layout in ("line", "file")
     }
     assert counts == {"line": 4, "file": 1}
-    with pytest.raises(PretuneError, match="--layout applies only without --suite"):
+    with pytest.raises(PretuneError, match="--split-by applies only without --suite"):
         pt.evaluate(model, data=tmp_path, suite="glue", split_by="line", out=tmp_path / "out")
 
 
@@ -87,8 +87,8 @@ def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Pat
     with pytest.raises(PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'"):
         pt.distill(model, data=table, out=tmp_path / "a", **options)
     run = pt.distill(model, data=table, text_field="remark", encoding_errors="replace", out=tmp_path / "b", **options)
-    assert run.finished and (run.recipe["column"], run.recipe["errors"]) == ("remark", "replace")
-    with pytest.raises(PretuneError, match="--column applies only to tables of --data"):
+    assert run.finished and (run.recipe["text_field"], run.recipe["encoding_errors"]) == ("remark", "replace")
+    with pytest.raises(PretuneError, match="--text-field applies only to tables of --data"):
         pt.distill(model, train=table, text_field="remark", out=tmp_path / "c", **options)
 
 
@@ -96,8 +96,8 @@ def test_a_vocabulary_is_pruned_by_text_read_as_told(model: Path, table: Path, t
     run = pt.prune(model, vocabulary_texts=table, text_field="remark", encoding_errors="replace", out=tmp_path / "a")
     kept = pt.load(run).require_tokenizer().vocabulary
     assert len(kept) < len(pt.load(model).require_tokenizer().vocabulary)
-    assert run.recipe["column"] == "remark" and run.recipe["errors"] == "replace"
-    with pytest.raises(PretuneError, match="--column applies only to tables of --vocabulary"):
+    assert run.recipe["text_field"] == "remark" and run.recipe["encoding_errors"] == "replace"
+    with pytest.raises(PretuneError, match="--text-field applies only to tables of --vocabulary-texts"):
         pt.prune(model, drop_layers="top(1)", text_field="remark", out=tmp_path / "b")
 
 
@@ -107,7 +107,7 @@ def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, m
     def stop(files: list[Path], tokenizer: Any, out: Path, settings: Any) -> None:
         from pretune.text.corpus.documents import read_documents
 
-        how = {"layout": settings.layout, "column": settings.column, "errors": settings.errors}
+        how = {"split_by": settings.split_by, "text_field": settings.text_field, "encoding_errors": settings.encoding_errors}
         raise Enough([document.text for document in read_documents(files, **how)])
 
     train = tmp_path / "train.csv"
@@ -118,5 +118,5 @@ def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, m
     monkeypatch.setattr(ulmfit, "build_store", stop)
     with pytest.raises(Enough, match=r"good film.*the red cat sat.*caf\ufffd cat"):
         pt.ulmfit("any", train, unlabeled=[table], text_field="remark", encoding_errors="replace", out=tmp_path / "runs")
-    with pytest.raises(PretuneError, match="--column applies only to tables of --texts"):
+    with pytest.raises(PretuneError, match="--text-field applies only to tables of --unlabeled"):
         pt.ulmfit("any", train, text_field="remark", out=tmp_path / "other")

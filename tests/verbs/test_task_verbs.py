@@ -18,7 +18,7 @@ from pretune.training.run_folder import Run
 
 PEOPLE, PLACES = ["Anna", "Boris", "Clara", "Denis"], ["Tver", "Oslo", "Lima"]
 FILLER = ["went", "to", "saw", "the", "old", "house", "in", "today", "and", "again"]
-ONE = {"seeds": 1, "report": False}
+ONE = {"num_seeds": 1, "report": False}
 SETTINGS = {"epochs": 20, "optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(size=16, max_length=48), **ONE}
 
 
@@ -107,7 +107,7 @@ def test_tags_are_learned(tagger: Run) -> None:
     assert results["dev/f1"] > 0.9 and results["dev/accuracy"] > 0.9
     assert json.loads((tagger.folder / "config.json").read_text())["pretune"]["options"] == {
         "scheme": "BIO",
-        "usual": "O",
+        "default_tag": "O",
     }
 
 
@@ -150,11 +150,11 @@ def test_parts_of_speech_from_the_command_line(folder: Path, tmp_path: Path) -> 
     (tmp_path / "a.conllu").write_text("\n".join(rows) + "\n", encoding="utf-8")
     answer = run(
         "finetune", folder / "tagger", tmp_path / "a.conllu", "--dev", tmp_path / "a.conllu", "--objective", "tag", "--label", "upos",
-        "--out", tmp_path / "run", "--epochs", 1, "--seeds", 1, "--json",
+        "--out", tmp_path / "run", "--epochs", 1, "--num-seeds", 1, "--json",
     )  # fmt: skip
     results = json.loads(answer.stdout)
     assert results["labels"] == ["PROPN", "X"] and "dev/f1" not in results and results["dev/accuracy"] >= 0
-    assert load(tmp_path / "run").options == {"scheme": "plain", "usual": "X"}
+    assert load(tmp_path / "run").options == {"scheme": "plain", "default_tag": "X"}
 
 
 def test_roles_of_predicates_are_learned(folder: Path, tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_predicting_a_file(task: Run, labeled: Path, tmp_path: Path) -> None:
 
 
 def test_dropout_can_be_changed(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
-    options = ("--epochs", "0.1", "--seeds", "1", "--dropout.hidden_dropout_prob", "0.3")
+    options = ("--epochs", "0.1", "--num-seeds", "1", "--dropout.hidden_dropout_prob", "0.3")
     run("finetune", pretrained.folder, labeled / "train.csv", *options, "--out", tmp_path / "a")
     before, after = (pt.load(folder).config for folder in (pretrained.folder, tmp_path / "a"))
     assert after == dataclasses.replace(before, hidden_dropout_prob=0.3)
@@ -450,7 +450,7 @@ def test_a_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None
 
 
 def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path) -> None:
-    arguments = ["quickstart", pretrained.folder, "--labels", 4, "--seeds", 2, "--epochs", 2, "--seconds", 2, "--json"]
+    arguments = ["quickstart", pretrained.folder, "--labels-per-class", 4, "--num-seeds", 2, "--epochs", 2, "--seconds", 2, "--json"]
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / MARKER).touch()
     (tmp_path / "q" / "report.html").write_text("of another day")  # a quickstart that is there is replaced

@@ -35,7 +35,7 @@ def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -
     """Return the task of all teachers; raise an error if it cannot be distilled from texts or has other `labels`."""
     task = shared_task(teachers)
     known = list(task.labels)
-    if task.name not in DISTILLABLE_TASKS or task.multi:
+    if task.name not in DISTILLABLE_TASKS or task.multi_label:
         raise PretuneError(
             f"{teachers[0]}: predictions of {task.name} cannot be distilled from texts; choose a teacher for one of "
             f"{', '.join(DISTILLABLE_TASKS)}, with one label per text"

@@ -161,7 +161,7 @@ class Objective:
         return False
 
     @property
-    def copies(self) -> int:
+    def static_masks(self) -> int:
         """Return after how many epochs the same corruptions come again; 0: never."""
         return 0
 

@@ -246,7 +246,7 @@ def resolve_section(
     A key that does not apply to the chosen kind raises an error if it was given, and is set to None otherwise. `without`
     names keys that this training does not use.
     """
-    if section is Batching and given is not None and given.length and given.stages:  # type: ignore[attr-defined]
+    if section is Batching and given is not None and given.max_length and given.length_schedule:  # type: ignore[attr-defined]
         raise PretuneError("batch.max_length and batch.length_schedule both set the sequence length; remove one of them")
     filled: Any = DEFAULTS[section]
     for source in (convert_values(section, preset or {}), asdict(given) if given is not None else {}):  # type: ignore[call-overload]

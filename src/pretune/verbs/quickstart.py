@@ -157,8 +157,8 @@ def quickstart(
 ) -> QuickstartResult:
     """Demonstrate transfer learning: compare a pretrained encoder with two baselines on few labels.
 
-    With a few labels per class of customer messages, train the pretrained encoder, the same network from random weights, and a
-    bag-of-words classifier; then adapt the encoder to the docstrings of the installed Python. The result is a table and an HTML report
+    With a few labeled customer messages per class, train the pretrained encoder, the same network from random weights, and a
+    bag-of-words classifier; then adapt the encoder to the docstrings of the installed Python. Print a table, and write an HTML report
     with learning curves.
 
     Parameters
@@ -166,13 +166,13 @@ def quickstart(
     model
         Pretrained model; by default the bundled one.
     labels_per_class
-        Number of labels per class to train on.
+        Number of labeled examples per class to train on.
     num_seeds
-        Number of repetitions, each with other labels.
+        Number of repetitions, each with another sample of labeled examples.
     epochs
-        Passes over the labels.
+        Passes over the labeled examples.
     seconds
-        Duration of the adaptation.
+        Duration of the adaptation in seconds.
     out
         Folder for the report and the runs; an earlier quickstart in it is replaced.
 

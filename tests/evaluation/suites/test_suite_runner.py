@@ -100,7 +100,7 @@ def test_what_is_finished_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(PretuneError, match=r"other settings \(settings\); choose another --out"):
         pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "strategy": "frozen"})
     with pytest.raises(AssertionError, match="again"):  # a third seed is to be done
-        pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "seeds": 3})
+        pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "num_seeds": 3})
 
 
 def test_a_killed_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_unlabeled_diagnostics_are_answered_for_the_submission(tmp_path: Path) -
         path = tmp_path / f"{name}.tsv"
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
-    result = pt.evaluate(start() / "start", data=tmp_path, out=tmp_path / "out", **{**OPTIONS, "seeds": 1})
+    result = pt.evaluate(start() / "start", data=tmp_path, out=tmp_path / "out", **{**OPTIONS, "num_seeds": 1})
     assert result.evaluation.tasks["ax"]["scores"] == {} and set(result.evaluation.means) == {"mnli"}
     assert "AX" not in result.table()["GLUE"][0] and "mnli-mm" in result.evaluation.missing
     with zipfile.ZipFile(tmp_path / "out" / "submission.zip") as archive:
@@ -194,7 +194,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     from pretune.cli import main
 
     data = lay(tmp_path / "data")
-    options = ["--tasks", "wnli", "--seeds", "1", "--steps", "2", "--subsets", "--out", str(tmp_path / "out"), "--json"]
+    options = ["--tasks", "wnli", "--num-seeds", "1", "--steps", "2", "--allow-incomplete", "--out", str(tmp_path / "out"), "--json"]
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(start() / "start"), "--suite", "glue", "--data", str(data), *options])
     assert not ended.value.code

@@ -76,9 +76,9 @@ def theirs(peer: Any, prompt: list[int], end: set[int], **options: Any) -> list[
 
 @torch.inference_mode()
 def ours(model: Model, prompts: list[list[int]], how: GenerationConfig, end: set[int]) -> list[list[int]]:
-    reader = DecodingSession(model, len(prompts), max(map(len, prompts)) + how.tokens)
-    limits = [how.tokens] * len(prompts)
-    if how.beams > 1:
+    reader = DecodingSession(model, len(prompts), max(map(len, prompts)) + how.max_new_tokens)
+    limits = [how.max_new_tokens] * len(prompts)
+    if how.num_beams > 1:
         return [beam.ids for beam in beam_search_texts(reader, prompts, limits, how, end)]
     return [text.ids for text in sample_texts(reader, prompts, range(len(prompts)), limits, how, end)]
 

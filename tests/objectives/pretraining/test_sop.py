@@ -75,7 +75,7 @@ def test_the_label_is_the_target_at_the_start() -> None:
 @pytest.mark.parametrize("objective", [SOP, NSP])
 def test_some_documents_are_read_in_shorter_pairs(objective: type[SOP] | type[NSP]) -> None:
     plain, some, all_ = (
-        np.concatenate([arrangement(objective(short=share), seed, length=300).lengths for seed in range(8)])
+        np.concatenate([arrangement(objective(short_seq_prob=share), seed, length=300).lengths for seed in range(8)])
         for share in (0.0, 0.1, 1.0)
     )
     assert plain.mean() > some.mean() > all_.mean()

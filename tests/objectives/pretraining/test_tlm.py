@@ -39,7 +39,7 @@ LANGUAGES = {"de": 2, "en": 0, "ru": 1}
 
 
 def source(kind: Kind = "wordpiece", template: str = "bert", **changes: Any) -> Data:
-    made = replace(data(kind, template=template), rows=parallel(), languages=LANGUAGES, exponent=1.0)
+    made = replace(data(kind, template=template), rows=parallel(), languages=LANGUAGES, language_alpha=1.0)
     return replace(made, **changes)
 
 
@@ -231,7 +231,7 @@ def test_small_languages_come_more_often(objective: Any) -> None:
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 0, "ru": 1})
 
     def share(exponent: float) -> float:
-        arranged: Any = objective.arrange(replace(made, exponent=exponent), Packing(1024, 160), EpochRandom(1))
+        arranged: Any = objective.arrange(replace(made, language_alpha=exponent), Packing(1024, 160), EpochRandom(1))
         return float(arranged.arrangement.columns["language"][:, 0].mean())
 
     plain = share(1.0)

@@ -31,7 +31,7 @@ LANGUAGES = {"de": 2, "en": 0, "ru": 1}
 
 
 def source(kind: Kind = "wordpiece", template: str = "bert", **changes: Any) -> Data:
-    made = replace(data(kind, template=template), rows=parallel(), languages=LANGUAGES, exponent=1.0)
+    made = replace(data(kind, template=template), rows=parallel(), languages=LANGUAGES, language_alpha=1.0)
     return replace(made, **changes)
 
 

@@ -147,7 +147,7 @@ def test_a_softmax_for_each_group_whatever_its_size(sizes: list[int], seed: int,
 def test_fixed_shapes_hold_every_draw(rows_of_a_step: int, tmp_path: Path) -> None:
     table = read_choices(write(tmp_path / "a.jsonl", rows(60)))
     task = Choose().fit(table)
-    assert task.most == 4
+    assert task.max_candidates == 4
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
     packing = row_packing(task.tokenize_examples(data, 16), rows_of_a_step, 16, fixed=True)
     stream = DataStream(single_objective(task).joints[0], data, packing, seed=0)

@@ -323,7 +323,7 @@ def test_wrong_use_is_refused(text: str, message: str) -> None:
 def test_quotes_keep_text_together() -> None:
     mixture = parse_objective('0.5*generate(prefix="a | b, (c) + d: ",num_beams=2)|0.5*mlm(mask_rate=0.3)')
     first, second = mixture.objectives
-    assert isinstance(first, Generate) and first.prefix == "a | b, (c) + d: " and first.beams == 2
+    assert isinstance(first, Generate) and first.prefix == "a | b, (c) + d: " and first.num_beams == 2
     assert second.name == "mlm" and mixture.shares[0][0] == 0.5
     bare: Any = parse_objective("generate(prefix=summarize: )").objectives[0]
     assert bare.sources(LabeledRows(Path("x"), {}, ["a text"])) == ["summarize: a text"]

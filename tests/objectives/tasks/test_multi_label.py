@@ -73,7 +73,7 @@ def test_the_peer_reads_it_and_we_read_the_peer(run: pt.Run, tmp_path: Path) -> 
     config.pop("pretune", None)
     (tmp_path / "theirs/config.json").write_text(json.dumps(config))
     mixture = stored_objectives(tmp_path / "theirs")
-    assert mixture is not None and mixture.objectives[0].multi  # type: ignore[attr-defined]
+    assert mixture is not None and mixture.objectives[0].multi_label  # type: ignore[attr-defined]
     load_model(tmp_path / "theirs", mixture).save(tmp_path / "again")
     assert json.loads((tmp_path / "again/config.json").read_text())["problem_type"] == "multi_label_classification"
 

@@ -94,7 +94,7 @@ def test_candidates_of_a_query_share_a_pack_and_its_target() -> None:
     labels = [2.0, 0.0, 1.0, 3.0, 1.0, 0.0, 0.0]
     table = LabeledRows(Path("x"), {}, ["red"] * 7, ["cat"] * 7, labels, list(range(7)), {"group": groups})
     task = Rank().fit(table)
-    assert task.most == 3
+    assert task.max_candidates == 3
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
     packing = row_packing(task.tokenize_examples(data, 12), 2, 12, fixed=True)
     stream = DataStream(single_objective(task).joints[0], data, packing, seed=0)

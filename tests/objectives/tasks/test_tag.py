@@ -66,7 +66,7 @@ def test_n_words_have_n_tags(kind: Kind, template: Template, words: list[list[st
 def test_targets_are_the_tags_of_first_tokens(kind: Kind) -> None:
     examples = tagged([["the", "functions", "\u0001", "are"], [], ["name"]], [["O", "I-X", "O", "I-X"], [], ["I-X"]])
     task = Tag().fit(examples)
-    assert (task.labels, task.scheme, task.usual) == (("O", "B-X", "I-X"), "IOB1", "O")
+    assert (task.labels, task.scheme, task.default_tag) == (("O", "B-X", "I-X"), "IOB1", "O")
     data = Data(store(kind).tokenizer, TEMPLATE, rows=examples)
     epoch = task.arrange(data, Packing(256, 64), EpochRandom(0))
     found = []
@@ -90,7 +90,7 @@ def test_tags_of_any_scheme_are_learned_in_one() -> None:
     with pytest.raises(PretuneError, match="'NOUN' is not a tag of the scheme BIO"):
         Tag(scheme="BIO").fit(tagged([["a", "b"]], [["NOUN", "O"]]))
     plain = Tag().fit(tagged([["a", "b", "c"]], [["VERB", "NOUN", "NOUN"]]))
-    assert (plain.scheme, plain.usual, plain.primary_metric) == ("plain", "NOUN", "accuracy")
+    assert (plain.scheme, plain.default_tag, plain.primary_metric) == ("plain", "NOUN", "accuracy")
     assert Tag(labels=("O", "B-X")).primary_metric == "f1"  # as published models say it
 
 

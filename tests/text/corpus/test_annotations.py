@@ -214,7 +214,7 @@ def test_bad_use_ends_in_one_line_and_leaves_nothing_behind(tmp_path: Path, caps
         ("a.csv", "names"): "expected one of .jsonl, .parquet",
     }
     for (name, field), message in cases.items():
-        words = ["prepare", str(tmp_path / name), "--tokenizer", str(tmp_path / "tokenizer"), "--spans", field]
+        words = ["prepare", str(tmp_path / name), "--tokenizer", str(tmp_path / "tokenizer"), "--span-field", field]
         with pytest.raises(SystemExit) as end:
             main([*words, "--out", str(tmp_path / "store"), "--processes", "1"])
         assert end.value.code == 1

@@ -42,7 +42,7 @@ def test_the_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest
     monkeypatch.chdir(folder)
     with pytest.raises(SystemExit) as end:
         main(
-            ["finetune", "t5", "--recipe", str(RECIPE), "--out", "run", "--steps", "80", "--seeds", "1",
+            ["finetune", "t5", "--recipe", str(RECIPE), "--out", "run", "--steps", "80", "--num-seeds", "1",
              "--set", "optimizer.lr=5e-3", "--set", "batch.max_length=32", "--set", "report=false"]
         )  # fmt: skip
     assert not end.value.code

@@ -187,8 +187,8 @@ def test_the_command_line_names_files(material: Path, tmp_path: Path, capsys: py
     arguments = [f"{name}={file}" for name, file in files(material, "mood", "warm").items()]
     with pytest.raises(SystemExit) as end:
         main(
-            ["finetune", str(material / "bert"), *arguments, "--dev", arguments[1], "--steps", "2", "--sampling", "annealed",
-             "--seeds", "2", "--out", str(tmp_path / "run"), "--strategy", "full+freelb(2)", "--json"]
+            ["finetune", str(material / "bert"), *arguments, "--dev", arguments[1], "--steps", "2", "--task-sampling", "annealed",
+             "--num-seeds", "2", "--out", str(tmp_path / "run"), "--strategy", "full+freelb(2)", "--json"]
         )  # fmt: skip
     assert not end.value.code
     results = json.loads(capsys.readouterr().out)

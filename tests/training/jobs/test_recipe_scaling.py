@@ -68,7 +68,7 @@ def test_never_more_than_the_recipe_and_never_over_the_budget(unit: str, tokens:
     assert made.optimizer.lr is not None
     assert made.optimizer.lr == pytest.approx(1e-4 * (made.batch.tokens / 131_072) ** 0.5, rel=0.01)
     assert made.schedule == BERT.schedule  # warm-up and stages are shares of the budget
-    assert made.batch.stages == BERT.batch.stages
+    assert made.batch.length_schedule == BERT.batch.length_schedule
     steps = min(amount * UNITS[unit], 131_072e6) / made.batch.tokens
     if unit != "steps" and made.batch.tokens > 2 * longest:
         assert steps >= LEAST_STEPS
@@ -92,7 +92,7 @@ def test_other_limits_of_the_recipe_stay() -> None:
     )
     made, how = scaled(Budget(tokens=1e6), course)
     assert made.budget == Budget(tokens=1e6, seconds=420)
-    assert made.optimizer.matrix_lr == pytest.approx(0.02 * (made.batch.tokens / 131_072) ** 0.5, rel=0.01)
+    assert made.optimizer.muon_lr == pytest.approx(0.02 * (made.batch.tokens / 131_072) ** 0.5, rel=0.01)
     assert scaled(Budget(seconds=3600), course)[0].budget == Budget(seconds=420)
     assert "square root" in how
 
@@ -120,13 +120,13 @@ def test_every_preset_can_be_scaled(name: str) -> None:
     assert plan.budget.tokens is not None and plan.budget.tokens <= 1e8
     assert plan.batch.tokens is not None and whole.batch.tokens is not None
     assert plan.batch.tokens <= whole.batch.tokens
-    assert (plan.schedule, plan.batch.stages, plan.objective) == (whole.schedule, whole.batch.stages, whole.objective)
+    assert (plan.schedule, plan.batch.length_schedule, plan.objective) == (whole.schedule, whole.batch.length_schedule, whole.objective)
 
 
 def test_what_is_given_wins_and_two_budgets_are_refused() -> None:
     options = {"scale_to": "1e7tokens", "batch": Batching(max_length=64), "optimizer": Optimizer(lr=3e-3)}
     plan = resolve_pretraining("bert-base", ["texts"], "run", options, 0, "cpu")
-    assert (plan.batch.length, plan.batch.stages, plan.optimizer.lr) == (64, None, 3e-3)
+    assert (plan.batch.max_length, plan.batch.length_schedule, plan.optimizer.lr) == (64, None, 3e-3)
     with pytest.raises(PretuneError, match="remove the other limit"):
         resolve_pretraining("bert-base", ["texts"], "run", {"scale_to": "1h", "budget": Budget(steps=3)}, 0, "cpu")
 

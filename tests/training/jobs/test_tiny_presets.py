@@ -109,10 +109,10 @@ def test_every_system_has_a_twin_and_every_twin_the_recipe_of_its_system() -> No
         assert twin["optimizer"]["name"] == system["optimizer"]["name"]
         assert twin["tokenizer"] == system["tokenizer"] | {"size": 4096}
         plan = resolve_pretraining(name, ["texts"], "run", {}, 0, None)
-        assert plan.budget.tokens is None and plan.batch.stages is None
+        assert plan.budget.tokens is None and plan.batch.length_schedule is None
         assert 0 < (plan.budget.steps or 0) <= 2000
         assert 0 < (plan.batch.tokens or 0) <= 4096
-        assert 0 < (plan.batch.length or 0) <= 256
+        assert 0 < (plan.batch.max_length or 0) <= 256
 
 
 def like(name: str) -> str:

@@ -229,7 +229,7 @@ def test_every_optimizer_learns_and_resumes_to_the_same_bits(name: str, tmp_path
 def test_rates_grow_with_the_batch_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     settings = Optimizer(lr=1e-4, muon_lr=0.01, reference_batch_size=1000)
     scaled = scale_lr_to_batch(settings, 4000)
-    assert (scaled.lr, scaled.matrix_lr) == (pytest.approx(4e-4), pytest.approx(0.04))
+    assert (scaled.lr, scaled.muon_lr) == (pytest.approx(4e-4), pytest.approx(0.04))
     assert scale_lr_to_batch(Optimizer(lr=1e-4), 4000).lr == 1e-4
 
 
@@ -248,7 +248,7 @@ def test_lower_layers_move_more_slowly_where_that_is_asked_for() -> None:
 
 
 def test_decay_that_is_part_of_the_gradient_must_be_asked_for() -> None:
-    assert resolve_section(Optimizer, Optimizer(name="adam")).decay == 0.0
-    assert resolve_section(Optimizer, Optimizer(name="adam", weight_decay=0.1)).decay == 0.1
-    assert resolve_section(Optimizer, None, {"name": "sgd", "decay": 1e-6}).decay == 1e-6
-    assert resolve_section(Optimizer, Optimizer(name="lamb")).decay == resolve_section(Optimizer, None).decay == 0.01
+    assert resolve_section(Optimizer, Optimizer(name="adam")).weight_decay == 0.0
+    assert resolve_section(Optimizer, Optimizer(name="adam", weight_decay=0.1)).weight_decay == 0.1
+    assert resolve_section(Optimizer, None, {"name": "sgd", "decay": 1e-6}).weight_decay == 1e-6
+    assert resolve_section(Optimizer, Optimizer(name="lamb")).weight_decay == resolve_section(Optimizer, None).weight_decay == 0.01

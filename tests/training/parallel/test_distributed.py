@@ -147,6 +147,6 @@ def test_checkpoints_are_written_while_the_training_goes_on(tmp_path: Path, monk
     monkeypatch.setattr(checkpoints, "save", slow)
     training = make("mlm+nsp", 6, tmp_path, save=2)
     training.evaluate = lambda: {"seen": float(later.set() is None)}
-    training.monitor = replace(training.monitor, evaluate=3)
+    training.monitor = replace(training.monitor, eval_every=3)
     train(training)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000004", "step-00000006"]

@@ -26,10 +26,10 @@ TOKENS = 8192  # read and generated per batch, beams included
 def generate_answers(model: Model, task: Any, laid: Arrangement) -> list[Array]:
     """Generate an answer to each input sequence, and return its tokens without the end token."""
     own = task.unwrapped
-    decoding, allowed = GenerationConfig(own.tokens, num_beams=own.beams), None
-    if task.closed:
+    decoding, allowed = GenerationConfig(own.max_new_tokens, num_beams=own.num_beams), None
+    if task.constrained:
         trie = own.closed_trie(model.require_tokenizer(), model.family.template)
-        decoding, allowed = GenerationConfig(trie.longest, num_beams=own.beams), trie.after
+        decoding, allowed = GenerationConfig(trie.longest, num_beams=own.num_beams), trie.after
     return [np.array(text.ids, dtype=np.int64) for text in generate_for_sequences(model, task, laid, decoding, allowed)]
 
 

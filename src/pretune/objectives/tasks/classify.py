@@ -121,7 +121,7 @@ class LabelTask(Task):
     @property
     def single_label(self) -> bool:
         """Return whether an example has exactly one label."""
-        return not self.multi
+        return not self.multi_label
 
     def encode_labels(self, rows: LabeledRows) -> Array:
         """Return the class of each row, (m,); a label that the task was not trained on is refused."""
@@ -205,13 +205,13 @@ class Classify(LabelTask):
     @property
     def primary_metric(self) -> str:
         """Return the metric by which models are compared."""
-        return "micro_f1" if self.multi else "accuracy"
+        return "micro_f1" if self.multi_label else "accuracy"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and one or more labels."""
-        read = parse_labels if self.multi else parse_label
+        read = parse_labels if self.multi_label else parse_label
         rows = read_labeled(file, columns, labels=answered, label=read, drop_invalid=self.drop_invalid)
-        if self.multi and rows.labels is not None:
+        if self.multi_label and rows.labels is not None:
             rows.labels = split_labels(rows.labels, self.labels)
         return rows
 
@@ -222,15 +222,15 @@ class Classify(LabelTask):
     def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the labels of the rows, and the weight of each."""
         assert examples.labels is not None
-        known = [label for labels in examples.labels for label in labels] if self.multi else examples.labels
-        labels = sorted_labels(examples.file, known, least=1 if self.multi else 2)
+        known = [label for labels in examples.labels for label in labels] if self.multi_label else examples.labels
+        labels = sorted_labels(examples.file, known, least=1 if self.multi_label else 2)
         balance: tuple[float, ...] = ()
         if self.class_weight == "balanced":
             counts = Counter(known)
             rows = len(examples)
             # Single label: the rows of each class have the same total weight. Multi-label: as much as the rows without it.
             balance = tuple(
-                (rows - counts[label]) / counts[label] if self.multi else rows / len(labels) / counts[label]
+                (rows - counts[label]) / counts[label] if self.multi_label else rows / len(labels) / counts[label]
                 for label in labels
             )
         return replace(self, labels=tuple(labels), label_weights=balance)
@@ -244,7 +244,7 @@ class Classify(LabelTask):
 
     def encode_labels(self, rows: LabeledRows) -> Array:
         """Return the class of each row, (m,), or with `multi_label` which classes it has, (m, classes)."""
-        if not self.multi:
+        if not self.multi_label:
             return super().encode_labels(rows)
         assert rows.labels is not None
         number = self._check(rows.labels, rows)
@@ -259,15 +259,15 @@ class Classify(LabelTask):
         if "classify" in sequences.labels:
             target = sequences.labels["classify"]
             balance = np.array(self.label_weights, dtype=np.float32)
-            weights = () if self.multi or not self.label_weights else (balance[target],)
-            if self.multi and self.label_weights:
+            weights = () if self.multi_label or not self.label_weights else (balance[target],)
+            if self.multi_label and self.label_weights:
                 target = target * balance
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), target, *weights)
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return a pooler, dropout, and one logit per class."""
-        problem = "multi_label_classification" if self.multi else ""
+        problem = "multi_label_classification" if self.multi_label else ""
         return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem, self.hidden_size)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
@@ -278,14 +278,14 @@ class Classify(LabelTask):
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the most probable label, or all that reach the threshold, and the probabilities of all."""
-        if not self.multi:
+        if not self.multi_label:
             return super().answers(outputs, laid, examples)
         logits = np.stack(outputs).astype(np.float64)
         return [self.answer_from(row) for row in np.exp(-np.logaddexp(0, -logits))]
 
     def answer_from(self, probabilities: Array) -> Answer:
         """Return the answer that follows from the probabilities of all labels."""
-        if not self.multi:
+        if not self.multi_label:
             return super().answer_from(probabilities)
         shares = {label: float(p) for label, p in zip(self.labels, probabilities, strict=True)}
         return {"labels": [label for label, p in shares.items() if p >= self.threshold], "probabilities": shares}
@@ -294,13 +294,13 @@ class Classify(LabelTask):
         """Return the cross-entropy of each row; with `multi_label`, the mean of the binary ones over classes."""
         targets = batch.targets[self.name]
         logits = self.outputs(head, backbone, batch)[targets.at]
-        if self.multi:
+        if self.multi_label:
             return multi_label_loss(self.name, logits, targets)
         return classification_loss(self.name, logits, targets)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the most frequent label, or the most frequent set of labels."""
-        if not self.multi:
+        if not self.multi_label:
             return super().majority_answers(learned, judged)
         several = most_frequent(tuple(sorted(labels)) for labels in learned.labels)
         return repr(", ".join(several)), [{"labels": list(several)}] * len(judged)
@@ -308,7 +308,7 @@ class Classify(LabelTask):
     def demonstration(self) -> LabeledRows:
         """Return two movie reviews with a sentiment."""
         rows = super().demonstration()
-        if self.multi:
+        if self.multi_label:
             rows.labels = [(label,) for label in rows.labels or ()]
         return rows
 

@@ -99,12 +99,12 @@ class Generate(TwoSided, Task):
     @property
     def single_label(self) -> bool:
         """Return whether answers are restricted to the labels."""
-        return self.closed
+        return self.constrained
 
     @property
     def primary_metric(self) -> str:
         """Return the metric by which models are compared."""
-        return "accuracy" if self.closed else PRIMARY_METRICS[self.metric]
+        return "accuracy" if self.constrained else PRIMARY_METRICS[self.metric]
 
     # -- examples ---------------------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Generate(TwoSided, Task):
 
     def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the answers of the examples, if `constrained`."""
-        return replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ()))) if self.closed else self
+        return replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ()))) if self.constrained else self
 
     def sources(self, rows: Any) -> list[str]:
         """Return the source text of each row."""
@@ -164,7 +164,7 @@ class Generate(TwoSided, Task):
 
     def most(self, data: Data) -> int:
         """Return the largest number of tokens of an answer."""
-        return self.closed_trie(data.tokenizer, data.template).longest if self.closed else self.max_new_tokens
+        return self.closed_trie(data.tokenizer, data.template).longest if self.constrained else self.max_new_tokens
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return the source of each row as one sequence; a decoder-only model keeps room for the answer.
@@ -258,11 +258,11 @@ class Generate(TwoSided, Task):
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics | None:
         """Return the metrics of generated texts; None if the answers are labels."""
-        return None if self.closed else text_metrics(answers, examples, self)
+        return None if self.constrained else text_metrics(answers, examples, self)
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
         """Return the metrics of generated texts, and if the answers are labels those of a classifier."""
-        return closed_set_metrics(answers, examples, self) if self.closed else super().metrics(answers, examples)
+        return closed_set_metrics(answers, examples, self) if self.constrained else super().metrics(answers, examples)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return the F1 of the words of each answer."""
@@ -270,7 +270,7 @@ class Generate(TwoSided, Task):
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
         """Return the most frequent answer, if the answers are labels."""
-        if not self.closed:
+        if not self.constrained:
             return None
         usual = most_frequent(learned.labels)
         return repr(usual), [{"answer": usual}] * len(judged)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         *BY_BUDGET,
         "seed",
         "device",
-        where="to sequences that train, not to int8 alone",
+        where="to pipelines that train, not to int8 alone",
         when=lambda o: not o.pipelines or any(text.strip() != "int8" for text in o.pipelines),
     ),
     EPOCHS_RULE,
@@ -48,21 +48,22 @@ def compress(
     seed: opt.Seed = 0,
     device: opt.Device = None,
 ) -> Run:
-    """Compress a fine-tuned model to a target: try sequences of distillation, pruning, and quantization, and keep the best.
+    """Compress a fine-tuned model to a target: try pipelines of distillation, pruning, and quantization, and keep the best.
 
     pareto.png plots quality against size and against latency.
 
     Parameters
     ----------
     target
-        Targets that the model must meet together: latency=5ms (for one text), size=20MB, quality>=0.97 (relative to the uncompressed
-        model). With a limit of latency or size, the best model within it is kept; if only quality is limited, the fastest.
+        Targets that the model must meet, all at once: latency=5ms (for one text), size=20MB, quality>=0.97 (relative to the
+        uncompressed model). Under a limit on latency or size, the most accurate model is kept; otherwise the fastest one.
     dev
         Labeled examples to compare the candidates on.
     out
         Folder for the new run, with the candidates in it.
     pipelines
-        Sequences of steps to try instead of the default ones, such as "layers=6 > ffn_units=0.5 > int8".
+        Pipelines to try instead of the default ones, such as "layers=6 > ffn_units=0.5 > int8". Steps: layers=N (distill into the N
+        lowest layers), heads=F, ffn_units=F, and sparsity=F (prune this fraction), int8 (quantize).
     epochs
         Passes over the training data in each step.
     budget

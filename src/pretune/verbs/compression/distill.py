@@ -93,7 +93,7 @@ def distill(
         layers=6 (evenly spaced layers of the teacher), first=6 (its lower layers), shared=128 (one layer shared by all depths, with
         embeddings of this width), a preset (randomly initialized), or a run folder or model folder (a pretrained student).
     out
-        Folder for the new run. OUT/intermediate holds the initial student, the control, and the teacher's predictions.
+        Folder for the new run. OUT/intermediate holds the initial student, the baseline, and the teacher's predictions.
     train
         Labeled examples.
     unlabeled
@@ -108,24 +108,25 @@ def distill(
     encoding_errors
         How to handle invalid UTF-8 in --data.
     temperature
-        Temperature that softens the probabilities of teacher and student.
+        Temperature of the softmax of teacher and student; larger values give softer probabilities.
     alpha
-        Weight of the teacher relative to the labels of --train, from 0 to 1. For generated texts: 0 for the labels, 1 for the
-        teacher's texts, anything between for both.
+        Weight of the distillation loss relative to that of the labels in --train, from 0 to 1. For text generation: 0 for the labels, 1
+        for the teacher's texts, anything between for both.
     loss
         Distillation loss: kl (divergence of probabilities) or mse (squared error of logits).
     match_layers
-        Layers to match as well, joined with +: 100*hidden(skip) (patient distillation), states(last), attention(1:2/2:4), embedding,
-        or cosine.
+        Layers of the teacher to match, too, joined with +: 100*hidden(skip) (patient knowledge distillation), states(last),
+        attention(1:2/2:4), embedding, or cosine.
     loss_weights
         Weights of the losses with --data, e.g. --loss-weights.cosine 0; by default those of DistilBERT: distillation 5, mlm (or lm) 2,
         cosine 1.
     num_augmentations
-        Number of variants of each text, with words removed, for the teacher to label.
+        Number of augmented copies of each text, with words removed, for the teacher to label.
     generate_tokens
-        Number of tokens that a generative teacher generates from the beginning of each text in --data, to train on.
+        Train on texts that a generative teacher continues from the beginning of each text in --data, with this many tokens; 0 trains
+        on --data itself.
     baseline
-        Also train the same student without a teacher, in OUT/intermediate/control.
+        Also train the same student without a teacher, in OUT/intermediate/baseline, and compare.
 
     Examples
     --------

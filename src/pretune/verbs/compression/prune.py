@@ -1,4 +1,4 @@
-"""The `prune` verb: remove layers, heads, units, weights, or vocabulary, and fine-tune."""
+"""The `prune` verb: remove layers, heads, feed-forward units, weights, or vocabulary, and fine-tune."""
 
 from __future__ import annotations
 
@@ -80,15 +80,16 @@ def prune(
     out
         Folder for the new run. With --epochs, OUT/intermediate/pruned is the pruned model before fine-tuning.
     drop_layers
-        Layers to drop: top(4), bottom(4), even(4), odd(4), symmetric(4), contributions(4), or random(4).
+        Layers to drop: top(4), bottom(4), even(4), odd(4), symmetric(4), contributions(4) (those that change the hidden states least),
+        or random(4).
     heads
-        Fraction of the attention heads to remove, the least important for the task.
+        Fraction of the attention heads to remove, the least important first.
     ffn_units
-        Fraction of the units of each feed-forward network to remove.
+        Fraction of the hidden units of each feed-forward network to remove, the least important first.
     sparsity
-        Fraction of each weight matrix to set to zero, gradually with --epochs. The file stores only the other weights.
+        Fraction of each weight matrix to set to zero, the smallest weights first, gradually with --epochs. Zeros are not stored.
     vocabulary_texts
-        Files, folders, and glob patterns of text; tokens that do not occur in it are removed.
+        Files, folders, or glob patterns of text; tokens that do not occur in it are removed from the vocabulary.
     text_field
         Text field of .jsonl, .csv, .tsv, and .parquet files of --vocabulary-texts.
     encoding_errors
@@ -96,7 +97,7 @@ def prune(
     train
         Labeled examples to measure the importance of heads and units on, and to fine-tune on.
     baseline
-        Also fine-tune the unpruned model for the same time, in OUT/intermediate/control.
+        Also fine-tune the unpruned model for as long, in OUT/intermediate/baseline, and compare.
     epochs
         Passes over the training data to fine-tune the pruned model.
 

@@ -31,13 +31,13 @@ def histories(
     out
         Text file to write.
     user_column
-        Column with the user; inferred from common names by default.
+        Column with the user; inferred from its name by default.
     item_column
-        Column with the item, or with all items of a user; inferred by default.
+        Column with the item, or with all items of a user; inferred from its name by default.
     time_column
-        Column to sort by; inferred by default; without one, rows are taken in their order.
+        Column with the time, to sort by; inferred from its name by default. Without one, rows keep their order.
     min_items
-        Drop users with fewer items.
+        Minimum number of items of a user; users with fewer are dropped.
 
     Examples
     --------

@@ -48,14 +48,14 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Train a tokenizer on a corpus of any size, and report how well it covers held-out text.
 
-    The raw kinds work as in SentencePiece: spaces become ▁, and there is no pre-tokenization. WordPiece is trained by pair frequency,
-    as in the `tokenizers` library, not by likelihood gain.
+    The sentencepiece kinds do not pre-tokenize, and write spaces as ▁. WordPiece is trained by pair frequency, as in the `tokenizers`
+    library, not by likelihood gain.
 
     Parameters
     ----------
     kind
-        Algorithm. The kinds without subwords are items, which are separated by spaces; words, which are also separated from
-        punctuation; and characters, words that are spelled byte by byte (ELMo).
+        Tokenization algorithm. Without subwords: items, separated by spaces; words, also separated from punctuation; characters, words
+        that are read byte by byte (ELMo).
     vocab_size
         Vocabulary size, including special tokens.
     out
@@ -63,13 +63,13 @@ def train_tokenizer(
     lowercase
         Lowercase the text; accents are kept.
     extra_ids
-        Number of sentinel tokens <extra_id_k> to add, for T5's span corruption.
+        Number of sentinel tokens <extra_id_0>, <extra_id_1>, … to add, for T5's span corruption.
     languages
-        Languages to add a language token for.
+        Languages to add a language token for, such as en_XX (mBART).
     max_distinct_words
-        Maximum number of distinct words to count; the rarest are pruned, and their number is reported.
+        Maximum number of distinct words to count; the rarest are dropped, and their number is reported.
     max_occurrences
-        Maximum number of word occurrences for the trainer; larger counts are scaled down.
+        Maximum number of word occurrences that are passed to the trainer; larger counts are scaled down.
 
     Examples
     --------

@@ -32,7 +32,7 @@ def train_vectors(
 ) -> ResultSummary:
     """Train word vectors with gensim (the extra `vectors`), and save them as a model folder.
 
-    With one process, the same seed gives the same vectors.
+    With one worker, the same seed gives the same vectors.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def train_vectors(
     lowercase
         Lowercase the text.
     workers
-        Number of threads; with several, vectors differ from run to run.
+        Number of worker threads; with several, vectors differ from run to run.
 
     Examples
     --------

@@ -127,7 +127,7 @@ def evaluate(
     out
         Folder for the evaluation.
     allow_incomplete
-        Accept incomplete files of the suite, and report that the scores are not comparable.
+        Accept incomplete files of the suite; the report notes that the scores are not comparable to published ones.
     keep_models
         Keep the weights of all fine-tuned models.
     seed
@@ -137,9 +137,9 @@ def evaluate(
     pair
         Column with the target text of an encoder-decoder.
     max_length
-        Number of tokens per window, for texts that exceed it.
+        Maximum number of tokens of a window; longer texts are read in several windows. By default the model's maximum length.
     stride
-        Number of tokens between the starts of consecutive windows.
+        Number of tokens between the starts of consecutive windows; by default half of --max-length.
     limit
         Maximum number of texts, or of pairs per file, to read.
 

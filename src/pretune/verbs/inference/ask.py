@@ -56,7 +56,7 @@ def ask(
     inputs
         Texts to classify or complete, or files of them: .csv, .tsv, .jsonl, or .parquet.
     template
-        Template with {text} (and {pair}) for the input and [MASK] for the answer, as in "{text} It was [MASK]."
+        Prompt template with {text} (and {pair}) for the input and [MASK] for the answer, as in "{text} It was [MASK]."
     answers
         Answers to choose from, as ANSWER or LABEL:ANSWER; without them, a generative model generates the answer.
     examples
@@ -66,7 +66,7 @@ def ask(
     calibrate
         Divide the probability of each answer by its probability for a content-free text (contextual calibration).
     max_new_tokens
-        Maximum number of tokens of a generated answer.
+        Maximum number of tokens to generate for an answer.
     label
         Column with the label in the examples, and in files, whose answers are then scored.
     seed

@@ -31,7 +31,7 @@ def fill(
     texts
         Texts with one or more [MASK] tokens.
     top_k
-        Number of candidates to show for each [MASK].
+        Number of most likely candidates to show for each [MASK].
     mask_rate
         Mask this fraction of each text's words, and show the original, masked, and restored text instead.
     seed

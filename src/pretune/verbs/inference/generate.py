@@ -63,7 +63,7 @@ def generate(
     prompts
         Texts to continue; the empty prompt "" generates from the beginning.
     max_new_tokens
-        Maximum number of new tokens; generation also stops at the end-of-text token.
+        Maximum number of tokens to generate; generation also stops at the end-of-text token.
     temperature
         Sampling temperature; values below 1 favor likely tokens.
     top_k
@@ -73,7 +73,7 @@ def generate(
     repetition_penalty
         Penalty for tokens that occurred before; 1 is none, larger values penalize more.
     no_repeat_ngram_size
-        Length of n-grams that must not occur twice; 0 allows all.
+        Length of n-grams that must not occur twice; 0 allows repetition.
     stop
         Stop sequences; the text ends before the first of them.
     choices

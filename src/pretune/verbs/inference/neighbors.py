@@ -13,7 +13,7 @@ from pretune.verbs.verb import only, verb
 
 
 @verb(
-    only("occurrences", where="without a text", when=lambda o: not o.context),
+    only("occurrences", where="without a context", when=lambda o: not o.context),
     *reading_rules("split_by", "text_field", "encoding_errors", files=lambda o: o.corpus, of=" of --corpus"),
 )
 def neighbors(
@@ -32,20 +32,20 @@ def neighbors(
     encoding_errors: opt.EncodingErrors = "strict",
     ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
-    """Find the words of a corpus whose contextual embeddings are nearest to that of a word in a text.
+    """Find the words of a corpus whose contextual embeddings are nearest to that of a word in its context.
 
-    Without a text, the word is looked up in the corpus, and the neighbors of its most different occurrences are shown.
+    Without a context, the word is looked up in the corpus, and neighbors of its most different occurrences are shown.
 
     Parameters
     ----------
     word
         Word to find neighbors of.
     context
-        Text that contains the word.
+        Text in which the word occurs.
     corpus
-        Files, folders, and glob patterns of text to search; by default the example messages of the package.
+        Files, folders, or glob patterns of text to search; by default the example messages of the package.
     occurrences
-        Number of occurrences of the word to show, without a text.
+        Number of occurrences of the word to show, without a context.
     top_k
         Number of neighbors to show.
     layer

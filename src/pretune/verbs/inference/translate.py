@@ -59,7 +59,7 @@ def translate(
     references
         .txt file with one reference translation per line, to compute BLEU and chrF with sacrebleu (the extra `eval`).
     max_new_tokens
-        Maximum number of tokens of a translation.
+        Maximum number of tokens to generate for a translation.
     alignments
         Add the attention weights over the source to each row.
     plot

@@ -49,17 +49,17 @@ def export(
 ) -> ResultSummary:
     """Export a model to a folder for transformers, sentence-transformers, or ONNX Runtime, with a model card.
 
-    The vocabulary can be replaced and the maximum length extended on the way; continue from the new folder with adapt, pretrain, or
-    finetune.
+    --new-tokenizer replaces the vocabulary, and --max-positions extends the maximum length; train the result further with adapt,
+    pretrain, or finetune.
 
     Parameters
     ----------
     out
         Folder to write.
     format
-        Format: hf, config.json and model.safetensors as on the Hugging Face Hub; sentence-transformers, the same with pooling modules;
-        onnx, a graph with the outputs last_hidden_state and, for a task or language model, logits, which pretune predicts and embeds
-        with, too. By default sentence-transformers for models that were trained with contrast, and hf for all others.
+        hf: config.json and model.safetensors, as on the Hugging Face Hub; sentence-transformers: the same with pooling modules; onnx: a
+        graph with the outputs last_hidden_state and, for a task or language model, logits, which also works with pretune. By default
+        sentence-transformers for models that were trained with contrast, and hf for all others.
     head
         Head to keep: mlm, lm, classify, …, or none for the bare model; all by default.
     normalize
@@ -73,11 +73,11 @@ def export(
     max_shard_size
         Maximum size of a weight file, e.g. 2GB; larger models are split.
     new_tokenizer
-        Tokenizer that replaces the model's: shared tokens keep their embeddings, new ones start from the mean.
+        Tokenizer to replace the model's: shared tokens keep their embeddings, new ones are initialized with the mean.
     max_positions
-        New number of position embeddings, for a model with learned positions.
+        New maximum number of positions, for a model with learned position embeddings.
     position_init
-        How new position embeddings are initialized: by repeating the old ones (copy), or by stretching them (interpolate).
+        How new position embeddings are initialized: by repeating the old ones (copy), or by interpolating them (interpolate).
 
     Examples
     --------

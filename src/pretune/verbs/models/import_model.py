@@ -25,9 +25,9 @@ def import_model(
     source
         File of word vectors, or folder with ELMo's options.json and weights.hdf5 (the extra `elmo`).
     vocab_file
-        For ELMo: file with one word per line, the words to give their own ids. Other words are read by their characters as well.
+        For ELMo: vocabulary file with one word per line. Words that are not in it are encoded from their characters, too.
     max_words
-        For word vectors: number of vectors to read from the beginning of the file.
+        For word vectors: maximum number of vectors to read, from the beginning of the file.
 
     Examples
     --------

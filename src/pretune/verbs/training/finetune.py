@@ -116,17 +116,18 @@ def finetune(
     label
         Column with the label: for tagging the tags, for question answering the answer. Unnamed columns are numbered from 1.
     task_sampling
-        How batches are sampled from several tasks: proportional, uniform, temperature(2), or annealed(0.2).
+        How several tasks are sampled: proportional to their size, uniform, temperature(2), or annealed(0.2).
     shots
         Train on this many examples of each class, sampled at random (few-shot learning).
     unlabeled
-        Unlabeled texts for self-training: a teacher labels those it is confident about, and a student is trained on all of them.
+        Unlabeled texts for self-training: a teacher labels those it is confident about, and a student is trained on these and --train.
     confidence_threshold
-        Lowest probability at which a label of the teacher is used.
+        Minimum probability of a teacher's label (pseudo-label) for the text to be used.
     distill_temperature
-        Train on the teacher's probabilities for all unlabeled texts, softened by this temperature, instead of its labels.
+        Train on the teacher's probabilities for all unlabeled texts (soft labels), softened by this temperature, instead of
+        pseudo-labels.
     teacher
-        Runs whose averaged predictions label the texts; by default a teacher is trained on the labeled examples.
+        Run folders whose averaged predictions label the texts; by default a teacher is trained on the labeled examples.
     num_seeds
         Number of runs with different seeds; the best run is kept, and mean and standard deviation are reported. By default 5 if there
         are fewer than 10,000 examples, otherwise 1.
@@ -135,9 +136,9 @@ def finetune(
     learning_curve
         Training set sizes of a learning curve, e.g. 50 100 500, each trained with three seeds; the report plots it.
     scratch_baseline
-        Also train from random weights, at each size of the learning curve, or on all examples without one.
+        Also train from randomly initialized weights, at each size of the learning curve, or on all examples without one.
     dropout
-        Dropout probabilities to change, under their names in config.json, e.g. --dropout.hidden_dropout_prob 0.2.
+        Dropout probabilities that replace the model's, under their names in config.json, e.g. --dropout.hidden_dropout_prob 0.2.
 
     Examples
     --------

@@ -91,16 +91,16 @@ def pretrain(
         Pretraining objective, e.g. mlm, mlm(unit=span)+sop, tlm|mlm, rtd, spans, translate, or 0.9*mlm|0.1*lm (see `pretune show
         objectives`); the preset's by default.
     tokenizer
-        Tokenizer to use; or, in a recipe, how to train one: kind, size, lowercase.
+        Tokenizer to use; or, in a recipe, how to train one: kind, vocab_size, lowercase.
     scale_to
         Budget to scale the preset's recipe (steps, warmup, batch size, and learning rates) down to: e.g. 10min, 2h, 500steps,
         1e9tokens, or 1e15flops.
     init_from
-        Initialize the weights from another run of the same architecture, and start a new training.
+        Run folder or model folder of the same architecture to initialize the weights from; training starts anew.
     parallel
-        With several processes: replicate the model in each (DDP), or shard parameters and optimizer state over them (FSDP).
+        With several processes: ddp replicates the model in each; fsdp shards parameters and optimizer state over them.
     reduce_dtype
-        Data type in which gradients are reduced over processes; bf16 halves the traffic. By default fp32.
+        Data type in which gradients are reduced over processes; bf16 halves the communication. By default fp32.
 
     Examples
     --------

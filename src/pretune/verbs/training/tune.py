@@ -60,7 +60,7 @@ def tune(
     num_trials
         Maximum number of trials.
     max_seconds
-        Time limit; no trial is started that would exceed it.
+        Time limit in seconds; no trial is started that would exceed it.
     strategy
         Which parameters are trained, as in `pretune finetune`, instead of searching the number of layers.
     epochs

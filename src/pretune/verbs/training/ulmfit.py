@@ -58,11 +58,11 @@ def ulmfit(
     out
         Folder for the new runs: forward/texts and forward/task, backward/texts and backward/task.
     backward_model
-        Second language model, which reads backward; the predictions of both classifiers are averaged.
+        Second language model, trained on reversed text; the predictions of both classifiers are averaged.
     dev
         Labeled examples to evaluate on. By default a fifth of the training examples is held out, if there are at least 50.
     unlabeled
-        Files with more unlabeled texts from the same domain.
+        Files, folders, or glob patterns of more unlabeled text from the same domain, for the language model.
     split_by
         How .txt files of --unlabeled are split into documents: one per line, separated by blank lines, or one per file.
     text_field
@@ -70,19 +70,19 @@ def ulmfit(
     encoding_errors
         How to handle invalid UTF-8 in --unlabeled.
     vocab_size
-        Size of the new vocabulary; by default that of the language model.
+        Size of the new vocabulary; by default that of the pretrained language model.
     lm_epochs
         Passes of the language model over the texts.
     epochs
         Passes of the classifier over the training examples; by default 50 if there are fewer than 1,000, otherwise 10.
     max_length
-        Maximum number of tokens that the classifier reads of a text.
+        Maximum number of tokens of a text that the classifier reads.
     batch_size
         Batch size of the classifier.
     lr
         Peak learning rate of the classifier and the top layer. 2e-3 may suit few long texts, 1e-2 many short ones.
     dropout
-        Dropout probabilities of the classifier that differ from the language model's, e.g. --dropout.weight_drop 0.5.
+        Dropout probabilities of the classifier that replace the language model's, e.g. --dropout.weight_drop 0.5.
     num_seeds
         Number of classifiers to train with different seeds; the best is kept, and mean and standard deviation are reported.
 
