@@ -188,7 +188,9 @@ def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[st
         case "layers":
             for way in METHODS:
                 drop = f"{way}({min(count, half) if way in ('even', 'odd') else count})"
-                found[f"{drop} of {depth} layers dropped"] = lambda case, out, drop=drop: case.prune(out, drop_layers=drop)
+                found[f"{drop} of {depth} layers dropped"] = lambda case, out, drop=drop: case.prune(
+                    out, drop_layers=drop
+                )
         case "heads":
             for share in (20, 40, 50):
                 found[f"{share} % of heads, trained again"] = lambda case, out, share=share: case.prune(

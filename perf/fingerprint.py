@@ -115,7 +115,17 @@ QUANTIZATION = {
     "int4 weights": {"method": "weight-only", "bits": 4},
     "bf16": {"method": "bf16"},
 }
-TOKENIZERS = ("wordpiece", "bpe", "byte-level-bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram", "items", "words", "characters")
+TOKENIZERS = (
+    "wordpiece",
+    "bpe",
+    "byte-level-bpe",
+    "unigram",
+    "sentencepiece-bpe",
+    "sentencepiece-unigram",
+    "items",
+    "words",
+    "characters",
+)
 UNIGRAM = "sentencepiece-unigram"
 # Presets with a Unigram tokenizer → the options to train it with.
 UNIGRAM_PRESETS: dict[str, dict[str, Any]] = {

@@ -78,7 +78,9 @@ def test_version_is_that_of_the_package() -> None:
 
 def test_the_verbs_work_end_to_end(corpus: Path, tmp_path: Path) -> None:
     facts = json.loads(
-        run("tokenizer", "train", corpus, "--kind", "bpe", "--vocab-size", 500, "--out", tmp_path / "tok", "--json").stdout
+        run(
+            "tokenizer", "train", corpus, "--kind", "bpe", "--vocab-size", 500, "--out", tmp_path / "tok", "--json"
+        ).stdout
     )
     assert facts["vocab_size"] == 500
     facts = json.loads(run("tokenizer", "inspect", tmp_path / "tok", "a statement", "is not", "--json").stdout)

@@ -71,7 +71,13 @@ def test_distillation_for_a_task(student: str, options: dict[str, Any], tmp_path
 
 
 def test_predictions_for_unlabeled_texts_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"student": "layers=2", "unlabeled": texts(tmp_path), "budget": pt.Budget(steps=15), "num_augmentations": 1, **FAST}
+    asked = {
+        "student": "layers=2",
+        "unlabeled": texts(tmp_path),
+        "budget": pt.Budget(steps=15),
+        "num_augmentations": 1,
+        **FAST,
+    }
     run = pt.distill(trained(), out=tmp_path / "student", dev=start() / "train.csv", **asked)  # type: ignore[arg-type]
     assert run.results["texts"] > 48 and run.results["dev/accuracy"] > 0.9
     cache = tmp_path / "student/intermediate/teacher-texts.npz"
@@ -184,7 +190,13 @@ def test_nothing_is_written_outside_the_run_folder(verb: str, tmp_path: Path) ->
     data, more = start() / "train.csv", tmp_path / "inputs"
     more.mkdir()
     options: dict[str, dict[str, Any]] = {
-        "distill": {"student": "layers=2", "unlabeled": texts(more), "num_augmentations": 1, "baseline": True, "dev": data},
+        "distill": {
+            "student": "layers=2",
+            "unlabeled": texts(more),
+            "num_augmentations": 1,
+            "baseline": True,
+            "dev": data,
+        },
         "prune": {"heads": 0.5, "baseline": True},
         "quantize": {"method": "qat"},
         "finetune": {"unlabeled": texts(more), "confidence_threshold": 0.1, "num_seeds": 1, "report": False},
@@ -222,7 +234,9 @@ def test_augmentation(tmp_path: Path) -> None:
     words = {word for text in few for word in text.split()}
     assert {word for text in made for word in text.split()} <= words
     rows = LabeledRows(Path("rows"), {}, few, ["x", "y"], lines=[1, 2])
-    job = distillation.DistillationJob(teachers=["teacher"], student="layers=2", out=tmp_path / "out", num_augmentations=3)
+    job = distillation.DistillationJob(
+        teachers=["teacher"], student="layers=2", out=tmp_path / "out", num_augmentations=3
+    )
     varied = distillation.with_variants(None, rows, job)
     assert varied.texts == made and varied.pairs == ["xy"[number] for number, _ in pairs]
     both = distillation.with_variants(rows, rows, job)

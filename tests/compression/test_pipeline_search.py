@@ -54,11 +54,24 @@ def test_a_failed_candidate_is_reported_with_its_reason(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(pruning_job, "run_pruning", fail)
     monkeypatch.setattr(quantization, "run_quantization", refuse)
-    run = search(tmp_path / "best", "int8", "ffn_units=0.5", "ffn_units=0.5 > sparsity=0.5", "layers=2", "layers=2 > int8")
+    run = search(
+        tmp_path / "best", "int8", "ffn_units=0.5", "ffn_units=0.5 > sparsity=0.5", "layers=2", "layers=2 > int8"
+    )
     rows = {row["model"]: row for row in run.results["candidates"]}
-    assert list(rows) == ["uncompressed", "layers=2", "int8", "ffn_units=0.5", "ffn_units=0.5 > sparsity=0.5", "layers=2 > int8"]
+    assert list(rows) == [
+        "uncompressed",
+        "layers=2",
+        "int8",
+        "ffn_units=0.5",
+        "ffn_units=0.5 > sparsity=0.5",
+        "layers=2 > int8",
+    ]
     assert rows["int8"]["failed"] == rows["layers=2 > int8"]["failed"] == "as a graph it gives other states"
-    assert rows["ffn_units=0.5"]["failed"] == rows["ffn_units=0.5 > sparsity=0.5"]["failed"] == "RuntimeError: out of memory"
+    assert (
+        rows["ffn_units=0.5"]["failed"]
+        == rows["ffn_units=0.5 > sparsity=0.5"]["failed"]
+        == "RuntimeError: out of memory"
+    )
     assert tried == ["ffn_units0.5"]  # a step that failed is not tried again
     assert "failed" not in rows["layers=2"] and run.results["chosen"] in ("uncompressed", "layers=2")
     assert [path.name for path in (tmp_path / "best/candidates").iterdir()] == ["layers2"]

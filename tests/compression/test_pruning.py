@@ -152,4 +152,6 @@ def test_invalid_options_are_refused() -> None:
     with pytest.raises(PretuneError, match="give some with --train"):
         prune_model(made(), PruningSpec(drop_layers="contributions(1)"), ImportanceData([]))
     with pytest.raises(PretuneError, match="single Transformer stack"):
-        prune_model(small("bart", tokenizer("byte-level-bpe"), "denoise"), PruningSpec(drop_layers="top(1)"), ImportanceData([]))
+        prune_model(
+            small("bart", tokenizer("byte-level-bpe"), "denoise"), PruningSpec(drop_layers="top(1)"), ImportanceData([])
+        )

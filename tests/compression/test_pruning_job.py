@@ -20,7 +20,9 @@ pytestmark = pytest.mark.usefixtures("briefly")
 
 def test_pruning_heads_units_and_layers(tmp_path: Path) -> None:
     data = start() / "train.csv"
-    run = pt.prune(trained(), drop_layers="top(1)", heads=0.25, ffn_units=0.5, train=data, dev=data, out=tmp_path / "small")
+    run = pt.prune(
+        trained(), drop_layers="top(1)", heads=0.25, ffn_units=0.5, train=data, dev=data, out=tmp_path / "small"
+    )
     facts = run.results
     assert facts["layers"]["kept"] == [1, 2, 3] and facts["compression_ratio"] > 1.2
     assert [row["model"] for row in facts["models"]] == ["before", "pruned"]

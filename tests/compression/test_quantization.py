@@ -57,7 +57,9 @@ def test_quantized_models_are_smaller_and_predict_the_same(method: Any, backend:
     measured = {"train": data} if method == "static" else {}
     run = pt.quantize(trained(), method=method, backend=backend, dev=data, out=tmp_path / "small", **measured)
     facts = run.results
-    assert facts["compression_ratio"] > (1.9 if method == "bf16" else 1.5)  # a graph of so small a model is much of the file
+    assert facts["compression_ratio"] > (
+        1.9 if method == "bf16" else 1.5
+    )  # a graph of so small a model is much of the file
     assert facts["relative_quality"] >= 0.95
     assert [row["model"] for row in facts["models"]] == ["before", "quantized"]
     before, after = (list(pt.predict(folder, [data])) for folder in (trained(), tmp_path / "small"))
@@ -271,7 +273,10 @@ def test_int8_recurrent_cells(tmp_path: Path) -> None:
     operators = {node.op_type for node in onnx.load(str(tmp_path / "int8" / "model.onnx")).graph.node}
     assert "DynamicQuantizeLSTM" in operators and "LSTM" not in operators
     assert run.results["compression_ratio"] > 2 and run.results["relative_quality"] > 0.95
-    for options, words in (({"backend": "torch"}, "no int8 recurrent cells"), ({"method": "static"}, "--method dynamic")):
+    for options, words in (
+        ({"backend": "torch"}, "no int8 recurrent cells"),
+        ({"method": "static"}, "--method dynamic"),
+    ):
         with pytest.raises(PretuneError, match=words):
             pt.quantize(tmp_path / "lstm", out=tmp_path / "never", **options)  # type: ignore[arg-type]
     run = pt.prune(tmp_path / "lstm", sparsity=0.8, out=tmp_path / "sparse")

@@ -158,7 +158,9 @@ def test_advice_is_given_where_the_command_has_the_option(tmp_path: Path, capsys
     with pytest.raises(SystemExit):
         main(["finetune", "pretune-small-en", str(bad), "--out", str(tmp_path / "run")])
     refused = capsys.readouterr().err
-    assert "bad.csv, line 2: not valid UTF-8" in refused and "to UTF-8" in refused and "--encoding-errors" not in refused
+    assert (
+        "bad.csv, line 2: not valid UTF-8" in refused and "to UTF-8" in refused and "--encoding-errors" not in refused
+    )
     with pytest.raises(SystemExit):
         main(["prepare", str(bad), "--tokenizer", "pretune-small-en", "--out", str(tmp_path / "store")])
     assert "or replace invalid bytes with --errors replace" in capsys.readouterr().err

@@ -87,7 +87,8 @@ def test_asking_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(suite_runner, "run_jobs", share_out)
     options: dict[str, Any] = {"suite": "glue", "data": cola(tmp_path / "data"), "seeds": 2, "shots": 1}
     here, there = (
-        pt.evaluate(models() / "gpt2", out=tmp_path / str(n), allow_incomplete=True, devices=n, **options) for n in (1, 2)
+        pt.evaluate(models() / "gpt2", out=tmp_path / str(n), allow_incomplete=True, devices=n, **options)
+        for n in (1, 2)
     )
     assert here.evaluation.scores == there.evaluation.scores
 
@@ -115,7 +116,9 @@ def test_what_a_model_knows_is_scored(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(f"text,label\n{table}\n")
     task = "generate(delimiter='grammatical?')"
     tune(models() / "gpt2", tmp_path / "train.csv", tmp_path / "run", task, steps=60)
-    result = pt.evaluate(tmp_path / "run", suite="glue", data=data, out=tmp_path / "out", allow_incomplete=True, shots=0)
+    result = pt.evaluate(
+        tmp_path / "run", suite="glue", data=data, out=tmp_path / "out", allow_incomplete=True, shots=0
+    )
     assert result.evaluation.means["cola"]["matthews"] == 1.0
 
 
@@ -126,7 +129,13 @@ def test_every_kind_of_superglue(model: str, tmp_path: Path) -> None:
         for split in ("train", "val", "test"):
             (tmp_path / name / f"{split}.jsonl").write_text(lines(rows[:3], hide=split == "test"))
     result = pt.evaluate(
-        models() / model, suite="superglue", data=tmp_path, out=tmp_path / "out", allow_incomplete=True, num_seeds=1, shots=1
+        models() / model,
+        suite="superglue",
+        data=tmp_path,
+        out=tmp_path / "out",
+        allow_incomplete=True,
+        num_seeds=1,
+        shots=1,
     )
     found = result.evaluation.means
     assert set(found) == {"copa", "multirc", "record", "wic", "wsc"}
@@ -162,11 +171,11 @@ def test_tags_are_skipped_and_masked_models_refused(tmp_path: Path) -> None:
 def test_the_declared_prompts_fit_their_tasks(suite: str) -> None:
     for task in find_suite(suite).tasks.values():
         roles = {*task.roles, "word1", "word2"} if kind_of(task) == "match" else set(task.roles)
-        cloze = task.prompt.get("cloze", "")
+        cloze = task.prompt.get("template", "")
         if cloze:
             assert cloze.count(GAP) == 1 and all(f"{{{role}}}" in cloze for role in {"text", "pair"} & roles), task.name
             Cloze.parse(cloze, "pair" in roles, roles - {"text", "pair"})
-        if (words := task.prompt.get("words")) and (labels := task.submission.get("labels")) and "sts" not in task.name:
+        if (words := task.prompt.get("verbalizer")) and (labels := task.submission.get("labels")) and "sts" not in task.name:
             assert {str(label).lower() for label in labels} == {str(label).lower() for label in words}, task.name
         assert kind_of(task) in KINDS or kind_of(task) == "tag"
         assert parse_objective(task.kind).objectives
@@ -186,7 +195,7 @@ def test_numbers_are_what_is_expected() -> None:
     kind = asked("sts-b", "glue", rows).kind
     assert kind.right(rows[1]) == "4" and list(kind.options(rows[0])) == ["0", "1", "2", "3", "4", "5"]
     assert kind.answer(rows[0], np.log([0.5, 1e-12, 1e-12, 1e-12, 1e-12, 0.5]))["value"] == pytest.approx(2.5)
-    own = asked("sts-b", "glue", rows, words={"0": "low", "5": "high"}).kind
+    own = asked("sts-b", "glue", rows, verbalizer={"0": "low", "5": "high"}).kind
     assert [own.right(row) for row in rows] == ["low", "high", "high"]
 
 
@@ -224,7 +233,7 @@ def test_prompts_that_cannot_be_are_refused() -> None:
     rows = [{"text": "a", "label": "0"}]
     with pytest.raises(PretuneError, match="a prompt has no key 'word'; did you mean 'words'"):
         asked("cola", "glue", rows, word={})
-    asking = asked("cola", "glue", rows, cloze="{text} {pear} [MASK]")
+    asking = asked("cola", "glue", rows, template="{text} {pear} [MASK]")
     with pytest.raises(PretuneError, match=r"the prompt has \{pear\}, but rows have no such field"):
         asking.asker(0, asking.labeled(rows))
     with pytest.raises(PretuneError, match="the prompt has no word for the label '2'; it has words for 0, 1"):
@@ -234,11 +243,11 @@ def test_prompts_that_cannot_be_are_refused() -> None:
 def test_a_changed_prompt_is_another_evaluation(tmp_path: Path) -> None:
     data = cola(tmp_path / "data")
     task = {"title": "Own", "kind": "classify", "metrics": ["accuracy"], "files": {"dev": "CoLA/dev.tsv"},
-            "roles": {"text": 4, "label": 2}, "prompt": {"cloze": "{text} good? [MASK]"}}  # fmt: skip
+            "roles": {"text": 4, "label": 2}, "prompt": {"template": "{text} good? [MASK]"}}  # fmt: skip
     options: dict[str, Any] = {"suite": str(tmp_path / "own.yaml"), "data": data, "out": tmp_path / "out", "shots": 0}
     (tmp_path / "own.yaml").write_text(json.dumps({"title": "Own", "tasks": {"own": task}}))
     assert pt.evaluate(models() / "gpt2", **options).evaluation.tasks["own"]["prompt"] == "bad red good?"
-    task["prompt"] = {"cloze": "{text} bad? [MASK]"}
+    task["prompt"] = {"template": "{text} bad? [MASK]"}
     (tmp_path / "own.yaml").write_text(json.dumps({"title": "Own", "tasks": {"own": task}}))
     with pytest.raises(PretuneError, match=r"other settings \(own\)"):
         pt.evaluate(models() / "gpt2", **options)

@@ -97,7 +97,7 @@ tasks:
     values: {label: {"yes": "1"}}
     splits: {dev: {roles: {text: text, label: label}}}
     submission: {file: one.tsv}
-    prompt: {cloze: "{text} [MASK]", words: {"1": good}}
+    prompt: {template: "{text} [MASK]", verbalizer: {"1": good}}
     version: 1
   two:
     like: one

@@ -62,7 +62,9 @@ def test_answers_are_generated(writer: Path, tmp_path: Path) -> None:
     pt.ask(writer / "run", tmp_path / "rows.csv", **asked, out=tmp_path / "out.csv")
     wanted = "id,text,answer,predicted_answer\n7,fire 3,hot,very warm\n8,cloud 2,cool,cold\n"
     assert (tmp_path / "out.csv").read_text() == wanted
-    judged = pt.ask(writer / "run", inputs=writer / "train.csv", label="label", template="feels [MASK]", max_new_tokens=4)
+    judged = pt.ask(
+        writer / "run", inputs=writer / "train.csv", label="label", template="feels [MASK]", max_new_tokens=4
+    )
     assert judged.facts == {"exact_match": 1.0}
 
 
@@ -128,7 +130,9 @@ def test_examples_come_from_a_file_by_seed(
     first, again, other = (pt.ask(writer / "start", ["fire"], **question, seed=seed)[0] for seed in (0, 0, 1))
     assert first == again != other
     assert "4 of 36 rows, 2 per class with seed 0" in capsys.readouterr().err
-    pt.ask(writer / "start", ["fire"], template="feels [MASK]", examples=writer / "train.csv", shots=3, max_new_tokens=2)
+    pt.ask(
+        writer / "start", ["fire"], template="feels [MASK]", examples=writer / "train.csv", shots=3, max_new_tokens=2
+    )
     assert "3 of 36 rows with seed 0" in capsys.readouterr().err
 
 
@@ -180,7 +184,9 @@ def test_encoder_decoders_read_the_examples_and_write_the_answer(tmp_path: Path)
     asker = ClozePredictor(
         loaded, ClozeQuestion("{text} it was [MASK].", ["good", "bad . bad"], "good:good/bad . bad:bad . bad")
     )
-    shown = ClozePredictor(loaded, replace(asker.question, labels=(), verbalizer="", shown=examples, before="fire fire"))
+    shown = ClozePredictor(
+        loaded, replace(asker.question, labels=(), verbalizer="", shown=examples, before="fire fire")
+    )
     words, asked = ["good", "bad . bad"], rows("fire", "water fire")
     for ask, before in ((asker, ""), (shown, "fire fire water it was bad. ")):
         for text, scores in zip(asked.texts, ask.rank(asked, [words] * 2), strict=True):

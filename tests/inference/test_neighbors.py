@@ -48,7 +48,9 @@ def test_word_senses_differ_only_in_context() -> None:
 
 def test_the_most_different_uses_are_shown_with_their_neighbors(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
-    rows = pt.neighbors("pretune-small-en", "Bank", corpus=tmp_path / "corpus.txt", occurrences=2, top_k=3, language="lines")
+    rows = pt.neighbors(
+        "pretune-small-en", "Bank", corpus=tmp_path / "corpus.txt", occurrences=2, top_k=3, language="lines"
+    )
     assert [row["use"] for row in rows] == [1, 1, 1, 2, 2, 2]
     first, second = rows[0]["in"], rows[3]["in"]
     assert first == MONEY[0] and second in RIVER
@@ -62,7 +64,16 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
     from pretune.cli import main
 
-    words = ["neighbors", "pretune-small-en", "--word", "bank", "--corpus", str(tmp_path / "corpus.txt"), "--top-k", "1"]
+    words = [
+        "neighbors",
+        "pretune-small-en",
+        "--word",
+        "bank",
+        "--corpus",
+        str(tmp_path / "corpus.txt"),
+        "--top-k",
+        "1",
+    ]
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert not ended.value.code

@@ -86,7 +86,7 @@ def test_a_task_has_the_metrics_of_its_texts_and_of_any_draw_of_them(judged: Any
 
     found = score(task, answers, examples([0, 1, 2, 3]))
     expected = {"exact_match": exact_match(wanted, written)}
-    expected |= {"word_f1": word_f1(wanted, written)} if judged == "words" else {}
+    expected |= {"word_f1": word_f1(wanted, written)} if judged == "word_f1" else {}
     expected |= rouge(wanted, written) if judged == "rouge" else {}
     expected |= {"bleu": bleu(wanted, written), "chrf": chrf(wanted, written)} if judged == "bleu" else {}
     assert expected.items() <= found.items() and ("accuracy" in found) == closed and task.primary_metric in found

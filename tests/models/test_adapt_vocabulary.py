@@ -173,7 +173,9 @@ def test_models_without_learned_positions_need_no_more(family: str, objective: s
 
 
 def test_sines_that_are_kept_as_a_table_are_computed(tmp_path: Path) -> None:
-    model = small("xlm", tokenizer("byte-level-bpe"), "mlm", sinusoidal_embeddings=True, emb_dim=16, n_layers=2, n_heads=2)
+    model = small(
+        "xlm", tokenizer("byte-level-bpe"), "mlm", sinusoidal_embeddings=True, emb_dim=16, n_layers=2, n_heads=2
+    )
     model.backbone.embed.positions.freeze_sinusoidal()
     made, _ = extend_positions(model, 50)
     table = made.backbone.embed.positions.weight

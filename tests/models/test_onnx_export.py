@@ -116,7 +116,18 @@ def test_longformers_take_global_attention(chosen: list[int] | None, tmp_path: P
     torch.testing.assert_close(backbone(packed).last, model.backbone(packed).last, atol=1e-4, rtol=1e-4)
 
 
-TASKS = ("classify(hidden_size=8)", "regress", "choose", "entity", "rank", "match", "contrast", "tag", "answer", "prompt")
+TASKS = (
+    "classify(hidden_size=8)",
+    "regress",
+    "choose",
+    "entity",
+    "rank",
+    "match",
+    "contrast",
+    "tag",
+    "answer",
+    "prompt",
+)
 
 
 @pytest.mark.parametrize("text", TASKS)

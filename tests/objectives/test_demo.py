@@ -58,7 +58,10 @@ def test_the_papers_example_of_spans_as_printed() -> None:
 def test_what_is_read_and_what_is_said_make_up_the_text(seed: int) -> None:
     text = "one two three four five six seven eight nine ten eleven twelve"
     words = text.split()
-    mlm, mass = "mlm(mask_rate=0.4,mask_replace_prob=1,random_replace_prob=0)", "mass(mask_replace_prob=1,random_replace_prob=0)"
+    mlm, mass = (
+        "mlm(mask_rate=0.4,mask_replace_prob=1,random_replace_prob=0)",
+        "mass(mask_replace_prob=1,random_replace_prob=0)",
+    )
     spans, rtd = "spans(noise_density=0.4,mean_span_length=2)", "rtd(mask_rate=0.4)"
     shown = [spans, mlm, mass, rtd, "prefix", "shuffle", "denoise", "lm", "bilm"]
     rows = {row["objective"]: row for row in demonstrate(text, shown, seed)}

@@ -15,7 +15,17 @@ from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import DataStream
 from tests.support.objective_data import data, dialogues, parallel
 
-NAMES = ["tlm", "tlm(mask_rate=1)", "trtd(mask_rate=1)", "dlm", "mlm+dlm(max_turns=5)", "bilm", "tag", "tag+mlm", "answer(stride=20)"]
+NAMES = [
+    "tlm",
+    "tlm(mask_rate=1)",
+    "trtd(mask_rate=1)",
+    "dlm",
+    "mlm+dlm(max_turns=5)",
+    "bilm",
+    "tag",
+    "tag+mlm",
+    "answer(stride=20)",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

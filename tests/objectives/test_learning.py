@@ -76,7 +76,9 @@ def learn(name: str, steps: int) -> tuple[Training, dict[str, float]]:
         root=root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, 64), seed=0),
         budget=Budget(steps=steps),
-        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0, max_grad_norm=1.0)),
+        optimizer=resolve_section(
+            Optimizer, Optimizer(lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0, max_grad_norm=1.0)
+        ),
         schedule=resolve_section(Schedule, Schedule(kind="constant", warmup_ratio=20 / steps)),
         monitor=resolve_section(Monitoring, Monitoring(log_every=10, save_every=0)),
     )

@@ -142,7 +142,9 @@ def exchanges() -> dict[str, int]:
 def begun(name: str, folder: str, steps: int, parallel: str, optimizer: str = "muon", room: int | None = None) -> str:
     """Begin a training, or go on with it; what went wrong. The last process has room for files of so many bytes."""
     training = make(name, steps, Path(folder), parallel, save=2)
-    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, max_grad_norm=1.0, ema_decay=0.5))  # type: ignore[arg-type]
+    training.optimizer = resolve_section(
+        Optimizer, Optimizer(name=optimizer, lr=3e-3, max_grad_norm=1.0, ema_decay=0.5)
+    )  # type: ignore[arg-type]
     if room is not None and training.world.rank == training.world.size - 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
     try:
@@ -172,9 +174,7 @@ def resumed(folder: Path) -> dict[str, Any]:
     for number, size in enumerate((2, 1, 2)):  # lanes: each process has the carry of its own
         steps = 2 * (number + 1)
         place = folder / "lanes" / f"part-{number}"
-        errors += together(
-            size, begun, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "ddp", "adamw"
-        )
+        errors += together(size, begun, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "ddp", "adamw")
     errors += together(
         1, begun, folder / "lane" / "part", "stateful lstm", str(folder / "lane" / "run"), 6, "ddp", "adamw"
     )
@@ -209,7 +209,9 @@ def disagreeing(folder: Path) -> dict[str, Any]:
     shutil.copytree(store().folder, folder / "store")
     (folder / "b.txt").write_text("Another text.\nAnd another.\n" * 40)
     shutil.rmtree(folder / "machine-1" / "store")
-    build_store([folder / "b.txt"], store().tokenizer, folder / "machine-1" / "store", StoreSettings(split_by="line"), 1)
+    build_store(
+        [folder / "b.txt"], store().tokenizer, folder / "machine-1" / "store", StoreSettings(split_by="line"), 1
+    )
     cases: dict[str, dict[str, list[Any]]] = {
         "first": {"data": ["nothing-here", "nothing-here"], "out": [f"{folder}/none"] * 2},
         "recipe": {"optimizer": [Optimizer(lr=1e-3), Optimizer(lr=1e-4)], "seed": [0, 1]},

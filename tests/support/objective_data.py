@@ -37,7 +37,15 @@ from pretune.text.tokenizers.training import Kind, train_on_documents
 from pretune.training.run_folder import Run
 from tests.support.texts import KOREAN, RUSSIAN, english_documents
 
-KINDS: list[Kind] = ["wordpiece", "bpe", "byte-level-bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram", "items"]
+KINDS: list[Kind] = [
+    "wordpiece",
+    "bpe",
+    "byte-level-bpe",
+    "unigram",
+    "sentencepiece-bpe",
+    "sentencepiece-unigram",
+    "items",
+]
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 
 

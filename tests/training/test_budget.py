@@ -77,7 +77,10 @@ def test_time_between_stop_and_resume_is_not_counted(tmp_path: Path) -> None:
 def test_the_first_step_of_a_budget_in_seconds_has_a_learning_rate(tmp_path: Path) -> None:
     """What a step takes of the budget is known when its rate is set, so that few and long steps are not lost to the warmup."""
     training = timed(step=2.0, budget=Budget(seconds=10), run=tmp_path)
-    training.schedule, training.monitor = Schedule("linear", 0.4, 0.0), resolve_section(Monitoring, Monitoring(log_every=1))
+    training.schedule, training.monitor = (
+        Schedule("linear", 0.4, 0.0),
+        resolve_section(Monitoring, Monitoring(log_every=1)),
+    )
     train(training)
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     shares = [(0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.0)]

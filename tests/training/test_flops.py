@@ -53,7 +53,9 @@ def test_the_formula_is_what_a_counter_counts(kind: str, shape: tuple[int, int])
     assert torch.isfinite(loss.sums["mlm"])
 
 
-@pytest.mark.parametrize("name", ["rtd", "rtd(generator_size=1,generator_layers=1)+sop", "mlm(unit=span,span_boundary=true)", "item"])
+@pytest.mark.parametrize(
+    "name", ["rtd", "rtd(generator_size=1,generator_layers=1)+sop", "mlm(unit=span,span_boundary=true)", "item"]
+)
 @pytest.mark.parametrize("kind", ["bert", "modern"])
 def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
     root = Network({"bert": bert, "modern": modern}[kind]())

@@ -114,7 +114,9 @@ def test_adapt_and_pretrain_read_text_as_prepare_does(model: Path, tokenizer: An
     options: dict[str, Any] = {"budget": pt.Budget(steps=1), **FEW}
     with pytest.raises(PretuneError, match=r"line 42: not valid UTF-8"):
         pt.adapt(model, table, text_field="remark", out=tmp_path / "a", **options)
-    assert pt.adapt(model, table, text_field="remark", encoding_errors="replace", out=tmp_path / "a", **options).run.finished
+    assert pt.adapt(
+        model, table, text_field="remark", encoding_errors="replace", out=tmp_path / "a", **options
+    ).run.finished
     tokenizer.save(tmp_path / "tokenizer")
     given = {
         **options,

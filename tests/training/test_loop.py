@@ -300,7 +300,9 @@ def test_schedules_match_their_papers() -> None:
     def at(schedule: Schedule, share: float) -> float:
         return lr_factor(schedule, share, share)
 
-    triangular = Schedule("slanted-triangular", warmup_ratio=0.1, min_lr_ratio=1 / 32)  # Howard and Ruder (2018), equation 3
+    triangular = Schedule(
+        "slanted-triangular", warmup_ratio=0.1, min_lr_ratio=1 / 32
+    )  # Howard and Ruder (2018), equation 3
     for share in (0.05, 0.1, 0.3, 0.9):
         p = share / 0.1 if share < 0.1 else 1 - (share - 0.1) / (0.1 * (1 / 0.1 - 1))
         assert at(triangular, share) == pytest.approx((1 + p * (32 - 1)) / 32)

@@ -210,7 +210,9 @@ def test_a_spike_stops_training_or_is_skipped(value: float, capsys: Any, monkeyp
     ):
         train(training)
     training = make("mlm+nsp", 30)
-    training.monitor = resolve_section(Monitoring, Monitoring(log_every=5, save_every=0, spike_threshold=20.0, on_spike="skip"))
+    training.monitor = resolve_section(
+        Monitoring, Monitoring(log_every=5, save_every=0, spike_threshold=20.0, on_spike="skip")
+    )
     poison(training, 25, value)
     assert train(training)["mlm"] < 5.5  # from ln 300 = 5.7, and no number after the bad step unless it is skipped
     assert "step 26: the gradient norm is" in capsys.readouterr().err

@@ -30,7 +30,13 @@ def changing() -> DataStreams:
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
     mixture, packing = parse_objective("mlm(mask_rate=0.1,final_mask_rate=0.6)"), Packing(64, 16)
     return make_streams(
-        mixture, data, tokens=256, packing=packing, seed=0, length_schedule=[(0.5, 16), (1.0, 32)], size_warmup=(0.25, 0.7)
+        mixture,
+        data,
+        tokens=256,
+        packing=packing,
+        seed=0,
+        length_schedule=[(0.5, 16), (1.0, 32)],
+        size_warmup=(0.25, 0.7),
     )
 
 

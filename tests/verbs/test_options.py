@@ -384,7 +384,10 @@ def test_keys_of_another_optimizer_or_schedule_are_refused() -> None:
         (Schedule(decay_ratio=0.1), r"schedule\.decay_ratio applies only to warmup-stable-decay, not to kind=linear"),
         (Schedule(kind="constant", min_lr_ratio=0.1), r"schedule\.min_lr_ratio .* not to kind=constant"),
         (Monitoring(on_spike="skip"), r"monitor\.on_spike applies only with monitor\.spike_threshold"),
-        (Monitoring(held_out_fraction=0.0, eval_every=5), r"monitor\.eval_every applies only with monitor\.held_out_fraction"),
+        (
+            Monitoring(held_out_fraction=0.0, eval_every=5),
+            r"monitor\.eval_every applies only with monitor\.held_out_fraction",
+        ),
         (Batching(max_length=8, length_schedule=((1.0, 8),)), r"batch\.max_length and batch\.length_schedule"),
     ):
         with pytest.raises(PretuneError, match=words):

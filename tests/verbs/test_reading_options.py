@@ -50,7 +50,9 @@ def test_neighbors_are_looked_for_in_text_read_as_told(model: Path, table: Path)
         pt.neighbors(model, "cat", "the red cat", corpus=table)
     with pytest.raises(PretuneError, match="line 5: not valid UTF-8"):
         pt.neighbors(model, "cat", "the red cat", corpus=table, text_field="remark")
-    assert pt.neighbors(model, "cat", "the red cat", corpus=table, text_field="remark", encoding_errors="replace", top_k=2)
+    assert pt.neighbors(
+        model, "cat", "the red cat", corpus=table, text_field="remark", encoding_errors="replace", top_k=2
+    )
 
 
 def test_texts_to_evaluate_on_are_read_as_told(model: Path, tmp_path: Path) -> None:
@@ -107,7 +109,11 @@ def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, m
     def stop(files: list[Path], tokenizer: Any, out: Path, settings: Any) -> None:
         from pretune.text.corpus.documents import read_documents
 
-        how = {"split_by": settings.split_by, "text_field": settings.text_field, "encoding_errors": settings.encoding_errors}
+        how = {
+            "split_by": settings.split_by,
+            "text_field": settings.text_field,
+            "encoding_errors": settings.encoding_errors,
+        }
         raise Enough([document.text for document in read_documents(files, **how)])
 
     train = tmp_path / "train.csv"
@@ -117,6 +123,8 @@ def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, m
     monkeypatch.setattr(ulmfit.Tokenizer, "load", lambda *_: None)
     monkeypatch.setattr(ulmfit, "build_store", stop)
     with pytest.raises(Enough, match=r"good film.*the red cat sat.*caf\ufffd cat"):
-        pt.ulmfit("any", train, unlabeled=[table], text_field="remark", encoding_errors="replace", out=tmp_path / "runs")
+        pt.ulmfit(
+            "any", train, unlabeled=[table], text_field="remark", encoding_errors="replace", out=tmp_path / "runs"
+        )
     with pytest.raises(PretuneError, match="--text-field applies only to tables of --unlabeled"):
         pt.ulmfit("any", train, text_field="remark", out=tmp_path / "other")

@@ -202,7 +202,13 @@ def test_bad_tags_are_said_in_a_line(
     odd = tmp_path / "odd.conll"
     odd.write_text("Anna B-PER\n\nMars B-PLANET\n", encoding="utf-8")
     pt.finetune(
-        tagger, folder / "train.conll", dev=odd, objective="tag", out=tmp_path / "y", budget=pt.Budget(steps=1), num_seeds=1
+        tagger,
+        folder / "train.conll",
+        dev=odd,
+        objective="tag",
+        out=tmp_path / "y",
+        budget=pt.Budget(steps=1),
+        num_seeds=1,
     )
     assert said == [f"{odd}, line 3: tag 'B-PLANET' was not in training; such words (1) count as wrong"]
 

@@ -102,7 +102,11 @@ def test_seeds_splits_reports_and_ensembles(
 @pytest.mark.parametrize("name", ROWS)
 def test_every_strategy_and_other_layers(name: str, tiny: Path, tmp_path: Path) -> None:
     train = write(tmp_path / "train.jsonl", ROWS[name](12))
-    settings: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(size=8, max_length=32), "num_seeds": 1}
+    settings: dict[str, Any] = {
+        "budget": pt.Budget(steps=1),
+        "batch": pt.Batching(size=8, max_length=32),
+        "num_seeds": 1,
+    }
     for number, strategy in enumerate([*STRATEGIES, "full"]):
         if strategy == "frozen" and name.startswith("contrast"):
             continue

@@ -126,7 +126,17 @@ def test_a_run_killed_five_times_and_resumed_gives_the_same_weights(text: Path, 
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # pytest shows it when the test fails
     chance = random.Random(seed)
-    arguments = ["pretrain", "bert-tiny", "--data", str(text), "--steps", "200", *SMALL, "--set", "monitor.save_every=5"]
+    arguments = [
+        "pretrain",
+        "bert-tiny",
+        "--data",
+        str(text),
+        "--steps",
+        "200",
+        *SMALL,
+        "--set",
+        "monitor.save_every=5",
+    ]
     command = [sys.executable, "-m", "pretune", *arguments]
 
     def start(out: str, *more: str) -> subprocess.Popen[bytes]:
@@ -208,7 +218,9 @@ def test_continued_pretraining_uses_the_models_tokenizer(pretrained: Run, text: 
     with pytest.raises(pt.PretuneError, match="tokenized with another tokenizer than this model's"):
         pt.pretrain(pretrained, wrong, out=tmp_path / "x", budget=pt.Budget(steps=1))
     with pytest.raises(pt.PretuneError, match="sequences have 1024 tokens, but the model has 512 positions"):
-        pt.pretrain("bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(max_length=1024))
+        pt.pretrain(
+            "bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(max_length=1024)
+        )
     with pytest.raises(pt.PretuneError, match="there is no text to train on"):
         pt.pretrain("bert-tiny", out=tmp_path / "z", budget=pt.Budget(steps=1))
     with pytest.raises(pt.PretuneError, match="neither a model folder nor a known model name"):
@@ -396,7 +408,7 @@ def test_adapt_continues_pretraining_and_compares(pretrained: Run, text: Path, t
     assert result["before"]["mlm/perplexity"] == pytest.approx(np.exp(result["before"]["mlm"]))
     assert len(result["fills"]) == 5
     for row in result["fills"]:
-        assert row["text"].count("[MASK]") == 1 and row["masked_word"].isalpha()
+        assert row["text"].count("[MASK]") == 1 and row["word"].isalpha()
         assert len(row["before"].split(", ")) == 3
     # What it started from is the model itself: a run that may not move ends where this one began.
     still = pt.adapt(
@@ -450,7 +462,19 @@ def test_a_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None
 
 
 def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path) -> None:
-    arguments = ["quickstart", pretrained.folder, "--labels-per-class", 4, "--num-seeds", 2, "--epochs", 2, "--seconds", 2, "--json"]
+    arguments = [
+        "quickstart",
+        pretrained.folder,
+        "--labels-per-class",
+        4,
+        "--num-seeds",
+        2,
+        "--epochs",
+        2,
+        "--seconds",
+        2,
+        "--json",
+    ]
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / MARKER).touch()
     (tmp_path / "q" / "report.html").write_text("of another day")  # a quickstart that is there is replaced

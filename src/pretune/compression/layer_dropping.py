@@ -63,7 +63,9 @@ def layers_to_keep(way: str, count: int, depth: int, likeness: Callable[[], list
         case _:
             dropped = np.argsort(EpochRandom(seed).uniform("layers", np.arange(depth)))[:count].tolist()
     if len(dropped) < count:
-        raise PretuneError(f"--drop-layers {way}({count}): only {len(dropped)} of the {depth} layers are {way}; drop fewer")
+        raise PretuneError(
+            f"--drop-layers {way}({count}): only {len(dropped)} of the {depth} layers are {way}; drop fewer"
+        )
     return [layer for layer in range(depth) if layer not in dropped]
 
 

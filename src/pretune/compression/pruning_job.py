@@ -36,7 +36,9 @@ class PruningJob(CompressionJob):
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result, under the names of the verb's options."""
-        fractions = {name: value for name, value in asdict(replace(self.pruning, vocabulary_texts=None)).items() if value}
+        fractions = {
+            name: value for name, value in asdict(replace(self.pruning, vocabulary_texts=None)).items() if value
+        }
         known = {"model": self.model, **fractions, "train": self.train, "dev": self.dev, **self.columns}
         known |= {"vocabulary_texts": self.vocabulary_texts, **self.reading, "epochs": self.epochs}
         return self.write_recipe(known)

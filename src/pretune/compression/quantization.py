@@ -75,7 +75,9 @@ def run_quantization(job: QuantizationJob) -> Run:
     Quantization-aware training also quantizes the untrained model as a baseline.
     """
     if job.method not in get_args(QuantizationMethod):
-        raise PretuneError(f"--method {job.method}: unknown method; choose one of {', '.join(get_args(QuantizationMethod))}")
+        raise PretuneError(
+            f"--method {job.method}: unknown method; choose one of {', '.join(get_args(QuantizationMethod))}"
+        )
     before = TrainedModel.load(job.model, job.ignore_mismatched)
     editable_copy(before.model)  # refuses a model that is quantized already
     backend = job.backend or choose_backend(job.method, before)

@@ -59,7 +59,9 @@ def evaluate_language(
         sources = [text for rows in read for text in rows.texts][: how.limit]
         texts: Iterable[str] = [text for rows in read for text in rows.pairs or []][: how.limit]
     else:
-        documents = read_documents(files, split_by=how.split_by, text_field=columns.get("text"), encoding_errors=how.encoding_errors)
+        documents = read_documents(
+            files, split_by=how.split_by, text_field=columns.get("text"), encoding_errors=how.encoding_errors
+        )
         texts = (document.text for document in islice(documents, how.limit))
     return perplexity(scorer, texts, how, sources)
 

@@ -130,7 +130,9 @@ def predict_excerpts(
     waiting: deque[tuple[TableChunk, Future[Predictions]]] = deque()
     try:
         for part, named in jobs:
-            waiting.append((part, pool.submit(_answer_on_cpu, tuple(references), ignore_mismatched, name, part, named, answered)))
+            waiting.append(
+                (part, pool.submit(_answer_on_cpu, tuple(references), ignore_mismatched, name, part, named, answered))
+            )
             if len(waiting) > 2 * processes:
                 first, future = waiting.popleft()
                 yield first, future.result()

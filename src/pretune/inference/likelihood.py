@@ -187,7 +187,9 @@ class LikelihoodScorer:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False) -> LikelihoodScorer:
+    def load(
+        cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False
+    ) -> LikelihoodScorer:
         """Load a model from a run folder or a model folder."""
         mixture = stored_objectives(reference)
         names = [part.name for part in mixture.objectives] if mixture is not None else []

@@ -53,7 +53,9 @@ def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, 
     return mixture, tasks[0] if name is None else tasks[names.index(name)]
 
 
-def load_task_model(reference: str | Path, ignore_mismatched: bool = False, name: str | None = None) -> tuple[Model, Task]:
+def load_task_model(
+    reference: str | Path, ignore_mismatched: bool = False, name: str | None = None
+) -> tuple[Model, Task]:
     """Load a model and return it with the task it was trained for; of several tasks, the one named `name`."""
     mixture, task = find_task(reference, name)
     model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)

@@ -75,7 +75,13 @@ def label_with_teachers(
     columns = {"text": "text"} if rows.pairs is None else {"text": "text", "pair": "pair"}
     with progress("asking the teacher", len(rows)) as bar:
         predicted = predict_excerpts(
-            teachers, excerpts, columns, processes=processes, executor=executor, ignore_mismatched=ignore_mismatched, quick=True
+            teachers,
+            excerpts,
+            columns,
+            processes=processes,
+            executor=executor,
+            ignore_mismatched=ignore_mismatched,
+            quick=True,
         )
         for _, answers in predicted:
             found += [training_target(answer, labels) for answer in answers.together]

@@ -182,7 +182,12 @@ def _chrf(expected: Sequence[str], written: Sequence[str]) -> AdditiveMetrics:
 
 # -- metrics of tasks ------------------------------------------------------------------------------------------------
 
-MEASURES = {"exact_match": (_exact,), "word_f1": (_exact, _words), "rouge": (_exact, _rouge), "bleu": (_exact, _bleu, _chrf)}
+MEASURES = {
+    "exact_match": (_exact,),
+    "word_f1": (_exact, _words),
+    "rouge": (_exact, _rouge),
+    "bleu": (_exact, _bleu, _chrf),
+}
 
 
 def text_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:

@@ -186,7 +186,9 @@ def _check_keys(path: Path, family: Family, content: Mapping[str, Any], ignore_m
     if unknown := family.unknown_keys(content):
         listed = f"{path}: unknown keys for {family.name}, which may change its output: {', '.join(unknown)}"
         if not ignore_mismatched:
-            raise PretuneError(f"{listed}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}")
+            raise PretuneError(
+                f"{listed}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
+            )
         log_info(f"{listed}; they are ignored")
 
 
@@ -194,7 +196,9 @@ def _check(folder: Path, mismatches: Mapping[str, Sequence[str]], ignore_mismatc
     """Raise an error for a checkpoint that does not fit the model, or print the differences if `ignore_mismatched`."""
     listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in mismatches.items())
     if listed and not ignore_mismatched:
-        raise PretuneError(f"{folder}: {listed}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}")
+        raise PretuneError(
+            f"{folder}: {listed}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
+        )
     if listed:
         log_info(f"{folder}: {listed}; parameters that are missing were initialized randomly")
 

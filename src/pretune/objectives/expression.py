@@ -33,10 +33,15 @@ MAX_EXPRESSION_LENGTH = 10_000  # characters of an expression
 SIZE_RANGE, COUNT_RANGE = Interval(1, 1e6), Interval(0, 1e9)
 INTERVALS = {
     "dropout": FRACTION_BELOW_1,
-    **dict.fromkeys(("mask_replace_prob", "random_replace_prob", "negative_rate", "swap_rate", "short_seq_prob", "mask_last_rate"), FRACTION),
+    **dict.fromkeys(
+        ("mask_replace_prob", "random_replace_prob", "negative_rate", "swap_rate", "short_seq_prob", "mask_last_rate"),
+        FRACTION,
+    ),
     "discriminator_weight": NOT_NEGATIVE,
     **dict.fromkeys(("temperature", "deviation"), POSITIVE),
-    **dict.fromkeys(("generator_layers", "generator_hidden_size", "generator_heads", "window", "max_turns", "num_parts"), SIZE_RANGE),
+    **dict.fromkeys(
+        ("generator_layers", "generator_hidden_size", "generator_heads", "window", "max_turns", "num_parts"), SIZE_RANGE
+    ),
     **dict.fromkeys(("num_beams", "max_new_tokens", "n_best", "stride"), SIZE_RANGE),
     **dict.fromkeys(("max_span_length", "max_ngram", "max_answer_length", "max_question_length"), SIZE_RANGE),
     **dict.fromkeys(("hidden_size", "static_masks", "overlap", "max_candidates", "num_held_out"), COUNT_RANGE),

@@ -131,9 +131,7 @@ class Schedule(RecipeSection):
     dropout_until: float | None = None  # fraction of the budget after which dropout is turned off (ALBERT)
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self, warmup_ratio=FRACTION, min_lr_ratio=FRACTION, decay_ratio=FRACTION, dropout_until=FRACTION
-        )
+        check_numbers(self, warmup_ratio=FRACTION, min_lr_ratio=FRACTION, decay_ratio=FRACTION, dropout_until=FRACTION)
 
 
 @dataclass(frozen=True)
@@ -152,9 +150,7 @@ class Batching(RecipeSection):
     language_alpha: float | None = None  # languages are sampled by their share of the text to this power
 
     def __post_init__(self) -> None:
-        check_numbers(
-            self, tokens=COUNT, max_length=COUNT, microbatch_tokens=COUNT, size=COUNT, size_warmup=FRACTION
-        )
+        check_numbers(self, tokens=COUNT, max_length=COUNT, microbatch_tokens=COUNT, size=COUNT, size_warmup=FRACTION)
         for share, length in self.length_schedule or ():
             if share not in Interval(0, 1, above=True) or length not in COUNT:
                 raise PretuneError(
@@ -202,7 +198,9 @@ DEFAULTS: dict[type[RecipeSection], RecipeSection] = {
     Optimizer: Optimizer("adamw", 1e-4, (0.9, 0.999), 1e-6, 0.01, 1.0, 0.02),
     Schedule: Schedule("linear", 0.1, 0.0, 0.2),
     Batching: Batching(tokens=8192, max_length=128, microbatch_tokens=16384, language_alpha=0.7),
-    Monitoring: Monitoring(log_every=10, eval_every=0, held_out_fraction=0.01, max_eval_batches=16, save_every=100, save_total_limit=2),
+    Monitoring: Monitoring(
+        log_every=10, eval_every=0, held_out_fraction=0.01, max_eval_batches=16, save_every=100, save_total_limit=2
+    ),
 }
 
 
@@ -225,7 +223,11 @@ BY_KIND: dict[type[RecipeSection], tuple[str, dict[str, tuple[str, ...]]]] = {
 }
 # Keys that apply only if another one is set: section → key → the other one.
 NEEDS: dict[type[RecipeSection], dict[str, str]] = {
-    Monitoring: {"on_spike": "spike_threshold", "max_eval_batches": "held_out_fraction", "eval_every": "held_out_fraction"},
+    Monitoring: {
+        "on_spike": "spike_threshold",
+        "max_eval_batches": "held_out_fraction",
+        "eval_every": "held_out_fraction",
+    },
 }
 # Keys that apply only to training on running text, and those that apply only to training on labeled rows.
 ON_TEXT: dict[type[RecipeSection], tuple[str, ...]] = {
@@ -247,7 +249,9 @@ def resolve_section(
     names keys that this training does not use.
     """
     if section is Batching and given is not None and given.max_length and given.length_schedule:  # type: ignore[attr-defined]
-        raise PretuneError("batch.max_length and batch.length_schedule both set the sequence length; remove one of them")
+        raise PretuneError(
+            "batch.max_length and batch.length_schedule both set the sequence length; remove one of them"
+        )
     filled: Any = DEFAULTS[section]
     for source in (convert_values(section, preset or {}), asdict(given) if given is not None else {}):  # type: ignore[call-overload]
         known = {key: value for key, value in source.items() if value is not None}

@@ -38,7 +38,9 @@ class Checkpointing(Callback):
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.saver = CheckpointWriter(self.t.run, self.t.world, self.t.monitor.save_total_limit or 2) if self.t.run else None
+        self.saver = (
+            CheckpointWriter(self.t.run, self.t.world, self.t.monitor.save_total_limit or 2) if self.t.run else None
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:

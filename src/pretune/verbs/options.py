@@ -76,7 +76,8 @@ SplitBy = Annotated[
 ]
 TextField = Annotated[str | None, "Field or column with the text in .jsonl, .csv, .tsv, and .parquet files."]
 EncodingErrors = Annotated[
-    Literal["strict", "replace"], "How to handle invalid UTF-8: report an error (strict), or replace the bytes with U+FFFD."
+    Literal["strict", "replace"],
+    "How to handle invalid UTF-8: report an error (strict), or replace the bytes with U+FFFD.",
 ]
 
 # -- labeled data ---------------------------------------------------------------------------------------------------

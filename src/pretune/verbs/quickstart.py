@@ -194,7 +194,9 @@ def quickstart(
     folder = Path(out)
     if folder.exists():
         shutil.rmtree(folder)
-    write_json(folder / MARKER, {"model": os.fspath(model), "labels_per_class": labels_per_class, "num_seeds": num_seeds})
+    write_json(
+        folder / MARKER, {"model": os.fspath(model), "labels_per_class": labels_per_class, "num_seeds": num_seeds}
+    )
     columns = {"text": "text", "label": "label"}
     pool, test = (read_labeled(example(f"messages_{part}.csv"), columns) for part in ("train", "test"))
     outcomes = {name: LearnerResult() for name in NAMES}
@@ -210,7 +212,9 @@ def quickstart(
         monitor=Monitoring(log_every=8, max_eval_batches=16),
         out=folder / "adapted",
     )
-    result = QuickstartResult(os.fspath(model), labels_per_class, outcomes, adapted, time.monotonic() - began, folder / REPORT)
+    result = QuickstartResult(
+        os.fspath(model), labels_per_class, outcomes, adapted, time.monotonic() - began, folder / REPORT
+    )
     write_bytes(result.report, result.page().encode())
     return result
 

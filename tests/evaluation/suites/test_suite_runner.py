@@ -194,7 +194,18 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     from pretune.cli import main
 
     data = lay(tmp_path / "data")
-    options = ["--tasks", "wnli", "--num-seeds", "1", "--steps", "2", "--allow-incomplete", "--out", str(tmp_path / "out"), "--json"]
+    options = [
+        "--tasks",
+        "wnli",
+        "--num-seeds",
+        "1",
+        "--steps",
+        "2",
+        "--allow-incomplete",
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(start() / "start"), "--suite", "glue", "--data", str(data), *options])
     assert not ended.value.code

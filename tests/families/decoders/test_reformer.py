@@ -283,7 +283,9 @@ def test_it_writes_on_by_reading_all_again() -> None:
         bits = [[40 + step + row] * (1 + row) for row in range(3)]
         whole = [text + bit for text, bit in zip(whole, bits, strict=True)]
     limits = [5] * 3
-    greedy = sample_texts(DecodingSession(model, 3, 30), prompts, range(3), limits, GenerationConfig(max_new_tokens=5), set())
+    greedy = sample_texts(
+        DecodingSession(model, 3, 30), prompts, range(3), limits, GenerationConfig(max_new_tokens=5), set()
+    )
     beams = beam_search_texts(
         DecodingSession(model, 3, 30), prompts, limits, GenerationConfig(max_new_tokens=5, num_beams=3), set()
     )

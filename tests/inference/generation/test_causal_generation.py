@@ -155,7 +155,9 @@ def test_more_beams_find_likelier_texts(pair: tuple[Any, Model, Path]) -> None:
     sums = [
         sum(
             likelihood(p, t)
-            for p, t in zip(PROMPTS, ours(model, PROMPTS, GenerationConfig(max_new_tokens=6, num_beams=b), set()), strict=True)
+            for p, t in zip(
+                PROMPTS, ours(model, PROMPTS, GenerationConfig(max_new_tokens=6, num_beams=b), set()), strict=True
+            )
         )
         for b in (1, 3, 12)
     ]

@@ -78,7 +78,9 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn() -> None:
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2"])
 def test_looks_are_what_attention_weighs_by(family: str) -> None:
-    model = small(family, tokenizer("byte-level-bpe"), "lm" if family == "gpt2" else "mlm", num_attention_heads=1, n_head=1)
+    model = small(
+        family, tokenizer("byte-level-bpe"), "lm" if family == "gpt2" else "mlm", num_attention_heads=1, n_head=1
+    )
     packed = pack_lists([[5, 9, 12, 40, 7], [3, 8], [11, 30, 31]])
     x = torch.randn(10, 16)
     layer, layout = model.backbone.layers[0], self_layout(packed)

@@ -266,7 +266,9 @@ def test_a_source_of_one_document_is_read_but_not_judged() -> None:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text(texts[0], encoding="utf-8")
     (folder / "b.txt").write_text("\n\n".join(texts[1:]), encoding="utf-8")
-    made = build_store(sorted(folder.glob("*.txt")), tokenizer(), folder / "store", StoreSettings("lines", "blank-line"), 1)
+    made = build_store(
+        sorted(folder.glob("*.txt")), tokenizer(), folder / "store", StoreSettings("lines", "blank-line"), 1
+    )
     data = Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(3))
     plan: Any = NSP().arrange(data, Packing(4096, 48), EpochRandom(0))
     labels = plan.arrangement.labels

@@ -116,8 +116,12 @@ def test_targets_are_the_original_items(seed: int, epoch: int, rate: float, last
 def test_in_some_sequences_only_the_last_item_is_masked() -> None:
     only = total = 0
     for seed in range(20):
-        plan = MaskedItem(mask_rate=0.5, mask_last_rate=0.3).arrange(source(rings()), Packing(512, 16), EpochRandom(seed))
-        noisy = MaskedItem(mask_rate=0.5, mask_last_rate=0.3).corrupt(plan.pack(0), rings().tokenizer, EpochRandom(seed))
+        plan = MaskedItem(mask_rate=0.5, mask_last_rate=0.3).arrange(
+            source(rings()), Packing(512, 16), EpochRandom(seed)
+        )
+        noisy = MaskedItem(mask_rate=0.5, mask_last_rate=0.3).corrupt(
+            plan.pack(0), rings().tokenizer, EpochRandom(seed)
+        )
         hidden = np.bincount(noisy.owner[noisy.targets["item"][0]], minlength=len(noisy.lengths))
         long = noisy.lengths > 8
         only += int((hidden[long] == 1).sum())

@@ -240,7 +240,9 @@ def test_phrases_are_hidden_whole(kind: Kind) -> None:
     assert seen > 10 and hidden
 
 
-@pytest.mark.parametrize("name", ["mlm(static_masks=3)", "mlm(static_masks=3,unit=span)+nsp", "mlm(static_masks=3)+sop"])
+@pytest.mark.parametrize(
+    "name", ["mlm(static_masks=3)", "mlm(static_masks=3,unit=span)+nsp", "mlm(static_masks=3)+sop"]
+)
 def test_copies_come_again_in_another_order(name: str) -> None:
     joint = parse_objective(name).joints[0]
 
@@ -260,7 +262,14 @@ def test_copies_come_again_in_another_order(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["mlm", "mlm(unit=span,span_boundary=true)", "mlm(unit=ngram)+sop", "rtd+nsp", "0.5*mlm(unit=word)|0.5*rtd", "item"],
+    [
+        "mlm",
+        "mlm(unit=span,span_boundary=true)",
+        "mlm(unit=ngram)+sop",
+        "rtd+nsp",
+        "0.5*mlm(unit=word)|0.5*rtd",
+        "item",
+    ],
 )
 def test_a_batch_follows_from_seed_epoch_and_index_alone(name: str) -> None:
     mixture = parse_objective(name)

@@ -205,7 +205,9 @@ def test_another_part_of_a_large_language_comes_each_epoch() -> None:
 def bilingual() -> Store:
     folder = Path(tempfile.mkdtemp())
     (folder / "ru.txt").write_text("\n".join(f"{text} {text}" for text in RUSSIAN * 2), encoding="utf-8")
-    russian = build_store([folder / "ru.txt"], store().tokenizer, folder / "ru", StoreSettings("ru", split_by="line"), 1)
+    russian = build_store(
+        [folder / "ru.txt"], store().tokenizer, folder / "ru", StoreSettings("ru", split_by="line"), 1
+    )
     return join_stores([store(), russian])
 
 

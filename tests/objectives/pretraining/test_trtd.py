@@ -146,7 +146,11 @@ def test_generator_and_discriminator_know_the_languages(name: str, tmp_path: Pat
 def test_rtd_and_trtd_share_a_head_and_both_networks_are_left(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
-    for name in ("trtd", "trtd|rtd(generator_hidden_size=16,generator_layers=1)", "rtd(generator_hidden_size=16,generator_layers=1)|trtd"):
+    for name in (
+        "trtd",
+        "trtd|rtd(generator_hidden_size=16,generator_layers=1)",
+        "rtd(generator_hidden_size=16,generator_layers=1)|trtd",
+    ):
         network, mixture = model("electra"), parse_objective(name)
         network.add_heads(mixture.objectives)
         head: Any = network.root.heads["trtd"]

@@ -18,13 +18,13 @@ from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.training import Kind
 from tests.support.objective_data import KINDS, TEMPLATES, data, store
 
-PLAIN = {"permute": False, "infill": 0.0}
+PLAIN = {"permute_sentences": False, "infill_rate": 0.0}
 NOISES = {
-    "permute": Denoise(infill_rate=0.0),
+    "permute_sentences": Denoise(infill_rate=0.0),
     "rotate": Denoise(**PLAIN | {"rotate": True}),
     "infill": Denoise(permute_sentences=False),
-    "mask": Denoise(**PLAIN | {"mask": 0.3}),
-    "delete": Denoise(**PLAIN | {"delete": 0.3}),
+    "mask": Denoise(**PLAIN | {"mask_rate": 0.3}),
+    "delete": Denoise(**PLAIN | {"delete_rate": 0.3}),
     "all": Denoise(rotate=True, mask_rate=0.2, delete_rate=0.2),
     "bart": Denoise(),
 }
@@ -107,7 +107,7 @@ def test_each_kind_of_noise_does_what_it_says(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sentences_stay_whole_when_they_change_places(kind: Kind) -> None:
-    objective, source, moved = NOISES["permute"], data(kind), 0
+    objective, source, moved = NOISES["permute_sentences"], data(kind), 0
     bounds = set(store(kind).sentence_offsets.tolist())
     plan = objective.arrange(source, Packing(1024, 64), EpochRandom(0))
     for index in range(len(plan)):
@@ -157,7 +157,9 @@ def test_masks_fall_everywhere_alike() -> None:
 
 
 def test_options_are_checked_and_a_missing_mask_is_named() -> None:
-    assert parse_objective("denoise(infill_rate=0.2,permute_sentences=false)").objectives[0] == Denoise(permute_sentences=False, infill_rate=0.2)
+    assert parse_objective("denoise(infill_rate=0.2,permute_sentences=false)").objectives[0] == Denoise(
+        permute_sentences=False, infill_rate=0.2
+    )
     for text, message in {
         "denoise(mask_rate=1)": "the share must be at least 0 and less than 1",
         "denoise(poisson_lambda=0)": "the mean span length must be positive",
@@ -171,7 +173,7 @@ def test_options_are_checked_and_a_missing_mask_is_named() -> None:
     without = type(source.tokenizer)(source.tokenizer.backend, roles)
     with pytest.raises(PretuneError, match="no 'mask' token"):
         Denoise().corrupt(plan.pack(0), without, EpochRandom(0))
-    deleting = Denoise(**PLAIN | {"delete": 0.3})
+    deleting = Denoise(**PLAIN | {"delete_rate": 0.3})
     assert deleting.corrupt(plan.pack(0), without, EpochRandom(0)).second is not None
 
 

@@ -122,7 +122,9 @@ def test_the_papers_example_word_for_word() -> None:
 
     # And through the whole objective, for the draw that hides these words.
     made = build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
-    objective = SpanCorruption(noise_density=(ends - starts).sum() / len(ids), mean_span_length=(ends - starts).sum() / 2)
+    objective = SpanCorruption(
+        noise_density=(ends - starts).sum() / len(ids), mean_span_length=(ends - starts).sum() / 2
+    )
     source_data = Data(tokenizer, TEMPLATES["t5"], store=made, documents=np.arange(1))
     for seed in range(2000):
         draws = EpochRandom(seed)

@@ -93,7 +93,9 @@ def test_languages_change_places_with_the_texts(template: str) -> None:
         else:
             assert english not in read and french not in read
     with pytest.raises(PretuneError, match="no 'language de' token"):
-        Translate(language_pair="en-de").arrange(Data(tokenizer, frame, rows=rows), Packing(64, 16), EpochRandom(0)).pack(0)
+        Translate(language_pair="en-de").arrange(
+            Data(tokenizer, frame, rows=rows), Packing(64, 16), EpochRandom(0)
+        ).pack(0)
 
 
 def test_wrong_use_is_refused() -> None:

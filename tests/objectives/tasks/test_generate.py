@@ -134,7 +134,9 @@ def test_labels_as_texts_are_scored_as_classes(tmp_path: Path) -> None:
     rows = [f"{word} {i},{'warm' if word in ('red', 'fire') else 'cold'}" for i in range(8) for word in WORDS]
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     model = tiny("gpt2-tiny", read([row.replace(",", " = ") for row in rows]), tmp_path / "start")
-    run = tune(model, tmp_path / "train.csv", tmp_path / "run", 'generate(prefix="feels, say:",constrained=true)', steps=40)
+    run = tune(
+        model, tmp_path / "train.csv", tmp_path / "run", 'generate(prefix="feels, say:",constrained=true)', steps=40
+    )
     assert run.results["dev/accuracy"] == run.results["dev/exact_match"] == 1.0
     assert run.results["labels"] == ["cold", "warm"] and "dev/f1" in run.results
     assert run.predict(["fire 3", "water 1"]) == [{"answer": "warm"}, {"answer": "cold"}]

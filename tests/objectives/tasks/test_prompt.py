@@ -43,9 +43,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def learned(task: Path) -> pt.Run:
-    return tune(
-        task / "start", task / "train.csv", task / "run", PROMPT, steps=40, shots=12, batch=pt.Batching(size=8)
-    )
+    return tune(task / "start", task / "train.csv", task / "run", PROMPT, steps=40, shots=12, batch=pt.Batching(size=8))
 
 
 def test_a_few_examples_are_enough(learned: pt.Run) -> None:
@@ -57,7 +55,9 @@ def test_a_few_examples_are_enough(learned: pt.Run) -> None:
 
 def test_what_it_learned_is_the_gap_filler_itself(learned: pt.Run, task: Path) -> None:
     """The head is that of mlm: asked without any training, the model gives the answers of the task."""
-    asked = pt.ask(learned, ["lovely walk 3", "awful walk 3"], template="it was [MASK] .", answers=["no:bad", "yes:good"])
+    asked = pt.ask(
+        learned, ["lovely walk 3", "awful walk 3"], template="it was [MASK] .", answers=["no:bad", "yes:good"]
+    )
     for ours, theirs in zip(asked, learned.predict(["lovely walk 3", "awful walk 3"]), strict=True):
         assert ours["label"] == theirs["label"]
         assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-6)
@@ -69,7 +69,9 @@ def test_what_it_learned_is_the_gap_filler_itself(learned: pt.Run, task: Path) -
 
 def test_a_joint_with_mlm_leaves_the_gap_alone() -> None:
     data = Data(store().tokenizer, TEMPLATES["bert"], rows=labeled(["the value"] * 40))
-    joint = parse_objective("prompt+0.5*mlm(mask_rate=0.5,mask_replace_prob=1,random_replace_prob=0)", labels=("a", "the")).joints[0]
+    joint = parse_objective(
+        "prompt+0.5*mlm(mask_rate=0.5,mask_replace_prob=1,random_replace_prob=0)", labels=("a", "the")
+    ).joints[0]
     data.rows.labels = ["a", "the"] * 20
     sequences = joint.corrupt(
         joint.arrange(data, Packing(4096, 32), EpochRandom(0)).pack(0), data.tokenizer, EpochRandom(0)

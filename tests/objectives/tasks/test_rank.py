@@ -32,10 +32,10 @@ def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
     return made
 
 
-@pytest.mark.parametrize("over", ["query", "row"])
+@pytest.mark.parametrize("over", ["listwise", "pointwise"])
 def test_it_learns(over: str, tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", rows(80)), write(tmp_path / "dev.jsonl", rows(20, seed=1))
-    run = learn(f"rank(ranking_loss={over})", train, tmp_path / "run", dev, epochs=9 if over == "query" else 12)
+    run = learn(f"rank(ranking_loss={over})", train, tmp_path / "run", dev, epochs=9 if over == "listwise" else 12)
     assert run.results["dev/mrr"] > 0.9 and run.results["dev/ndcg@10"] > 0.9 and run.results["dev/map"] > 0.9
     answers = pt.predict(run, dev, text="query", pair="passage")
     assert len(answers) == len(rows(20, seed=1)) and set(answers[0]) == {"qid", "query", "passage", "label", "score"}
@@ -85,7 +85,7 @@ def test_bad_rows_are_refused(tmp_path: Path, content: str, message: str) -> Non
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(PretuneError, match=message):
         Rank().fit(Rank().read(tmp_path / "a.csv", {}))
-    with pytest.raises(PretuneError, match="over='line': input should be 'query' or 'row'"):
+    with pytest.raises(PretuneError, match="ranking_loss='line': input should be 'listwise' or 'pointwise'"):
         parse_objective("rank(ranking_loss=line)")
 
 

@@ -33,7 +33,15 @@ from pretune.text.tokenizers.tokenizer import JOINT, Tokenizer
 from pretune.text.tokenizers.training import Kind, train_on_documents
 from tests.support.texts import KOREAN, RUSSIAN, english_documents
 
-KINDS: list[Kind] = ["wordpiece", "bpe", "byte-level-bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram", "items"]
+KINDS: list[Kind] = [
+    "wordpiece",
+    "bpe",
+    "byte-level-bpe",
+    "unigram",
+    "sentencepiece-bpe",
+    "sentencepiece-unigram",
+    "items",
+]
 TEXT = "Harry Potter is a series of fantasy novels written by British author J. K. Rowling. Harry Potter is read a lot."
 SPANS = [[0, 12], {"start": 54, "end": 61, "label": "country"}, [69, 82]]
 

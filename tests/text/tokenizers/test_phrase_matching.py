@@ -18,7 +18,15 @@ from pretune.text.store.store import Store
 from pretune.text.tokenizers.phrase_matching import PhraseMatcher, load_phrases
 from pretune.text.tokenizers.training import Kind, train_on_documents
 
-KINDS: list[Kind] = ["wordpiece", "bpe", "byte-level-bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram", "items"]
+KINDS: list[Kind] = [
+    "wordpiece",
+    "bpe",
+    "byte-level-bpe",
+    "unigram",
+    "sentencepiece-bpe",
+    "sentencepiece-unigram",
+    "items",
+]
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "new", "york", "city", "bank"]
 
 

@@ -313,7 +313,12 @@ def test_the_report_describes_the_training_text() -> None:
 
 def test_training_is_deterministic() -> None:
     texts = documents(*english_documents()[:5])
-    for kind in ("wordpiece", "bpe", "byte-level-bpe", "sentencepiece-bpe"):  # the library's Unigram trainer sums in random order
+    for kind in (
+        "wordpiece",
+        "bpe",
+        "byte-level-bpe",
+        "sentencepiece-bpe",
+    ):  # the library's Unigram trainer sums in random order
         assert (
             train_on_documents(texts, kind, 600).backend.to_str()
             == train_on_documents(texts, kind, 600).backend.to_str()

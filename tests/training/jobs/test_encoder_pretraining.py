@@ -18,7 +18,10 @@ from tests.support.tiny_training_cases import store
     ("objective", "measured"),
     [
         ("mlm(unit=span,span_boundary=true,static_masks=2)+sop", {"mlm", "sop"}),  # evaluation is plain mlm
-        ("rtd(generator_size=0.5)+sop", {"rtd", "rtd/precision", "rtd/recall", "rtd/replaced", "generator/accuracy", "sop"}),
+        (
+            "rtd(generator_size=0.5)+sop",
+            {"rtd", "rtd/precision", "rtd/recall", "rtd/replaced", "generator/accuracy", "sop"},
+        ),
         ("0.5*rtd|0.5*item", {"rtd", "generator"}),
     ],
 )

@@ -92,7 +92,11 @@ def test_files_of_several_languages_become_stores(
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     named = [f"{name}={files()}/text.{name}.txt" for name in ("en", "fr")]
     run = learn(
-        "mlm", named, tmp_path / "run", model="bert-tiny", batch=pt.Batching(tokens=256, max_length=48, language_alpha=0.3)
+        "mlm",
+        named,
+        tmp_path / "run",
+        model="bert-tiny",
+        batch=pt.Batching(tokens=256, max_length=48, language_alpha=0.3),
     )
     assert (tmp_path / "run/store/en/manifest.json").is_file() and (tmp_path / "run/store/fr/manifest.json").is_file()
     assert "bert-tiny has no language embeddings: it cannot tell en, fr apart" in capsys.readouterr().err
@@ -143,6 +147,7 @@ def test_languages_must_be_known(tmp_path: Path) -> None:
     run = learn("mlm", ["en", f"fr={lines.folder}"], tmp_path / "named")
     assert load_model(run).config.lang2id == {"en": 0, "fr": 1}
     with pytest.raises(
-        PretuneError, match=r"batch\.language_alpha=2: languages are sampled by their share of the text to a power between 0"
+        PretuneError,
+        match=r"batch\.language_alpha=2: languages are sampled by their share of the text to a power between 0",
     ):
         pt.Batching(language_alpha=2)

@@ -106,7 +106,9 @@ def test_a_classifier_of_an_encoder_decoder_has_a_name_too(material: Path, tmp_p
 
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
 def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, material: Path, tmp_path: Path) -> None:
-    objective = 'french: generate(prefix="french:",max_new_tokens=8) | german: generate(prefix="german:",max_new_tokens=8)'
+    objective = (
+        'french: generate(prefix="french:",max_new_tokens=8) | german: generate(prefix="german:",max_new_tokens=8)'
+    )
     run = tune(material / model, files(material, "french", "german"), tmp_path / "run", objective, steps=100)
     assert run.results["dev/score"] == 2.0
     assert run.predict(["red"], task="french") == [{"answer": "rouge"}]

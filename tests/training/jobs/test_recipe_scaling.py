@@ -103,7 +103,9 @@ def test_rates_of_sgd_follow_in_proportion_and_those_meant_for_a_batch_follow_it
     assert made.batch.tokens == 1024
     assert made.optimizer.lr == pytest.approx(8.0 / 64, rel=0.01)
     assert "in proportion" in how
-    course = ScalableRecipe(course.budget, Optimizer("adamw", 1e-3, reference_batch_size=65_536), course.schedule, course.batch)
+    course = ScalableRecipe(
+        course.budget, Optimizer("adamw", 1e-3, reference_batch_size=65_536), course.schedule, course.batch
+    )
     assert scaled(Budget(tokens=1e6), course)[0].optimizer == course.optimizer
 
 
@@ -120,7 +122,11 @@ def test_every_preset_can_be_scaled(name: str) -> None:
     assert plan.budget.tokens is not None and plan.budget.tokens <= 1e8
     assert plan.batch.tokens is not None and whole.batch.tokens is not None
     assert plan.batch.tokens <= whole.batch.tokens
-    assert (plan.schedule, plan.batch.length_schedule, plan.objective) == (whole.schedule, whole.batch.length_schedule, whole.objective)
+    assert (plan.schedule, plan.batch.length_schedule, plan.objective) == (
+        whole.schedule,
+        whole.batch.length_schedule,
+        whole.objective,
+    )
 
 
 def test_what_is_given_wins_and_two_budgets_are_refused() -> None:

@@ -48,7 +48,10 @@ def learn(name: str, out: Path, **settings: Any) -> pt.Run:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_runs(name: str, tmp_path: Path) -> None:
-    settings = {"batch": pt.Batching(tokens=256, max_length=64), "monitor": pt.Monitoring(log_every=1, held_out_fraction=0.0)}
+    settings = {
+        "batch": pt.Batching(tokens=256, max_length=64),
+        "monitor": pt.Monitoring(log_every=1, held_out_fraction=0.0),
+    }
     small = {**find_preset(name)["tokenizer"], "size": 600}
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     run = learn(name, tmp_path / "run", budget=pt.Budget(steps=2), **settings, **tokenizer)
@@ -68,7 +71,10 @@ def test_only_what_is_told_to_goes_on_from_the_batch_before(
         return forward(self, packed, carry, keep)
 
     monkeypatch.setattr(RecurrentBackbone, "forward", watched)
-    settings = {"batch": pt.Batching(tokens=512, max_length=64), "monitor": pt.Monitoring(save_every=0, held_out_fraction=0.0)}
+    settings = {
+        "batch": pt.Batching(tokens=512, max_length=64),
+        "monitor": pt.Monitoring(save_every=0, held_out_fraction=0.0),
+    }
     learn(name, tmp_path / "run", budget=pt.Budget(steps=4), tokenizer={"kind": "words", "size": 600}, **settings)
     assert seen == [False, *[continues_state] * 3]
 
@@ -80,7 +86,10 @@ def test_a_twin_learns_on_a_gpu_what_it_learns_on_the_host(name: str, tmp_path: 
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     lines = []
     for device in ("cpu", "cuda"):
-        settings = {"batch": pt.Batching(tokens=512, max_length=64), "monitor": pt.Monitoring(log_every=1, held_out_fraction=0.0)}
+        settings = {
+            "batch": pt.Batching(tokens=512, max_length=64),
+            "monitor": pt.Monitoring(log_every=1, held_out_fraction=0.0),
+        }
         budget = pt.Budget(steps=8)
         lines.append(learn(name, tmp_path / device, device=device, budget=budget, **settings, **tokenizer).metrics())
     for here, there in zip(*lines, strict=True):

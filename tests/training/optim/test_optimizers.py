@@ -251,4 +251,8 @@ def test_decay_that_is_part_of_the_gradient_must_be_asked_for() -> None:
     assert resolve_section(Optimizer, Optimizer(name="adam")).weight_decay == 0.0
     assert resolve_section(Optimizer, Optimizer(name="adam", weight_decay=0.1)).weight_decay == 0.1
     assert resolve_section(Optimizer, None, {"name": "sgd", "decay": 1e-6}).weight_decay == 1e-6
-    assert resolve_section(Optimizer, Optimizer(name="lamb")).weight_decay == resolve_section(Optimizer, None).weight_decay == 0.01
+    assert (
+        resolve_section(Optimizer, Optimizer(name="lamb")).weight_decay
+        == resolve_section(Optimizer, None).weight_decay
+        == 0.01
+    )

@@ -49,7 +49,9 @@ def learn(
     torch._dynamo.reset()
     training = make("mlm+nsp", steps, folder, parallel, save=2, compiled=compiled)
     training.world, training.device = world, torch.device(device)
-    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, max_grad_norm=1.0, ema_decay=0.5))  # type: ignore[arg-type]
+    training.optimizer = resolve_section(
+        Optimizer, Optimizer(name=optimizer, lr=3e-3, max_grad_norm=1.0, ema_decay=0.5)
+    )  # type: ignore[arg-type]
     train(training, resume=True)
     return [line["mlm"] for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())]
 

@@ -161,7 +161,9 @@ class SuiteRows:
         if self.split == "train" or allow_incomplete:
             log_info(f"{what}; scores are not comparable with those on the whole split")
         else:
-            raise PretuneError(f"{what}; download it again{if_option('allow-incomplete', ', or accept it with --allow-incomplete')}")
+            raise PretuneError(
+                f"{what}; download it again{if_option('allow-incomplete', ', or accept it with --allow-incomplete')}"
+            )
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ KEYS: dict[str, Any] = {
     "averages": dict[str, list[Any]],
     "scale": int | float,
 }
-SUBMISSION, PROMPT = {"file": str, "labels": list[Any]}, {"cloze": str, "words": dict[str, str] | None}
+SUBMISSION, PROMPT = {"file": str, "labels": list[Any]}, {"template": str, "verbalizer": dict[str, str] | None}
 SPLIT = {"roles": Roles, "format": str}
 
 

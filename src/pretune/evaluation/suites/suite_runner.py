@@ -278,7 +278,11 @@ def evaluate_task(
         answer_with(way, best, tests)
     for name, other in taught.items():
         there = other.scored in rows[name]
-        told = _result(other, rows[name], learned, request.num_seeds) if there else {"scores": {}, "seeds": request.num_seeds}
+        told = (
+            _result(other, rows[name], learned, request.num_seeds)
+            if there
+            else {"scores": {}, "seeds": request.num_seeds}
+        )
         write_checksummed_json(request.out / name / RESULT, {**told, "best": int(best.name)})
     if not request.keep_models:
         for folder in folders:

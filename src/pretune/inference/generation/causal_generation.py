@@ -192,7 +192,9 @@ def beam_search_texts(
         )
         scores = mask_disallowed(scores, (beam.ids for search in searches for beam in search.beams), allowed)
         # Candidates are selected on the model's device, because copying the whole vocabulary to the host is slow.
-        best, tokens = (part.cpu() for part in scores.topk(min(candidate_count(decoding.num_beams, end), scores.shape[1])))
+        best, tokens = (
+            part.cpu() for part in scores.topk(min(candidate_count(decoding.num_beams, end), scores.shape[1]))
+        )
         rows: list[int] = []
         first = 0
         for search in searches:

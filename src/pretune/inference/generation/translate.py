@@ -62,7 +62,9 @@ class Translator:
     device: torch.device
 
     @classmethod
-    def load(cls, references: Sequence[str | Path], device: str | None = None, ignore_mismatched: bool = False) -> Translator:
+    def load(
+        cls, references: Sequence[str | Path], device: str | None = None, ignore_mismatched: bool = False
+    ) -> Translator:
         """Load models from run folders or model folders."""
         models: list[Model] = []
         found: list[Any] = []

@@ -46,7 +46,9 @@ class DLM(SequenceClassification, LearnsFromRows):
         if self.max_turns < 2:
             raise PretuneError(f"dlm(max_turns={self.max_turns}): a dialogue has at least 2 turns; give 2 or more")
         if not 0 <= self.replace_rate <= 1:
-            raise PretuneError(f"dlm(replace_rate={self.replace_rate:g}): the share must be between 0 and 1; give, say, 0.5")
+            raise PretuneError(
+                f"dlm(replace_rate={self.replace_rate:g}): the share must be between 0 and 1; give, say, 0.5"
+            )
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Dialogues:
         """Read dialogues from files, one per row."""

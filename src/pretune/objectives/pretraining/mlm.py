@@ -77,7 +77,9 @@ class MLM(Objective):
         units = get_args(Unit)
         if self.unit not in units:
             raise PretuneError(f"{self.name}: unknown unit {self.unit!r}; {suggest(str(self.unit), units)}")
-        masking.check_positive_fractions(self.name, rate=self.mask_rate, final_rate=self.final_mask_rate, stop=self.span_geometric_p)
+        masking.check_positive_fractions(
+            self.name, rate=self.mask_rate, final_rate=self.final_mask_rate, stop=self.span_geometric_p
+        )
         masking.check_replacements(self.name, self.mask_replace_prob, self.random_replace_prob)
         if (self.unit == "phrase") != (self.phrases is not None):
             raise PretuneError(
@@ -113,7 +115,9 @@ class MLM(Objective):
             case "word":
                 return masking.word_units(sequences)
             case "span":
-                return masking.span_units(sequences, draws, masking.geometric_weights(self.span_geometric_p, self.max_span_length or 10))
+                return masking.span_units(
+                    sequences, draws, masking.geometric_weights(self.span_geometric_p, self.max_span_length or 10)
+                )
             case "ngram":
                 return masking.span_units(sequences, draws, masking.inverse_length_weights(self.max_span_length or 3))
             case "phrase":

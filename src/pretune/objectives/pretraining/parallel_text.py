@@ -48,7 +48,9 @@ class ParallelText(LearnsFromRows):
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows:
         """Read pairs from tables, or from pairs of files with aligned lines."""
-        return read_parallel_languages(files, {"text": str(self.text), "pair": str(self.pair)}, self.language_pair, errors)
+        return read_parallel_languages(
+            files, {"text": str(self.text), "pair": str(self.pair)}, self.language_pair, errors
+        )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Make one sequence of each pair, drop pairs that are too long or have an empty side, and resample languages.
@@ -76,7 +78,9 @@ class ParallelText(LearnsFromRows):
                 columns["language"] = numbers[groups]
         made = Arrangement(rows, data.tokenizer, template, rows.starts, rows.lengths, columns=columns)
         chosen = np.flatnonzero(fits)
-        return plan_epoch(made.choose(chosen[resample_groups(groups[chosen], data.language_alpha, draws)]), packing, draws)
+        return plan_epoch(
+            made.choose(chosen[resample_groups(groups[chosen], data.language_alpha, draws)]), packing, draws
+        )
 
 
 def restart_positions(sequences: Sequences) -> Sequences:

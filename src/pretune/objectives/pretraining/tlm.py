@@ -52,7 +52,9 @@ class TLM(ParallelText, TokenPrediction):
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens of both texts, with the originals as targets, and restart the positions in the second."""
         at = choose_masked(sequences, self.mask_rate, draws)
-        original = mask_tokens(sequences, at, tokenizer, draws, masked=self.mask_replace_prob, swapped=self.random_replace_prob)
+        original = mask_tokens(
+            sequences, at, tokenizer, draws, masked=self.mask_replace_prob, swapped=self.random_replace_prob
+        )
         sequences.targets[self.name] = (at, original)
         return restart_positions(sequences)
 

@@ -66,7 +66,9 @@ class Denoise(Seq2Seq):
         for option in ("infill_rate", "mask_rate", "delete_rate"):
             check_fraction(self.name, option, getattr(self, option))
         if self.poisson_lambda <= 0:
-            raise PretuneError(f"denoise(poisson_lambda={self.poisson_lambda:g}): the mean span length must be positive; give, say, 3")
+            raise PretuneError(
+                f"denoise(poisson_lambda={self.poisson_lambda:g}): the mean span length must be positive; give, say, 3"
+            )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences."""

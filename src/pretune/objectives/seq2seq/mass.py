@@ -72,7 +72,11 @@ class MASS(Seq2Seq):
         plain = np.flatnonzero(~tokenizer.specials)
         swaps = plain[draws.integers(len(plain), "swap", sequence, place[at])]
         ids = sequences.ids.copy()
-        ids[at] = np.where(fate < self.mask_replace_prob, mask, np.where(fate < self.mask_replace_prob + self.random_replace_prob, swaps, original))
+        ids[at] = np.where(
+            fate < self.mask_replace_prob,
+            mask,
+            np.where(fate < self.mask_replace_prob + self.random_replace_prob, swaps, original),
+        )
         return Sequences(ids, sequences.lengths, sequences.index, second=second)
 
     def sizes(self, lengths: Array) -> Array:

@@ -58,7 +58,9 @@ class SpanCorruption(Seq2Seq):
     def __post_init__(self) -> None:
         check_fraction(self.name, "noise_density", self.noise_density)
         if self.mean_span_length < 1:
-            raise PretuneError(f"spans(mean_span_length={self.mean_span_length:g}): spans have at least one token; give 1 or more")
+            raise PretuneError(
+                f"spans(mean_span_length={self.mean_span_length:g}): spans have at least one token; give 1 or more"
+            )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences; refuse a tokenizer that has too few sentinels."""
@@ -116,7 +118,10 @@ class SpanCorruption(Seq2Seq):
         sequences = min(packing.sequences, packing.tokens)
         shrinks = self.noise_density * (1 - 1 / self.mean_span_length)
         read = min(packing.tokens, (1 - shrinks) * packing.tokens + (2 + MAX_TEMPLATE_TOKENS) * sequences)
-        written = self.noise_density * (1 + 1 / self.mean_span_length) * packing.tokens + (4 + MAX_TEMPLATE_TOKENS) * sequences
+        written = (
+            self.noise_density * (1 + 1 / self.mean_span_length) * packing.tokens
+            + (4 + MAX_TEMPLATE_TOKENS) * sequences
+        )
         hidden, count = self.amounts(np.array([packing.length]))
         longest = min(packing.length, int(hidden[0] + count[0]) + 1 + MAX_TEMPLATE_TOKENS)
         return side_packings(packing, (read, packing.length), (written, longest))

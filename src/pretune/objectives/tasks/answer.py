@@ -174,7 +174,9 @@ class AnswerTask(Task):
                 start, span = laid.starts[i, 1], laid.spans[i, 1]
                 places = laid.tokens["begin"][start : start + span], laid.tokens["end"][start : start + span]
                 window = logits[passage[i] : passage[i] + span]
-                for score, first, last in best_spans(window, places, examples.passages[example], self.max_answer_length):
+                for score, first, last in best_spans(
+                    window, places, examples.passages[example], self.max_answer_length
+                ):
                     candidates[first, last] = max(score, candidates.get((first, last), -np.inf))
             ranked = sorted(((score, *place) for place, score in candidates.items()), key=lambda c: (-c[0], c[1:]))
             found.append(self._answer(ranked[:NBEST], lowest, examples.passages[example]))

@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
-Pooling = Literal[
-    "cls", "mean", "max", "last", "second_to_last", "attention", "concat", "increasing_mean", "pair"
-]
+Pooling = Literal["cls", "mean", "max", "last", "second_to_last", "attention", "concat", "increasing_mean", "pair"]
 POOLED_VECTORS = {"concat": 3, "pair": 4}  # poolings that concatenate several vectors, which no published pooler takes
 
 

@@ -94,7 +94,9 @@ class Generate(TwoSided, Task):
                 f"generate(fields={self.fields}): give the names of both texts, as in fields=question/context"
             )
         if self.language_pair and len(self.language_pair.split("-")) != 2:
-            raise PretuneError(f"generate(language_pair={self.language_pair}): give two languages, as in language_pair=en-ro")
+            raise PretuneError(
+                f"generate(language_pair={self.language_pair}): give two languages, as in language_pair=en-ro"
+            )
 
     @property
     def single_label(self) -> bool:
@@ -114,7 +116,11 @@ class Generate(TwoSided, Task):
 
     def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the answers of the examples, if `constrained`."""
-        return replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ()))) if self.constrained else self
+        return (
+            replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ())))
+            if self.constrained
+            else self
+        )
 
     def sources(self, rows: Any) -> list[str]:
         """Return the source text of each row."""

@@ -70,7 +70,9 @@ class Rank(CandidateTask):
 
         Rows with the same `group` belong together; without that column, those with the same text of the query.
         """
-        rows = read_labeled(file, columns, labels=answered, label=relevance, roles=ROLES, drop_invalid=self.drop_invalid)
+        rows = read_labeled(
+            file, columns, labels=answered, label=relevance, roles=ROLES, drop_invalid=self.drop_invalid
+        )
         require_pairs(self.name, rows)
         rows.more.setdefault("group", rows.texts)
         return rows

@@ -63,7 +63,12 @@ def read_documents(
 
 
 def _read_file(
-    file: Path, split_by: SplitBy, text_field: str | None, span_field: str | None, encoding_errors: Errors, meter: ByteMeter | None
+    file: Path,
+    split_by: SplitBy,
+    text_field: str | None,
+    span_field: str | None,
+    encoding_errors: Errors,
+    meter: ByteMeter | None,
 ) -> Iterator[Document]:
     rows: Iterator[tuple[int, dict[str, Any]]]
     if span_field and file_format(file) not in ANNOTATED_FORMATS:
@@ -210,7 +215,9 @@ def _from_row(
     for field in (name, span_field) if span_field else (name,):
         if field is None or field not in row:
             names = ", ".join(map(repr, row)) or "none"
-            choose = if_option("text-field", "; choose one with --text-field") or if_option("text", "; choose one with --text")
+            choose = if_option("text-field", "; choose one with --text-field") or if_option(
+                "text", "; choose one with --text"
+            )
             hint = f"; {suggest(field, row)}" if field and row else choose
             raise PretuneError(f"{file}, line {line}: no field named {field or 'text'!r}; the fields are {names}{hint}")
     assert name is not None

@@ -38,7 +38,9 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
                 if check_text(item, f"{place}: an item").split() != [item]:
                     raise PretuneError(f"{place}: the item {quote(item)} is empty or contains spaces; rename it")
                 history.append((_sort_key(row[time]) if time else (0, 0), item))
-    kept = {user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= min_items}
+    kept = {
+        user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= min_items
+    }
     if not kept:
         raise PretuneError(
             f"None of the {len(seen)} users has {min_items} or more items; lower the minimum number of items"

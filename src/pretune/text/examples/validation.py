@@ -23,7 +23,9 @@ def check_texts(rows: LabeledRows) -> None:
     where = list_first(f"line {rows.lines[row]}" for row in empty)
     if 2 * len(empty) > len(rows):
         column = if_option("text", "; choose another column with --text")
-        raise PretuneError(f"{what} ({where}){column}{if_option('drop-invalid', ', or leave them out with --drop-invalid')}")
+        raise PretuneError(
+            f"{what} ({where}){column}{if_option('drop-invalid', ', or leave them out with --drop-invalid')}"
+        )
     log_info(f"{what} ({where}); they are kept{if_option('drop-invalid', '; leave them out with --drop-invalid')}")
 
 

@@ -46,7 +46,13 @@ class NgramCounts:
 
 
 def find_collocations(
-    store: Store, *, max_phrases: int = 10_000, min_count: int = 10, min_pmi: float = 3.0, max_tokens: float = 1e8, limit: int = KINDS
+    store: Store,
+    *,
+    max_phrases: int = 10_000,
+    min_count: int = 10,
+    min_pmi: float = 3.0,
+    max_tokens: float = 1e8,
+    limit: int = KINDS,
 ) -> list[dict[str, Any]]:
     """Return the phrases of a store, each with its text, its count, and its mutual information per word boundary.
 

@@ -25,7 +25,17 @@ from pretune.text.corpus.word_counts import WordCounts, scale_counts
 from pretune.text.tokenizers.character_ids import MAX_CHARACTERS
 from pretune.text.tokenizers.tokenizer import TRAINED_SPECIALS, Tokenizer
 
-Kind = Literal["wordpiece", "bpe", "byte-level-bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram", "items", "words", "characters"]
+Kind = Literal[
+    "wordpiece",
+    "bpe",
+    "byte-level-bpe",
+    "unigram",
+    "sentencepiece-bpe",
+    "sentencepiece-unigram",
+    "items",
+    "words",
+    "characters",
+]
 
 DISTINCT = 1_000_000  # distinct words kept while counting
 OCCURRENCES = 30_000_000  # word occurrences passed to the trainer

@@ -71,7 +71,11 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
         factor = SETTINGS["batch"]["tokens"] // SMALL
         optimizer = SETTINGS["optimizer"] | {"lr": SETTINGS["optimizer"]["lr"] / factor}
         return SETTINGS | {"batch": {"tokens": SMALL}, "optimizer": optimizer, "monitor": {"max_eval_batches": factor}}
-    return SETTINGS | {"monitor": {"max_eval_batches": min(int(seconds // 60), resolve_section(Monitoring, None).max_eval_batches or 1)}}
+    return SETTINGS | {
+        "monitor": {
+            "max_eval_batches": min(int(seconds // 60), resolve_section(Monitoring, None).max_eval_batches or 1)
+        }
+    }
 
 
 def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
@@ -81,8 +85,12 @@ def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False
     before, after = (losses_and_perplexities(evaluations[place]) if evaluations else {} for place in (0, -1))
     if "mlm" not in after:
         return AdaptationResult(run, before, after, [])
-    store, _, held_out = hold_out_documents(get_store(plan) if store is None else store, plan.monitor.held_out_fraction or 0.0)
-    return AdaptationResult(run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.ignore_mismatched))
+    store, _, held_out = hold_out_documents(
+        get_store(plan) if store is None else store, plan.monitor.held_out_fraction or 0.0
+    )
+    return AdaptationResult(
+        run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.ignore_mismatched)
+    )
 
 
 def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
@@ -106,7 +114,7 @@ def compare_fills(
         shown = store.tokenizer.decode([*ids[1:place]]) + f" {MASK} " + store.tokenizer.decode(ids[place + 1 : -1])
         best = {name: filler.candidates(ids, [place], top_k=3)[0] for name, filler in fillers.items()}
         answers = {name: ", ".join(candidate["token"] for candidate in found) for name, found in best.items()}
-        rows.append({"text": shown, "masked_word": word, **answers})
+        rows.append({"text": shown, "word": word, **answers})
     return rows
 
 

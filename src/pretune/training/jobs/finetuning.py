@@ -100,7 +100,9 @@ class FinetuningJob:
     task_sampling: str = "proportional"  # how several tasks are sampled
     unlabeled: str | None = None  # texts for a teacher to label
     confidence_threshold: float = 0.9  # minimum confidence of the teacher
-    distill_temperature: float | None = None  # temperature of the teacher's probabilities as soft labels; None: hard labels
+    distill_temperature: float | None = (
+        None  # temperature of the teacher's probabilities as soft labels; None: hard labels
+    )
     teacher: tuple[str, ...] | None = None  # runs that label as an ensemble; None: train one
     ignore_mismatched: bool = False  # load the model even if tensors are missing or unexpected
     drop_invalid: bool = False  # skip examples whose spans are not in their texts
@@ -437,7 +439,9 @@ def model_with_heads(plan: FinetuningJob, mixture: Mixture) -> Model:
         model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
         model.tokenizer = tokenizer
     elif plan.from_scratch:
-        model = random_copy(load_model(plan.model, ignore_mismatched=plan.ignore_mismatched, dropout=plan.dropout), plan.seed)
+        model = random_copy(
+            load_model(plan.model, ignore_mismatched=plan.ignore_mismatched, dropout=plan.dropout), plan.seed
+        )
     else:
         model = load_model(plan.model, mixture, plan.seed, plan.ignore_mismatched, plan.dropout)
         model.report_skipped_heads(plan.model)

@@ -137,7 +137,9 @@ def prepare_training(
     )
     warn_of_idle_processes(world, streams)
     packing = streams.streams[0].packing
-    evaluation = held_out_batches(mixture.joints[0], replace(data, language_alpha=1.0, **held_out), packing, plan.monitor)
+    evaluation = held_out_batches(
+        mixture.joints[0], replace(data, language_alpha=1.0, **held_out), packing, plan.monitor
+    )
     if compared and plan.monitor.held_out_fraction and not evaluation:
         raise PretuneError(
             f"{', '.join(plan.data)}: there is too little text to hold some out for {mixture.joints[0]}; add text, or skip "

@@ -172,5 +172,10 @@ def held_out_batches(
 
 
 def _plain(objective: MLM) -> dict[str, Any]:
-    plain = {"mask_rate": EVALUATION_RATE, "final_mask_rate": None, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
+    plain = {
+        "mask_rate": EVALUATION_RATE,
+        "final_mask_rate": None,
+        "mask_replace_prob": 0.8,
+        "random_replace_prob": 0.1,
+    }
     return {**plain, "unit": "token", "static_masks": 0, "phrases": None, "span_boundary": False}

@@ -78,7 +78,9 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
     """Return the sequence lengths of all stages; raise an error unless their shares increase and end at 1."""
     shares = [share for share, _ in stages]
     if shares != sorted(shares) or shares[-1] != 1.0:
-        raise PretuneError(f"batch.length_schedule: the shares of the budget are {shares}, but must increase and end at 1")
+        raise PretuneError(
+            f"batch.length_schedule: the shares of the budget are {shares}, but must increase and end at 1"
+        )
     return [check_length(length, model) for _, length in stages]
 
 

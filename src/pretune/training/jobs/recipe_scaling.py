@@ -119,9 +119,7 @@ def _scale_rates(optimizer: Optimizer, factor: float) -> tuple[Optimizer, str]:
         return optimizer, ""
     rule = "in proportion to" if optimizer.name in LINEAR else "with the square root of"
     by = factor if optimizer.name in LINEAR else factor**0.5
-    lr, matrix_lr = (
-        None if rate is None else float(f"{rate * by:.3g}") for rate in (optimizer.lr, optimizer.muon_lr)
-    )
+    lr, matrix_lr = (None if rate is None else float(f"{rate * by:.3g}") for rate in (optimizer.lr, optimizer.muon_lr))
     return replace(optimizer, lr=lr, muon_lr=matrix_lr), (
         f"\nlearning rates are scaled {rule} the batch: by {by:.3g}, to lr {lr:g}" if lr is not None else ""
     )

@@ -39,7 +39,9 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     """
     assert plan.unlabeled is not None
     if not 0 < plan.confidence_threshold <= 1:
-        raise PretuneError(f"--confidence-threshold {plan.confidence_threshold:g}: the confidence must be a probability, for example 0.9")
+        raise PretuneError(
+            f"--confidence-threshold {plan.confidence_threshold:g}: the confidence must be a probability, for example 0.9"
+        )
     if plan.distill_temperature is not None and not plan.distill_temperature > 0:
         raise PretuneError(
             f"--distill-temperature {plan.distill_temperature:g}: the temperature must be above 0; 1 keeps the probabilities as they are"
@@ -55,19 +57,33 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     teacher = None if plan.teacher else train_teacher(plan, material, finetune, resume)
     cache = plan.out / INTERMEDIATE / "teacher-texts.npz"
     given = label_with_teachers(
-        [str(teacher.folder)] if teacher else plan.teacher or (), texts, labels, cache, ignore_mismatched=plan.ignore_mismatched
+        [str(teacher.folder)] if teacher else plan.teacher or (),
+        texts,
+        labels,
+        cache,
+        ignore_mismatched=plan.ignore_mismatched,
     )
     likely = [labels[number] for number in given.argmax(-1)]
-    chosen = list(range(len(texts))) if plan.distill_temperature is not None else select_confident(plan, given.max(-1), likely)
+    chosen = (
+        list(range(len(texts)))
+        if plan.distill_temperature is not None
+        else select_confident(plan, given.max(-1), likely)
+    )
     file = plan.out / INTERMEDIATE / "student.jsonl"
     both = append_rows(rows, texts.take(chosen), [likely[row] for row in chosen], file)
     write_bytes(file, ("\n".join(to_json_lines(both)) + "\n").encode())
     taught = replace(material, rows=both)
     if plan.distill_temperature is not None:
         known = np.eye(len(labels))[[labels.index(label) for label in rows.labels or []]]
-        taught = replace(taught, teaching=TeacherTargets(np.concatenate([known, given]), len(rows), plan.distill_temperature))
+        taught = replace(
+            taught, teaching=TeacherTargets(np.concatenate([known, given]), len(rows), plan.distill_temperature)
+        )
     student = finetune(plan, taught, resume)
-    results = {**student.results, "labeled": len(rows), "pseudo_labeled": dict(Counter((both.labels or [])[len(rows) :]))}
+    results = {
+        **student.results,
+        "labeled": len(rows),
+        "pseudo_labeled": dict(Counter((both.labels or [])[len(rows) :])),
+    }
     if teacher is not None:
         results |= {f"teacher/{name}": value for name, value in teacher.results.items() if name.startswith("dev/")}
     return finish_run(student.folder, results), taught

@@ -41,7 +41,9 @@ from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optim
 from pretune.training.run_folder import Run
 
 SLOWER = 1 / 2.6  # the learning rate of a layer relative to the layer above
-OPTIMIZER = Optimizer(name="adam", betas=(0.7, 0.99), eps=1e-8, weight_decay=0.0, max_grad_norm=0.25, layer_decay=SLOWER)
+OPTIMIZER = Optimizer(
+    name="adam", betas=(0.7, 0.99), eps=1e-8, weight_decay=0.0, max_grad_norm=0.25, layer_decay=SLOWER
+)
 SCHEDULE = Schedule(kind="slanted-triangular", warmup_ratio=0.1, min_lr_ratio=1 / 32)
 LM_OPTIMIZER = replace(OPTIMIZER, lr=4e-3)
 WINDOW = 70  # tokens per stream of text in a step
@@ -181,7 +183,11 @@ def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stage
     tokenizer = old.require_tokenizer()
     if tokenizer.kind == "WordLevel":
         size = stages.vocab_size or tokenizer.size
-        how: dict[str, Any] = {"split_by": stages.split_by, "text_field": stages.text_field, "encoding_errors": stages.encoding_errors}
+        how: dict[str, Any] = {
+            "split_by": stages.split_by,
+            "text_field": stages.text_field,
+            "encoding_errors": stages.encoding_errors,
+        }
         texts: list[Document] = list(read_documents(files, **how))
         small = lowercases(tokenizer)
         own = train_tokenizer(texts, "words", size, lowercase=small, least=LEAST)

@@ -114,7 +114,10 @@ def prune(
     files = as_path_list(vocabulary_texts)
 
     def texts() -> Iterator[str]:
-        return (document.text for document in read_documents(find_files(files), text_field=text_field, encoding_errors=encoding_errors))
+        return (
+            document.text
+            for document in read_documents(find_files(files), text_field=text_field, encoding_errors=encoding_errors)
+        )
 
     given = compression_options(PruningJob, locals())
     reading = {"text_field": text_field, "encoding_errors": encoding_errors}

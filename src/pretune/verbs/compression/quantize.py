@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 @verb(
     only("bits", where="with --method weight-only", when=lambda o: o.method == "weight-only"),
-    only("backend", where="to int8 and int4 weights, not with --method bf16 or fp16", when=lambda o: o.method not in ("bf16", "fp16")),
+    only(
+        "backend",
+        where="to int8 and int4 weights, not with --method bf16 or fp16",
+        when=lambda o: o.method not in ("bf16", "fp16"),
+    ),
     only(
         "per_channel",
         where="with --method dynamic or static and the onnx backend",

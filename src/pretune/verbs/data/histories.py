@@ -48,4 +48,8 @@ def histories(
     from pretune.text.corpus.user_histories import write_histories
 
     formats = (".jsonl", ".csv", ".tsv", ".parquet")
-    return ResultSummary(write_histories(find_files(files, formats), Path(out), min_items, user=user_column, item=item_column, time=time_column))
+    return ResultSummary(
+        write_histories(
+            find_files(files, formats), Path(out), min_items, user=user_column, item=item_column, time=time_column
+        )
+    )

@@ -46,7 +46,9 @@ def phrases(
     from pretune.text.store.store import Store
 
     opened = store if isinstance(store, Store) else Store(store)
-    found = find_collocations(opened, max_phrases=max_phrases, min_count=min_count, min_pmi=min_pmi, max_tokens=max_tokens)
+    found = find_collocations(
+        opened, max_phrases=max_phrases, min_count=min_count, min_pmi=min_pmi, max_tokens=max_tokens
+    )
     if not found:
         raise PretuneError(f"{opened.folder}: no phrase occurs {min_count} times; lower --min-count or --min-pmi")
     write_bytes(Path(out), "".join(row["phrase"] + "\n" for row in found).encode())

@@ -56,6 +56,12 @@ def prepare(
     if processes is not None and processes < 1:
         raise PretuneError(f"--processes {processes}: the number of processes must be at least 1")
     loaded = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
-    settings = StoreSettings(language=language, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors, span_field=span_field)
+    settings = StoreSettings(
+        language=language,
+        split_by=split_by,
+        text_field=text_field,
+        encoding_errors=encoding_errors,
+        span_field=span_field,
+    )
     files = find_files(corpus, ANNOTATED_FORMATS if span_field else FORMATS)
     return build_store(files, loaded, Path(out), settings, processes, executor)

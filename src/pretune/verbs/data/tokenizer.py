@@ -33,7 +33,15 @@ def train_tokenizer(
     corpus: opt.Corpus,
     *,
     kind: Literal[
-        "wordpiece", "bpe", "byte-level-bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram", "items", "words", "characters"
+        "wordpiece",
+        "bpe",
+        "byte-level-bpe",
+        "unigram",
+        "sentencepiece-bpe",
+        "sentencepiece-unigram",
+        "items",
+        "words",
+        "characters",
     ] = "wordpiece",
     vocab_size: int = 30_000,
     out: str | Path | None = None,
@@ -87,7 +95,9 @@ def train_tokenizer(
         )
     files = find_files(corpus)
     meter = ByteMeter()
-    documents = read_documents(files, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors, meter=meter)
+    documents = read_documents(
+        files, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors, meter=meter
+    )
     with progress("reading", sum(file.stat().st_size for file in files)) as bar:
         tokenizer = train_on_documents(
             documents,

@@ -61,8 +61,16 @@ def train_vectors(
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import find_files
 
-    options = {"vector_size": vector_size, "window": window, "negative": negative, "min_count": min_count, "epochs": epochs}
-    documents = read_documents(find_files(corpus), split_by=split_by, text_field=text_field, encoding_errors=encoding_errors)
+    options = {
+        "vector_size": vector_size,
+        "window": window,
+        "negative": negative,
+        "min_count": min_count,
+        "epochs": epochs,
+    }
+    documents = read_documents(
+        find_files(corpus), split_by=split_by, text_field=text_field, encoding_errors=encoding_errors
+    )
     vectors = train_word_vectors(documents, kind, language, lowercase, seed=seed, workers=workers, **options)
     make_word_vector_model(vectors).save(out)
     return ResultSummary({"model": str(out), "words": len(vectors), "width": vectors.width, "kind": kind})

@@ -160,7 +160,9 @@ def evaluate(
         scorer = LikelihoodScorer.load(os.fspath(model), device, ignore_mismatched)
         columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
         return ResultSummary(
-            evaluate_language(scorer, data, ReadingOptions(max_length, stride, limit, split_by, encoding_errors), columns)
+            evaluate_language(
+                scorer, data, ReadingOptions(max_length, stride, limit, split_by, encoding_errors), columns
+            )
         )
     from pretune.evaluation.suites.declaration import find_suite
     from pretune.evaluation.suites.suite_report import write_report

@@ -67,7 +67,10 @@ def neighbors(
 
     paths = [corpus] if isinstance(corpus, str | Path) else list(corpus)
     files = find_files(paths) if paths else [example("messages_train.csv"), example("messages_test.csv")]
-    documents = (document.text for document in read_documents(files, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors))
+    documents = (
+        document.text
+        for document in read_documents(files, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors)
+    )
     options: dict[str, Any] = {"top_k": top_k, "layer": layer, "max_words": max_words, "occurrences": occurrences}
     options |= {"language": language, "ignore_mismatched": ignore_mismatched}
     return ResultTable("neighbors", find_neighbors(os.fspath(model), word, context or None, documents, **options))

@@ -163,7 +163,9 @@ def export(
         "files": sorted(file.name for file in out.iterdir()),
     }
     facts |= {"dropped_heads": left} if left else {}
-    return ResultSummary({**facts, **({"randomly_initialized": loaded.untrained} if loaded.untrained else {}), **report})
+    return ResultSummary(
+        {**facts, **({"randomly_initialized": loaded.untrained} if loaded.untrained else {}), **report}
+    )
 
 
 def history(source: Path, whole: bool) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.output_paths import check_run_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import EPOCHS_RULE, NO_TEXT_KEYS, MISMATCH_RULE, TOKENIZER_RULE, starts_from_preset
+from pretune.verbs.option_modes import EPOCHS_RULE, MISMATCH_RULE, NO_TEXT_KEYS, TOKENIZER_RULE, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def several_tasks(o: Options) -> bool:
         when=lambda o: o.unlabeled is None and not several_tasks(o),
     ),
     only(
-        "devices", where="to several seeds, --learning-curve or --scratch-baseline", when=lambda o: o.num_seeds != 1 or o.learning_curve or o.scratch_baseline
+        "devices",
+        where="to several seeds, --learning-curve or --scratch-baseline",
+        when=lambda o: o.num_seeds != 1 or o.learning_curve or o.scratch_baseline,
     ),
     out=check_run_folder,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretune.runtime.output_paths import RECIPE, check_resumable_folder
 from pretune.training.recipe_sections import Batching, Optimizer
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import NO_TEXT_KEYS, MISMATCH_RULE, TOKENIZER_RULE
+from pretune.verbs.option_modes import MISMATCH_RULE, NO_TEXT_KEYS, TOKENIZER_RULE
 from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import verb
 
