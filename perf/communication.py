@@ -58,21 +58,21 @@ class Setup:
         sent = 2 if self.reduce == "bf16" else 4
         reduced: float = sent * sizes["all"]
         gathered = 0.0
-        if self.parallel == "shard":
+        if self.parallel == "fsdp":
             gathered = self.packs * 4.0 * (2 * (sizes["all"] - sizes["root"]) + sizes["root"])
             gathered += 4.0 * sizes["hidden"] if self.optimizer == "muon" else 0.0
         return {"reduced": reduced, "gathered": gathered}
 
 
 SETUPS = [
-    Setup("replicate"),
-    Setup("replicate", packs=4),
-    Setup("replicate", reduce="bf16"),
-    Setup("shard"),
-    Setup("shard", packs=4),
-    Setup("shard", reduce="bf16"),
-    Setup("shard", optimizer="muon"),
-    Setup("shard", optimizer="lamb"),
+    Setup("ddp"),
+    Setup("ddp", packs=4),
+    Setup("ddp", reduce="bf16"),
+    Setup("fsdp"),
+    Setup("fsdp", packs=4),
+    Setup("fsdp", reduce="bf16"),
+    Setup("fsdp", optimizer="muon"),
+    Setup("fsdp", optimizer="lamb"),
 ]
 
 
@@ -92,10 +92,10 @@ def make(model: str, setup: Setup, world: World) -> Training:
         budget=Budget(steps=STEPS),
         optimizer=resolve_section(Optimizer, Optimizer(name=setup.optimizer)),  # type: ignore[arg-type]
         schedule=resolve_section(Schedule, None),
-        watching=resolve_section(Monitoring, Monitoring(log=10_000, save=0)),
+        monitor=resolve_section(Monitoring, Monitoring(log_every=10_000, save_every=0)),
         world=world,
         parallel=setup.parallel,  # type: ignore[arg-type]
-        reduce=setup.reduce,  # type: ignore[arg-type]
+        reduce_dtype=setup.reduce,  # type: ignore[arg-type]
     )
 
 
@@ -110,13 +110,13 @@ def count(model: str, setup: Setup) -> dict[str, Any]:
         "root": total - sum(p.numel() for p in inside),
         "hidden": sum(p.numel() for p in hidden_matrices(training.root)),
     }
-    whole = 4 * total if setup.parallel == "shard" else 0  # at the end, every process gets the whole model once
+    whole = 4 * total if setup.parallel == "fsdp" else 0  # at the end, every process gets the whole model once
     with torch.profiler.profile(record_shapes=True) as profile:
         train(training)
     found: Counter[str] = Counter()
     for event in profile.events():
         shapes = event.input_shapes
-        if event.name == "gloo:all_reduce" and setup.parallel == "replicate" and np.prod(shapes[0]) > SMALL:
+        if event.name == "gloo:all_reduce" and setup.parallel == "ddp" and np.prod(shapes[0]) > SMALL:
             found["reduced"] += int(np.prod(shapes[0])) * (2 if setup.reduce == "bf16" else 4)
             found["reductions"] += 1
         elif event.name == "gloo:all_reduce" and np.prod(shapes[0]) <= SMALL:

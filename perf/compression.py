@@ -125,7 +125,7 @@ class Case:
         """Return the settings of all trainings."""
         return {
             "dev": self.folder / "dev.jsonl", "seed": self.seed, "optimizer": pt.Optimizer(lr=self.rate),
-            "batch": pt.Batching(sequences=ROWS, length=LENGTH), "epochs": self.epochs, **self.columns,
+            "batch": pt.Batching(size=ROWS, max_length=LENGTH), "epochs": self.epochs, **self.columns,
         }  # fmt: skip
 
     @property
@@ -190,7 +190,9 @@ def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[st
         case "layers":
             for way in METHODS:
                 drop = f"{way}({min(count, half) if way in ('even', 'odd') else count})"
-                found[f"{drop} of {depth} layers dropped"] = lambda case, out, drop=drop: case.prune(out, drop=drop)
+                found[f"{drop} of {depth} layers dropped"] = lambda case, out, drop=drop: case.prune(
+                    out, drop_layers=drop
+                )
         case "heads":
             for share in (20, 40, 50):
                 found[f"{share} % of heads, trained again"] = lambda case, out, share=share: case.prune(
@@ -198,7 +200,7 @@ def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[st
                 )
         case "weights":
             for share in (30, 50, 70, 80, 90):
-                found[f"{share} % of weights"] = lambda case, out, share=share: case.prune(out, weights=share / 100)
+                found[f"{share} % of weights"] = lambda case, out, share=share: case.prune(out, sparsity=share / 100)
         case "aware":
             found[AWARE] = lambda case, out: case.tune(case.teacher, out, epochs=1, strategy="full+int8")
         case "distilbert":
@@ -232,7 +234,7 @@ def first_layers(options: argparse.Namespace, layers: int, depth: int) -> Path:
     """Return a model with the lower layers of a pretrained one, the initial student of PKD."""
     folder: Path = options.work / f"first-{layers}"
     if not is_finished(folder):
-        pt.prune(options.model, drop=f"top({depth - layers})", out=folder)
+        pt.prune(options.model, drop_layers=f"top({depth - layers})", out=folder)
     return folder
 
 
@@ -263,10 +265,10 @@ def pretrained_student(options: argparse.Namespace, results: Results, preset: st
 
 def pretraining_settings(options: argparse.Namespace, rate: float) -> dict[str, Any]:
     """Return the settings of pretraining on running text."""
-    batch = pt.Batching(tokens=options.tokens, length=LENGTH, pack=options.tokens)
-    watching = pt.Monitoring(save=0, evaluate=0)
+    batch = pt.Batching(tokens=options.tokens, max_length=LENGTH, microbatch_tokens=options.tokens)
+    monitor = pt.Monitoring(save_every=0, eval_every=0)
     budget = pt.Budget(steps=options.reading)
-    return {"budget": budget, "batch": batch, "watching": watching, "optimizer": pt.Optimizer(lr=rate)}
+    return {"budget": budget, "batch": batch, "monitor": monitor, "optimizer": pt.Optimizer(lr=rate)}
 
 
 def few_teacher(case: Case) -> pt.Run:
@@ -386,7 +388,7 @@ def int8(options: argparse.Namespace) -> None:
     """Quantize the models of `train`."""
     benchmark.ROUNDS, benchmark.NUM_TEXTS = 1, 2
     results = Results(options.out, options.minutes, options.model)
-    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "aware")}
+    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "qat")}
     try:
         for case in cases(options):
             metric = TASKS[case.task].metric
@@ -399,7 +401,7 @@ def int8(options: argparse.Namespace) -> None:
                 if (name, case.task, case.seed) not in results.known or not is_finished(out):
                     remove(out)
                     measured: Any = {"train": case.folder / "train.jsonl", **case.columns} if how == "static" else {}
-                    pt.quantize(case.folder / source, how=how, out=out, **measured)  # type: ignore[arg-type]
+                    pt.quantize(case.folder / source, method=how, out=out, **measured)  # type: ignore[arg-type]
                     results.note(
                         name,
                         case.task,
@@ -425,7 +427,7 @@ def make_random_classifier(folder: Path, layers: int, width: int) -> None:
     """Save a random BERT for two classes, with a tokenizer of the words of the texts."""
     text = folder.with_suffix(".txt")
     text.write_text("\n".join(some_texts(200)), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(str(text), kind="wordpiece", size=1000)
+    tokenizer = pt.train_tokenizer(str(text), kind="wordpiece", vocab_size=1000)
     family = find_family("bert", "bert")
     config = replace(
         family.read_config(find_preset("bert-base")["config"]), hidden_size=width, num_hidden_layers=layers,
@@ -451,7 +453,7 @@ def models_to_time(options: argparse.Namespace, folder: Path) -> dict[str, Path]
     """Return the models to time by name: those of one task from `train`, or random ones."""
     if options.work is None:
         make_random_classifier(folder / "teacher", options.layers, options.width)
-        pt.prune(folder / "teacher", drop=f"top({options.layers - options.student})", out=folder / "student")
+        pt.prune(folder / "teacher", drop_layers=f"top({options.layers - options.student})", out=folder / "student")
         found = {f"{options.layers} layers": folder / "teacher", f"{options.student} layers": folder / "student"}
     else:
         place = task_folder(options)
@@ -459,12 +461,12 @@ def models_to_time(options: argparse.Namespace, folder: Path) -> dict[str, Path]
         found = {name: place / name for name in names if (place / name / "config.json").is_file()}
     first = next(iter(found.values()))
     made = {f"ours, {name}, fp32": source for name, source in found.items()}
-    pt.export(first, to="onnx", out=folder / "graph")
+    pt.export(first, format="onnx", out=folder / "graph")
     made[f"ONNX Runtime, {next(iter(found))}, fp32"] = folder / "graph"
     for number, (name, source) in enumerate(found.items()):
         pt.quantize(source, out=folder / f"int8-{number}")
         made[f"ONNX Runtime, {name}, int8"] = folder / f"int8-{number}"
-    pt.quantize(first, engine="torch", out=folder / "torch")
+    pt.quantize(first, backend="torch", out=folder / "torch")
     return {**made, f"torch, {next(iter(found))}, int8": folder / "torch"}
 
 

@@ -40,9 +40,9 @@ def good_folder(folder: Path) -> Path:
     (folder / "tiny.yaml").write_text(
         "like: bert-tiny\nconfig: {hidden_size: 32, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 64}\n"
     )
-    tokenizer = pt.train_tokenizer(folder / "text.txt", size=80, out=folder / "tokenizer")
+    tokenizer = pt.train_tokenizer(folder / "text.txt", vocab_size=80, out=folder / "tokenizer")
     run = pt.finetune(
-        folder / "tiny.yaml", folder / "train.csv", tokenizer=folder / "tokenizer", seeds=1, report=False, out=folder / "run",
+        folder / "tiny.yaml", folder / "train.csv", tokenizer=folder / "tokenizer", num_seeds=1, report=False, out=folder / "run",
         budget=pt.Budget(steps=40), optimizer=pt.Optimizer(lr=3e-3),
     )  # fmt: skip
     assert tokenizer.size

@@ -36,7 +36,7 @@ def make_start(folder: Path, train: str, layers: int, width: int) -> None:
     rows = read_labeled(train, {})
     text = folder / "text.txt"
     text.write_text("\n".join([*rows.texts, *(rows.pairs or [])]), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(str(text), kind="wordpiece", size=8192)
+    tokenizer = pt.train_tokenizer(str(text), kind="wordpiece", vocab_size=8192)
     family = find_family("bert", "bert")
     config = family.read_config(find_preset("bert-mini")["config"])
     config = replace(
@@ -56,7 +56,7 @@ def with_pretune(folder: Path, train: str, dev: str, epochs: int) -> tuple[float
     start = time.perf_counter()
     run = pt.finetune(
         str(folder / "start"), train, dev=dev, out=folder / f"run{time.time_ns()}", epochs=epochs,
-        optimizer=pt.Optimizer(lr=RATE), batch=pt.Batching(sequences=ROWS, length=LENGTH), seeds=1, report=False,
+        optimizer=pt.Optimizer(lr=RATE), batch=pt.Batching(size=ROWS, max_length=LENGTH), num_seeds=1, report=False,
 )  # fmt: skip
     return time.perf_counter() - start, run.results["dev/accuracy"]
 

@@ -64,7 +64,7 @@ NOT_EXPORTED = ("bilstm", "elmo", "elmo-transformer", "lstm", "performer", "seq2
 OBJECTIVES = {
     "autoencode": ("lstm-lm-tiny", "autoencode", "text"),
     "dialogues": ("bert-tiny", "mlm+dlm", "dialogues"),
-    "final rate": ("bert-tiny", "mlm(rate=0.3,final_rate=0.15)", "text"),
+    "final rate": ("bert-tiny", "mlm(mask_rate=0.3,final_mask_rate=0.15)", "text"),
     "items": ("bert-tiny", "item", "histories"),
     "mixture": ("bert-tiny", "0.7*mlm|0.3*lm", "text"),
     "prefix": ("gpt2-tiny", "prefix", "text"),
@@ -83,10 +83,10 @@ TASKS = {
     "contrast of scores": ("contrast(temperature=1)", "scores"),
     "entity": ("entity", "entities"),
     "match": ("match", "spans"),
-    "multi-label": ("classify(multi=true,weights=balanced)", "several labels"),
-    "prompt": ('prompt(cloze="It was [MASK].",words=no:ba/yes:bo)', "labels"),
+    "multi-label": ("classify(multi_label=true,class_weight=balanced)", "several labels"),
+    "prompt": ('prompt(template="It was [MASK].",verbalizer=no:ba/yes:bo)', "labels"),
     "rank": ("rank", "candidates"),
-    "rank by row": ("rank(over=row)", "candidates"),
+    "rank by row": ("rank(ranking_loss=pointwise)", "candidates"),
     "regress": ("regress", "scores"),
     "tag": ("tag", "tags"),
 }
@@ -94,7 +94,7 @@ STRATEGIES = ("frozen", "top(1)", "gradual+reset(1)", "lora(2)", "freelb(2)", "f
 OTHER_CLASSIFIERS = ("bart-tiny", "gpt2-tiny", "lstm-lm-tiny", "modernbert-tiny", "t5-tiny")
 GENERATIVE = ("bart-tiny", "gpt-tiny", "gpt2-tiny", "t5-tiny")
 TRANSLATORS = ("rnnsearch-tiny", "transformer-tiny")
-TEXT_TO_TEXT, SEVERAL_TASKS = "generate(tokens=8,beams=2)", "mood: classify | grade: regress"
+TEXT_TO_TEXT, SEVERAL_TASKS = "generate(max_new_tokens=8,num_beams=2)", "mood: classify | grade: regress"
 DECODING = {
     "greedy": {},
     "penalized": {"repetition_penalty": 1.5, "no_repeat_ngram": 1},
@@ -102,31 +102,41 @@ DECODING = {
     "beam": {"beams": 3, "length_penalty": 0.8, "no_repeat_ngram": 3},
 }
 PRUNING = {
-    "heads and units": {"heads": 0.5, "units": 0.5},
-    "layers": {"drop": "top(1)"},
-    "weights": {"weights": 0.6, "steps": 4},
+    "heads and units": {"heads": 0.5, "ffn_units": 0.5},
+    "layers": {"drop_layers": "top(1)"},
+    "weights": {"sparsity": 0.6, "steps": 4},
 }
 QUANTIZATION = {
-    "dynamic": {"how": "dynamic"},
-    "dynamic in torch": {"how": "dynamic", "engine": "torch"},
-    "static": {"how": "static", "train": True},
-    "aware": {"how": "aware", "train": True, "steps": 4},
-    "weights": {"how": "weights"},
-    "int4 weights": {"how": "weights", "bits": 4},
-    "bf16": {"how": "bf16"},
+    "dynamic": {"method": "dynamic"},
+    "dynamic in torch": {"method": "dynamic", "backend": "torch"},
+    "static": {"method": "static", "train": True},
+    "aware": {"method": "qat", "train": True, "steps": 4},
+    "weights": {"method": "weight-only"},
+    "int4 weights": {"method": "weight-only", "bits": 4},
+    "bf16": {"method": "bf16"},
 }
-TOKENIZERS = ("wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters")
-UNIGRAM = "raw-unigram"
+TOKENIZERS = (
+    "wordpiece",
+    "bpe",
+    "byte-level-bpe",
+    "unigram",
+    "sentencepiece-bpe",
+    "sentencepiece-unigram",
+    "items",
+    "words",
+    "characters",
+)
+UNIGRAM = "sentencepiece-unigram"
 # Presets with a Unigram tokenizer → the options to train it with.
 UNIGRAM_PRESETS: dict[str, dict[str, Any]] = {
     "albert-tiny": {"lowercase": True},
     "camembert-tiny": {},
     "deberta-v3-tiny": {},
     "mbart-tiny": {"languages": ["en_XX", "fr_XX"]},
-    "mt5-tiny": {"sentinels": 100},
+    "mt5-tiny": {"extra_ids": 100},
     "performer-tiny": {},
-    "t5-tiny": {"sentinels": 100},
-    "t5-v1.1-tiny": {"sentinels": 100},
+    "t5-tiny": {"extra_ids": 100},
+    "t5-v1.1-tiny": {"extra_ids": 100},
     "xlm-roberta-tiny": {},
     "xlnet-tiny": {},
 }
@@ -144,7 +154,7 @@ def write_preset(folder: Path, name: str, vocabulary: int) -> Path:
 
 
 def train_tokenizer(corpus: Path, kind: str, size: int, out: Path, **options: Any) -> None:
-    pt.train_tokenizer(corpus, kind=kind, size=size, layout="line", out=out, **options)  # type: ignore[arg-type]
+    pt.train_tokenizer(corpus, kind=kind, vocab_size=size, split_by="line", out=out, **options)  # type: ignore[arg-type]
 
 
 def split_text(tokenizer: Path, text: str) -> Row:
@@ -152,7 +162,7 @@ def split_text(tokenizer: Path, text: str) -> Row:
 
 
 def prepare(corpus: Path, tokenizer: Path, out: Path, language: str) -> None:
-    pt.prepare(corpus, tokenizer, out, language=language, layout="line", processes=1)
+    pt.prepare(corpus, tokenizer, out, language=language, split_by="line", processes=1)
 
 
 def pretrain(
@@ -166,15 +176,15 @@ def pretrain(
     reading = {"layout": "line"} if all(path.name == "text.txt" for path in data) else {}
     return pt.pretrain(
         model, data, out=out, objective=objective, tokenizer=tokenizer, device="cpu", **reading,
-        budget=pt.Budget(steps=steps), batch=pt.Batching(tokens=128, length=32),
-        watching=pt.Monitoring(log=1, held_out=0.1, packs=2, save=0),
+        budget=pt.Budget(steps=steps), batch=pt.Batching(tokens=128, max_length=32),
+        monitor=pt.Monitoring(log_every=1, held_out_fraction=0.1, max_eval_batches=2, save_every=0),
     )  # fmt: skip
 
 
 def adapt(model: pt.Run, data: Path, out: Path, steps: int) -> pt.Run:
     return pt.adapt(
-        model, [data], out=out, layout="line", device="cpu", budget=pt.Budget(steps=steps),
-        batch=pt.Batching(tokens=128, length=32), watching=pt.Monitoring(log=1, held_out=0.1, packs=2, save=0),
+        model, [data], out=out, split_by="line", device="cpu", budget=pt.Budget(steps=steps),
+        batch=pt.Batching(tokens=128, max_length=32), monitor=pt.Monitoring(log_every=1, held_out_fraction=0.1, max_eval_batches=2, save_every=0),
     ).run  # fmt: skip
 
 
@@ -183,8 +193,8 @@ def of_rows(steps: int) -> dict[str, Any]:
     return {
         "budget": pt.Budget(steps=steps),
         "optimizer": pt.Optimizer(lr=2e-3),
-        "batch": pt.Batching(sequences=8, length=32),
-        "watching": pt.Monitoring(log=1, save=0),
+        "batch": pt.Batching(size=8, max_length=32),
+        "monitor": pt.Monitoring(log_every=1, save_every=0),
         "device": "cpu",
     }
 
@@ -197,7 +207,7 @@ def finetune(
 
 
 def distill(teacher: pt.Run, train: Path, dev: Path, out: Path) -> pt.Run:
-    more = {"student": "layers=1", "soft": 0.5, "temperature": 2.0}
+    more = {"student": "layers=1", "alpha": 0.5, "temperature": 2.0}
     return pt.distill(teacher, train=train, dev=dev, out=out, **more, **of_rows(6))
 
 
@@ -210,21 +220,21 @@ def quantize(model: pt.Run, train: Path, dev: Path, out: Path, settings: Mapping
 
 def prune(model: pt.Run, train: Path, dev: Path, out: Path, settings: Mapping[str, Any]) -> pt.Run:
     options = {key: value for key, value in settings.items() if key != "steps"}
-    options |= {"train": train} if settings.keys() & {"heads", "units", "steps"} else {}
+    options |= {"train": train} if settings.keys() & {"heads", "ffn_units", "steps"} else {}
     options |= of_rows(settings["steps"]) if "steps" in settings else {}
     return pt.prune(model, dev=dev, out=out, **options)
 
 
 def generate(model: pt.Run, prompts: Sequence[str], decoding: Mapping[str, Any]) -> Iterable[Row]:
-    return pt.generate(model, prompts, tokens=12, device="cpu", **decoding)
+    return pt.generate(model, prompts, max_new_tokens=12, device="cpu", **decoding)
 
 
 def ask(model: pt.Run | str, texts: Sequence[str], cloze: str, answers: Sequence[str]) -> Iterable[Row]:
-    return pt.ask(model, texts, cloze=cloze, answers=answers, calibrate=True)
+    return pt.ask(model, texts, template=cloze, answers=answers, calibrate=True)
 
 
 def translate(model: pt.Run, texts: Sequence[str], beams: int) -> Iterable[Row]:
-    return pt.translate(model, texts, beams=beams, tokens=12, alignments=True, device="cpu")
+    return pt.translate(model, texts, num_beams=beams, max_new_tokens=12, alignments=True, device="cpu")
 
 
 def embed(model: pt.Run | str, texts: Sequence[str], layer: int, pooling: str) -> np.ndarray[Any, Any]:
@@ -234,7 +244,7 @@ def embed(model: pt.Run | str, texts: Sequence[str], layer: int, pooling: str) -
 
 
 def export(model: pt.Run | str, out: Path, to: str = "hf") -> None:
-    pt.export(model, out=out, to=to)  # type: ignore[arg-type]
+    pt.export(model, out=out, format=to)  # type: ignore[arg-type]
 
 
 # -- Text and rows, generated from a seed -----------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def with_pretune(preset: str, ragged: bool, tokens: int, steps: int, device: tor
         budget=Budget(steps=steps + warm),
         optimizer=resolve_section(Optimizer, None),
         schedule=resolve_section(Schedule, None),
-        watching=resolve_section(Monitoring, Monitoring(log=warm, save=0)),
+        monitor=resolve_section(Monitoring, Monitoring(log_every=warm, save_every=0)),
         device=device,
         compiled=fixed,
         cuda_graphs=fixed,

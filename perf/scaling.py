@@ -66,7 +66,7 @@ def point(length: int, width: int, depth: int, tokens: int, device: torch.device
             budget=Budget(steps=steps + WARM),
             optimizer=resolve_section(Optimizer, None),
             schedule=resolve_section(Schedule, None),
-            watching=resolve_section(Monitoring, Monitoring(log=WARM, save=0)),
+            monitor=resolve_section(Monitoring, Monitoring(log_every=WARM, save_every=0)),
             device=device,
             compiled=fixed,
             cuda_graphs=fixed,

@@ -32,13 +32,13 @@ NAMES = (
     "lm",  # nothing to corrupt: the cost of gathering and collation
     "spans",
     "denoise",
-    "denoise(infill=0,mask=0.15,delete=0.15,rotate=true)",
+    "denoise(infill_rate=0,mask_rate=0.15,delete_rate=0.15,rotate=true)",
     "mass",
     "shuffle",
     "shuffle(window=3)",
     "shuffle(unit=sentences)",
     "translate",
-    "translate(both=true)",
+    "translate(bidirectional=true)",
     "prefix",
     "skip_thought",
 )
@@ -58,7 +58,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         generate_text(folder / "text.txt", options.megabytes << 20)
-        tokenizer = train_on_documents(read_documents([folder / "text.txt"]), "wordpiece", 30_000, sentinels=100)
+        tokenizer = train_on_documents(read_documents([folder / "text.txt"]), "wordpiece", 30_000, extra_ids=100)
         store = build_store([folder / "text.txt"], tokenizer, folder / "store", StoreSettings())
         lines = [document.text for document in read_documents([folder / "text.txt"])]
         rows = LabeledRows(Path("rows"), {}, lines[::2], lines[1::2])

@@ -96,7 +96,7 @@ def with_pretune(model: str, task: Task, rows: Sequence[list[dict[str, Any]]], s
             file.write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
         run = pt.finetune(
             model, str(files[0]), dev=str(files[1]), out=Path(name) / "run", objective=task.kind, epochs=task.epochs,
-            optimizer=pt.Optimizer(lr=RATE), batch=pt.Batching(sequences=ROWS, length=LENGTH), seeds=1, seed=seed,
+            optimizer=pt.Optimizer(lr=RATE), batch=pt.Batching(size=ROWS, max_length=LENGTH), num_seeds=1, seed=seed,
             report=False,
         )  # fmt: skip
         return {key.removeprefix("dev/"): value for key, value in run.results.items() if key.startswith("dev/")}

@@ -126,7 +126,7 @@ def constant_schedule() -> Any:
     """Return the schedule of a constant learning rate."""
     from pretune.training.recipe_sections import Schedule
 
-    return Schedule(kind="constant", warmup=0.0)
+    return Schedule(kind="constant", warmup_ratio=0.0)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -178,12 +178,12 @@ def classify(
         optimizer=replace(OPTIMIZER, lr=cell["rate"], **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
         schedule=SCHEDULE if arm in ("ulmfit", "scratch") else constant_schedule(),
         batch=pt.Batching(
-            sequences=options.rows or (32 if count < 10000 else 64), length=options.length or LENGTH[task]
+            size=options.rows or (32 if count < 10000 else 64), max_length=options.length or LENGTH[task]
         ),
-        scratch=arm == "scratch",
+        from_scratch=arm == "scratch",
         dropout=PUBLISHED if options.dropout else None,
         seed=cell["seed"],
-        seeds=1,
+        num_seeds=1,
         report=False,
     )
     return 100 * (1 - float(made.results["dev/accuracy"]))

@@ -74,9 +74,11 @@ def test_version_is_that_of_the_package() -> None:
 
 def test_verbs_work_end_to_end(corpus: Path, tmp_path: Path) -> None:
     facts = json.loads(
-        run("tokenizer", "train", corpus, "--kind", "bpe", "--size", 500, "--out", tmp_path / "tok", "--json").stdout
+        run(
+            "tokenizer", "train", corpus, "--kind", "bpe", "--vocab-size", 500, "--out", tmp_path / "tok", "--json"
+        ).stdout
     )
-    assert facts["size"] == 500
+    assert facts["vocab_size"] == 500
     facts = json.loads(run("tokenizer", "inspect", tmp_path / "tok", "a statement", "is not", "--json").stdout)
     assert [row["decoded"] for row in facts["splits"]] == ["a statement", "is not"]
     human = run("tokenizer", "inspect", tmp_path / "tok", "a statement").stdout
@@ -90,18 +92,18 @@ def test_verbs_work_end_to_end(corpus: Path, tmp_path: Path) -> None:
 
 def test_options_take_precedence_over_set_and_set_over_the_recipe(corpus: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
-    recipe.write_text(f"corpus: ['{corpus}']\nkind: bpe\nsize: 400\nlowercase: true\n")
+    recipe.write_text(f"corpus: ['{corpus}']\nkind: bpe\nvocab_size: 400\nlowercase: true\n")
     command = ["tokenizer", "train", "--recipe", recipe, "--json"]
-    assert json.loads(run(*command).stdout)["size"] == 400
-    assert json.loads(run(*command, "--set", "size=420").stdout)["size"] == 420
-    assert json.loads(run(*command, "--set", "size=420", "--size", 440).stdout)["size"] == 440
+    assert json.loads(run(*command).stdout)["vocab_size"] == 400
+    assert json.loads(run(*command, "--set", "vocab_size=420").stdout)["vocab_size"] == 420
+    assert json.loads(run(*command, "--set", "vocab_size=420", "--vocab-size", 440).stdout)["vocab_size"] == 440
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["tokenizer", "train", "nowhere.txt"], "nowhere.txt: no such file or folder"),
-        (["tokenizer", "train", "x.txt", "--size", "3"], "a vocabulary of 3 is too small"),
+        (["tokenizer", "train", "x.txt", "--vocab-size", "3"], "a vocabulary of 3 is too small"),
         (["prepare", "x.txt", "--tokenizer", "nowhere", "--out", "o"], "nowhere: no such tokenizer"),
         (["prepare", "x.txt", "--out", "o"], "'tokenizer' is missing: give --tokenizer"),
         (["prepare", "x.txt", "--set", "tokenzer=t", "--out", "o"], "did you mean 'tokenizer'?"),
@@ -186,7 +188,7 @@ def test_flags_take_no_value() -> None:
 
 def test_recipe_may_contain_options_at_their_default(tmp_path: Path) -> None:
     """The recipe of a run contains all options, even those that do not apply to it, and can be run again."""
-    (tmp_path / "r.yaml").write_text("model: nowhere\nprompts: [a]\nlength_penalty: 1.0\nseed: 0\ntokens: 50\n")
+    (tmp_path / "r.yaml").write_text("model: nowhere\nprompts: [a]\nlength_penalty: 1.0\nseed: 0\nmax_new_tokens: 50\n")
     command = ["generate", "--recipe", tmp_path / "r.yaml"]
     assert "nowhere" in run(*command, check=False).stderr
     refused = run(*command, "--length-penalty", "1", check=False)

@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if where is None:
             raise
         _fail(
-            f"{where} is out of memory; use smaller batches (--set batch.pack=…, batch.sequences=… or batch.length=…), shorter "
+            f"{where} is out of memory; use smaller batches (--set batch.microbatch_tokens=…, batch.size=… or batch.max_length=…), shorter "
             "texts, or a smaller model"
         )
 

@@ -145,7 +145,9 @@ def test_the_2014_model_has_384_million_parameters() -> None:
     assert count == 160_000_000 + 80_000_000 + layers + 80_000 * 1001 == 384_112_000
 
 
-@pytest.mark.parametrize("objective", ["translate(smoothing=0)", "skip_thought(pooling=last)", "spans", "denoise"])
+@pytest.mark.parametrize(
+    "objective", ["translate(label_smoothing=0)", "skip_thought(pooling=last)", "spans", "denoise"]
+)
 @pytest.mark.parametrize("kind", ["2014", "two ways", "bahdanau"])
 def test_seq2seq_objectives_memorize_a_batch(kind: str, objective: str) -> None:
     made_data = data(sentinels=40, template="bart")

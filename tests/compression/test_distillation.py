@@ -26,7 +26,7 @@ from tests.support.tiny_models import read, tiny
 from tests.support.tiny_models import tune as learn
 
 pytestmark = pytest.mark.usefixtures("briefly")
-FAST: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(sequences=16)}
+FAST: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(size=16)}
 
 
 def texts(folder: Path, count: int = 48) -> Path:
@@ -41,11 +41,11 @@ def texts(folder: Path, count: int = 48) -> Path:
 @pytest.mark.parametrize(
     ("student", "options"),
     [
-        ("layers=2", {"match": "100*hidden(skip)"}),
-        ("first=1", {"loss": "mse", "soft": 1.0}),
-        ("bert-tiny", {"match": "attention(1:2/2:4)+embedding+states(last)", "soft": 0.9}),
+        ("layers=2", {"match_layers": "100*hidden(skip)"}),
+        ("first=1", {"loss": "mse", "alpha": 1.0}),
+        ("bert-tiny", {"match_layers": "attention(1:2/2:4)+embedding+states(last)", "alpha": 0.9}),
         ("modernbert-tiny", {"loss": "mse"}),
-        ("bilstm-tiny", {"soft": 0.9}),
+        ("bilstm-tiny", {"alpha": 0.9}),
     ],
 )
 def test_task_distillation_learns(student: str, options: dict[str, Any], tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_task_distillation_learns(student: str, options: dict[str, Any], tmp_pat
         **FAST,
         **options,
     )
-    rows = {row["model"]: row for row in run.results["beside"]}
+    rows = {row["model"]: row for row in run.results["models"]}
     assert rows["student"]["accuracy"] > 0.9
     assert run.recipe["teacher"] == [str(trained())] and run.recipe["student"] == student
     assert run.recipe["budget"] == {"steps": 25} and run.recipe["optimizer"] == {"lr": 3e-3}
@@ -73,7 +73,13 @@ def test_task_distillation_learns(student: str, options: dict[str, Any], tmp_pat
 
 
 def test_predictions_for_unlabeled_texts_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"student": "layers=2", "unlabeled": texts(tmp_path), "budget": pt.Budget(steps=15), "augment": 1, **FAST}
+    asked = {
+        "student": "layers=2",
+        "unlabeled": texts(tmp_path),
+        "budget": pt.Budget(steps=15),
+        "num_augmentations": 1,
+        **FAST,
+    }
     run = pt.distill(trained(), out=tmp_path / "student", dev=start() / "train.csv", **asked)  # type: ignore[arg-type]
     assert run.results["texts"] > 48 and run.results["dev/accuracy"] > 0.9
     cache = tmp_path / "student/intermediate/teacher-texts.npz"
@@ -100,10 +106,10 @@ def test_several_teachers_and_a_control(tmp_path: Path) -> None:
     data = start() / "train.csv"
     other = tune(tmp_path / "other", steps=40, seed=3)
     run = pt.distill(
-        [trained(), other], student="layers=1", train=data, unlabeled=texts(tmp_path, 20), dev=data, control=True,
+        [trained(), other], student="layers=1", train=data, unlabeled=texts(tmp_path, 20), dev=data, baseline=True,
         out=tmp_path / "student", budget=pt.Budget(steps=20), **FAST,
     )  # fmt: skip
-    assert [row["model"] for row in run.results["beside"]] == ["teacher", "student without a teacher", "student"]
+    assert [row["model"] for row in run.results["models"]] == ["teacher", "student without a teacher", "student"]
     assert run.results["texts"] == 20 and len(run.results["teachers"]) == 2
 
 
@@ -112,14 +118,14 @@ def test_task_agnostic_distillation(tmp_path: Path) -> None:
     mlm = pt.adapt(folder / "start", folder / "text.txt", out=tmp_path / "mlm", budget=pt.Budget(steps=3))
     run = pt.distill(
         mlm.run.folder, student="layers=2", data=folder / "text.txt", out=tmp_path / "student", budget=pt.Budget(steps=6),
-        match="cosine+hidden(skip)", batch=pt.Batching(tokens=512),
+        match_layers="cosine+hidden(skip)", batch=pt.Batching(tokens=512),
     )  # fmt: skip
     model = load(tmp_path / "student")
     assert model.backbone.depth == 2 and list(model.root.heads) == ["mlm"]
     lines = [line for line in run.metrics() if "match_logits" in line]
     assert lines and {"mlm", "match_cosine", "match_hidden"} <= lines[-1].keys()
     assert any("dev/mlm" in line and "dev/match_logits" not in line for line in run.metrics())
-    assert run.results["times_smaller"] > 1.0
+    assert run.results["compression_ratio"] > 1.0
 
 
 def train_masked_lm(folder: Path) -> Path:
@@ -151,7 +157,7 @@ def test_loss_weights_default_to_those_of_distilbert(tmp_path: Path, monkeypatch
     run = distill_from_text(teacher, tmp_path / "chosen", loss_weights=chosen)
     assert seen[-1] == {"mlm": 0.0, "match_logits": 3.0, "match_cosine": 0.5}
     assert run.recipe["loss_weights"] == chosen
-    distill_from_text(teacher, tmp_path / "matched", match="2*cosine+hidden(skip)", loss_weights={"mlm": 1.0})
+    distill_from_text(teacher, tmp_path / "matched", match_layers="2*cosine+hidden(skip)", loss_weights={"mlm": 1.0})
     assert seen[-1] == {"mlm": 1.0, "match_logits": 5.0, "match_cosine": 2.0, "match_hidden": 1.0}
     run_command(
         "distill", teacher, "--student", "layers=2", "--data", start() / "text.txt", "--steps", 1,
@@ -167,17 +173,17 @@ def test_loss_weights_default_to_those_of_distilbert(tmp_path: Path, monkeypatch
         with pytest.raises(PretuneError, match=words):
             distill_from_text(teacher, tmp_path / "never", loss_weights=weights)
     with pytest.raises(PretuneError, match=r"give the weight there, as in 2\*cosine"):
-        distill_from_text(teacher, tmp_path / "never", match="cosine", loss_weights={"cosine": 2.0})
+        distill_from_text(teacher, tmp_path / "never", match_layers="cosine", loss_weights={"cosine": 2.0})
     assert not (tmp_path / "never").exists()
 
 
 def test_control_of_task_agnostic_distillation(tmp_path: Path) -> None:
     teacher = train_masked_lm(tmp_path / "mlm")
-    run = distill_from_text(teacher, tmp_path / "student", control=True, watching=pt.Monitoring(evaluate=1))
-    assert [row["model"] for row in run.results["beside"]] == ["teacher", "student without a teacher", "student"]
-    control = pt.Run(tmp_path / "student/intermediate/control")
-    assert control.finished and run.results["control/dev/mlm"] == control.results["dev/mlm"] > 0
-    assert not any("match_logits" in line for line in control.metrics())
+    run = distill_from_text(teacher, tmp_path / "student", baseline=True, monitor=pt.Monitoring(eval_every=1))
+    assert [row["model"] for row in run.results["models"]] == ["teacher", "student without a teacher", "student"]
+    baseline = pt.Run(tmp_path / "student/intermediate/baseline")
+    assert baseline.finished and run.results["baseline/dev/mlm"] == baseline.results["dev/mlm"] > 0
+    assert not any("match_logits" in line for line in baseline.metrics())
 
 
 @pytest.mark.parametrize("verb", ["distill", "prune", "quantize", "finetune"])
@@ -185,10 +191,16 @@ def test_nothing_is_written_outside_the_run_folder(verb: str, tmp_path: Path) ->
     data, more = start() / "train.csv", tmp_path / "inputs"
     more.mkdir()
     options: dict[str, dict[str, Any]] = {
-        "distill": {"student": "layers=2", "unlabeled": texts(more), "augment": 1, "control": True, "dev": data},
-        "prune": {"heads": 0.5, "control": True},
-        "quantize": {"how": "aware"},
-        "finetune": {"unlabeled": texts(more), "confident": 0.1, "seeds": 1, "report": False},
+        "distill": {
+            "student": "layers=2",
+            "unlabeled": texts(more),
+            "num_augmentations": 1,
+            "baseline": True,
+            "dev": data,
+        },
+        "prune": {"heads": 0.5, "baseline": True},
+        "quantize": {"method": "qat"},
+        "finetune": {"unlabeled": texts(more), "confidence_threshold": 0.1, "num_seeds": 1, "report": False},
     }
     model = start() / "start" if verb == "finetune" else trained()
     run = getattr(pt, verb)(model, train=data, out=tmp_path / "out", budget=pt.Budget(steps=1), **options[verb])
@@ -209,10 +221,10 @@ def test_bert_is_converted_to_albert(tmp_path: Path) -> None:
     assert float(torch.cosine_similarity(ours, theirs).mean()) > 0.7
     data = start() / "train.csv"
     run = pt.distill(
-        trained(), student="shared=32", train=data, dev=data, match="states(last)", out=tmp_path / "albert",
+        trained(), student="shared=32", train=data, dev=data, match_layers="states(last)", out=tmp_path / "albert",
         budget=pt.Budget(steps=25), **FAST,
     )  # fmt: skip
-    assert run.results["beside"][-1]["accuracy"] > 0.9 and run.results["times_smaller"] > 1.5
+    assert run.results["models"][-1]["accuracy"] > 0.9 and run.results["compression_ratio"] > 1.5
 
 
 def test_augmentation_is_deterministic_and_uses_known_words(tmp_path: Path) -> None:
@@ -223,7 +235,9 @@ def test_augmentation_is_deterministic_and_uses_known_words(tmp_path: Path) -> N
     words = {word for text in few for word in text.split()}
     assert {word for text in made for word in text.split()} <= words
     rows = LabeledRows(Path("rows"), {}, few, ["x", "y"], lines=[1, 2])
-    job = distillation.DistillationJob(teachers=["teacher"], student="layers=2", out=tmp_path / "out", augment=3)
+    job = distillation.DistillationJob(
+        teachers=["teacher"], student="layers=2", out=tmp_path / "out", num_augmentations=3
+    )
     varied = distillation.with_variants(None, rows, job)
     assert varied.texts == made and varied.pairs == ["xy"[number] for number, _ in pairs]
     both = distillation.with_variants(rows, rows, job)
@@ -238,7 +252,7 @@ def test_invalid_options_are_rejected(tmp_path: Path) -> None:
     for options, words in (
         ({"student": "layers=9", "train": data}, "the teacher has 4 layers"),
         ({"student": "layers=2", "train": other}, "give rows with the teacher's labels"),
-        ({"student": "layers=2", "train": data, "match": "hidden(1:9)"}, "no pair 1:9"),
+        ({"student": "layers=2", "train": data, "match_layers": "hidden(1:9)"}, "no pair 1:9"),
         ({"student": "half=2", "train": data}, "unknown student; give layers=6"),
         ({"student": "layers=2"}, "needs data: give"),
         ({"student": "layers=2", "train": data, "temperature": 0.0}, "must be above 0"),
@@ -259,17 +273,17 @@ def test_distillation_on_generated_text(tmp_path: Path) -> None:
     from tests.support.tiny_models import random_model as small
     from tests.support.tiny_models import small_tokenizer as tokenizer
 
-    small("gpt2", tokenizer("byte-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
+    small("gpt2", tokenizer("byte-level-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
     (tmp_path / "text.txt").write_text("An assignment is\nThe value of a name\n" * 6, encoding="utf-8")
     run = pt.distill(
-        tmp_path / "gpt", student="layers=2", data=tmp_path / "text.txt", write=6, out=tmp_path / "student",
-        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=256, length=24), watching=pt.Monitoring(held_out=0.0),
+        tmp_path / "gpt", student="layers=2", data=tmp_path / "text.txt", generate_tokens=6, out=tmp_path / "student",
+        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=256, max_length=24), monitor=pt.Monitoring(held_out_fraction=0.0),
     )  # fmt: skip
     lines = (tmp_path / "student/intermediate/written.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 12 and all(line.startswith(("An assignment is", "The value of a name")) for line in lines)
     assert run.finished and load(tmp_path / "student").backbone.depth == 2
-    with pytest.raises(PretuneError, match="--write applies only with --data"):
-        pt.distill(tmp_path / "gpt", student="layers=2", train="x.csv", write=6, out=tmp_path / "never")
+    with pytest.raises(PretuneError, match="--generate-tokens applies only with --data"):
+        pt.distill(tmp_path / "gpt", student="layers=2", train="x.csv", generate_tokens=6, out=tmp_path / "never")
 
 
 def test_regression_is_distilled(tmp_path: Path) -> None:
@@ -277,12 +291,12 @@ def test_regression_is_distilled(tmp_path: Path) -> None:
     rows = [line.split(",") for line in (start() / "train.csv").read_text(encoding="utf-8").splitlines()[1:]]
     data = tmp_path / "numbers.csv"
     data.write_text("text,label\n" + "\n".join(f"{text},{4.0 if y == 'yes' else 2.0}" for text, y in rows))
-    fast: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(sequences=16)}
+    fast: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(size=16)}
     teacher = pt.finetune(
-        start() / "start", data, dev=data, objective="regress", seeds=1, report=False, out=tmp_path / "teacher",
+        start() / "start", data, dev=data, objective="regress", num_seeds=1, report=False, out=tmp_path / "teacher",
         budget=pt.Budget(steps=30), **fast,
     )  # fmt: skip
-    for name, given in {"both": {"train": data, "soft": 0.5}, "texts": {"unlabeled": texts(tmp_path)}}.items():
+    for name, given in {"both": {"train": data, "alpha": 0.5}, "texts": {"unlabeled": texts(tmp_path)}}.items():
         pt.distill(
             teacher, student="layers=2", dev=data, out=tmp_path / name, budget=pt.Budget(steps=20), **fast, **given
         )
@@ -300,12 +314,12 @@ def test_sequence_level_distillation(tmp_path: Path) -> None:
     start = tiny("t5-tiny", known, tmp_path / "start")
     everything = tmp_path / "all.csv"
     everything.write_text("source,target\n" + "\n".join([f"{a},{b}" for a, b in words.items()] * 6))
-    teacher = learn(start, everything, tmp_path / "teacher", "generate(tokens=3)", steps=60)
+    teacher = learn(start, everything, tmp_path / "teacher", "generate(max_new_tokens=3)", steps=60)
     run = pt.distill(
         teacher, student=str(start), train=data, unlabeled=more, dev=everything, out=tmp_path / "student",
-        budget=pt.Budget(steps=60), optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(sequences=8),
+        budget=pt.Budget(steps=60), optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(size=8),
     )  # fmt: skip
-    assert run.results["rows"] == 18 + 18 + 24 and run.results["beside"][-1]["exact_match"] == 1.0
+    assert run.results["rows"] == 18 + 18 + 24 and run.results["models"][-1]["exact_match"] == 1.0
     with pytest.raises(PretuneError, match="give one model"):
         pt.distill([teacher, teacher], student=str(start), train=data, out=tmp_path / "never")
 
@@ -319,7 +333,7 @@ def test_regression_targets_are_mixed_with_predictions(tmp_path: Path, monkeypat
     monkeypatch.setattr(
         distillation, "label_with_teachers", lambda teachers, read, *others: np.full((len(read), 1), 5.0)
     )
-    options: dict[str, Any] = {"teachers": ["teacher"], "student": "layers=2", "train": "rows", "soft": 0.25}
+    options: dict[str, Any] = {"teachers": ["teacher"], "student": "layers=2", "train": "rows", "alpha": 0.25}
     job = distillation.DistillationJob(out=tmp_path / "out", **options)
     distilled = distillation.add_predictions(job, material, more)
     assert distilled.rows.labels == [2.0, 3.5, 5.0] and distilled.rows.texts == ["a", "b", "c"]

@@ -27,7 +27,7 @@ from tests.support.pruning_models import made, states
 def test_zero_weights_are_not_stored(tmp_path: Path) -> None:
     model = made()
     model.save(tmp_path / "dense")
-    sparse, report = prune_model(model, PruningSpec(weights=0.8), ImportanceData([]))
+    sparse, report = prune_model(model, PruningSpec(sparsity=0.8), ImportanceData([]))
     assert report["zeros"] == pytest.approx(0.8, abs=0.01)
     sparse.save(tmp_path / "sparse")
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("dense", "sparse")]

@@ -21,8 +21,8 @@ def test_search_keeps_the_best_candidate(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.compress(
         trained(), target=["quality>=0.5", "size=600KB"], train=data, dev=data, out=tmp_path / "best",
-        sequences=["layers=2 > int8", "layers=2"], budget=pt.Budget(steps=8),
-        optimizer=pt.Optimizer(lr=2e-3), batch=pt.Batching(sequences=16),
+        pipelines=["layers=2 > int8", "layers=2"], budget=pt.Budget(steps=8),
+        optimizer=pt.Optimizer(lr=2e-3), batch=pt.Batching(size=16),
     )  # fmt: skip
     facts = run.results
     assert [row["model"] for row in facts["candidates"]] == ["uncompressed", "layers=2 > int8", "layers=2"]
@@ -36,8 +36,8 @@ def test_search_keeps_the_best_candidate(tmp_path: Path) -> None:
 def search(out: Path, *sequences: str) -> pt.Run:
     data = start() / "train.csv"
     return pt.compress(
-        trained(), target="quality>=0.01", train=data, dev=data, out=out, sequences=sequences,
-        budget=pt.Budget(steps=2), batch=pt.Batching(sequences=16),
+        trained(), target="quality>=0.01", train=data, dev=data, out=out, pipelines=sequences,
+        budget=pt.Budget(steps=2), batch=pt.Batching(size=16),
     )  # fmt: skip
 
 
@@ -54,17 +54,30 @@ def test_failed_candidate_is_reported_with_its_reason(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(pruning_job, "run_pruning", fail)
     monkeypatch.setattr(quantization, "run_quantization", refuse)
-    run = search(tmp_path / "best", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2", "layers=2 > int8")
+    run = search(
+        tmp_path / "best", "int8", "ffn_units=0.5", "ffn_units=0.5 > sparsity=0.5", "layers=2", "layers=2 > int8"
+    )
     rows = {row["model"]: row for row in run.results["candidates"]}
-    assert list(rows) == ["uncompressed", "layers=2", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2 > int8"]
+    assert list(rows) == [
+        "uncompressed",
+        "layers=2",
+        "int8",
+        "ffn_units=0.5",
+        "ffn_units=0.5 > sparsity=0.5",
+        "layers=2 > int8",
+    ]
     assert rows["int8"]["failed"] == rows["layers=2 > int8"]["failed"] == "as a graph it gives other states"
-    assert rows["units=0.5"]["failed"] == rows["units=0.5 > weights=0.5"]["failed"] == "RuntimeError: out of memory"
-    assert tried == ["units0.5"]  # a failed step is not repeated
+    assert (
+        rows["ffn_units=0.5"]["failed"]
+        == rows["ffn_units=0.5 > sparsity=0.5"]["failed"]
+        == "RuntimeError: out of memory"
+    )
+    assert tried == ["ffn_units0.5"]  # a failed step is not repeated
     assert "failed" not in rows["layers=2"] and run.results["chosen"] in ("uncompressed", "layers=2")
     assert [path.name for path in (tmp_path / "best/candidates").iterdir()] == ["layers2"]
     assert pt.predict(tmp_path / "best", ["good stone"])[0]["label"] in ("yes", "no")
     with pytest.raises(PretuneError, match="all 2 candidates failed; int8: as a graph it gives other states"):
-        search(tmp_path / "none", "int8", "units=0.5")
+        search(tmp_path / "none", "int8", "ffn_units=0.5")
     assert not (tmp_path / "none").exists()
 
 

@@ -19,7 +19,7 @@ from pretune.backbones.onnx_runtime import OnnxBackbone, open_session, padded_in
 from pretune.compression import onnx_int8, quantization
 from pretune.compression.benchmark import Costs, model_bytes, summarize_gains, synthetic_texts
 from pretune.compression.onnx_int8 import quantize_graph_dynamic, quantize_graph_learned, quantize_graph_static
-from pretune.compression.quantization import QuantizationJob, check_options, choose_engine, write_aware_graph
+from pretune.compression.quantization import QuantizationJob, check_options, choose_backend, write_qat_graph
 from pretune.compression.task_model import TrainedModel
 from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load
@@ -50,19 +50,19 @@ pytest.importorskip("onnxruntime")
 
 
 @pytest.mark.parametrize(
-    ("how", "engine"),
-    [("dynamic", "onnx"), ("static", "onnx"), ("dynamic", "torch"), ("weights", "torch"), ("bf16", None)],
+    ("method", "backend"),
+    [("dynamic", "onnx"), ("static", "onnx"), ("dynamic", "torch"), ("weight-only", "torch"), ("bf16", None)],
 )
-def test_quantized_models_are_smaller_and_predict_the_same(how: Any, engine: Any, tmp_path: Path) -> None:
+def test_quantized_models_are_smaller_and_predict_the_same(method: Any, backend: Any, tmp_path: Path) -> None:
     data = start() / "train.csv"
-    measured = {"train": data} if how == "static" else {}
-    run = pt.quantize(trained(), how=how, engine=engine, dev=data, out=tmp_path / "small", **measured)
+    measured = {"train": data} if method == "static" else {}
+    run = pt.quantize(trained(), method=method, backend=backend, dev=data, out=tmp_path / "small", **measured)
     facts = run.results
-    assert facts["times_smaller"] > (
-        1.9 if how == "bf16" else 1.5
+    assert facts["compression_ratio"] > (
+        1.9 if method == "bf16" else 1.5
     )  # the graph itself is much of the file of so small a model
-    assert facts["share_of_quality"] >= 0.95
-    assert [row["model"] for row in facts["beside"]] == ["before", "quantized"]
+    assert facts["relative_quality"] >= 0.95
+    assert [row["model"] for row in facts["models"]] == ["before", "quantized"]
     before, after = (list(pt.predict(folder, [data])) for folder in (trained(), tmp_path / "small"))
     assert [row.keys() for row in before] == [row.keys() for row in after]
     same = sum(a["predicted_label"] == b["predicted_label"] for a, b in zip(before, after, strict=True))
@@ -70,24 +70,24 @@ def test_quantized_models_are_smaller_and_predict_the_same(how: Any, engine: Any
     assert len(pt.embed(tmp_path / "small", ["good stone"])[0]["vector"]) == 64
 
 
-@pytest.mark.parametrize("how", ["dynamic", "static"])
-def test_shared_layers_are_stored_once(how: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["dynamic", "static"])
+def test_shared_layers_are_stored_once(method: Any, tmp_path: Path) -> None:
     """A matrix that all layers of an ALBERT share is in the graph once, with the same values for all of them."""
     import onnx
 
     data = start() / "train.csv"
     pt.finetune(
-        "albert-tiny", data, dev=data, tokenizer=start() / "start", seeds=1, report=False, budget=pt.Budget(steps=30),
-        optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(sequences=16), out=tmp_path / "albert",
+        "albert-tiny", data, dev=data, tokenizer=start() / "start", num_seeds=1, report=False, budget=pt.Budget(steps=30),
+        optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(size=16), out=tmp_path / "albert",
     )  # fmt: skip
-    measured = {"train": data} if how == "static" else {}
-    facts = pt.quantize(tmp_path / "albert", how=how, dev=data, out=tmp_path / "small", **measured).results
-    assert facts["share_of_quality"] >= 0.9 and load(tmp_path / "albert").backbone.depth > 1
+    measured = {"train": data} if method == "static" else {}
+    facts = pt.quantize(tmp_path / "albert", method=method, dev=data, out=tmp_path / "small", **measured).results
+    assert facts["relative_quality"] >= 0.9 and load(tmp_path / "albert").backbone.depth > 1
     before, after = (list(pt.predict(folder, [data])) for folder in (tmp_path / "albert", tmp_path / "small"))
     assert sum(a["predicted_label"] == b["predicted_label"] for a, b in zip(before, after, strict=True)) >= 60
     graph = onnx.load(tmp_path / "small" / "model.onnx").graph
     constants, config = graph.initializer, load(tmp_path / "albert").config
-    if how == "dynamic":
+    if method == "dynamic":
         assert sum(node.op_type == "MatMulInteger" for node in graph.node) >= 4 * config.num_hidden_layers
         assert not any(node.op_type == "Gemm" for node in graph.node)
     assert [config.hidden_size, config.intermediate_size] in [list(one.dims) for one in constants]
@@ -98,8 +98,8 @@ def aware(out: Path, **options: Any) -> pt.Run:
     """Run quantization-aware training of the small model."""
     data = start() / "train.csv"
     return pt.quantize(
-        trained(), how="aware", train=data, dev=data, budget=pt.Budget(steps=10), out=out,
-        optimizer=pt.Optimizer(lr=1e-3), batch=pt.Batching(sequences=16), **options,
+        trained(), method="qat", train=data, dev=data, budget=pt.Budget(steps=10), out=out,
+        optimizer=pt.Optimizer(lr=1e-3), batch=pt.Batching(size=16), **options,
     )  # fmt: skip
 
 
@@ -109,11 +109,11 @@ def test_quantization_aware_training(tmp_path: Path) -> None:
     from onnx import numpy_helper
 
     run = aware(tmp_path / "q8")
-    rows = {row["model"]: row for row in run.results["beside"]}
+    rows = {row["model"]: row for row in run.results["models"]}
     assert rows["quantized"]["accuracy"] == rows["trained for int8"]["accuracy"] == 1.0
     assert list(rows) == ["before", "trained for int8", "quantized without that", "quantized"]
-    source = load(tmp_path / "q8/intermediate/aware")
-    ranges = json.loads((tmp_path / "q8/intermediate/aware" / RANGES).read_text())
+    source = load(tmp_path / "q8/intermediate/qat")
+    ranges = json.loads((tmp_path / "q8/intermediate/qat" / RANGES).read_text())
     assert list(ranges) == [path for path, _ in named_linears(source.backbone)] and min(ranges.values()) > 0
     graph = onnx.load(tmp_path / "q8" / "model.onnx").graph
     values = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
@@ -128,7 +128,7 @@ def test_quantization_aware_training(tmp_path: Path) -> None:
         torch.testing.assert_close(whole.float() * scale[:, None], linear.weight.detach(), rtol=1e-5, atol=1e-6)
         assert any(np.array_equal(whole.numpy().T, x) for x in values.values() if x.dtype == np.int8), path
     # Quantizing the trained folder without training again gives the same graph.
-    pt.quantize(tmp_path / "q8/intermediate/aware", how="aware", out=tmp_path / "again")
+    pt.quantize(tmp_path / "q8/intermediate/qat", method="qat", out=tmp_path / "again")
     assert (tmp_path / "again" / "model.onnx").read_bytes() == (tmp_path / "q8" / "model.onnx").read_bytes()
 
 
@@ -160,7 +160,7 @@ def test_quantization_aware_graph_matches_the_trained_model(tmp_path: Path, monk
     for _, linear in named_linears(model.backbone):
         linear.input_quantizer = None
     with pytest.raises(PretuneError, match="differ from those of the trained model"):
-        write_aware_graph(model, None, ranges, tmp_path / "float.onnx", tmp_path / "never.onnx")
+        write_qat_graph(model, None, ranges, tmp_path / "float.onnx", tmp_path / "never.onnx")
     # ONNX Runtime multiplies integers, and keeps no matrix as float.
     operators = optimized(tmp_path / "q8.onnx", tmp_path / "optimized.onnx")
     assert operators.count("MatMulIntegerToFloat") == len(ranges)
@@ -178,10 +178,10 @@ def optimized(graph: Path, out: Path) -> list[str]:
     return [node.op_type for node in onnx.load(out).graph.node]
 
 
-@pytest.mark.parametrize("how", ["dynamic", "static", "aware"])
-def test_graphs_do_not_saturate_on_processors_without_vnni(how: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["dynamic", "static", "qat"])
+def test_graphs_do_not_saturate_on_processors_without_vnni(method: Any, tmp_path: Path) -> None:
     """Two products of a weight and an 8-bit activation fit into 16 bits, on whatever machine the graph was made."""
-    weights = int8_weights(quantized_graph(how, tmp_path))
+    weights = int8_weights(quantized_graph(method, tmp_path))
     assert len(weights) >= 8  # of two layers
     for name, weight in weights.items():
         assert 60 <= int(np.abs(weight.astype(int)).max()) <= LARGEST_7_BIT, name
@@ -198,15 +198,15 @@ def test_lstm_graphs_do_not_saturate_on_processors_without_vnni(tmp_path: Path) 
         assert len(weights) >= 4 and all(int(np.abs(w.astype(int)).max()) <= LARGEST_7_BIT for w in weights.values())
 
 
-def quantized_graph(how: str, folder: Path) -> Path:
+def quantized_graph(method: str, folder: Path) -> Path:
     model = small("bert", tokenizer("wordpiece"), "mlm")
     batches = list(text_batches(model, synthetic_texts(4)))
-    if how == "aware":
+    if method == "qat":
         add_fake_quantization(model.backbone)
         model.backbone.train()(batches[0].packed[0])
         set_input_ranges(model.backbone.eval(), remove_fake_quantization(model.backbone))
     write_graph(model, folder / "float.onnx", check=False)
-    match how:
+    match method:
         case "dynamic":
             quantize_graph_dynamic(folder / "float.onnx", folder / "int8.onnx", per_channel=True)
         case "static":
@@ -233,7 +233,7 @@ def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Pat
     model = (
         small("bert", tokenizer("wordpiece"), "mlm")
         if pooling == "pair"
-        else small("modernbert", tokenizer("byte-bpe"), "mlm")
+        else small("modernbert", tokenizer("byte-level-bpe"), "mlm")
     )
     (task,) = parse_objective(f"classify(pooling={pooling})", labels=("no", "yes")).objectives
     del model.root.heads["mlm"]
@@ -241,7 +241,7 @@ def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Pat
     model.root.eval()
     model.objective, model.labels = f"classify(pooling={pooling})", ["no", "yes"]
     model.save(tmp_path / "model")
-    pt.export(tmp_path / "model", to="onnx", out=tmp_path / "graph")
+    pt.export(tmp_path / "model", format="onnx", out=tmp_path / "graph")
     pt.quantize(tmp_path / "model", out=tmp_path / "int8")
     texts = synthetic_texts(6)
     whole, graph, small_one = (
@@ -265,20 +265,23 @@ def test_recurrent_cells_are_quantized(tmp_path: Path) -> None:
     import onnx
 
     data = start() / "train.csv"
-    learning: dict[str, Any] = {"optimizer": pt.Optimizer(lr=1e-2), "batch": pt.Batching(sequences=16)}
+    learning: dict[str, Any] = {"optimizer": pt.Optimizer(lr=1e-2), "batch": pt.Batching(size=16)}
     pt.finetune(
-        "bilstm-tiny", data, dev=data, tokenizer=start() / "start", seeds=1, report=False, strategy="full+int8",
+        "bilstm-tiny", data, dev=data, tokenizer=start() / "start", num_seeds=1, report=False, strategy="full+int8",
         budget=pt.Budget(steps=15), out=tmp_path / "lstm", **learning,
     )  # fmt: skip
     run = pt.quantize(tmp_path / "lstm", dev=data, out=tmp_path / "int8")
     operators = {node.op_type for node in onnx.load(str(tmp_path / "int8" / "model.onnx")).graph.node}
     assert "DynamicQuantizeLSTM" in operators and "LSTM" not in operators
-    assert run.results["times_smaller"] > 2 and run.results["share_of_quality"] > 0.95
-    for options, words in (({"engine": "torch"}, "no int8 recurrent cells"), ({"how": "static"}, "--how dynamic")):
+    assert run.results["compression_ratio"] > 2 and run.results["relative_quality"] > 0.95
+    for options, words in (
+        ({"backend": "torch"}, "no int8 recurrent cells"),
+        ({"method": "static"}, "--method dynamic"),
+    ):
         with pytest.raises(PretuneError, match=words):
             pt.quantize(tmp_path / "lstm", out=tmp_path / "never", **options)  # type: ignore[arg-type]
-    run = pt.prune(tmp_path / "lstm", weights=0.8, out=tmp_path / "sparse")
-    assert run.results["zeros"] == pytest.approx(0.8, abs=0.01) and run.results["times_smaller"] > 2
+    run = pt.prune(tmp_path / "lstm", sparsity=0.8, out=tmp_path / "sparse")
+    assert run.results["zeros"] == pytest.approx(0.8, abs=0.01) and run.results["compression_ratio"] > 2
 
 
 def test_fake_quantization_is_reversible() -> None:
@@ -323,16 +326,16 @@ def test_int4_weights_are_saved_and_loaded(tmp_path: Path) -> None:
     made = Int4Linear.of(linear)
     assert float((made.whole() - linear.weight).detach().abs().max()) < 0.012  # 15 steps over a quarter, with a margin
     torch.testing.assert_close(made(x), torch.nn.functional.linear(x, made.whole(), linear.bias), atol=0.02, rtol=0.02)
-    model = small("gpt2", tokenizer("byte-bpe"), "lm", n_embd=32, n_head=2)
+    model = small("gpt2", tokenizer("byte-level-bpe"), "lm", n_embd=32, n_head=2)
     model.save(tmp_path / "gpt")
-    pt.quantize(tmp_path / "gpt", how="weights", bits=4, out=tmp_path / "small")
+    pt.quantize(tmp_path / "gpt", method="weight-only", bits=4, out=tmp_path / "small")
     again = load(tmp_path / "small")
     assert again.shape.linear == "int4" and isinstance(again.backbone.layers[0].attention.part.output, Int4Linear)
     assert model_bytes(tmp_path / "small") < 0.5 * model_bytes(tmp_path / "gpt")
     again.save(tmp_path / "copy")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("small", "copy")]
     assert weights[0] == weights[1]
-    assert len(list(pt.generate(tmp_path / "small", ["An assignment"], tokens=4))) == 1
+    assert len(list(pt.generate(tmp_path / "small", ["An assignment"], max_new_tokens=4))) == 1
 
 
 def test_embeddings_are_stored_as_int8() -> None:
@@ -342,14 +345,14 @@ def test_embeddings_are_stored_as_int8() -> None:
 
 
 def test_generative_models_keep_int8_weights(tmp_path: Path) -> None:
-    model = small("gpt2", tokenizer("byte-bpe"), "lm")
+    model = small("gpt2", tokenizer("byte-level-bpe"), "lm")
     model.save(tmp_path / "gpt")
-    run = pt.quantize(tmp_path / "gpt", how="weights", out=tmp_path / "small")
-    assert run.results["engine"] == "torch" and run.results["times_smaller"] > 1.5
-    assert len(list(pt.generate(tmp_path / "small", ["An assignment"], tokens=4))) == 1
+    run = pt.quantize(tmp_path / "gpt", method="weight-only", out=tmp_path / "small")
+    assert run.results["backend"] == "torch" and run.results["compression_ratio"] > 1.5
+    assert len(list(pt.generate(tmp_path / "small", ["An assignment"], max_new_tokens=4))) == 1
     for act in (
         lambda out: pt.quantize(tmp_path / "small", out=out),
-        lambda out: pt.prune(tmp_path / "small", units=0.5, out=out),
+        lambda out: pt.prune(tmp_path / "small", ffn_units=0.5, out=out),
     ):
         with pytest.raises(PretuneError, match="int8 weights cannot be changed"):
             act(tmp_path / "never")
@@ -359,22 +362,22 @@ def test_generative_models_keep_int8_weights(tmp_path: Path) -> None:
 
 def test_invalid_options_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, words in (
-        ({"how": "aware"}, "give examples with --train"),
-        ({"how": "aware", "engine": "torch", "train": start() / "train.csv"}, "only the onnx engine supports"),
+        ({"method": "qat"}, "give examples with --train"),
+        ({"method": "qat", "backend": "torch", "train": start() / "train.csv"}, "only the onnx backend supports"),
         (
-            {"how": "aware", "per_channel": False, "train": start() / "train.csv"},
+            {"method": "qat", "per_channel": False, "train": start() / "train.csv"},
             "--per-channel applies only|--no-per-channel applies only",
         ),
-        ({"how": "weights", "engine": "onnx"}, "leave --engine out"),
-        ({"how": "int3"}, "choose one of dynamic, static"),
-        ({"bits": 4}, "--bits applies only with --how weights"),
-        ({"how": "weights", "bits": 3}, "or 4 with --how weights"),
+        ({"method": "weight-only", "backend": "onnx"}, "leave --backend out"),
+        ({"method": "int3"}, "choose one of dynamic, static"),
+        ({"bits": 4}, "--bits applies only with --method weight-only"),
+        ({"method": "weight-only", "bits": 3}, "or 4 with --method weight-only"),
     ):
         with pytest.raises(PretuneError, match=words):
             pt.quantize(trained(), out=tmp_path / "never", **options)  # type: ignore[arg-type]
     monkeypatch.setattr(int8, "multiplies_exactly", lambda engine: False)
     with pytest.raises(PretuneError, match="no int8 kernels that give exact results"):
-        pt.quantize(trained(), engine="torch", out=tmp_path / "never")
+        pt.quantize(trained(), backend="torch", out=tmp_path / "never")
     assert not (tmp_path / "never").exists()
 
 
@@ -389,11 +392,11 @@ def test_only_measured_speed_is_reported(
         lambda models, examples: {name: Costs(100 - i, 1.0 / (1 + i), 1.0 + i) for i, name in enumerate(models)},
     )
     results = pt.quantize(trained(), out=tmp_path / "small").results
-    assert results["times_faster_alone"] == 2.0 and "but" not in results
+    assert results["latency_speedup"] == 2.0 and "but" not in results
     assert "faster" not in "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize("objective", ["prompt(words=no/yes)", "on"])
+@pytest.mark.parametrize("objective", ["prompt(verbalizer=no/yes)", "on"])
 def test_heads_that_a_graph_cannot_feed_use_torch(objective: str) -> None:
     model = small("bert", tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective("classify", labels=("no", "yes")).objectives
@@ -403,13 +406,13 @@ def test_heads_that_a_graph_cannot_feed_use_torch(objective: str) -> None:
         else parse_objective("prompt", labels=("no", "yes")).objectives[0]
     )  # type: ignore[assignment, arg-type]
     source = TrainedModel(Path("run"), model, task)  # type: ignore[arg-type]
-    assert choose_engine("dynamic", source) == "torch" and choose_engine("static", source) == "onnx"
-    job = QuantizationJob(model="run", out=Path("out"), engine="onnx")
+    assert choose_backend("dynamic", source) == "torch" and choose_backend("static", source) == "onnx"
+    job = QuantizationJob(model="run", out=Path("out"), backend="onnx")
     with pytest.raises(PretuneError, match="cannot be used with an ONNX graph: its head"):
         check_options(job, "onnx", source)
 
 
 def test_missing_gains_are_reported() -> None:
     old, new = Costs(100, 0.5, 10.0), Costs(120, 0.6, 9.0)
-    assert summarize_gains(old, new)["but"] == "it is not smaller on disk; it is not faster on this machine"
+    assert summarize_gains(old, new)["warning"] == "it is not smaller on disk; it is not faster on this machine"
     assert "but" not in summarize_gains(new, old)

@@ -25,7 +25,7 @@ PAGES = [
     "CHANGELOG.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
-SECTIONS = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching, "watching": Monitoring}
+SECTIONS = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching, "monitor": Monitoring}
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 # A command within a text: options after its name are its own.
 COMMAND = re.compile(r"(?:\bpretune (" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b)|\b(torchrun|ray start|pip|pytest|kubectl|srun|sbatch)\b")  # fmt: skip
@@ -161,7 +161,9 @@ def test_advice_is_given_if_the_command_has_the_option(tmp_path: Path) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_bytes(b"text,label\ncaf\xe9,a\nb,b\n")
     refused = run_command("finetune", "pretune-small-en", bad, "--out", tmp_path / "run", check=False).stderr
-    assert "bad.csv, line 2: not valid UTF-8" in refused and "to UTF-8" in refused and "--errors" not in refused
+    assert (
+        "bad.csv, line 2: not valid UTF-8" in refused and "to UTF-8" in refused and "--encoding-errors" not in refused
+    )
     refused = run_command(
         "prepare", bad, "--tokenizer", "pretune-small-en", "--out", tmp_path / "store", check=False
     ).stderr
@@ -172,11 +174,11 @@ def test_advice_is_given_if_the_command_has_the_option(tmp_path: Path) -> None:
 
 def test_options_of_a_command_are_known_only_while_it_runs() -> None:
     with command_options(["out", "steps"]):
-        assert if_option("steps", "--steps") and not if_option("errors", "--errors")
+        assert if_option("steps", "--steps") and not if_option("encoding-errors", "--encoding-errors")
         with command_options(["errors"]):
-            assert if_option("errors", "--errors") and not if_option("steps", "--steps")
+            assert if_option("encoding-errors", "--encoding-errors") and not if_option("steps", "--steps")
         assert if_option("steps", "--steps")
-    assert if_option("errors", "--errors")
+    assert if_option("encoding-errors", "--encoding-errors")
 
 
 def test_call_graph_follows_calls_methods_and_values() -> None:
@@ -193,8 +195,10 @@ def test_call_graph_follows_calls_methods_and_values() -> None:
     ) and "prepare" not in verbs_that_reach("pretune.objectives.tasks.rank", "require_pairs")
     assert {"pretrain", "adapt"} <= verbs_that_reach("pretune.training.jobs.pretraining_data", "get_store")
     assert verbs_that_reach("pretune.compression.pruning", "PruningSpec", "check") >= {"prune", "compress"}
-    assert unknown_options("replace invalid bytes with --errors replace", ["finetune"]) == ["--errors"]
-    assert unknown_options("use `pretune prepare --errors replace`", ["finetune"]) == []
+    assert unknown_options("replace invalid bytes with --encoding-errors replace", ["finetune"]) == [
+        "--encoding-errors"
+    ]
+    assert unknown_options("use `pretune prepare --encoding-errors replace`", ["finetune"]) == []
     assert unknown_options("use `pretune prepare --error replace`", ["finetune"]) == ["--error"]
     assert unknown_options("--errors strict: no; leave it out, or --column", ["finetune", "prepare"]) == []
     assert unknown_options("--errors strict: no; give --epochs", ["finetune", "prepare"]) == ["--epochs"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 SHORTER = {
-    "pretune quickstart": "pretune quickstart --seeds 1 --labels 10 --epochs 1 --seconds 4",
+    "pretune quickstart": "pretune quickstart --num-seeds 1 --labels-per-class 10 --epochs 1 --seconds 4",
     "--seconds 60": "--seconds 3",
     "--seconds 90": "--seconds 3",
     "--epochs 10": "--epochs 1",

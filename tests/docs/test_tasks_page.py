@@ -33,7 +33,7 @@ QUESTIONS = [
     {"id": "a", "question": "Who flew?", "answers": [{"text": "Peter Blackburn", "answer_start": 0}]},
     {"id": "b", "question": "Who drove?", "answers": [], "is_impossible": True},
 ]
-QUICK = ["--steps", "1", "--seeds", "1", "--set", "report=false"]
+QUICK = ["--steps", "1", "--num-seeds", "1", "--set", "report=false"]
 REVIEWS = [("a delightful film", "yes"), ("two hours I want back", "no"), ("lovely", "yes"), ("awful", "no")] * 4
 
 

@@ -20,7 +20,7 @@ TEXTS = [
 
 def make_store(folder: Path) -> Store:
     (folder / "a.txt").write_text("\n".join(TEXTS), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(str(folder / "a.txt"), kind="byte-bpe", size=400)
+    tokenizer = pt.train_tokenizer(str(folder / "a.txt"), kind="byte-level-bpe", vocab_size=400)
     return pt.prepare(str(folder / "a.txt"), tokenizer, out=folder / "store")
 
 
@@ -38,10 +38,10 @@ def test_overlapping_texts_are_found(tmp_path: Path) -> None:
     found = ngram_overlap(store, [rows(SEEN, OTHER, "Small words, stand here — now", "Few words here")])
     text = next(row for row in found if row["role"] == "text")
     assert text["found"] == 2 and text["examples"] == 4 and text["too_short"] == 1
-    assert text["first"] == ["dev.tsv, line 2", "dev.tsv, line 4"] and abs(text["share"] - 2 / 3) < 1e-9
-    assert text["covered"] == text["share"]  # both are covered completely
+    assert text["first"] == ["dev.tsv, line 2", "dev.tsv, line 4"] and abs(text["contaminated"] - 2 / 3) < 1e-9
+    assert text["mean_coverage"] == text["contaminated"]  # both are covered completely
     pair = next(row for row in found if row["role"] == "pair")
-    assert pair["found"] == 0 and pair["too_short"] == 4 and pair["share"] == 0.0
+    assert pair["found"] == 0 and pair["too_short"] == 4 and pair["contaminated"] == 0.0
 
 
 def test_ngrams_do_not_cross_documents(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_ngrams_do_not_cross_documents(tmp_path: Path) -> None:
     assert found["found"] == 0
     assert (
         ngram_overlap(store, [rows(across)], size=5)[0]["found"] == 1
-        and ngram_overlap(store, [rows(across)], size=5)[0]["covered"] < 1
+        and ngram_overlap(store, [rows(across)], size=5)[0]["mean_coverage"] < 1
     )
 
 

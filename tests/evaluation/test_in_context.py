@@ -76,7 +76,7 @@ def test_task_is_scored_in_context(model: str, shots: int, tmp_path: Path) -> No
     again = pt.evaluate(models() / model, shots=shots, **options)
     assert again.describe() == result.describe()
     with pytest.raises(PretuneError, match=r"other settings \(shots"):
-        pt.evaluate(models() / model, shots=shots + 1, **{**options, "seeds": 2})
+        pt.evaluate(models() / model, shots=shots + 1, **{**options, "num_seeds": 2})
 
 
 def test_several_devices_give_the_same_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,8 @@ def test_several_devices_give_the_same_scores(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(suite_runner, "run_jobs", share_out)
     options: dict[str, Any] = {"suite": "glue", "data": cola(tmp_path / "data"), "seeds": 2, "shots": 1}
     here, there = (
-        pt.evaluate(models() / "gpt2", out=tmp_path / str(n), subsets=True, devices=n, **options) for n in (1, 2)
+        pt.evaluate(models() / "gpt2", out=tmp_path / str(n), allow_incomplete=True, devices=n, **options)
+        for n in (1, 2)
     )
     assert here.evaluation.scores == there.evaluation.scores
 
@@ -98,7 +99,7 @@ def test_zero_shot_needs_no_training_file_and_is_compared_with_finetuning(
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
     data = cola(tmp_path / "data")
     options: dict[str, Any] = {"suite": "glue", "data": data, "subsets": True}
-    tuned = pt.evaluate(models() / "gpt2", out=tmp_path / "tuned", budget=pt.Budget(steps=1), seeds=1, **options)
+    tuned = pt.evaluate(models() / "gpt2", out=tmp_path / "tuned", budget=pt.Budget(steps=1), num_seeds=1, **options)
     (data / "CoLA" / "train.tsv").unlink()
     in_context = pt.evaluate(models() / "gpt2", out=tmp_path / "asked", shots=0, **options)
     assert set(in_context.evaluation.tasks) == set(tuned.evaluation.tasks) == {"cola"}
@@ -115,7 +116,9 @@ def test_model_that_knows_the_task_gets_a_perfect_score(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(f"text,label\n{table}\n")
     task = "generate(delimiter='grammatical?')"
     tune(models() / "gpt2", tmp_path / "train.csv", tmp_path / "run", task, steps=60)
-    result = pt.evaluate(tmp_path / "run", suite="glue", data=data, out=tmp_path / "out", subsets=True, shots=0)
+    result = pt.evaluate(
+        tmp_path / "run", suite="glue", data=data, out=tmp_path / "out", allow_incomplete=True, shots=0
+    )
     assert result.evaluation.means["cola"]["matthews"] == 1.0
 
 
@@ -126,7 +129,13 @@ def test_superglue_tasks_are_prompted(model: str, tmp_path: Path) -> None:
         for split in ("train", "val", "test"):
             (tmp_path / name / f"{split}.jsonl").write_text(lines(rows[:3], hide=split == "test"))
     result = pt.evaluate(
-        models() / model, suite="superglue", data=tmp_path, out=tmp_path / "out", subsets=True, seeds=1, shots=1
+        models() / model,
+        suite="superglue",
+        data=tmp_path,
+        out=tmp_path / "out",
+        allow_incomplete=True,
+        num_seeds=1,
+        shots=1,
     )
     found = result.evaluation.means
     assert set(found) == {"copa", "multirc", "record", "wic", "wsc"}
@@ -152,7 +161,7 @@ def test_tags_are_skipped_and_masked_models_rejected(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="0 or more"):
         pt.evaluate(models() / "gpt2", out=tmp_path / "out", **{**options, "shots": -1})
     with pytest.raises(PretuneError, match="--scratch applies only to fine-tuning"):
-        pt.evaluate(models() / "gpt2", out=tmp_path / "out", scratch=True, **options)
+        pt.evaluate(models() / "gpt2", out=tmp_path / "out", from_scratch=True, **options)
 
 
 # -- prompts --------------------------------------------------------------------------------------------------------
@@ -162,11 +171,15 @@ def test_tags_are_skipped_and_masked_models_rejected(tmp_path: Path) -> None:
 def test_declared_prompts_fit_their_tasks(suite: str) -> None:
     for task in find_suite(suite).tasks.values():
         roles = {*task.roles, "word1", "word2"} if kind_of(task) == "match" else set(task.roles)
-        cloze = task.prompt.get("cloze", "")
+        cloze = task.prompt.get("template", "")
         if cloze:
             assert cloze.count(GAP) == 1 and all(f"{{{role}}}" in cloze for role in {"text", "pair"} & roles), task.name
             Cloze.parse(cloze, "pair" in roles, roles - {"text", "pair"})
-        if (words := task.prompt.get("words")) and (labels := task.submission.get("labels")) and "sts" not in task.name:
+        if (
+            (words := task.prompt.get("verbalizer"))
+            and (labels := task.submission.get("labels"))
+            and "sts" not in task.name
+        ):
             assert {str(label).lower() for label in labels} == {str(label).lower() for label in words}, task.name
         assert kind_of(task) in KINDS or kind_of(task) == "tag"
         assert parse_objective(task.kind).objectives
@@ -186,7 +199,7 @@ def test_numbers_are_expected_values() -> None:
     kind = in_context("sts-b", "glue", rows).kind
     assert kind.right(rows[1]) == "4" and list(kind.options(rows[0])) == ["0", "1", "2", "3", "4", "5"]
     assert kind.answer(rows[0], np.log([0.5, 1e-12, 1e-12, 1e-12, 1e-12, 0.5]))["value"] == pytest.approx(2.5)
-    own = in_context("sts-b", "glue", rows, words={"0": "low", "5": "high"}).kind
+    own = in_context("sts-b", "glue", rows, verbalizer={"0": "low", "5": "high"}).kind
     assert [own.right(row) for row in rows] == ["low", "high", "high"]
 
 
@@ -224,7 +237,7 @@ def test_invalid_prompts_are_rejected() -> None:
     rows = [{"text": "a", "label": "0"}]
     with pytest.raises(PretuneError, match="a prompt has no key 'word'; did you mean 'words'"):
         in_context("cola", "glue", rows, word={})
-    asking = in_context("cola", "glue", rows, cloze="{text} {pear} [MASK]")
+    asking = in_context("cola", "glue", rows, template="{text} {pear} [MASK]")
     with pytest.raises(PretuneError, match=r"the prompt has \{pear\}, but rows have no such field"):
         asking.asker(0, asking.labeled(rows))
     with pytest.raises(PretuneError, match="the prompt has no word for the label '2'; it has words for 0, 1"):
@@ -234,11 +247,11 @@ def test_invalid_prompts_are_rejected() -> None:
 def test_changed_prompt_is_another_evaluation(tmp_path: Path) -> None:
     data = cola(tmp_path / "data")
     task = {"title": "Own", "kind": "classify", "metrics": ["accuracy"], "files": {"dev": "CoLA/dev.tsv"},
-            "roles": {"text": 4, "label": 2}, "prompt": {"cloze": "{text} good? [MASK]"}}  # fmt: skip
+            "roles": {"text": 4, "label": 2}, "prompt": {"template": "{text} good? [MASK]"}}  # fmt: skip
     options: dict[str, Any] = {"suite": str(tmp_path / "own.yaml"), "data": data, "out": tmp_path / "out", "shots": 0}
     (tmp_path / "own.yaml").write_text(json.dumps({"title": "Own", "tasks": {"own": task}}))
     assert pt.evaluate(models() / "gpt2", **options).evaluation.tasks["own"]["prompt"] == "bad red good?"
-    task["prompt"] = {"cloze": "{text} bad? [MASK]"}
+    task["prompt"] = {"template": "{text} bad? [MASK]"}
     (tmp_path / "own.yaml").write_text(json.dumps({"title": "Own", "tasks": {"own": task}}))
     with pytest.raises(PretuneError, match=r"other settings \(own\)"):
         pt.evaluate(models() / "gpt2", **options)

@@ -32,8 +32,8 @@ def test_learning_curve_with_control(tmp_path: Path) -> None:
     assert [point["examples"] for point in points] == [8, 32, 64]
     for point in points:
         assert {"pretrained", "from scratch", "a bag of words", "always 'no'"} == point.keys() - {"examples"}
-        assert len(point["pretrained"]["each"]) == len(point["from scratch"]["each"]) == 2
-    assert points[-1]["pretrained"]["each"] == run.results["seeds"]["each"]
+        assert len(point["pretrained"]["scores"]) == len(point["from scratch"]["scores"]) == 2
+    assert points[-1]["pretrained"]["scores"] == run.results["seeds"]["scores"]
     assert not list((run.folder / FOLDER).rglob("*.safetensors"))
     page = (run.folder / "report.html").read_text(encoding="utf-8")
     assert "Learning curve" in page and "from scratch" in page

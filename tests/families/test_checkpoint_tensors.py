@@ -107,13 +107,13 @@ def test_a_number_of_layers_that_contradicts_the_config_is_refused(
     words = rf"layers: {layers + 1} in {re.escape(stack)}, but {layers} in config\.json; pass --partial to continue without them"
     with pytest.raises(PretuneError, match=words):
         pt.load(tmp_path)
-    assert len(pt.load(tmp_path, partial=True).backbone.layers) == layers
+    assert len(pt.load(tmp_path, ignore_mismatched=True).backbone.layers) == layers
     edit_tensors(tmp_path, **dict.fromkeys((*one_more, *last)))
     with pytest.raises(
         PretuneError, match=rf"layers: {layers - 1} in {re.escape(stack)}, but {layers} in config\.json; pass"
     ):
         pt.load(tmp_path)
-    assert pt.load(tmp_path, partial=True).untrained
+    assert pt.load(tmp_path, ignore_mismatched=True).untrained
 
 
 def test_tensors_that_the_config_does_not_describe_are_refused(tmp_path: Path) -> None:

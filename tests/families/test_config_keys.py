@@ -170,14 +170,14 @@ def test_unknown_keys_are_ignored_with_partial(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     with pytest.raises(PretuneError, match="glyph_embedding_dim; pass --partial to continue without them"):
         pt.load(tmp_path)
-    model = pt.load(tmp_path, partial=True)
+    model = pt.load(tmp_path, ignore_mismatched=True)
     assert len(logged) == 1 and logged[0].endswith("may change its output: glyph_embedding_dim; they are ignored")
     edit_config(tmp_path, glyph_embedding_dim=None)
     close(case.ours(tmp_path, reference.config), case.theirs(reference))
     assert_same(model.root, pt.load(tmp_path).root)
     edit_config(tmp_path, is_decoder=True)  # keys that are known to change the output are never ignored
     with pytest.raises(PretuneError, match="is_decoder"):
-        pt.load(tmp_path, partial=True)
+        pt.load(tmp_path, ignore_mismatched=True)
 
 
 # Keys of released config files, without sizes.

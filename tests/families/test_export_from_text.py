@@ -120,7 +120,7 @@ def test_sentence_vectors_match_sentence_transformers(name: str, tmp_path: Path)
     config = family.read_config(small | sizes | {"initializer_range": 0.2})
     Model(family, config, Network(family.build(config)), words).save(tmp_path / "model")
     facts = pt.export(
-        tmp_path / "model", to="sentence-transformers", pooling="last+mean", max_length=16, out=tmp_path / "out"
+        tmp_path / "model", format="sentence-transformers", pooling="last+mean", max_length=16, out=tmp_path / "out"
     ).facts
     texts = ["An assignment is a statement", "and that", "or this one, which is longer " * 4]
     reference = SentenceTransformer(str(tmp_path / "out"), device="cpu")

@@ -175,7 +175,7 @@ def write_rows(file: Path, pairs: bool) -> Path:
 def test_a_task_with_pairs_adds_and_trains_a_missing_separator(name: str, tmp_path: Path) -> None:
     published(name, tmp_path / "start")
     options: dict[str, Any] = {
-        "epochs": 40, "optimizer": pt.Optimizer(lr=2e-2, decay=0.0), "batch": pt.Batching(sequences=8, length=16),
+        "epochs": 40, "optimizer": pt.Optimizer(lr=2e-2, weight_decay=0.0), "batch": pt.Batching(size=8, max_length=16),
         "objective": "classify(dropout=0)",
     }  # fmt: skip
     run = pt.finetune(tmp_path / "start", write_rows(tmp_path / "pairs.csv", True), out=tmp_path / "run", **options)
@@ -198,7 +198,7 @@ def test_transformers_reads_the_separator_of_an_export(tmp_path: Path) -> None:
     published("openai-gpt", tmp_path / "start")
     run = pt.finetune(
         tmp_path / "start", write_rows(tmp_path / "pairs.csv", True), out=tmp_path / "run", epochs=3,
-        batch=pt.Batching(sequences=8, length=16),
+        batch=pt.Batching(size=8, max_length=16),
     )  # fmt: skip
     pt.export(run, out=tmp_path / "exported")
     tokens = AutoTokenizer.from_pretrained(tmp_path / "exported")

@@ -172,7 +172,7 @@ def test_filled_masks_match_transformers_before_and_after_export(make: Any, tmp_
         theirs = fills_in_transformers(folder, text)
         assert [i for i, _ in fills_in_transformers(out, text)] == [i for i, _ in theirs]
         for ours in (filler, again):
-            found = ours.fill(text, top=3)["gaps"][0]
+            found = ours.fill(text, top_k=3)["gaps"][0]
             assert [c["token"] for c in found] == [tokenizer.decode([i]).strip() for i, _ in theirs]
             assert [c["probability"] for c in found] == pytest.approx([p for _, p in theirs], abs=1e-5)
         right += found[0]["token"] == answer

@@ -98,7 +98,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"premise": "An expression has a value that is", "choices": ["no", "a number, a string or an object"]},
     ],
 }
-KINDS = {"gpt2": "byte-bpe", "longformer": "byte-bpe"}
+KINDS = {"gpt2": "byte-level-bpe", "longformer": "byte-level-bpe"}
 
 
 @cache
@@ -247,7 +247,7 @@ def test_a_fine_tuned_model_exports_to_its_transformers_class(name: str, kind: s
         dev=train_file,
         objective=head,
         epochs=1,
-        seeds=1,
+        num_seeds=1,
         report=False,
         out=tmp_path / "run",
     )

@@ -162,7 +162,7 @@ def test_replacing_the_vocabulary_selects_rows_of_input_and_output_embeddings(
     untied(case, tmp_path / "reference")
     model = pt.load(tmp_path / "reference")
     documents = [Document(text, Path("x"), 1) for text in english[:2]]
-    old, new = (train_on_documents(documents, "byte-bpe", size) for size in (300, 290))
+    old, new = (train_on_documents(documents, "byte-level-bpe", size) for size in (300, 290))
     model.tokenizer = old
     wide, _ = replace_vocabulary(with_more_rows(model, old.size), new)
     head, tokens = wide.root.heads[case.head].output.weight, wide.backbone.embed.tokens

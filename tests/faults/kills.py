@@ -54,7 +54,7 @@ def make_inputs(folder: Path) -> None:
     text.mkdir()
     for number in range(6):
         (text / f"{number}.txt").write_text("\n\n".join(" ".join(rows[i::5]) + "." for i in range(number, number + 20)))
-    pt.train_tokenizer(text, kind="wordpiece", size=90, out=folder / "tokenizer")
+    pt.train_tokenizer(text, kind="wordpiece", vocab_size=90, out=folder / "tokenizer")
     (folder / "tiny.yaml").write_text(
         "like: bert-tiny\nobjective: mlm\n"
         "config: {hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 64}\n"
@@ -68,8 +68,8 @@ def make_inputs(folder: Path) -> None:
 
 SMALL: dict[str, Any] = {
     "budget": pt.Budget(steps=10),
-    "batch": pt.Batching(tokens=128, length=32),
-    "watching": pt.Monitoring(save=2, keep=2, log=2),
+    "batch": pt.Batching(tokens=128, max_length=32),
+    "monitor": pt.Monitoring(save_every=2, save_total_limit=2, log_every=2),
 }
 
 
@@ -85,21 +85,21 @@ def pretrain(folder: Path) -> Act:
 
 def verbs(folder: Path) -> dict[str, Act]:
     """Return the commands to kill; each one resumes from existing files."""
-    rows = {**SMALL, "batch": pt.Batching(sequences=8)}
+    rows = {**SMALL, "batch": pt.Batching(size=8)}
     train = folder / "train.csv"
     return {
         "prepare": lambda out: pt.prepare(folder / "texts", folder / "tokenizer", out, processes=1),
         "pretrain": pretrain(folder),
         "adapt": lambda out: pt.adapt(folder / "model", folder / "texts", out=out, resume=started(out), **SMALL),
         "finetune": lambda out: pt.finetune(
-            folder / "model", train, dev=train, out=out, seeds=1, report=False, resume=started(out), **rows
+            folder / "model", train, dev=train, out=out, num_seeds=1, report=False, resume=started(out), **rows
         ),
         "evaluate": lambda out: pt.evaluate(
-            folder / "model", suite="glue", data=folder / "glue", subsets=True, seeds=2, out=out,
-            budget=pt.Budget(steps=4), batch=pt.Batching(sequences=8),
+            folder / "model", suite="glue", data=folder / "glue", allow_incomplete=True, num_seeds=2, out=out,
+            budget=pt.Budget(steps=4), batch=pt.Batching(size=8),
         ),
         "tune": lambda out: pt.tune(
-            folder / "model", train, dev=train, trials=2, epochs=0.5, batch=pt.Batching(sequences=8), out=out
+            folder / "model", train, dev=train, num_trials=2, epochs=0.5, batch=pt.Batching(size=8), out=out
         ),
     }  # fmt: skip
 

@@ -24,8 +24,8 @@ from pretune.training.recipe_sections import Budget
 from tests.support.cli import run_command
 from tests.support.one_word_task import start, trained, tune
 
-FEW: dict[str, Any] = {"budget": pt.Budget(steps=2), "watching": pt.Monitoring(save=1, held_out=0.0)}
-SHORT: dict[str, Any] = {"batch": pt.Batching(tokens=64, length=16), **FEW}
+FEW: dict[str, Any] = {"budget": pt.Budget(steps=2), "monitor": pt.Monitoring(save_every=1, held_out_fraction=0.0)}
+SHORT: dict[str, Any] = {"batch": pt.Batching(tokens=64, max_length=16), **FEW}
 
 
 @contextmanager
@@ -49,16 +49,16 @@ def rows() -> Path:
 
 # Every verb that writes → the call, and the limit on file sizes.
 WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
-    "tokenizer train": (lambda out: pt.train_tokenizer(text(), size=100, out=out), 1000),
+    "tokenizer train": (lambda out: pt.train_tokenizer(text(), vocab_size=100, out=out), 1000),
     "prepare": (lambda out: pt.prepare(text(), start() / "start", out, processes=1), 1000),
     "pretrain": (lambda out: pt.pretrain("bert-tiny", text(), objective="mlm", tokenizer=start() / "start", out=out, **SHORT), 20_000),
     "adapt": (lambda out: pt.adapt(start() / "start", text(), out=out, **SHORT), 20_000),
-    "finetune": (lambda out: tune(out, steps=2, watching=pt.Monitoring(save=1)), 20_000),
+    "finetune": (lambda out: tune(out, steps=2, monitor=pt.Monitoring(save_every=1)), 20_000),
     "prune": (lambda out: pt.prune(trained(), heads=0.5, out=out), 20_000),
-    "quantize": (lambda out: pt.quantize(trained(), how="bf16", out=out), 20_000),
+    "quantize": (lambda out: pt.quantize(trained(), method="bf16", out=out), 20_000),
     "distill": (lambda out: pt.distill(trained(), student="layers=2", train=rows(), out=out, epochs=0.1), 20_000),
     "export": (lambda out: pt.export(trained(), out=out), 20_000),
-    "export --to onnx": (lambda out: pt.export(trained(), to="onnx", out=out), 20_000),
+    "export --format onnx": (lambda out: pt.export(trained(), format="onnx", out=out), 20_000),
     "predict": (lambda out: pt.predict(trained(), rows(), out=out / "answers.csv"), 1000),
     "embed": (lambda out: pt.embed(trained(), rows(), out=out / "vectors.npy"), 1000),
 }  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_deleted_run_folder_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(checkpoints.CheckpointWriter, "_begin", vanish)
     with pytest.raises((PretuneError, OSError)) as failure:
-        tune(out, steps=4, watching=pt.Monitoring(save=1))
+        tune(out, steps=4, monitor=pt.Monitoring(save_every=1))
     assert isinstance(failure.value, PretuneError) or failure.value.errno in cli.FILE_ERRORS
 
 
@@ -127,7 +127,7 @@ def test_out_of_memory_is_reported_in_one_line(error: Exception, place: str, mon
     message = refused.stderr
     assert refused.returncode == 1
     assert message.startswith(f"error: {place} is out of memory; ") and message.count("\n") == 1
-    assert "batch.pack" in message and "batch.sequences" in message and "batch.length" in message
+    assert "batch.microbatch_tokens" in message and "batch.size" in message and "batch.max_length" in message
 
 
 def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,5 +207,5 @@ def test_a_run_on_a_file_system_with_delayed_deletion(tmp_path: Path, monkeypatc
             remove(folder, ignore_errors=ignore_errors)
 
     monkeypatch.setattr(shutil, "rmtree", busy)
-    run = tune(tmp_path / "run", steps=6, watching=pt.Monitoring(save=1, keep=1))
+    run = tune(tmp_path / "run", steps=6, monitor=pt.Monitoring(save_every=1, save_total_limit=1))
     assert run.finished and len(checkpoints.list_checkpoints(run.folder)) <= 1

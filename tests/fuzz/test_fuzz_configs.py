@@ -47,8 +47,8 @@ def pruned(folder: Path) -> None:
 def quantized(folder: Path) -> None:
     """Write a model with int8 weights."""
     model = tiny_model("bert")
-    model.shape = PrunedShape(linear="weights")
-    replace_linears(model.backbone, "weights")
+    model.shape = PrunedShape(linear="weight-only")
+    replace_linears(model.backbone, "weight-only")
     model.save(folder)
 
 

@@ -33,21 +33,21 @@ ROWS = "text,label\n" + "".join(f"text {i},{'yes' if i % 2 else 'no'}\n" for i i
 PRETRAIN = """
 model: bert-tiny
 data: [corpus.txt]
-objective: mlm(rate=0.3)+nsp
+objective: mlm(mask_rate=0.3)+nsp
 language: en
 budget: {steps: 10}
-optimizer: {name: adamw, lr: 1e-4, betas: [0.9, 0.99], eps: 1e-6, decay: 0.01, clip: 1.0}
+optimizer: {name: adamw, lr: 1e-4, betas: [0.9, 0.99], eps: 1e-6, weight_decay: 0.01, max_grad_norm: 1.0}
 schedule:
   kind: linear
-  warmup: 0.1
+  warmup_ratio: 0.1
 batch:
   tokens: 512
-  length: 64
-  ramp: [0.5, 0.1]
-watching: {log: 1, evaluate: 0, held_out: 0.1, save: 10, keep: 2}
+  max_length: 64
+  size_warmup: [0.5, 0.1]
+monitor: {log_every: 1, eval_every: 0, held_out_fraction: 0.1, save_every: 10, save_total_limit: 2}
 tokenizer:
   kind: wordpiece
-  size: 100
+  vocab_size: 100
 seed: 3
 """
 FINETUNE = """
@@ -63,9 +63,9 @@ shots: 2
 optimizer:
   lr: 3e-5
   layer_decay: 0.9
-schedule: {kind: cosine, warmup: 0.1, final: 0.1}
-batch: {sequences: 8, length: 64}
-watching: {evaluate: 2, patience: 1}
+schedule: {kind: cosine, warmup_ratio: 0.1, min_lr_ratio: 0.1}
+batch: {size: 8, max_length: 64}
+monitor: {eval_every: 2, patience: 1}
 """
 PRESET = """
 like: bert-tiny
@@ -73,13 +73,13 @@ source: none
 departures: none
 family: bert
 objective: mlm
-tokenizer: {kind: wordpiece, size: 100, lowercase: true}
+tokenizer: {kind: wordpiece, vocab_size: 100, lowercase: true}
 config: {hidden_size: 16}
 budget: {steps: 10}
 optimizer: {name: lamb, lr: 1e-3, betas: [0.9, 0.99]}
-schedule: {kind: linear, warmup: 0.01}
-batch: {tokens: 256, stages: [[0.9, 32], [1.0, 64]]}
-watching: {log: 1}
+schedule: {kind: linear, warmup_ratio: 0.01}
+batch: {tokens: 256, length_schedule: [[0.9, 32], [1.0, 64]]}
+monitor: {log_every: 1}
 """
 SUITE = """
 title: Mine
@@ -97,7 +97,7 @@ tasks:
     values: {label: {"yes": "1"}}
     splits: {dev: {roles: {text: text, label: label}}}
     submission: {file: one.tsv}
-    prompt: {cloze: "{text} [MASK]", words: {"1": good}}
+    prompt: {template: "{text} [MASK]", verbalizer: {"1": good}}
     version: 1
   two:
     like: one
@@ -272,7 +272,7 @@ def test_budgets_in_words(number: str, unit: str) -> None:
     refused_in_one_line(parse_budget, f"{number}{unit}")
 
 
-PATHS = ["optimizer.lr", "optimizer.betas", "optimizer", "schedule.warmup", "batch.tokens", "batch.stages", "budget.steps", "seed", "model", "objective", "tokenizer", "tokenizer.size", "watching.keep", "", ".", "a.b.c", "optimizer.lr.x", "data", "x" * 300]  # fmt: skip
+PATHS = ["optimizer.lr", "optimizer.betas", "optimizer", "schedule.warmup_ratio", "batch.tokens", "batch.length_schedule", "budget.steps", "seed", "model", "objective", "tokenizer", "tokenizer.vocab_size", "monitor.save_total_limit", "", ".", "a.b.c", "optimizer.lr.x", "data", "x" * 300]  # fmt: skip
 
 
 @plenty
@@ -287,10 +287,10 @@ def test_settings_out_of_range_are_refused_before_a_run_folder_is_made(tmp_path:
     writer()(tmp_path)
     bad = {
         "optimizer.lr": [".nan", "-1", ".inf", "0"], "optimizer.betas": ["[0.9, 1.0]", "[-0.1, 0.9]", "[0.9]"],
-        "optimizer.decay": ["-0.1"], "optimizer.eps": ["-1e-8", ".nan"], "optimizer.clip": ["-1"],
-        "schedule.warmup": ["1.1", "-0.1", ".nan"], "batch.tokens": ["0", "-5"], "batch.length": ["0"],
-        "budget.steps": ["0", "-1"], "budget.seconds": [".inf", ".nan"], "watching.log": ["0"],
-        "watching.held_out": ["1.0", "-0.5"], "watching.keep": ["0"], "seed": ["1" + "0" * 30],
+        "optimizer.weight_decay": ["-0.1"], "optimizer.eps": ["-1e-8", ".nan"], "optimizer.max_grad_norm": ["-1"],
+        "schedule.warmup_ratio": ["1.1", "-0.1", ".nan"], "batch.tokens": ["0", "-5"], "batch.max_length": ["0"],
+        "budget.steps": ["0", "-1"], "budget.seconds": [".inf", ".nan"], "monitor.log_every": ["0"],
+        "monitor.held_out_fraction": ["1.0", "-0.5"], "monitor.save_total_limit": ["0"], "seed": ["1" + "0" * 30],
     }  # fmt: skip
     base = {"model": "bert-tiny", "data": ["corpus.txt"], "budget": {"steps": 10}}
     for key, values in bad.items():

@@ -33,7 +33,7 @@ RESULTS_OF_RUN: dict[str, Any] = {
     "dev/accuracy": 0.9,
     "dev/f1": 0.8,
     "positive_class": "yes",
-    "seeds": {"count": 2, "failed": 0, "best": 1, "each": {"accuracy": [0.9, 0.8]}},
+    "seeds": {"count": 2, "failed": 0, "best": 1, "scores": {"accuracy": [0.9, 0.8]}},
 }
 
 

@@ -26,7 +26,7 @@ def prepared() -> dict[str, bytes]:
     """Return the files of a small store."""
     folder = Path(mkdtemp())
     (folder / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(str(folder / "a.txt"), kind="byte-bpe", size=300)
+    tokenizer = pt.train_tokenizer(str(folder / "a.txt"), kind="byte-level-bpe", vocab_size=300)
     pt.prepare(str(folder / "a.txt"), tokenizer, out=folder / "store")
     return {path.name: path.read_bytes() for path in (folder / "store").iterdir() if path.is_file()}
 

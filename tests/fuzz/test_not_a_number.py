@@ -114,11 +114,11 @@ def overflow(model: Model, folder: Path) -> None:
 
 
 def decoder() -> Model:
-    return random_model("gpt2", tokenizer("byte-bpe"), "lm", num_hidden_layers=1)
+    return random_model("gpt2", tokenizer("byte-level-bpe"), "lm", num_hidden_layers=1)
 
 
 def encoder_decoder() -> Model:
-    return random_model("bart", tokenizer("byte-bpe"), "denoise")
+    return random_model("bart", tokenizer("byte-level-bpe"), "denoise")
 
 
 ANSWERS: dict[str, tuple[Callable[[], Model], Callable[[Path], Any]]] = {
@@ -126,10 +126,10 @@ ANSWERS: dict[str, tuple[Callable[[], Model], Callable[[Path], Any]]] = {
     "embed": (with_dense, lambda folder: pt.embed(folder, [TEXT])),
     "embed by the mean": (lambda: with_head("mlm"), lambda folder: pt.embed(folder, [TEXT], pooling="mean")),
     "fill": (lambda: with_head("mlm"), lambda folder: pt.fill(folder, [f"{TEXT} [MASK]"])),
-    "generate": (decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3)),
-    "generate by sampling": (decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3, temperature=1.0)),
-    "generate by beam search": (decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3, beams=2)),
-    "generate with an encoder-decoder": (encoder_decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3)),
+    "generate": (decoder, lambda folder: pt.generate(folder, [TEXT], max_new_tokens=3)),
+    "generate by sampling": (decoder, lambda folder: pt.generate(folder, [TEXT], max_new_tokens=3, temperature=1.0)),
+    "generate by beam search": (decoder, lambda folder: pt.generate(folder, [TEXT], max_new_tokens=3, num_beams=2)),
+    "generate with an encoder-decoder": (encoder_decoder, lambda folder: pt.generate(folder, [TEXT], max_new_tokens=3)),
     "evaluate a decoder": (decoder, lambda folder: pt.evaluate(folder, data=folder.parent / "text.txt")),
     "evaluate an encoder": (
         lambda: with_head("mlm"),

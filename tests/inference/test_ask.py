@@ -45,7 +45,7 @@ def rows(*texts: str) -> LabeledRows:
 
 def test_answers_are_ranked_and_scored(writer: Path) -> None:
     found = pt.ask(
-        writer / "run", inputs=writer / "train.csv", label="label", cloze="feels [MASK]", answers=ANSWERS[:2]
+        writer / "run", inputs=writer / "train.csv", label="label", template="feels [MASK]", answers=ANSWERS[:2]
     )
     assert len(found) == 36 and found.facts["accuracy"] == 1.0 and found[0]["label"] == "very warm"
     assert sum(found[0]["probabilities"].values()) == pytest.approx(1)
@@ -62,7 +62,9 @@ def test_answers_are_generated(writer: Path, tmp_path: Path) -> None:
     pt.ask(writer / "run", tmp_path / "rows.csv", **asked, out=tmp_path / "out.csv")
     wanted = "id,text,answer,predicted_answer\n7,fire 3,hot,very warm\n8,cloud 2,cool,cold\n"
     assert (tmp_path / "out.csv").read_text() == wanted
-    judged = pt.ask(writer / "run", inputs=writer / "train.csv", label="label", cloze="feels [MASK]", tokens=4)
+    judged = pt.ask(
+        writer / "run", inputs=writer / "train.csv", label="label", template="feels [MASK]", max_new_tokens=4
+    )
     assert judged.facts == {"exact_match": 1.0}
 
 
@@ -113,8 +115,8 @@ def test_calibration_makes_content_free_texts_uniform(writer: Path) -> None:
 
 def test_masked_models_are_calibrated_too(tmp_path: Path) -> None:
     model = tiny("bert-tiny", read(["it was good bad . fire water"] * 9), tmp_path / "bert", "mlm")
-    plain = pt.ask(model, ["fire", "", "N/A", "[MASK]"], cloze="It was [MASK].", answers=["good", "bad"])
-    even = pt.ask(model, ["fire"], cloze="It was [MASK].", answers=["good", "bad"], calibrate=True)
+    plain = pt.ask(model, ["fire", "", "N/A", "[MASK]"], template="It was [MASK].", answers=["good", "bad"])
+    even = pt.ask(model, ["fire"], template="It was [MASK].", answers=["good", "bad"], calibrate=True)
     usual = np.mean([row["probabilities"]["good"] for row in plain.rows[1:]])
     odds = plain[0]["probabilities"]["good"] / plain[0]["probabilities"]["bad"] * (1 - usual) / usual
     assert even[0]["probabilities"]["good"] == pytest.approx(odds / (1 + odds), abs=1e-6)
@@ -128,7 +130,9 @@ def test_examples_come_from_a_file_by_seed(
     first, again, other = (pt.ask(writer / "start", ["fire"], **question, seed=seed)[0] for seed in (0, 0, 1))
     assert first == again != other
     assert "4 of 36 rows, 2 per class with seed 0" in capsys.readouterr().err
-    pt.ask(writer / "start", ["fire"], cloze="feels [MASK]", examples=writer / "train.csv", shots=3, tokens=2)
+    pt.ask(
+        writer / "start", ["fire"], template="feels [MASK]", examples=writer / "train.csv", shots=3, max_new_tokens=2
+    )
     assert "3 of 36 rows with seed 0" in capsys.readouterr().err
 
 
@@ -166,10 +170,10 @@ def test_models_that_cannot_answer_are_rejected_with_a_reason(tmp_path: Path) ->
     tokenizer = read(["it was good bad . fire water"] * 9)
     headless = tiny("bert-tiny", tokenizer, tmp_path / "bare")
     with pytest.raises(pt.PretuneError, match=r"its head for prompt is untrained .* pretrain it with mlm first"):
-        pt.ask(headless, ["fire"], cloze="It was [MASK].", answers=["good", "bad"])
+        pt.ask(headless, ["fire"], template="It was [MASK].", answers=["good", "bad"])
     masked = tiny("bert-tiny", tokenizer, tmp_path / "bert", "mlm")
     with pytest.raises(pt.PretuneError, match="fills one gap with a word; give the answers"):
-        pt.ask(masked, ["fire"], cloze="It was [MASK].")
+        pt.ask(masked, ["fire"], template="It was [MASK].")
 
 
 def test_encoder_decoders_encode_the_examples_and_decode_the_answer(tmp_path: Path) -> None:
@@ -180,7 +184,9 @@ def test_encoder_decoders_encode_the_examples_and_decode_the_answer(tmp_path: Pa
     asker = ClozePredictor(
         loaded, ClozeQuestion("{text} it was [MASK].", ["good", "bad . bad"], "good:good/bad . bad:bad . bad")
     )
-    shown = ClozePredictor(loaded, replace(asker.question, labels=(), words="", shown=examples, before="fire fire"))
+    shown = ClozePredictor(
+        loaded, replace(asker.question, labels=(), verbalizer="", shown=examples, before="fire fire")
+    )
     words, asked = ["good", "bad . bad"], rows("fire", "water fire")
     for ask, before in ((asker, ""), (shown, "fire fire water it was bad. ")):
         for text, scores in zip(asked.texts, ask.rank(asked, [words] * 2), strict=True):
@@ -196,9 +202,9 @@ def test_encoder_decoders_encode_the_examples_and_decode_the_answer(tmp_path: Pa
     assert asker.rank(asked, [words] * 2, each_token=True)[0][1] == pytest.approx(
         asker.rank(asked, [words] * 2)[0][1] / 3
     )
-    answers = pt.ask(folder, ["fire"], cloze="{text} it was [MASK]", answers=["good", "bad"])
+    answers = pt.ask(folder, ["fire"], template="{text} it was [MASK]", answers=["good", "bad"])
     assert sum(answers[0]["probabilities"].values()) == pytest.approx(1)
-    assert isinstance(pt.ask(folder, ["fire"], cloze="{text} it was [MASK]", tokens=3)[0]["answer"], str)
+    assert isinstance(pt.ask(folder, ["fire"], template="{text} it was [MASK]", max_new_tokens=3)[0]["answer"], str)
 
 
 def test_examples_that_do_not_fit_are_dropped(writer: Path) -> None:
@@ -243,7 +249,7 @@ LECTURE_PROMPTS = [
 def test_prompts_equal_those_of_the_lecture(
     question: ClozeQuestion, text: str, answer: str, whole: str, tmp_path: Path
 ) -> None:
-    tokenizer = train_on_documents([Document(BORN * 9, Path("texts"), 1)], "byte-bpe", 400)
+    tokenizer = train_on_documents([Document(BORN * 9, Path("texts"), 1)], "byte-level-bpe", 400)
     loaded = TextGenerator.load(tiny("gpt2-tiny", tokenizer, tmp_path / "gpt2"))
     asker, asked = ClozePredictor(loaded, question), rows(text)
     assert asker.prompt(asked) + asker.cloze(asked).space + answer.strip() == whole

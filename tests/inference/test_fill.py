@@ -35,7 +35,7 @@ def filler(tokenizer: Tokenizer) -> MaskFiller:
 def byte_level(folder: Path) -> None:
     """Write the files of a RoBERTa tokenizer, whose mask includes the space before it."""
     texts = [Document(text, Path("x"), 1) for text in (*english_documents()[:3], *RUSSIAN)]
-    content = json.loads(train_on_documents(texts, "byte-bpe", 500).backend.to_str())
+    content = json.loads(train_on_documents(texts, "byte-level-bpe", 500).backend.to_str())
     plain = [token for token in content["model"]["vocab"] if not token.startswith("[") or len(token) == 1]
     order = ["<s>", "<pad>", "</s>", "<unk>", *plain, "<mask>"]
     (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(order)}), encoding="utf-8")
@@ -65,7 +65,7 @@ def test_masks_include_the_preceding_space_if_the_tokenizer_says_so(write: objec
         assert ours.encode(text.replace("[MASK]", "<mask>")) == expected
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-level-bpe", "unigram"])
 def test_exported_tokenizers_encode_masks_like_transformers(kind: Kind, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -77,5 +77,5 @@ def test_exported_tokenizers_encode_masks_like_transformers(kind: Kind, tmp_path
     reference = AutoTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
         assert ours.encode(text) == reference(text)["input_ids"]
-    if kind == "byte-bpe":  # there is no separate space before the mask
+    if kind == "byte-level-bpe":  # there is no separate space before the mask
         assert tokenizer.tokens(ours.encode("a [MASK] b")) == ["[CLS]", "a", "[MASK]", "Ġb", "[SEP]"]

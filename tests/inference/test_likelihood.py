@@ -40,7 +40,7 @@ def tokenizer() -> Tokenizer:
 
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text("\n".join(TEXTS * 3), encoding="utf-8")
-    return pt.train_tokenizer(str(folder / "a.txt"), kind="bpe", size=90)
+    return pt.train_tokenizer(str(folder / "a.txt"), kind="bpe", vocab_size=90)
 
 
 @cache

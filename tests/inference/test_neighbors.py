@@ -49,19 +49,30 @@ def test_word_senses_differ_only_in_context() -> None:
 
 def test_most_different_uses_are_listed_with_their_neighbors(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
-    rows = pt.neighbors("pretune-small-en", "Bank", in_=tmp_path / "corpus.txt", uses=2, top=3, language="lines")
+    rows = pt.neighbors(
+        "pretune-small-en", "Bank", corpus=tmp_path / "corpus.txt", occurrences=2, top_k=3, language="lines"
+    )
     assert [row["use"] for row in rows] == [1, 1, 1, 2, 2, 2]
     first, second = rows[0]["in"], rows[3]["in"]
     assert first == MONEY[0] and second in RIVER
     assert all(row["text"] != row["in"] for row in rows)
     assert rows[3]["word"] == "bank" and rows[3]["text"] in RIVER
     with pytest.raises(pt.PretuneError, match="'zebra' is not in the 12 sentences"):
-        pt.neighbors("pretune-small-en", "zebra", in_=tmp_path / "corpus.txt", language="lines")
+        pt.neighbors("pretune-small-en", "zebra", corpus=tmp_path / "corpus.txt", language="lines")
 
 
 def test_neighbors_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
-    words = ["neighbors", "pretune-small-en", "--word", "bank", "--in", str(tmp_path / "corpus.txt"), "--top", "1"]
+    words = [
+        "neighbors",
+        "pretune-small-en",
+        "--word",
+        "bank",
+        "--corpus",
+        str(tmp_path / "corpus.txt"),
+        "--top-k",
+        "1",
+    ]
     assert "bank" in run_command(*words).stdout
     assert make_command("neighbors", VERBS["neighbors"])
 

@@ -74,11 +74,11 @@ def test_rouge_supports_other_scripts_than_latin() -> None:
     assert rouge([""], [""]) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
 
 
-@pytest.mark.parametrize("judged", ["exact", "words", "rouge", "bleu"])
+@pytest.mark.parametrize("judged", ["exact_match", "word_f1", "rouge", "bleu"])
 @pytest.mark.parametrize("closed", [False, True])
 def test_task_metrics_equal_those_of_the_texts_and_of_resamples(judged: Any, closed: bool) -> None:
     wanted, written = ["the cat sat", "a dog", "red , 1.5", "so"], ["the cat", "a dog", "", "so it is"]
-    task = Generate(judged=judged, closed=closed, labels=tuple(wanted))
+    task = Generate(metric=judged, constrained=closed, labels=tuple(wanted))
     answers = [{"answer": text} for text in written]
 
     def examples(rows: list[int]) -> LabeledRows:
@@ -86,7 +86,7 @@ def test_task_metrics_equal_those_of_the_texts_and_of_resamples(judged: Any, clo
 
     found = score(task, answers, examples([0, 1, 2, 3]))
     expected = {"exact_match": exact_match(wanted, written)}
-    expected |= {"word_f1": word_f1(wanted, written)} if judged == "words" else {}
+    expected |= {"word_f1": word_f1(wanted, written)} if judged == "word_f1" else {}
     expected |= rouge(wanted, written) if judged == "rouge" else {}
     expected |= {"bleu": bleu(wanted, written), "chrf": chrf(wanted, written)} if judged == "bleu" else {}
     assert expected.items() <= found.items() and ("accuracy" in found) == closed and task.primary_metric in found

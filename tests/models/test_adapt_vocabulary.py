@@ -19,7 +19,7 @@ from pretune.text.tokenizers.training import Kind
 from tests.support.tiny_models import random_model, small_tokenizer
 
 
-@pytest.mark.parametrize(("old", "new"), [("wordpiece", "byte-bpe"), ("byte-bpe", "raw-unigram"), ("raw-unigram", "wordpiece")])  # fmt: skip
+@pytest.mark.parametrize(("old", "new"), [("wordpiece", "byte-level-bpe"), ("byte-level-bpe", "sentencepiece-unigram"), ("sentencepiece-unigram", "wordpiece")])  # fmt: skip
 def test_tokens_of_different_tokenizers_match_by_text_and_role(old: Kind, new: Kind) -> None:
     before, after = small_tokenizer(old), small_tokenizer(new)
     where = match_tokens(before, after)
@@ -61,12 +61,12 @@ def test_every_token_of_a_vocabulary_matches_itself() -> None:
 def test_shared_tokens_keep_their_vectors_and_biases_and_the_rest_start_from_the_mean(
     family: str, objective: str, tmp_path: Path
 ) -> None:
-    old, new = small_tokenizer("byte-bpe"), small_tokenizer("byte-bpe", 400, russian=True)
+    old, new = small_tokenizer("byte-level-bpe"), small_tokenizer("byte-level-bpe", 400, russian=True)
     model = random_model(family, old, objective)
     made, report = replace_vocabulary(model, new)
     where = match_tokens(old, new)
     matched = np.flatnonzero(where >= 0)
-    assert report["matched"] == len(matched) == new.size - report["from_the_mean"]
+    assert report["matched"] == len(matched) == new.size - report["initialized_from_mean"]
     assert 200 < len(matched) < new.size
     assert set(report["unmatched_examples"]) <= set(new.vocabulary) - set(old.vocabulary)
     before, after = model.root.tensors(), made.root.tensors()
@@ -89,7 +89,7 @@ def test_shared_tokens_keep_their_vectors_and_biases_and_the_rest_start_from_the
 
 
 def test_position_offsets_follow_the_padding_token() -> None:
-    old, new = small_tokenizer("byte-bpe"), small_tokenizer("wordpiece")
+    old, new = small_tokenizer("byte-level-bpe"), small_tokenizer("wordpiece")
     assert old.role("padding") == new.role("padding")
     model = random_model("roberta", old, "mlm")
     shifted = random_model("roberta", old, "mlm", pad_token_id=7, max_position_embeddings=30)
@@ -106,11 +106,11 @@ def test_position_offsets_follow_the_padding_token() -> None:
 @pytest.mark.parametrize(("family", "objective"), [("bert", "mlm"), ("roberta", "mlm"), ("gpt2", "lm"), ("bart", "denoise")])  # fmt: skip
 @pytest.mark.parametrize("how", ["copy", "interpolate"])
 def test_extending_positions_copies_or_interpolates_them(family: str, objective: str, how: Any, tmp_path: Path) -> None:
-    model = random_model(family, small_tokenizer("byte-bpe"), objective)
+    model = random_model(family, small_tokenizer("byte-level-bpe"), objective)
     was = model.backbone.longest
     made, report = extend_positions(model, 61, how)
     assert made.backbone.longest == 61
-    assert (report["positions"], report["were"]) == (61, was)
+    assert (report["positions"], report["before"]) == (61, was)
     old, learned = (
         found.embed.positions.weight[found.embed.positions.first :] for found in (model.backbone, made.backbone)
     )
@@ -130,7 +130,7 @@ def test_extending_positions_copies_or_interpolates_them(family: str, objective:
 
 @pytest.mark.parametrize(("family", "objective", "kind"), [("modernbert", "mlm", "rotary"), ("t5", "spans", "relative"), ("marian", "translate", "sinusoidal")])  # fmt: skip
 def test_extending_positions_is_refused_without_learned_positions(family: str, objective: str, kind: str) -> None:
-    model = random_model(family, small_tokenizer("byte-bpe"), objective)
+    model = random_model(family, small_tokenizer("byte-level-bpe"), objective)
     with pytest.raises(
         PretuneError, match=rf"{family}: there are no learned positions to extend: positions are {kind}"
     ):
@@ -139,7 +139,7 @@ def test_extending_positions_is_refused_without_learned_positions(family: str, o
 
 def test_frozen_sinusoidal_positions_are_extended_by_their_formula(tmp_path: Path) -> None:
     model = random_model(
-        "xlm", small_tokenizer("byte-bpe"), "mlm", sinusoidal_embeddings=True, emb_dim=16, n_layers=2, n_heads=2
+        "xlm", small_tokenizer("byte-level-bpe"), "mlm", sinusoidal_embeddings=True, emb_dim=16, n_layers=2, n_heads=2
     )
     model.backbone.embed.positions.freeze_sinusoidal()
     made, _ = extend_positions(model, 50)

@@ -37,7 +37,7 @@ def test_its_tokenizer_is_found_by_name_unless_a_folder_has_the_same_name(
     made = pt.prepare(tmp_path / "text.txt", NAME, tmp_path / "store")
     assert made.tokenizer.vocabulary == pt.load(NAME).require_tokenizer().vocabulary
     monkeypatch.chdir(tmp_path)
-    pt.train_tokenizer("text.txt", kind="byte-bpe", size=300, out=NAME)
+    pt.train_tokenizer("text.txt", kind="byte-level-bpe", vocab_size=300, out=NAME)
     assert Tokenizer.load(NAME).size < 1000
 
 

@@ -180,7 +180,7 @@ def test_missing_tensors_of_a_partial_model_are_initialized_reproducibly(
     change(folder, **{"bert.embeddings.position_embeddings.weight": torch.zeros(8, 32)})
     logged: list[str] = []
     monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
-    first, second = (pt.load(folder, partial=True) for _ in range(2))
+    first, second = (pt.load(folder, ignore_mismatched=True) for _ in range(2))
     assert_same(first.root, second.root)
     assert first.untrained == ["backbone.embed.positions.weight"]
     assert (
@@ -236,8 +236,8 @@ def test_commands_continue_with_partial(folder: Path, tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert refused.stderr.count("\n") == 1 and "unknown tensors for bert: bert.adapter.weight" in refused.stderr
     assert not (tmp_path / "whole").exists()
-    assert run_command(*command, "--partial", "--json").json()["class"] == "BertForMaskedLM"
-    assert_same(pt.load(folder, partial=True).root, pt.load(tmp_path / "whole").root)
+    assert run_command(*command, "--ignore-mismatched", "--json").json()["class"] == "BertForMaskedLM"
+    assert_same(pt.load(folder, ignore_mismatched=True).root, pt.load(tmp_path / "whole").root)
 
 
 def test_every_verb_that_reads_a_model_accepts_partial(tmp_path: Path, english: list[str]) -> None:
@@ -246,13 +246,13 @@ def test_every_verb_that_reads_a_model_accepts_partial(tmp_path: Path, english: 
     change(model, **{"bert.adapter.weight": torch.zeros(2)})
     rows.write_text("\n".join(["text,label", *["good,yes", "bad,no"] * 4]), encoding="utf-8")
     notes.write_text("\n\n".join(english[0].split(". ")[:40]), encoding="utf-8")
-    few: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(tokens=64, length=16)}
+    few: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(tokens=64, max_length=16)}
     verbs: dict[str, Any] = {
         "fill": lambda **more: pt.fill(model, ["a [MASK]"], **more),
         "embed": lambda **more: pt.embed(model, ["a"], **more),
-        "neighbors": lambda **more: pt.neighbors(model, "of", "one of", words=50, **more),
+        "neighbors": lambda **more: pt.neighbors(model, "of", "one of", max_words=50, **more),
         "finetune": lambda **more: pt.finetune(
-            model, rows, out=tmp_path / "task", budget=pt.Budget(steps=1), **more, seeds=1
+            model, rows, out=tmp_path / "task", budget=pt.Budget(steps=1), **more, num_seeds=1
         ),
         "pretrain": lambda **more: pt.pretrain(model, notes, tokenizer=model, out=tmp_path / "run", **few, **more),
         "adapt": lambda **more: pt.adapt(model, notes, out=tmp_path / "adapted", **few, **more),
@@ -262,7 +262,7 @@ def test_every_verb_that_reads_a_model_accepts_partial(tmp_path: Path, english: 
             verb()
         for begun in ("run", "adapted"):
             shutil.rmtree(tmp_path / begun, ignore_errors=True)
-        assert verb(partial=True), name
+        assert verb(ignore_mismatched=True), name
 
 
 def test_attention_dropout_of_a_checkpoint_is_not_applied(tmp_path: Path) -> None:

@@ -144,9 +144,9 @@ def test_an_untrained_classifier_refuses_to_predict(tmp_path: Path) -> None:
     save(tmp_path / "model", "BertForMaskedLM")
     edit_config(tmp_path / "model", architectures=["BertForSequenceClassification"])
     words = r"its head for classify is untrained \(bert\.pooler\.dense\.weight is missing from the checkpoint .*fine-tune it first"
-    for partial in (False, True):
+    for ignore_mismatched in (False, True):
         with pytest.raises(PretuneError, match=words):
-            pt.predict(tmp_path / "model", TEXTS, partial=partial)
+            pt.predict(tmp_path / "model", TEXTS, ignore_mismatched=ignore_mismatched)
     (tmp_path / "rows.csv").write_text("text,label\n" + "a,LABEL_0\nb,LABEL_1\n" * 4)
     with pytest.raises(PretuneError, match=words):
         pt.predict(tmp_path / "model", tmp_path / "rows.csv", score=True)
@@ -156,7 +156,7 @@ def test_an_untrained_classifier_refuses_to_predict(tmp_path: Path) -> None:
     assert refused.returncode == 1 and "fine-tune it first" in refused.stderr.splitlines()[-1]
     # It can be fine-tuned, and embeddings need no head.
     few = pt.Budget(steps=1)
-    assert pt.finetune(tmp_path / "model", tmp_path / "rows.csv", out=tmp_path / "run", budget=few, seeds=1)
+    assert pt.finetune(tmp_path / "model", tmp_path / "rows.csv", out=tmp_path / "run", budget=few, num_seeds=1)
     assert len(pt.embed(tmp_path / "model", TEXTS)) == 2
 
 
@@ -257,7 +257,7 @@ def test_a_folder_takes_precedence_over_a_preset_of_the_same_name(
     assert logged == [f"{name}: using the model folder of that name, not the preset or bundled model"]
     assert not is_preset(name) and not is_preset(f"./{name}")
     (tmp_path / "rows.csv").write_text("text,label\n" + "a,x\nb,y\n" * 4)
-    run = pt.finetune(name, tmp_path / "rows.csv", out=tmp_path / "run", budget=pt.Budget(steps=1), seeds=1)
+    run = pt.finetune(name, tmp_path / "rows.csv", out=tmp_path / "run", budget=pt.Budget(steps=1), num_seeds=1)
     assert load_model(run.folder).config.vocab_size == config["vocab_size"]
     (tmp_path / name / "config.json").unlink()
     with pytest.raises(PretuneError, match="there is no model in this folder"):

@@ -72,7 +72,7 @@ def test_the_card_of_an_export(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert "It was exported from `run` with pretune." in text and "Texts longer than 512 tokens are cut." in text
     assert run_snippets(tmp_path / "vectors", monkeypatch) == ["pretune", "sentence_transformers"]
     # The license belongs to the weights; scores are known for the run only.
-    pt.export(tmp_path / "vectors", to="hf", out=tmp_path / "again")
+    pt.export(tmp_path / "vectors", format="hf", out=tmp_path / "again")
     head, text = card(tmp_path / "again")
     assert head["license"] == "apache-2.0" and "metrics" not in head and "No scores are known" in text
 
@@ -83,7 +83,7 @@ def test_the_card_of_an_incomplete_or_changed_model_has_no_scores(run: Run, tmp_
     head, text = card(tmp_path / "bare")
     assert "model-index" not in head and "## Scores" not in text and "## Training" in text
     assert head["pipeline_tag"] == "feature-extraction" and "No scores are known" in text
-    pt.export(run, longer=600, out=tmp_path / "longer")
+    pt.export(run, max_positions=600, out=tmp_path / "longer")
     assert "## Scores" not in card(tmp_path / "longer")[1]
 
 
@@ -109,7 +109,7 @@ def test_the_bundled_model_keeps_its_license(tmp_path: Path) -> None:
 OBJECTIVES = [
     ("bert", "mlm", "fill-mask"), ("bert", "mlm+nsp", "fill-mask"), ("roberta", "mlm", "fill-mask"), ("gpt2", "lm", "text-generation"),
     ("t5", "spans", None), ("bart", "translate", "translation"), ("electra", "rtd", None), ("modernbert", "", "feature-extraction"),
-    ("t5", "", "feature-extraction"), ("bert", "classify", "text-classification"), ("bert", "classify(multi=true)", "text-classification"), ("bert", "regress", "text-classification"),
+    ("t5", "", "feature-extraction"), ("bert", "classify", "text-classification"), ("bert", "classify(multi_label=true)", "text-classification"), ("bert", "regress", "text-classification"),
     ("electra", "tag", "token-classification"), ("bert", "answer", "question-answering"), ("bert", "choose", "multiple-choice"),
     ("gpt2", "tag", "token-classification"), ("gpt2", "choose(pooling=last)", "multiple-choice"), ("bart", "answer", "question-answering"),
 ]  # fmt: skip
@@ -122,7 +122,7 @@ LONGER = {"max_position_embeddings": 64, "n_positions": 64}
 def test_code_examples_in_the_card_run(
     family: str, objective: str, tag: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
+    words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-level-bpe")
     model = random_model(family, words, {"t5": "spans", "bart": "denoise", "gpt2": "lm"}.get(family, "mlm"), **LONGER)
     model.root.heads = nn.ModuleDict()
     model.objective, model.labels = objective, ["O", "B-x"] if objective.startswith(("classify", "tag")) else []
@@ -136,7 +136,7 @@ def test_code_examples_in_the_card_run(
 
 
 def test_code_examples_in_the_card_of_a_graph_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pt.export(save_random_model(tmp_path / "run", "bert", "mlm"), to="onnx", out=tmp_path / "graph")
+    pt.export(save_random_model(tmp_path / "run", "bert", "mlm"), format="onnx", out=tmp_path / "graph")
     assert card(tmp_path / "graph")[0]["library_name"] == "onnxruntime"
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"^```python\n(import onnxruntime.*?)^```", card(tmp_path / "graph")[1], re.M | re.DOTALL)

@@ -35,7 +35,7 @@ SIZES: dict[str, dict[str, Any]] = {
      "camembert", "mpnet", "deberta-v2", "xlnet", "xlm", "gpt2", "openai-gpt"],
 )  # fmt: skip
 def test_every_encoder_exports_to_onnx(family: str, tmp_path: Path) -> None:
-    words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
+    words = small_tokenizer("wordpiece" if family in ("bert", "electra") else "byte-level-bpe")
     model = random_model(family, words, "lm" if "gpt" in family else "mlm", **SIZES.get(family, {}))
     facts = export_graph(model, tmp_path)  # this compares states and logits
     assert (tmp_path / GRAPH).stat().st_size > 1000
@@ -50,9 +50,9 @@ def test_onnx_logits_of_language_models_match(family: str, head: str, tmp_path: 
     """Logits match those of `transformers` for the same model, at every token of padded rows."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-    words = small_tokenizer("wordpiece" if family in ("bert", "distilbert") else "byte-bpe")
+    words = small_tokenizer("wordpiece" if family in ("bert", "distilbert") else "byte-level-bpe")
     random_model(family, words, head, **SIZES.get(family, {})).save(tmp_path / "model")
-    facts = pt.export(tmp_path / "model", to="onnx", out=tmp_path / "graph").facts
+    facts = pt.export(tmp_path / "model", format="onnx", out=tmp_path / "graph").facts
     assert facts["outputs"] == ["last_hidden_state", "logits"]
     pt.export(tmp_path / "model", out=tmp_path / "hf")
     reference: Any = (AutoModelForMaskedLM if head == "mlm" else AutoModelForCausalLM).from_pretrained(tmp_path / "hf")
@@ -98,7 +98,7 @@ def test_logits_are_computed_only_if_requested(tmp_path: Path) -> None:
     packed = pack_lists([[5, 6, 7], [8, 9]])
     backbone = OnnxBackbone(tmp_path / GRAPH, model.backbone)
     model.save(tmp_path / "model")
-    assert pt.export(tmp_path / "model", to="onnx", head="none", out=tmp_path / "bare").facts["outputs"] == [STATES]
+    assert pt.export(tmp_path / "model", format="onnx", head="none", out=tmp_path / "bare").facts["outputs"] == [STATES]
     assert backbone.options.only_execute_path_to_fetches
     torch.testing.assert_close(backbone(packed).last, model.backbone(packed).last, atol=1e-4, rtol=1e-4)
 
@@ -106,7 +106,7 @@ def test_logits_are_computed_only_if_requested(tmp_path: Path) -> None:
 @pytest.mark.parametrize("chosen", [None, [1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]])
 def test_longformer_graphs_take_a_global_attention_mask(chosen: list[int] | None, tmp_path: Path) -> None:
     """Tokens with global attention are given by the batch: those of a question, the first of each text, or none."""
-    model = random_model("longformer", small_tokenizer("byte-bpe"), "mlm", **SIZES["longformer"])
+    model = random_model("longformer", small_tokenizer("byte-level-bpe"), "mlm", **SIZES["longformer"])
     write_graph(model, tmp_path / GRAPH)
     packed = pack_lists([list(range(5, 13)), list(range(20, 24))])
     if chosen is not None:
@@ -116,7 +116,18 @@ def test_longformer_graphs_take_a_global_attention_mask(chosen: list[int] | None
     torch.testing.assert_close(backbone(packed).last, model.backbone(packed).last, atol=1e-4, rtol=1e-4)
 
 
-TASKS = ("classify(hidden=8)", "regress", "choose", "entity", "rank", "match", "contrast", "tag", "answer", "prompt")
+TASKS = (
+    "classify(hidden_size=8)",
+    "regress",
+    "choose",
+    "entity",
+    "rank",
+    "match",
+    "contrast",
+    "tag",
+    "answer",
+    "prompt",
+)
 
 
 @pytest.mark.parametrize("text", TASKS)
@@ -161,16 +172,16 @@ def test_recurrent_networks_export_to_onnx(family: str, cell: str, tmp_path: Pat
 
 def test_models_without_onnx_support_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="encoder-decoders cannot be exported"):
-        write_graph(random_model("bart", small_tokenizer("byte-bpe"), "denoise"), tmp_path / GRAPH)
+        write_graph(random_model("bart", small_tokenizer("byte-level-bpe"), "denoise"), tmp_path / GRAPH)
     with pytest.raises(PretuneError, match="performer: this model cannot be exported as an ONNX graph"):
         write_graph(
-            random_model("performer", small_tokenizer("byte-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH
+            random_model("performer", small_tokenizer("byte-level-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH
         )
     assert not list(tmp_path.iterdir())
 
 
 def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
-    pt.export(trained(), out=tmp_path / "graph", to="onnx")
+    pt.export(trained(), out=tmp_path / "graph", format="onnx")
     texts = ["good stone water", "bad fire", "good", "tree bird cloud bad red blue green"]
     ours, theirs = (pt.predict(folder, texts) for folder in (trained(), tmp_path / "graph"))
     for one, other in zip(ours, theirs, strict=True):
@@ -185,14 +196,14 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="only the hidden states of its top layer"):
         model.backbone(pack_lists([[5, 6]]), keep=[1])
     with pytest.raises(PretuneError, match="cannot be trained"):
-        pt.finetune(tmp_path / "graph", start() / "train.csv", out=tmp_path / "run", seeds=1)
+        pt.finetune(tmp_path / "graph", start() / "train.csv", out=tmp_path / "run", num_seeds=1)
     for verb, options in ((pt.prune, {"units": 0.5}), (pt.quantize, {})):
         with pytest.raises(PretuneError, match="an ONNX graph cannot be changed"):
             verb(tmp_path / "graph", out=tmp_path / "never", **options)  # type: ignore[operator]
     with pytest.raises(PretuneError, match="is an ONNX graph already"):
-        pt.export(tmp_path / "graph", to="onnx", out=tmp_path / "never")
+        pt.export(tmp_path / "graph", format="onnx", out=tmp_path / "never")
     with pytest.raises(PretuneError, match="applies only with --to hf"):
-        pt.export(trained(), to="onnx", dtype="float16", out=tmp_path / "never")
+        pt.export(trained(), format="onnx", dtype="float16", out=tmp_path / "never")
     with pytest.raises(PretuneError, match="cannot be changed or saved"):
         model.save(tmp_path / "copy")
 
@@ -200,9 +211,9 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("briefly")
 def test_a_pruned_model_exports_to_onnx(tmp_path: Path) -> None:
     """Fewer layers, heads and units, and zero weights: every way of pruning."""
-    options: dict[str, Any] = {"drop": "even(1)", "heads": 0.4, "units": 0.5, "weights": 0.5}
+    options: dict[str, Any] = {"drop_layers": "even(1)", "heads": 0.4, "ffn_units": 0.5, "sparsity": 0.5}
     pt.prune(trained(), **options, train=start() / "train.csv", out=tmp_path / "small")
-    pt.export(tmp_path / "small", to="onnx", out=tmp_path / "graph")
+    pt.export(tmp_path / "small", format="onnx", out=tmp_path / "graph")
     texts = ["good stone water", "bad fire", "tree bird cloud bad red blue green"]
     ours, theirs = (pt.predict(tmp_path / name, texts) for name in ("small", "graph"))
     for one, other in zip(ours, theirs, strict=True):

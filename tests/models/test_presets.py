@@ -99,7 +99,7 @@ def test_presets_are_complete(name: str) -> None:
     with torch.device("meta"):
         model = make_model(name, vocabulary=256, padding=0)
     assert model.backbone.embed.vocabulary == 256
-    assert check_stages(plan.batch.stages or ((1.0, plan.batch.length or 0),), model)
+    assert check_stages(plan.batch.length_schedule or ((1.0, plan.batch.max_length or 0),), model)
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -153,7 +153,7 @@ def test_prompts_maximum_length_and_truncated_dimensions_are_read(bert: Path, tm
 def test_the_folder_layout_of_older_releases_is_read(bert: Path, tmp_path: Path) -> None:
     """Older layouts have one folder per module, boolean poolings, do_lower_case, and pickled weights."""
     cased = tmp_path / "cased"
-    random_model("bert", small_tokenizer("byte-bpe"), "mlm").export(cased)
+    random_model("bert", small_tokenizer("byte-level-bpe"), "mlm").export(cased)
     folder = tmp_path / "st"
     (folder / "1_Pooling").mkdir(parents=True)
     shutil.copytree(cased, folder / "0_Transformer")
@@ -307,7 +307,7 @@ def test_other_objectives_keep_the_modules_that_apply(
     monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
     assert load_model(dense, parse_objective("mlm")).embedding is None
     assert "the layers after the pooling of its text embeddings are not loaded" in capsys.readouterr().err
-    pt.export(dense, to="hf", out=tmp_path / "dense-hf")
+    pt.export(dense, format="hf", out=tmp_path / "dense-hf")
     for place in ("dense-mlm", "dense-hf"):
         assert embed_texts(tmp_path / place, TEXTS).shape == (len(TEXTS), WIDTH)
     pt.load(dense).save(tmp_path / "run")
@@ -323,21 +323,21 @@ def test_classifiers_use_the_pooling_of_the_folder(bert: Path, tmp_path: Path) -
     run = pt.finetune(folder, tmp_path / "labeled.csv", out=tmp_path / "run", **settings)
     model = pt.load(run)
     assert model.root.heads["classify"].pooling == "max" and model.longest == 12
-    chosen = {"objective": "classify(pooling=start)", **settings}
+    chosen = {"objective": "classify(pooling=cls)", **settings}
     other = pt.finetune(folder, tmp_path / "labeled.csv", out=tmp_path / "other", **chosen)
     assert pt.load(other).root.heads["classify"].pooling == "start"
 
 
 def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) -> None:
     """Exports in each layout give the vectors of the run, and further fine-tuning keeps its pooling."""
-    run = learn(bert, tmp_path / "run", "contrast(vector=start+weighted_mean, normalize=true)")
+    run = learn(bert, tmp_path / "run", "contrast(embedding_pooling=cls+weighted_mean, normalize=true)")
     expected = embed_texts(run, TEXTS)
     assert np.allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-5)
     for layout in ("sentence-transformers", "hf"):
-        facts = pt.export(run, to=layout, out=tmp_path / layout).facts  # type: ignore[arg-type]
+        facts = pt.export(run, format=layout, out=tmp_path / layout).facts  # type: ignore[arg-type]
         same(embed_texts(tmp_path / layout, TEXTS), expected)
         assert (tmp_path / layout / "modules.json").is_file() == (layout == "sentence-transformers")
-    assert facts["no_place_for"] == ["contrast"]  # in `transformers`; pretune reads its pooling from config.json
+    assert facts["dropped_heads"] == ["contrast"]  # in `transformers`; pretune reads its pooling from config.json
     assert pt.load(learn(run, tmp_path / "again")).root.heads["contrast"].embedding.pooling == (
         "start",
         "weighted_mean",
@@ -350,26 +350,26 @@ def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("vector", ["start+last", "mean+max", "mean_sqrt_len+weighted_mean"])
 def test_onnx_vectors_match_those_of_the_run(vector: str, bert: Path, tmp_path: Path) -> None:
-    run = learn(bert, tmp_path / "run", f"contrast(vector={vector}, normalize=true)")
-    pt.export(run, to="onnx", out=tmp_path / "onnx")
+    run = learn(bert, tmp_path / "run", f"contrast(embedding_pooling={vector}, normalize=true)")
+    pt.export(run, format="onnx", out=tmp_path / "onnx")
     same(embed_texts(tmp_path / "onnx", TEXTS), embed_texts(run, TEXTS))
 
 
 def test_a_named_contrast_task_has_its_own_vectors(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "labeled.csv").write_text("text,label\n" + "a class,x\nan object,y\n" * 6)
     files = {"near": str(rows(tmp_path / "rows.csv")), "kind": str(tmp_path / "labeled.csv")}
-    objective = "near: contrast(vector=max) | kind: classify"
-    run = pt.finetune(bert, files, out=tmp_path / "run", objective=objective, seeds=1, report=False, epochs=1)
+    objective = "near: contrast(embedding_pooling=max) | kind: classify"
+    run = pt.finetune(bert, files, out=tmp_path / "run", objective=objective, num_seeds=1, report=False, epochs=1)
     vectors = embed_texts(run.folder, TEXTS)
     same(vectors, embed_texts(run.folder, TEXTS, pooling="max"))
     assert pt.export(run, out=tmp_path / "hf").facts["layout"] == "hf"
-    facts = pt.export(run, to="sentence-transformers", out=tmp_path / "st").facts
-    assert facts["no_place_for"] == ["kind"]
+    facts = pt.export(run, format="sentence-transformers", out=tmp_path / "st").facts
+    assert facts["dropped_heads"] == ["kind"]
     same(theirs(tmp_path / "st"), vectors)
 
 
 def test_vectors_of_a_layer_mix_are_not_exported(bert: Path, tmp_path: Path) -> None:
-    run = learn(bert, tmp_path / "run", "contrast(vector=max) on mix")
+    run = learn(bert, tmp_path / "run", "contrast(embedding_pooling=max) on mix")
     answer = pt.predict(run, tmp_path / "rows.csv")[0]
     one, other = embed_texts(run, [answer["anchor"], answer["positive"]])
     cosine = float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
@@ -377,7 +377,7 @@ def test_vectors_of_a_layer_mix_are_not_exported(bert: Path, tmp_path: Path) -> 
     with pytest.raises(
         PretuneError, match="reads several layers, which the sentence-transformers layout cannot express"
     ):
-        pt.export(run, to="sentence-transformers", out=tmp_path / "st")
+        pt.export(run, format="sentence-transformers", out=tmp_path / "st")
     with pytest.raises(PretuneError, match="leave out --layer"):
         embed_texts(run, TEXTS, layer=0)
 
@@ -402,7 +402,7 @@ def test_invalid_export_options_are_refused(bert: Path, tmp_path: Path) -> None:
     for options, message in cases:
         with pytest.raises(PretuneError, match=message):
             pt.export(bert, **options)
-    random_model("t5", small_tokenizer("byte-bpe"), "spans").save(tmp_path / "t5")
+    random_model("t5", small_tokenizer("byte-level-bpe"), "spans").save(tmp_path / "t5")
     with pytest.raises(PretuneError, match="with the encoder of t5 alone"):
         pt.export(tmp_path / "t5", **vectors)
     assert not (tmp_path / "out").exists()
@@ -410,10 +410,10 @@ def test_invalid_export_options_are_refused(bert: Path, tmp_path: Path) -> None:
 
 def test_a_tokenizer_without_a_padding_token_gets_one(tmp_path: Path) -> None:
     """GPT-2's tokenizer has none, but sentence-transformers needs one."""
-    model = random_model("gpt2", small_tokenizer("byte-bpe"), "lm")
-    words = small_tokenizer("byte-bpe")
+    model = random_model("gpt2", small_tokenizer("byte-level-bpe"), "lm")
+    words = small_tokenizer("byte-level-bpe")
     roles = {role: token for role, token in words.role_tokens.items() if role != "padding"}
     model.tokenizer = type(words)(words.backend, roles)
     model.save(tmp_path / "run")
-    pt.export(tmp_path / "run", to="sentence-transformers", pooling="last", out=tmp_path / "out")
+    pt.export(tmp_path / "run", format="sentence-transformers", pooling="last", out=tmp_path / "out")
     same(theirs(tmp_path / "out"), embed_texts(tmp_path / "run", TEXTS, pooling="last"))

@@ -77,7 +77,7 @@ def start(kind: str, folder: Path) -> Path:
             "initializer_range": 0.7,
         },
     }
-    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="characters" if kind == "elmo" else "words", size=20)
+    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="characters" if kind == "elmo" else "words", vocab_size=20)
     family = FAMILIES[kind]
     torch.manual_seed(0)
     config = family.read_config({"vocab_size": 20, **sizes[kind]})
@@ -99,7 +99,7 @@ def test_a_task_trains_on_features_of_a_frozen_model(kind: str, objective: str, 
     vectors = {"vectors": tmp_path / "v.txt"} if kind == "elmo" else {}
     task = pt.finetune(
         begun, tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / "task", strategy="frozen", epochs=6,
-        objective=objective, optimizer=pt.Optimizer(lr=2e-2), seeds=1, report=False, **vectors,
+        objective=objective, optimizer=pt.Optimizer(lr=2e-2), num_seeds=1, report=False, **vectors,
     )  # fmt: skip
     assert task.results["dev/accuracy"] > 0.95
     again = load(task.folder)
@@ -114,7 +114,7 @@ def test_a_tagger_trains_on_elmo_features_with_task_word_vectors(tmp_path: Path)
     lines = [f"a O\n{'good' if i % 2 else 'bad'} B-X\nfilm O\nzebra{i} {'B-Y' if i % 2 else 'O'}\n" for i in range(40)]
     (tmp_path / "train.conll").write_text("\n".join(lines), encoding="utf-8")
     task = pt.finetune(
-        begun, tmp_path / "train.conll", dev=tmp_path / "train.conll", out=tmp_path / "task", strategy="frozen", epochs=12, batch=pt.Batching(sequences=8),
-        objective="tag on elmo16/bilstm", optimizer=pt.Optimizer(lr=2e-2), seeds=1, report=False,
+        begun, tmp_path / "train.conll", dev=tmp_path / "train.conll", out=tmp_path / "task", strategy="frozen", epochs=12, batch=pt.Batching(size=8),
+        objective="tag on elmo16/bilstm", optimizer=pt.Optimizer(lr=2e-2), num_seeds=1, report=False,
     )  # fmt: skip
     assert task.results["dev/accuracy"] > 0.9, task.results

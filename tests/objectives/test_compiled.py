@@ -24,7 +24,7 @@ from tests.support.objective_data import bidirectional_stack, dialogues
 from tests.support.tiny_training_cases import LENGTH, TEMPLATE, VOCABULARY, bert, store, xl
 
 NAMES = [
-    "mlm(unit=span,boundary=true)+sop",
+    "mlm(unit=span,span_boundary=true)+sop",
     "nsp+rtd",
     "item",
     "tlm",

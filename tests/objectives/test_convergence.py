@@ -60,7 +60,7 @@ def repeated_corpus() -> Store:
     texts = [" ".join([chance.choice("abcdefghijklmnop") for _ in range(8)] * 6) for _ in range(200)]
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     tokenizer = train_tokenizer([Document(text, folder, 1) for text in texts], "items", 64)
-    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
 
 
 @cache
@@ -125,9 +125,9 @@ def train_model(
         root=model.root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, length), seed=0),
         budget=Budget(steps=steps),
-        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, clip=1.0, decay=0.0)),
-        schedule=resolve_section(Schedule, Schedule(kind="linear", warmup=0.1)),
-        watching=resolve_section(Monitoring, Monitoring(log=20, save=0)),
+        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, max_grad_norm=1.0, weight_decay=0.0)),
+        schedule=resolve_section(Schedule, Schedule(kind="linear", warmup_ratio=0.1)),
+        monitor=resolve_section(Monitoring, Monitoring(log_every=20, save_every=0)),
         run=run,
     )
     return model, train(training)
@@ -158,7 +158,7 @@ def test_sop(tmp_path: Path) -> None:
 
 
 def test_dlm(tmp_path: Path) -> None:
-    _, last = train_model("mlm+dlm(turns=4)", 280, tmp_path)
+    _, last = train_model("mlm+dlm(max_turns=4)", 280, tmp_path)
     assert last["dlm"] < 0.8 * math.log(2)  # one of four fake turns has the right letters and cannot be recognized
     assert last["mlm"] < unigram_entropy()
 
@@ -176,7 +176,7 @@ def test_rtd(name: str, rate: float, steps: int, tmp_path: Path) -> None:
 
 
 def test_item(tmp_path: Path) -> None:
-    model, last = train_model("item(last=0.3)", 120, tmp_path)
+    model, last = train_model("item(mask_last_rate=0.3)", 120, tmp_path)
     assert last["item"] < 0.75 * unigram_entropy()
     found = ranking_metrics(rank_last_items(model, cyclic_corpus(), length=32), at=WORDS)  # out of 24
     assert found[f"hit_rate@{WORDS}"] > 0.6

@@ -15,7 +15,17 @@ from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import DataStream
 from tests.support.objective_data import data, dialogues, parallel
 
-NAMES = ["tlm", "tlm(rate=1)", "trtd(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm", "tag", "tag+mlm", "answer(stride=20)"]
+NAMES = [
+    "tlm",
+    "tlm(mask_rate=1)",
+    "trtd(mask_rate=1)",
+    "dlm",
+    "mlm+dlm(max_turns=5)",
+    "bilm",
+    "tag",
+    "tag+mlm",
+    "answer(stride=20)",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -33,7 +43,7 @@ def test_every_pack_fits(name: str, tokens: int, length: int) -> None:
         data(),
         rows=rows,
         languages={"de": 0, "en": 1, "ru": 2} if "tlm" in name or "trtd" in name else {},
-        exponent=0.3,
+        language_alpha=0.3,
     )
     stream = DataStream(
         parse_objective(name, labels=("O",)).joints[0], source, Packing(tokens, length, fixed=True), seed=1

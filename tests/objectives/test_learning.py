@@ -45,9 +45,9 @@ def toy_data() -> Data:
     lines = [" ".join(s.capitalize() for s in document) for document in documents]
     (folder / "a.txt").write_text("\n".join(lines), encoding="utf-8")
     tokenizer = train_tokenizer(
-        [Document(line, folder, 1) for line in lines], "wordpiece", 120, sentinels=12, lowercase=True
+        [Document(line, folder, 1) for line in lines], "wordpiece", 120, extra_ids=12, lowercase=True
     )
-    store = build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    store = build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
     texts = [s for document in documents for s in document]
     pairs = [" ".join(CIPHER.get(word, word) for word in s.removesuffix(".").split()) + "." for s in texts]
     rows = LabeledRows(Path("rows"), {}, texts, pairs, ["en xx"] * len(texts))
@@ -76,9 +76,11 @@ def train_objective(name: str, steps: int) -> tuple[Training, dict[str, float]]:
         root=root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, 64), seed=0),
         budget=Budget(steps=steps),
-        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, betas=(0.9, 0.98), decay=0.0, clip=1.0)),
-        schedule=resolve_section(Schedule, Schedule(kind="constant", warmup=20 / steps)),
-        watching=resolve_section(Monitoring, Monitoring(log=10, save=0)),
+        optimizer=resolve_section(
+            Optimizer, Optimizer(lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0, max_grad_norm=1.0)
+        ),
+        schedule=resolve_section(Schedule, Schedule(kind="constant", warmup_ratio=20 / steps)),
+        monitor=resolve_section(Monitoring, Monitoring(log_every=10, save_every=0)),
     )
     return training, train(training)
 
@@ -95,7 +97,7 @@ def train_objective(name: str, steps: int) -> tuple[Training, dict[str, float]]:
         ("prefix", 60),
         ("skip_thought", 60),
         ("bilm", 60),
-        ("tlm(rate=0.3)", 120),
+        ("tlm(mask_rate=0.3)", 120),
     ],
 )
 def test_loss_falls_below_the_unigram_entropy(name: str, steps: int) -> None:

@@ -46,7 +46,7 @@ def test_entry_point_adds_an_objective(plugin: Path, tmp_path: Path) -> None:
     assert "half_mlm" in OBJECTIVES and "half_mlm" not in task_names()
     corpus, tokenizer, run = tmp_path / "corpus.txt", tmp_path / "tokenizer", tmp_path / "run"
     corpus.write_text("".join(f"the {word} sat on the mat\n\n" for word in ("cat", "dog", "fox", "hen") * 4))
-    run_command("tokenizer", "train", corpus, "--kind", "words", "--size", 60, "--out", tokenizer)
+    run_command("tokenizer", "train", corpus, "--kind", "words", "--vocab-size", 60, "--out", tokenizer)
     options = ["--tokenizer", tokenizer, "--objective", "half_mlm", "--steps", 2, "--out", run]
     run_command("pretrain", "bert-tiny", "--data", corpus, *options, "--device", "cpu")
     assert "half_mlm" in (run / "metrics.jsonl").read_text()

@@ -105,7 +105,7 @@ def test_long_names_and_read_only_parents_are_supported(tmp_path: Path, monkeypa
 def test_second_command_on_a_folder_is_rejected(tmp_path: Path) -> None:
     """It is rejected before it changes anything, and works once the first has ended, even if that was killed."""
     (tmp_path / "text.txt").write_text("A text of a few words.\n" * 20)
-    tokenizer = pt.train_tokenizer(tmp_path / "text.txt", size=60, out=tmp_path / "tokenizer")
+    tokenizer = pt.train_tokenizer(tmp_path / "text.txt", vocab_size=60, out=tmp_path / "tokenizer")
     other = hold(tmp_path / "store")
     try:
         with pytest.raises(

@@ -81,11 +81,11 @@ def test_cluster_prepares_the_same_bytes_despite_a_lost_worker(
     ray: Any, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(builder, "UNIT_BYTES", 10_000)  # each file is a unit, and thus a job
-    tokenizer = pt.train_tokenizer([texts], kind="bpe", size=300)
+    tokenizer = pt.train_tokenizer([texts], kind="bpe", vocab_size=300)
     here = pt.prepare(texts, tokenizer, tmp_path / "here", processes=1)
     assert len({shard["file"].split("-")[0] for shard in here.shards}) == 6
     monkeypatch.setattr(builder, "build_unit", lost_once)  # replaced here, not in the workers
-    there = pt.prepare(texts, tokenizer, tmp_path / "there", engine="ray")
+    there = pt.prepare(texts, tokenizer, tmp_path / "there", executor="ray")
     assert (tmp_path / "lost").exists()  # a worker was killed
     assert contents(here.folder) == contents(there.folder)
     # Repeat from what a killed command would have left: finished shards are kept.
@@ -94,16 +94,16 @@ def test_cluster_prepares_the_same_bytes_despite_a_lost_worker(
     kept = sorted(unfinished.glob("*.safetensors"))
     kept.pop().unlink()
     times = [path.stat().st_mtime_ns for path in kept]
-    again = pt.prepare(texts, tokenizer, tmp_path / "there", engine="ray")
+    again = pt.prepare(texts, tokenizer, tmp_path / "there", executor="ray")
     assert contents(here.folder) == contents(again.folder)
     assert times == [(again.folder / path.name).stat().st_mtime_ns for path in kept]
 
 
 def test_errors_of_a_cluster_equal_local_ones(ray: Any, texts: Path, tmp_path: Path) -> None:
-    tokenizer = pt.train_tokenizer([texts], kind="bpe", size=300)
+    tokenizer = pt.train_tokenizer([texts], kind="bpe", vocab_size=300)
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe broken \xff" * 10)
     with pytest.raises(PretuneError, match=r"bad\.txt") as remote:
-        pt.prepare(tmp_path / "bad.txt", tokenizer, tmp_path / "store", engine="ray")
+        pt.prepare(tmp_path / "bad.txt", tokenizer, tmp_path / "store", executor="ray")
     with pytest.raises(PretuneError) as here:
         pt.prepare(tmp_path / "bad.txt", tokenizer, tmp_path / "store", processes=1)
     assert str(remote.value) == str(here.value)
@@ -116,7 +116,7 @@ def test_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch: p
     run = tune(tmp_path / "run", steps=5)
     monkeypatch.setattr(prediction_table, "ROWS", 10)
     for engine in ("local", "ray"):
-        pt.predict(run, start() / "train.csv", out=tmp_path / f"{engine}.jsonl", probabilities=True, engine=engine)  # type: ignore[arg-type]
+        pt.predict(run, start() / "train.csv", out=tmp_path / f"{engine}.jsonl", probabilities=True, executor=engine)  # type: ignore[arg-type]
     local, there = (
         [json.loads(line) for line in (tmp_path / f"{engine}.jsonl").read_text(encoding="utf-8").splitlines()]
         for engine in ("local", "ray")
@@ -133,7 +133,7 @@ def test_teacher_on_a_cluster_gives_the_same_labels(ray: Any, tmp_path: Path, mo
     rows = Classify().read(start() / "train.csv", {})
     own = sorted(set(rows.labels or ()))
     local, there = (
-        teacher_labels.label_with_teachers([str(run.folder)], rows, own, tmp_path / f"{engine}.npz", engine=engine)  # type: ignore[arg-type]
+        teacher_labels.label_with_teachers([str(run.folder)], rows, own, tmp_path / f"{engine}.npz", executor=engine)  # type: ignore[arg-type]
         for engine in ("local", "ray")
     )
     assert local.shape == (64, 2)

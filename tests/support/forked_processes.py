@@ -77,7 +77,7 @@ def optimized(name: str, parallel: str, **settings: Any) -> list[float]:
     """Return the losses of a training case with another optimizer."""
 
     def with_optimizer(training: Any) -> None:
-        training.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=3e-3, clip=1.0, **settings))  # type: ignore[arg-type]
+        training.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=3e-3, max_grad_norm=1.0, **settings))  # type: ignore[arg-type]
 
     return losses("mlm+nsp", STEPS, parallel, changed=with_optimizer)
 
@@ -88,17 +88,17 @@ def same_everywhere() -> dict[str, list[float]]:
     found = {
         "dropout": dropped("mlm+nsp", 0.1),
         "uneven": losses("mlm|lm", STEPS, pack=100),  # five packs per step
-        "sharded": losses("mlm+nsp", STEPS, "shard"),
+        "sharded": losses("mlm+nsp", STEPS, "fsdp"),
     }
     if size < 3:
         found["bf16"] = losses("mlm+nsp", STEPS, reduce="bf16")
-        found["bf16 shards"] = losses("mlm+nsp", STEPS, "shard", reduce="bf16")
+        found["bf16 shards"] = losses("mlm+nsp", STEPS, "fsdp", reduce="bf16")
     for name in ("muon", "lamb"):
-        found[name] = optimized(name, "shard")
+        found[name] = optimized(name, "fsdp")
     if size == 2:
         with pytest.raises(PretuneError, match="adafactor needs means over whole rows"):
-            optimized("adafactor", "shard")
-    found["mean"] = optimized("adamw", "shard", ema=0.5)
+            optimized("adafactor", "fsdp")
+    found["mean"] = optimized("adamw", "fsdp", ema=0.5)
     return found
 
 
@@ -130,10 +130,10 @@ def count_gradient_exchanges() -> dict[str, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "parallelize", watched)
-        train(make("mlm+nsp", 2, None, "replicate", pack=128))
+        train(make("mlm+nsp", 2, None, "ddp", pack=128))
     with Operations() as seen:
-        train(make("mlm+nsp", 2, None, "shard", pack=128))
-    return {"replicate": len(sums), "shard": sum(count for name, count in seen.items() if "reduce_scatter" in name)}
+        train(make("mlm+nsp", 2, None, "fsdp", pack=128))
+    return {"ddp": len(sums), "fsdp": sum(count for name, count in seen.items() if "reduce_scatter" in name)}
 
 
 # -- checkpoints ----------------------------------------------------------------------------------------------------
@@ -144,7 +144,9 @@ def start_or_resume(
 ) -> str:
     """Start or resume training, and return the error, if any; the last process has a limit on file sizes."""
     training = make(name, steps, Path(folder), parallel, save=2)
-    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
+    training.optimizer = resolve_section(
+        Optimizer, Optimizer(name=optimizer, lr=3e-3, max_grad_norm=1.0, ema_decay=0.5)
+    )  # type: ignore[arg-type]
     if room is not None and training.world.rank == training.world.size - 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
     try:
@@ -161,10 +163,10 @@ def start_or_resume(
 def resumed(folder: Path) -> dict[str, Any]:
     """Resume training with another number of processes."""
     ways = {
-        "whole": [(1, "replicate", 6)],
-        "two, then one": [(2, "shard", 4), (1, "replicate", 6)],
-        "one, then three": [(1, "replicate", 2), (3, "shard", 6)],
-        "replicas, then shards": [(2, "replicate", 4), (2, "shard", 6)],
+        "whole": [(1, "ddp", 6)],
+        "two, then one": [(2, "fsdp", 4), (1, "ddp", 6)],
+        "one, then three": [(1, "ddp", 2), (3, "fsdp", 6)],
+        "replicas, then shards": [(2, "ddp", 4), (2, "fsdp", 6)],
     }
     errors = []
     for way, parts in ways.items():
@@ -177,7 +179,7 @@ def resumed(folder: Path) -> dict[str, Any]:
         steps = 2 * (number + 1)
         place = folder / "lanes" / f"part-{number}"
         errors += run_in_processes(
-            size, start_or_resume, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "replicate", "adamw"
+            size, start_or_resume, place, "stateful lstm", str(folder / "lanes" / "run"), steps, "ddp", "adamw"
         )
     errors += run_in_processes(
         1,
@@ -186,16 +188,16 @@ def resumed(folder: Path) -> dict[str, Any]:
         "stateful lstm",
         str(folder / "lane" / "run"),
         6,
-        "replicate",
+        "ddp",
         "adamw",
     )
     full = folder / "full" / "run"
-    errors += run_in_processes(2, start_or_resume, folder / "full" / "part-0", "mlm+nsp", str(full), 2, "shard")
+    errors += run_in_processes(2, start_or_resume, folder / "full" / "part-0", "mlm+nsp", str(full), 2, "fsdp")
     told = run_in_processes(
-        2, start_or_resume, folder / "full" / "part-1", "mlm+nsp", str(full), 6, "shard", "muon", 2000
+        2, start_or_resume, folder / "full" / "part-1", "mlm+nsp", str(full), 6, "fsdp", "muon", 2000
     )
     left = sorted(path.name for path in (full / "checkpoints").iterdir())
-    errors += run_in_processes(1, start_or_resume, folder / "full" / "part-2", "mlm+nsp", str(full), 6, "replicate")
+    errors += run_in_processes(1, start_or_resume, folder / "full" / "part-2", "mlm+nsp", str(full), 6, "ddp")
     return {"errors": errors, "full": told, "left": left}
 
 
@@ -223,7 +225,9 @@ def inconsistent_inputs(folder: Path) -> dict[str, Any]:
     shutil.copytree(store().folder, folder / "store")
     (folder / "b.txt").write_text("Another text.\nAnd another.\n" * 40)
     shutil.rmtree(folder / "machine-1" / "store")
-    build_store([folder / "b.txt"], store().tokenizer, folder / "machine-1" / "store", StoreSettings(layout="line"), 1)
+    build_store(
+        [folder / "b.txt"], store().tokenizer, folder / "machine-1" / "store", StoreSettings(split_by="line"), 1
+    )
     cases: dict[str, dict[str, list[Any]]] = {
         "first": {"data": ["nothing-here", "nothing-here"], "out": [f"{folder}/none"] * 2},
         "recipe": {"optimizer": [Optimizer(lr=1e-3), Optimizer(lr=1e-4)], "seed": [0, 1]},

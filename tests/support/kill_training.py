@@ -45,7 +45,7 @@ t = make("mlm+nsp", {steps}, folder, save=2)
 stream = t.streams.streams[0]
 batches = [stream.batch(0, i, 0.0) for i in range(2)]
 t.evaluate = marked("evaluation", lambda: loop.evaluate_loss(t.root, stream.joint, batches, t.device))
-t.watching = replace(t.watching, evaluate=3, keep=3)
+t.monitor = replace(t.monitor, eval_every=3, save_total_limit=3)
 stage.write_text("step")
 loop.train(t, resume=True)
 from safetensors.torch import save_file

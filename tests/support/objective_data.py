@@ -37,7 +37,15 @@ from pretune.text.tokenizers.training import Kind, train_on_documents
 from pretune.training.run_folder import Run
 from tests.support.texts import KOREAN, RUSSIAN, english_documents
 
-KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
+KINDS: list[Kind] = [
+    "wordpiece",
+    "bpe",
+    "byte-level-bpe",
+    "unigram",
+    "sentencepiece-bpe",
+    "sentencepiece-unigram",
+    "items",
+]
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 
 
@@ -61,10 +69,10 @@ def _store(kind: Kind, sentinels: int) -> Store:
     texts = [" ".join(t.split()) for t in english_documents()[:12]] + RUSSIAN + KOREAN
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     tokenizer = train_on_documents(
-        [Document(t, folder, 1) for t in texts * 2], kind, 900 + sentinels, sentinels=sentinels
+        [Document(t, folder, 1) for t in texts * 2], kind, 900 + sentinels, extra_ids=sentinels
     )
     return build_store(
-        [folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line", shard_bytes=9000), 1
+        [folder / "a.txt"], tokenizer, folder / "store", StoreSettings(split_by="line", shard_bytes=9000), 1
     )
 
 
@@ -161,8 +169,8 @@ def few_words() -> Path:
 
 def learn(objective: str, train: Path, out: Path, dev: Path | None = None, epochs: float = 8, **options: Any) -> Run:
     """Train a tiny model for a task from scratch."""
-    settings: dict[str, Any] = {"optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(sequences=32, length=32)}
-    settings |= {"seeds": 1, "report": False}
+    settings: dict[str, Any] = {"optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(size=32, max_length=32)}
+    settings |= {"num_seeds": 1, "report": False}
     return pt.finetune(
         "bert-tiny",
         train,

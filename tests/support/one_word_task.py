@@ -33,7 +33,7 @@ def start() -> Path:
     config = replace(tiny.config, hidden_size=64, num_hidden_layers=4, intermediate_size=128)
     torch.manual_seed(0)
     model = Model(tiny.family, config, Network(tiny.family.build(config)))
-    model.tokenizer = pt.train_tokenizer(str(folder / "text.txt"), kind="wordpiece", size=100)
+    model.tokenizer = pt.train_tokenizer(str(folder / "text.txt"), kind="wordpiece", vocab_size=100)
     model.save(folder / "start")
     return folder
 
@@ -56,7 +56,7 @@ def tune(out: Path, strategy: str = "full", objective: str = "classify", steps: 
     return pt.finetune(
         folder / "start", folder / "train.csv", dev=folder / "train.csv", out=out, strategy=strategy,
         objective=objective, budget=pt.Budget(steps=steps), optimizer=pt.Optimizer(lr=3e-3),
-        batch=pt.Batching(sequences=16), **{"seeds": 1, "report": False, **settings},
+        batch=pt.Batching(size=16), **{"num_seeds": 1, "report": False, **settings},
     )  # fmt: skip
 
 

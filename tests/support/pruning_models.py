@@ -10,7 +10,7 @@ from pretune.models.model import Model
 from pretune.packed import Packed, pack_lists
 from tests.support.tiny_models import random_model, small_tokenizer
 
-KINDS = {"bert": "wordpiece", "modernbert": "byte-bpe", "gpt2": "byte-bpe", "roberta": "byte-bpe"}
+KINDS = {"bert": "wordpiece", "modernbert": "byte-level-bpe", "gpt2": "byte-level-bpe", "roberta": "byte-level-bpe"}
 
 
 def made(family: str = "bert", **sizes: Any) -> Model:

@@ -48,7 +48,7 @@ def tune(model: Path, train: Any, out: Path, objective: str, steps: int = 60, **
     """Fine-tune and evaluate on the same rows."""
     settings: dict[str, Any] = {
         "dev": train, "budget": pt.Budget(steps=steps), "optimizer": pt.Optimizer(lr=5e-3),
-        "batch": pt.Batching(sequences=16, length=32), "seeds": 1, "report": False,
+        "batch": pt.Batching(size=16, max_length=32), "num_seeds": 1, "report": False,
     }  # fmt: skip
     return pt.finetune(model, train, out=out, objective=objective, **settings | options)
 
@@ -91,6 +91,6 @@ def random_model(family: str, words: Tokenizer, objective: str, **sizes: Any) ->
 
 def save_random_model(folder: Path, family: str, objective: str, **sizes: Any) -> Path:
     """Save a tiny random model in a folder, as a run does."""
-    kind = "wordpiece" if family == "bert" else "byte-bpe"
+    kind = "wordpiece" if family == "bert" else "byte-level-bpe"
     random_model(family, small_tokenizer(kind), objective, **sizes).save(folder)  # type: ignore[arg-type]
     return folder

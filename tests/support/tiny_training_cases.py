@@ -88,8 +88,8 @@ def store() -> Store:
     texts = [" ".join(text.split()) for _, text in sorted(topics.topics.items())][:8]
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     documents = [Document(text, folder, 1) for text in texts]
-    tokenizer = train_tokenizer(documents, "bpe", VOCABULARY, sentinels=2)
-    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    tokenizer = train_tokenizer(documents, "bpe", VOCABULARY, extra_ids=2)
+    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
 
 
 def layer(pattern: Pattern = full, cross: bool = False) -> TransformerLayer:
@@ -360,14 +360,14 @@ def pairs() -> LabeledRows:
 
 
 CASES: dict[str, tuple[Any, Mixture, Any]] = {
-    "rtd": (encoder, parse_objective("rtd(size=0.5,weight=5)"), None),
+    "rtd": (encoder, parse_objective("rtd(generator_size=0.5,discriminator_weight=5)"), None),
     "plm with memory": (partial(xl, 8), parse_objective("plm(stateful=true)"), SegmentMemory.from_tensors),
     "lm with memory": (transformer_xl, parse_objective("lm(stateful=true)"), SegmentMemory.from_tensors),
     "spans": (encoder_decoder, single_objective(Spans()), None),
     "spans of t5": (t5, single_objective(Spans()), None),
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
     "stateful bilm": (two_lstms, parse_objective("bilm(stateful=true)"), restore_two_lstms),
-    "translate": (rnn, parse_objective("translate(smoothing=0)"), None),
+    "translate": (rnn, parse_objective("translate(label_smoothing=0)"), None),
     "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
     "shared layers": (shared, parse_objective("mlm"), None),
     "distances": (disentangled, parse_objective("mlm"), None),
@@ -380,7 +380,7 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
 }
 
 
-def make(name: str, steps: int, run: Path | None = None, parallel: str = "replicate", **changes: Any) -> Training:
+def make(name: str, steps: int, run: Path | None = None, parallel: str = "ddp", **changes: Any) -> Training:
     """Return a case ready for training."""
     factory, mixture, restore = CASES[name]
     torch.manual_seed(0)
@@ -395,9 +395,9 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
         root=root,
         streams=make_streams(mixture, data, tokens=512, packing=packing, seed=0),
         budget=Budget(steps=steps),
-        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, clip=1.0)),
-        schedule=resolve_section(Schedule, Schedule(kind="constant", warmup=0.0)),
-        watching=resolve_section(Monitoring, Monitoring(log=1, save=changes.pop("save", 5))),
+        optimizer=resolve_section(Optimizer, Optimizer(lr=3e-3, max_grad_norm=1.0)),
+        schedule=resolve_section(Schedule, Schedule(kind="constant", warmup_ratio=0.0)),
+        monitor=resolve_section(Monitoring, Monitoring(log_every=1, save_every=changes.pop("save", 5))),
         run=run,
         world=World.join(torch.device("cpu")),
         parallel=parallel,  # type: ignore[arg-type]
@@ -406,13 +406,13 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
     )
 
 
-def losses(name: str, steps: int, parallel: str = "replicate", changed: Any = None, **changes: Any) -> list[float]:
+def losses(name: str, steps: int, parallel: str = "ddp", changed: Any = None, **changes: Any) -> list[float]:
     """Train a case and return the sum of all loss terms at every step; `changed` modifies the training first."""
     with tempfile.TemporaryDirectory() as folder:
         training = make(name, steps, Path(folder), parallel, save=10_000, **changes)
-        if parallel == "shard":
+        if parallel == "fsdp":
             training.run = None
-            training.watching = replace(training.watching, save=0)
+            training.monitor = replace(training.monitor, save_every=0)
         if changed is not None:
             changed(training)
         seen: list[float] = []
@@ -436,7 +436,7 @@ def losses(name: str, steps: int, parallel: str = "replicate", changed: Any = No
 def main() -> None:
     parallel, names = sys.argv[1], sys.argv[2:] or list(CASES)
     torch.set_num_threads(1)
-    results = {name: losses(name, 12, "replicate" if parallel == "alone" else parallel) for name in names}
+    results = {name: losses(name, 12, "ddp" if parallel == "alone" else parallel) for name in names}
     if World.join(torch.device("cpu")).first:
         assert all(math.isfinite(x) for row in results.values() for x in row)
         print(json.dumps(results))

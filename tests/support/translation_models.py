@@ -44,7 +44,7 @@ def folder() -> Path:
 def trained(kind: str, seed: int = 0) -> Path:
     """Train a model on the sentences and return its run folder."""
     where = folder() / f"{kind}-{seed}"
-    tokenizer = pt.train_tokenizer([folder() / "text.en.txt", folder() / "text.de.txt"], kind="words", size=64)
+    tokenizer = pt.train_tokenizer([folder() / "text.en.txt", folder() / "text.de.txt"], kind="words", vocab_size=64)
     sizes = dict(SIZES[kind])
     family = FAMILIES[sizes.pop("family")]
     ids = {"pad_token_id": tokenizer.role("padding"), "eos_token_id": tokenizer.role("end")}
@@ -52,12 +52,12 @@ def trained(kind: str, seed: int = 0) -> Path:
         {"vocab_size": tokenizer.size, **ids, "decoder_start_token_id": ids["pad_token_id"], **sizes}
     )
     torch.manual_seed(seed)
-    start = Model(family, config, Network(family.build(config)), tokenizer, "translate(smoothing=0)")
+    start = Model(family, config, Network(family.build(config)), tokenizer, "translate(label_smoothing=0)")
     start.add_heads(parse_objective("translate").objectives)
     start.save(where / "start")
     pt.pretrain(
-        where / "start", [folder() / "text.en.txt", folder() / "text.de.txt"], objective="translate(smoothing=0)",
-        tokenizer=where / "start", out=where / "run", budget=pt.Budget(steps=90), batch=pt.Batching(tokens=256, length=16),
-        optimizer=pt.Optimizer(lr=2e-2 if kind == "rnn" else 1e-2), watching=pt.Monitoring(held_out=0.0), seed=seed,
+        where / "start", [folder() / "text.en.txt", folder() / "text.de.txt"], objective="translate(label_smoothing=0)",
+        tokenizer=where / "start", out=where / "run", budget=pt.Budget(steps=90), batch=pt.Batching(tokens=256, max_length=16),
+        optimizer=pt.Optimizer(lr=2e-2 if kind == "rnn" else 1e-2), monitor=pt.Monitoring(held_out_fraction=0.0), seed=seed,
     )  # fmt: skip
     return where / "run"

@@ -58,7 +58,7 @@ def test_step_longer_than_the_budget_is_the_only_one() -> None:
 
 def test_evaluation_time_is_not_part_of_the_budget() -> None:
     training = timed(step=2.0, budget=Budget(seconds=9), evaluation=100.0)
-    training.watching = resolve_section(Monitoring, Monitoring(evaluate=2))
+    training.monitor = resolve_section(Monitoring, Monitoring(eval_every=2))
     last = train(training)
     assert last["step"] == 5 and last["seconds"] == pytest.approx(10.0)
     assert last["evaluation_seconds"] == pytest.approx(400.0)  # before, after 2 and 4 steps, and at the end
@@ -66,7 +66,7 @@ def test_evaluation_time_is_not_part_of_the_budget() -> None:
 
 def test_time_between_stop_and_resume_is_not_counted(tmp_path: Path) -> None:
     first = timed(step=2.0, budget=Budget(steps=2), run=tmp_path)
-    first.watching = resolve_section(Monitoring, Monitoring(save=1))
+    first.monitor = resolve_section(Monitoring, Monitoring(save_every=1))
     train(first)
     again = timed(step=2.0, budget=Budget(seconds=9), run=tmp_path)
     again.now.take(1e6)  # type: ignore[attr-defined]
@@ -77,7 +77,10 @@ def test_time_between_stop_and_resume_is_not_counted(tmp_path: Path) -> None:
 def test_first_step_of_a_budget_in_seconds_has_a_learning_rate(tmp_path: Path) -> None:
     """The progress within the budget includes the current step, so that few long steps are not all spent on warmup."""
     training = timed(step=2.0, budget=Budget(seconds=10), run=tmp_path)
-    training.schedule, training.watching = Schedule("linear", 0.4, 0.0), resolve_section(Monitoring, Monitoring(log=1))
+    training.schedule, training.monitor = (
+        Schedule("linear", 0.4, 0.0),
+        resolve_section(Monitoring, Monitoring(log_every=1)),
+    )
     train(training)
     lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     shares = [(0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.0)]

@@ -68,7 +68,7 @@ def train(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, steps: int = 2) -
     make_callbacks = loop.make_callbacks
     monkeypatch.setattr(loop, "make_callbacks", lambda *arguments: [*make_callbacks(*arguments), recorder])
     training = make("mlm+nsp", steps)
-    training.watching = resolve_section(Monitoring, Monitoring(save=0, log=1, evaluate=2))
+    training.monitor = resolve_section(Monitoring, Monitoring(save_every=0, log_every=1, eval_every=2))
     training.evaluate = lambda: {"score": 1.0}
     return training.root, loop.train(training)
 

@@ -39,7 +39,7 @@ class InPlaceGradients(CudaGraphs):
         return loss, part
 
 
-@pytest.mark.parametrize("objective", ["a: classify|b: classify", "a: classify+0.5*mlm|b: prompt(words=no/yes)"])
+@pytest.mark.parametrize("objective", ["a: classify|b: classify", "a: classify+0.5*mlm|b: prompt(verbalizer=no/yes)"])
 def test_heads_without_packs_in_a_step_are_not_updated(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from tests.support.tiny_training_cases import make
 def training(steps: int, evaluate: Callable[[Training], float] | None = None, run: Path | None = None) -> Training:
     made = make("mlm+nsp", steps, run=run)
     if evaluate is not None:
-        made.watching = resolve_section(Monitoring, Monitoring(save=1, log=100, evaluate=2, patience=2))
+        made.monitor = resolve_section(Monitoring, Monitoring(save_every=1, log_every=100, eval_every=2, patience=2))
         made.evaluate = lambda: {"score": evaluate(made), "other": 1.0}
         made.primary_metric = "score"
     return made
@@ -59,7 +59,7 @@ def test_early_stopping_resumes_bit_identically(averaged: bool, tmp_path: Path) 
     def one(folder: str) -> Training:
         made = training(12, fluctuating_score, tmp_path / folder)
         if averaged:
-            made.optimizer = resolve_section(Optimizer, Optimizer(lr=3e-3, ema=0.8))
+            made.optimizer = resolve_section(Optimizer, Optimizer(lr=3e-3, ema_decay=0.8))
         return made
 
     whole = one("whole")
@@ -85,7 +85,7 @@ def test_early_stopping_resumes_bit_identically(averaged: bool, tmp_path: Path) 
 
 
 def test_fine_tuning_evaluates_each_epoch_and_stops_early(tmp_path: Path) -> None:
-    run = tune(tmp_path / "run", steps=400, watching=pt.Monitoring(patience=2))
+    run = tune(tmp_path / "run", steps=400, monitor=pt.Monitoring(patience=2))
     seen = [(line["step"], line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]
     assert [step for step, _ in seen] == [4 * number for number in range(1, len(seen) + 1)]  # 64 rows, 16 per step
     best = max(accuracy for _, accuracy in seen)
@@ -98,11 +98,11 @@ def test_fine_tuning_evaluates_each_epoch_and_stops_early(tmp_path: Path) -> Non
 def test_patience_needs_dev_examples(tmp_path: Path) -> None:
     few = tmp_path / "few.csv"
     few.write_text("text,label\ngood,yes\nbad,no\n", encoding="utf-8")
-    with pytest.raises(PretuneError, match=r"watching\.patience needs examples .* --dev"):
-        pt.finetune(start() / "start", few, out=tmp_path / "run", watching=pt.Monitoring(patience=2))
+    with pytest.raises(PretuneError, match=r"monitor\.patience needs examples .* --dev"):
+        pt.finetune(start() / "start", few, out=tmp_path / "run", monitor=pt.Monitoring(patience=2))
     assert not (tmp_path / "run").exists()
-    with pytest.raises(PretuneError, match=r"watching\.patience applies only to training on labeled examples"):
-        pt.pretrain("bert-tiny", start() / "text.txt", out=tmp_path / "run", watching=pt.Monitoring(patience=2))
+    with pytest.raises(PretuneError, match=r"monitor\.patience applies only to training on labeled examples"):
+        pt.pretrain("bert-tiny", start() / "text.txt", out=tmp_path / "run", monitor=pt.Monitoring(patience=2))
     assert not (tmp_path / "run").exists()
 
 

@@ -43,7 +43,9 @@ def test_formula_equals_the_flop_counter(kind: str, shape: tuple[int, int]) -> N
     assert torch.isfinite(loss.sums["mlm"])
 
 
-@pytest.mark.parametrize("name", ["rtd", "rtd(size=1,layers=1)+sop", "mlm(unit=span,boundary=true)", "item"])
+@pytest.mark.parametrize(
+    "name", ["rtd", "rtd(generator_size=1,generator_layers=1)+sop", "mlm(unit=span,span_boundary=true)", "item"]
+)
 @pytest.mark.parametrize("kind", ["bert", "modern"])
 def test_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
     root = Network({"bert": bert, "modern": modern}[kind]())

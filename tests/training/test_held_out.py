@@ -14,7 +14,7 @@ from pretune.training.jobs.adapting import default_settings
 from tests.support.tiny_models import read, tiny
 
 WORDS = ["the", "old", "cat", "sat", "on", "a", "warm", "mat", "near", "my", "door", "while", "one", "dog", "ran"]
-FEW = {"batch": pt.Batching(tokens=128, length=32), "device": "cpu"}
+FEW = {"batch": pt.Batching(tokens=128, max_length=32), "device": "cpu"}
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
@@ -31,7 +31,7 @@ def make(folder: Path, tokenizer: Any, documents: list[list[str]], language: str
     folder.mkdir()
     text = folder / "text.txt"
     text.write_text("\n\n".join("\n".join(document) for document in documents), encoding="utf-8")
-    return pt.prepare(text, tokenizer, out=folder / "store", layout="blank" if len(documents) > 1 else "file", processes=1, language=language)  # fmt: skip
+    return pt.prepare(text, tokenizer, out=folder / "store", split_by="blank-line" if len(documents) > 1 else "file", processes=1, language=language)  # fmt: skip
 
 
 @pytest.mark.parametrize("counts", [[300], [200, 90, 10], [12]])
@@ -84,7 +84,7 @@ def model(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_model_is_adapted_to_a_few_documents(model: Path, documents: int, tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("\n\n".join("\n".join(sentences(60, seed)) for seed in range(documents)), encoding="utf-8")
-    made = pt.adapt(model, text, layout="file" if documents == 1 else "auto", out=tmp_path / "run", budget=pt.Budget(steps=2), **FEW)  # type: ignore[arg-type]  # fmt: skip
+    made = pt.adapt(model, text, split_by="file" if documents == 1 else "auto", out=tmp_path / "run", budget=pt.Budget(steps=2), **FEW)  # type: ignore[arg-type]  # fmt: skip
     assert made.before["mlm"] > 0 and made.after["mlm"] > 0
     assert made.run.recipe["layout"] == ("file" if documents == 1 else "auto")
 
@@ -97,11 +97,11 @@ def test_too_little_text_is_rejected_before_training(
     with monkeypatch.context() as patch:
         patch.setattr("pretune.training.jobs.pretraining.train", lambda *_, **__: pytest.fail("it was trained"))
         with pytest.raises(
-            PretuneError, match=r"notes.txt: there is too little text to hold some out .* watching.held_out=0"
+            PretuneError, match=r"notes.txt: there is too little text to hold some out .* monitor.held_out_fraction=0"
         ):
             pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), **FEW)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
-    made = pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), watching=pt.Monitoring(held_out=0.0), **FEW)  # type: ignore[arg-type]  # fmt: skip
+    made = pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), monitor=pt.Monitoring(held_out_fraction=0.0), **FEW)  # type: ignore[arg-type]  # fmt: skip
     assert made.run.finished and not made.before and not made.after and not made.fills
 
 
@@ -111,8 +111,10 @@ def test_adapt_and_pretrain_read_text_like_prepare(model: Path, tokenizer: Any, 
     table.write_bytes(f"id,remark\n{rows}".encode() + b"40,caf\xe9\n")
     options: dict[str, Any] = {"budget": pt.Budget(steps=1), **FEW}
     with pytest.raises(PretuneError, match=r"line 42: not valid UTF-8"):
-        pt.adapt(model, table, column="remark", out=tmp_path / "a", **options)
-    assert pt.adapt(model, table, column="remark", errors="replace", out=tmp_path / "a", **options).run.finished
+        pt.adapt(model, table, text_field="remark", out=tmp_path / "a", **options)
+    assert pt.adapt(
+        model, table, text_field="remark", encoding_errors="replace", out=tmp_path / "a", **options
+    ).run.finished
     tokenizer.save(tmp_path / "tokenizer")
     given = {
         **options,
@@ -123,11 +125,11 @@ def test_adapt_and_pretrain_read_text_like_prepare(model: Path, tokenizer: Any, 
     }
     assert pt.pretrain("bert-tiny", table, out=tmp_path / "b", **given).finished
     with pytest.raises(PretuneError, match="--column applies only to tables"):
-        pt.pretrain("bert-tiny", tmp_path / "b/store", column="remark", out=tmp_path / "c")
+        pt.pretrain("bert-tiny", tmp_path / "b/store", text_field="remark", out=tmp_path / "c")
 
 
 def test_short_budgets_in_seconds_use_smaller_steps_and_evaluations() -> None:
     short, long, steps = (default_settings(budget) for budget in (pt.Budget(seconds=5), None, pt.Budget(steps=100)))
     assert short["batch"]["tokens"] < long["batch"]["tokens"] == steps["batch"]["tokens"]
-    read = [settings["batch"]["tokens"] * settings["watching"]["packs"] for settings in (short, long)]
-    assert read[0] < read[1] and "watching" not in steps
+    read = [settings["batch"]["tokens"] * settings["monitor"]["max_eval_batches"] for settings in (short, long)]
+    assert read[0] < read[1] and "monitor" not in steps

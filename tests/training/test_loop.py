@@ -274,7 +274,7 @@ def test_training_without_a_budget_is_rejected() -> None:
 
 
 def test_learning_rate_warms_up_then_decays() -> None:
-    schedule = Schedule("linear", warmup=0.25, final=0.0)
+    schedule = Schedule("linear", warmup_ratio=0.25, min_lr_ratio=0.0)
     factors = [lr_factor(schedule, step / 8, (step + 1) / 8) for step in range(8)]
     assert factors == pytest.approx([0.5, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
     assert lr_factor(Schedule("constant", 0.0, 0.0), 0.5, 0.6) == 1.0
@@ -282,7 +282,7 @@ def test_learning_rate_warms_up_then_decays() -> None:
 
 
 @given(
-    st.sampled_from(["linear", "cosine", "constant", "inverse-sqrt", "triangular", "one-cycle", "stable"]),
+    st.sampled_from(["linear", "cosine", "constant", "inverse-sqrt", "slanted-triangular", "one-cycle", "warmup-stable-decay"]),
     st.floats(0.0, 0.9), st.floats(0.0, 0.5), st.floats(0.01, 1.0), st.integers(2, 200),
 )  # fmt: skip
 def test_every_schedule_peaks_at_the_end_of_the_warmup_and_then_only_falls(
@@ -300,24 +300,26 @@ def test_schedules_match_their_papers() -> None:
     def at(schedule: Schedule, share: float) -> float:
         return lr_factor(schedule, share, share)
 
-    triangular = Schedule("triangular", warmup=0.1, final=1 / 32)  # Howard and Ruder (2018), equation 3
+    triangular = Schedule(
+        "slanted-triangular", warmup_ratio=0.1, min_lr_ratio=1 / 32
+    )  # Howard and Ruder (2018), equation 3
     for share in (0.05, 0.1, 0.3, 0.9):
         p = share / 0.1 if share < 0.1 else 1 - (share - 0.1) / (0.1 * (1 / 0.1 - 1))
         assert at(triangular, share) == pytest.approx((1 + p * (32 - 1)) / 32)
-    transformer = Schedule("inverse-sqrt", warmup=0.04)  # Vaswani et al. (2017), section 5.3, divided by its peak
+    transformer = Schedule("inverse-sqrt", warmup_ratio=0.04)  # Vaswani et al. (2017), section 5.3, divided by its peak
     for share in (0.01, 0.04, 0.16, 1.0):
         assert at(transformer, share) == pytest.approx(min(share**-0.5, share * 0.04**-1.5) / 0.04**-0.5)
     assert at(Schedule("cosine", 0.0, 0.0), 0.5) == pytest.approx(0.5)
     assert at(Schedule("one-cycle", 0.3, 0.0), 0.0) == pytest.approx(1 / 25)
-    stable = Schedule("stable", warmup=0.1, final=0.0, decay=0.2)
+    stable = Schedule("warmup-stable-decay", warmup_ratio=0.1, min_lr_ratio=0.0, decay_ratio=0.2)
     assert [at(stable, share) for share in (0.05, 0.5, 0.8, 0.9, 1.0)] == pytest.approx([0.5, 1, 1, 0.5, 0])
 
 
 def test_given_settings_override_the_preset_and_the_defaults() -> None:
     filled = resolve_section(Optimizer, Optimizer(lr=1.0), {"lr": 2.0, "decay": 0.5})
-    assert (filled.lr, filled.decay, filled.betas) == (1.0, 0.5, (0.9, 0.999))
+    assert (filled.lr, filled.weight_decay, filled.betas) == (1.0, 0.5, (0.9, 0.999))
     assert resolve_section(Budget, Budget(seconds=5), {"steps": 100}).limits == {"seconds": 5.0}
-    assert resolve_section(Monitoring, None).save == 100
+    assert resolve_section(Monitoring, None).save_every == 100
 
 
 def test_loss_term_without_targets_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +339,7 @@ def test_loss_term_without_targets_is_zero(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_nan_loss_stops_the_training() -> None:
     training = make("mlm+nsp", 50)
-    training.optimizer = replace(training.optimizer, lr=1e30, clip=0.0)
+    training.optimizer = replace(training.optimizer, lr=1e30, max_grad_norm=0.0)
     with pytest.raises(PretuneError, match=r"step \d+: the gradient is not a number .stream 0, epoch"):
         train(training)
 

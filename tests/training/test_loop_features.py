@@ -68,14 +68,14 @@ def test_stateful_objectives_reject_stages_and_ramps() -> None:
         streams(mixture, ramp=(0.5, 0.5))
 
 
-@pytest.mark.parametrize("settings", [{"ema": 0.8}, {"average": 0.5}])
+@pytest.mark.parametrize("settings", [{"ema_decay": 0.8}, {"average_fraction": 0.5}])
 def test_weight_averaging_is_the_mean_of_steps_and_resumes_bit_identically(
     settings: dict[str, float], tmp_path: Path
 ) -> None:
     def training(folder: str, steps: int) -> Training:
         made = make("mlm+nsp", 8, run=tmp_path / folder)
         made.optimizer = resolve_section(Optimizer, Optimizer(lr=3e-3, **settings))  # type: ignore[arg-type]
-        made.watching = resolve_section(Monitoring, Monitoring(save=3, log=1))
+        made.monitor = resolve_section(Monitoring, Monitoring(save_every=3, log_every=1))
         return made
 
     whole = training("whole", 8)
@@ -90,7 +90,7 @@ def test_weight_averaging_is_the_mean_of_steps_and_resumes_bit_identically(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WeightAverage, "after_update", note)
         train(whole)
-    if "average" in settings:
+    if "average_fraction" in settings:
         expected = torch.stack(seen[3:]).mean(0)  # after steps 4 to 8, from half of the budget on
     else:
         expected = seen[0]
@@ -113,8 +113,8 @@ def test_weight_averaging_is_the_mean_of_steps_and_resumes_bit_identically(
 
 def test_evaluation_uses_averaged_weights_and_training_the_last_ones(tmp_path: Path) -> None:
     training = make("mlm+nsp", 4, run=tmp_path)
-    training.optimizer = resolve_section(Optimizer, Optimizer(lr=3e-3, average=1.0))
-    training.watching = replace(training.watching, evaluate=2)
+    training.optimizer = resolve_section(Optimizer, Optimizer(lr=3e-3, average_fraction=1.0))
+    training.monitor = replace(training.monitor, eval_every=2)
     weights: list[float] = []
     training.evaluate = lambda: weights.append(float(training.root.backbone.embed.tokens.detach().sum())) or {"x": 0.0}  # type: ignore[func-returns-value]
     plain = make("mlm+nsp", 4)
@@ -129,7 +129,7 @@ def test_dropout_stops_at_the_scheduled_progress() -> None:
     layers = [m for m in training.root.modules() if isinstance(m, Dropout)]
     for layer in layers:
         layer.share = 0.1
-    training.schedule = Schedule("constant", 0.0, 1.0, dropout=0.5)
+    training.schedule = Schedule("constant", 0.0, 1.0, dropout_until=0.5)
     shares: list[float] = []
     training.root.register_forward_hook(lambda *_: shares.append(max(layer.share for layer in layers)))
     train(training)
@@ -163,7 +163,7 @@ def test_gradient_checkpointing_does_not_change_the_gradients(name: str) -> None
 
 def test_layer_gradient_norms_are_logged(tmp_path: Path) -> None:
     training = make("mlm+nsp", 4, run=tmp_path)
-    training.watching = resolve_section(Monitoring, Monitoring(log=2, save=0, layers=True))
+    training.monitor = resolve_section(Monitoring, Monitoring(log_every=2, save_every=0, log_layer_grad_norms=True))
     train(training)
     last = lines(tmp_path)[-1]
     parts = {name: value for name, value in last.items() if name.startswith("gradient_norm/")}
@@ -188,14 +188,16 @@ def scale_gradient(training: Training, step: int, value: float) -> None:
 def test_spike_stops_training_or_is_skipped(value: float, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     training = make("mlm+nsp", 30)
-    training.watching = resolve_section(Monitoring, Monitoring(log=5, save=0, spike=20.0))
+    training.monitor = resolve_section(Monitoring, Monitoring(log_every=5, save_every=0, spike_threshold=20.0))
     scale_gradient(training, 25, value)
     with pytest.raises(
         PretuneError, match=r"step 26: the gradient norm is .* \(stream 0, epoch \d+, pack \d+; stream 0"
     ):
         train(training)
     training = make("mlm+nsp", 30)
-    training.watching = resolve_section(Monitoring, Monitoring(log=5, save=0, spike=20.0, on_spike="skip"))
+    training.monitor = resolve_section(
+        Monitoring, Monitoring(log_every=5, save_every=0, spike_threshold=20.0, on_spike="skip")
+    )
     scale_gradient(training, 25, value)
     assert (
         train(training)["mlm"] < 5.5

@@ -64,7 +64,7 @@ def test_replayed_graphs_train_like_eager_steps(
     from pretune.training.jobs import finetuning
 
     start = make_model("bert-tiny", 1024)
-    start.tokenizer = pt.train_tokenizer(str(example("messages_train.csv")), kind="wordpiece", size=1024)
+    start.tokenizer = pt.train_tokenizer(str(example("messages_train.csv")), kind="wordpiece", vocab_size=1024)
     start.save(tmp_path / "start")
     losses = []
     made = finetuning.Training
@@ -79,7 +79,7 @@ def test_replayed_graphs_train_like_eager_steps(
             epochs=2,
             device="cuda",
             optimizer=pt.Optimizer(lr=1e-3),
-            seeds=1,
+            num_seeds=1,
         )
         losses.append([run.results[name] for name in names or ("classify",)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)

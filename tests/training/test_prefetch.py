@@ -28,9 +28,15 @@ STEPS = 8
 def progress_dependent_streams() -> DataStreams:
     """Return streams that depend on the progress of training: masking rate, sequence length and batch size change."""
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    mixture, packing = parse_objective("mlm(rate=0.1,final_rate=0.6)"), Packing(64, 16)
+    mixture, packing = parse_objective("mlm(mask_rate=0.1,final_mask_rate=0.6)"), Packing(64, 16)
     return make_streams(
-        mixture, data, tokens=256, packing=packing, seed=0, stages=[(0.5, 16), (1.0, 32)], ramp=(0.25, 0.7)
+        mixture,
+        data,
+        tokens=256,
+        packing=packing,
+        seed=0,
+        length_schedule=[(0.5, 16), (1.0, 32)],
+        size_warmup=(0.25, 0.7),
     )
 
 
@@ -76,7 +82,7 @@ def test_prefetching_resumes_bit_identically(limit: str, ahead: bool, tmp_path: 
     parts = [training(run=tmp_path, ahead=ahead, save=100) for _ in range(2)]
     for part in parts:
         part.budget = budget
-    parts[0].watching = replace(parts[0].watching, evaluate=3)
+    parts[0].monitor = replace(parts[0].monitor, eval_every=3)
     parts[0].evaluate = lambda: os.kill(os.getpid(), signal.SIGTERM) or {}  # type: ignore[func-returns-value]
     with pytest.raises(Stopped):
         train(parts[0])

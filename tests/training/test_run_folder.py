@@ -37,7 +37,7 @@ def test_f1_names_its_class_for_each_task(tmp_path: Path) -> None:
 
 
 def test_primary_metric_comes_first() -> None:
-    (classify,) = parse_objective("classify(multi=true)", labels=("a", "b")).objectives
+    (classify,) = parse_objective("classify(multi_label=true)", labels=("a", "b")).objectives
     rows = LabeledRows(Path("x.csv"), {}, ["…"], labels=[("a",)])
     assert next(iter(score(classify, [{"labels": ["a"]}], rows))) == "micro_f1"
 

@@ -43,7 +43,7 @@ def test_masked_language_model_agrees_with_transformers(tmp_path: Path) -> None:
 
     run = save(tmp_path / "run", "bert", "mlm+sop")
     facts = pt.export(run, out=tmp_path / "out").facts
-    assert facts["class"] == "BertForMaskedLM" and facts["no_place_for"] == ["sop"]
+    assert facts["class"] == "BertForMaskedLM" and facts["dropped_heads"] == ["sop"]
     assert "head.safetensors" not in facts["files"]
     again = pt.load(tmp_path / "out")
     assert list(again.root.heads) == ["mlm"] and not again.untrained
@@ -123,9 +123,9 @@ def test_one_of_several_heads_can_be_exported(tmp_path: Path) -> None:
     for number, (head, name) in enumerate(names.items()):
         assert pt.export(run, head=head, out=tmp_path / str(number)).facts["class"] == name
         assert list(pt.load(tmp_path / str(number)).root.heads) == head.split("+")
-    save(tmp_path / "odd", "bert", "0.5*mlm(rate=0.3)|nsp")
+    save(tmp_path / "odd", "bert", "0.5*mlm(mask_rate=0.3)|nsp")
     pt.export(tmp_path / "odd", head="mlm", out=tmp_path / "options")
-    assert pt.load(tmp_path / "options").objective == "mlm(rate=0.3)"
+    assert pt.load(tmp_path / "options").objective == "mlm(mask_rate=0.3)"
     with pytest.raises(PretuneError, match="no head 'lm'; its heads are: mlm, nsp"):
         pt.export(run, head="lm", out=tmp_path / "none")
 
@@ -133,7 +133,7 @@ def test_one_of_several_heads_can_be_exported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_and_shards_can_be_loaded(dtype: Any, tmp_path: Path) -> None:
     run = save(tmp_path / "run", "bert", "mlm")
-    facts = pt.export(run, dtype=dtype, shard_size="10KB", out=tmp_path / "out").facts
+    facts = pt.export(run, dtype=dtype, max_shard_size="10KB", out=tmp_path / "out").facts
     assert "model.safetensors.index.json" in facts["files"]
     reference = load_with_transformers("AutoModelForMaskedLM", tmp_path / "out", dtype="auto")
     assert reference.dtype == getattr(torch, dtype)
@@ -152,9 +152,9 @@ def test_generator_is_exported_if_it_was_trained(tmp_path: Path) -> None:
 
 def test_vocabulary_and_positions_can_be_changed(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "bert", "mlm")
-    new = tokenizer("byte-bpe")
+    new = tokenizer("byte-level-bpe")
     new.save(tmp_path / "words")
-    facts = pt.export(run, match_vocabulary=tmp_path / "words", longer=100, out=tmp_path / "out").facts
+    facts = pt.export(run, new_tokenizer=tmp_path / "words", max_positions=100, out=tmp_path / "out").facts
     assert facts["vocabulary"]["tokens"] == new.size
     assert facts["vocabulary"]["matched"] > 40
     assert facts["positions"] == {"positions": 100, "were": 24, "new_ones": "copied over and over"}
@@ -172,7 +172,7 @@ def test_unsupported_exports_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="exists and is not empty"):
         pt.export("pretune-small-en", out=tmp_path / "full")
     with pytest.raises(PretuneError, match="is not a size"):
-        pt.export("pretune-small-en", shard_size="big", out=tmp_path / "out")
+        pt.export("pretune-small-en", max_shard_size="big", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -25,7 +25,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("gpt")
     sentences = [f"the {a} of the {b} is a {b}." for a in WORDS for b in WORDS]
     (folder / "text.txt").write_text("\n\n".join(sentences * 5), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="byte-bpe", size=290)
+    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="byte-level-bpe", vocab_size=290)
     family = FAMILIES["gpt2"]
     sizes = {"vocab_size": 320, "n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 2}
     config = family.read_config(sizes | {"resid_pdrop": 0.0, "embd_pdrop": 0.0})
@@ -33,7 +33,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     Model(family, config, Network(family.build(config)), tokenizer, "lm").save(folder / "start")
     return pt.pretrain(
         folder / "start", folder / "text.txt", objective="lm", tokenizer=folder / "start", out=folder / "run",
-        budget=pt.Budget(steps=60), batch=pt.Batching(tokens=512, length=32), optimizer=pt.Optimizer(lr=5e-3),
+        budget=pt.Budget(steps=60), batch=pt.Batching(tokens=512, max_length=32), optimizer=pt.Optimizer(lr=5e-3),
     )  # fmt: skip
 
 
@@ -42,20 +42,20 @@ def test_generation_reproduces_the_text_and_stops_at_its_end(pretrained: Run) ->
     row = pt.generate(pretrained, ["the list of the string"])[0]
     assert row["text"] == "the list of the string is a string." and row["ended"]
     assert row["continuation"] == " is a string."
-    assert pt.generate(pretrained, ["the list of the string"], beams=3)[0]["text"] == row["text"]
+    assert pt.generate(pretrained, ["the list of the string"], num_beams=3)[0]["text"] == row["text"]
 
 
 def test_generate_on_the_command_line(pretrained: Run) -> None:
     prompts = ["the", "the class of"]
-    options = ["--tokens", 12, "--temperature", 0.8, "--top-p", 0.9, "--seed", 1]
+    options = ["--max-new-tokens", 12, "--temperature", 0.8, "--top-p", 0.9, "--seed", 1]
     texts = json.loads(run("generate", pretrained.folder, *prompts, *options, "--json").stdout)["texts"]
     assert [row["prompt"] for row in texts] == prompts
-    chosen = {"tokens": 12, "temperature": 0.8, "top_p": 0.9}
+    chosen = {"max_new_tokens": 12, "temperature": 0.8, "top_p": 0.9}
     assert texts == pt.generate(pretrained, prompts, seed=1, **chosen).rows  # type: ignore[arg-type]
     assert texts != pt.generate(pretrained, prompts, seed=5, **chosen).rows  # type: ignore[arg-type]
-    human = run("generate", pretrained.folder, "the list of the string", "--beams", 4).stdout
+    human = run("generate", pretrained.folder, "the list of the string", "--num-beams", 4).stdout
     assert "the list of the string is a string." in human
-    refused = run("generate", pretrained.folder, "the", "--beams", 2, "--top-k", 5, check=False)
+    refused = run("generate", pretrained.folder, "the", "--num-beams", 2, "--top-k", 5, check=False)
     assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 1
     assert "beam search and sampling cannot be combined" in refused.stderr
 
@@ -71,14 +71,14 @@ def test_generated_text_equals_that_of_transformers(pretrained: Run) -> None:
     assert write.model.config.eos_token_id == write.tokenizer.eos_token_id is not None
     for prompt in ("the value of", "the class"):
         theirs = write(prompt, max_new_tokens=20, do_sample=False)[0]["generated_text"]
-        assert theirs == pt.generate(pretrained, [prompt], tokens=20)[0]["text"]
+        assert theirs == pt.generate(pretrained, [prompt], max_new_tokens=20)[0]["text"]
 
 
 def test_pretraining_continues_with_the_same_store(pretrained: Run, tmp_path: Path) -> None:
     """An exported template does not make it another tokenizer."""
     continued = pt.pretrain(
         pretrained, pretrained.folder / "store", objective="lm", out=tmp_path / "on", budget=pt.Budget(steps=1),
-        batch=pt.Batching(tokens=512, length=32),
+        batch=pt.Batching(tokens=512, max_length=32),
     )  # fmt: skip
     assert continued.results["lm"] < 1.0
 
@@ -94,7 +94,7 @@ def task(pretrained: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
         writer.writerow(["", "no"])
     return pt.finetune(
         pretrained, folder / "train.csv", dev=folder / "train.csv", out=folder / "run", epochs=4,
-        objective="classify+0.5*lm", optimizer=pt.Optimizer(lr=3e-3), seeds=1,
+        objective="classify+0.5*lm", optimizer=pt.Optimizer(lr=3e-3), num_seeds=1,
 )  # fmt: skip
 
 

@@ -29,49 +29,49 @@ from tests.support.one_word_task import start, trained
 
 # Options that apply in every mode of their verb. A new option belongs either here or in an `only` of its verb.
 ALWAYS = {
-    "quickstart": "model labels seeds epochs seconds out",
-    "tokenizer train": "corpus kind size out sentinels languages errors distinct",
+    "quickstart": "model labels_per_class num_seeds epochs seconds out",
+    "tokenizer train": "corpus kind vocab_size out extra_ids languages encoding_errors max_distinct_words",
     "tokenizer inspect": "tokenizer texts",
-    "histories": "files out user item time least",
-    "prepare": "corpus tokenizer out language spans errors processes engine",
-    "phrases": "store out count least bits tokens",
-    "pretrain": "model data out objective budget scale_to optimizer schedule batch watching seed deterministic resume device vectors",
-    "adapt": "model data out objective budget optimizer schedule batch watching seed deterministic resume device partial",
-    "finetune": "model train out dev text pair label columns drop_bad objective strategy budget optimizer schedule batch watching shots "
-    "seed seeds report deterministic resume device vectors",
-    "tune": "model train dev out trials seconds text pair label columns drop_bad objective strategy epochs optimizer schedule batch "
-    "watching seed deterministic device devices",
-    "ulmfit": "model train out backward dev texts text label vocabulary lm_epochs epochs length rows rate dropout language seed seeds "
+    "histories": "files out user_column item_column time_column min_items",
+    "prepare": "corpus tokenizer out language span_field encoding_errors processes executor",
+    "phrases": "store out max_phrases min_count min_pmi max_tokens",
+    "pretrain": "model data out objective budget scale_to optimizer schedule batch monitor seed deterministic resume device word_vectors",
+    "adapt": "model data out objective budget optimizer schedule batch monitor seed deterministic resume device ignore_mismatched",
+    "finetune": "model train out dev text pair label columns drop_invalid objective strategy budget optimizer schedule batch monitor shots "
+    "seed num_seeds report deterministic resume device word_vectors",
+    "tune": "model train dev out num_trials max_seconds text pair label columns drop_invalid objective strategy epochs optimizer schedule batch "
+    "monitor seed deterministic device devices",
+    "ulmfit": "model train out backward_model dev unlabeled text label vocab_size lm_epochs epochs max_length batch_size lr dropout language seed num_seeds "
     "device",
-    "evaluate": "model data suite device partial",
+    "evaluate": "model data suite device ignore_mismatched",
     "compare": "first second",
-    "contamination": "store suite data tasks words",
-    "compress": "model target train dev out sequences text pair label columns",
-    "distill": "teacher student out train unlabeled data match budget optimizer schedule batch watching seed device",
-    "prune": "model out drop heads units weights vocabulary dev budget device partial",
-    "quantize": "model out how dev partial",
-    "predict": "model inputs task out processes engine partial",
-    "ask": "model inputs cloze answers examples out partial",
-    "fill": "model texts mask_rate partial",
-    "embed": "model inputs pooling layer prompt prompt_name out partial",
-    "generate": "model prompts temperature top_k top_p beams repetition_penalty no_repeat_ngram stop choices stream device partial",
-    "translate": "model inputs references beams tokens plot out device partial",
-    "neighbors": "model word text in_ top layer words language partial",
-    "vectors train": "data out kind width window negatives rarest epochs lowercase language errors seed processes",
+    "contamination": "store suite data tasks ngram_size",
+    "compress": "model target train dev out pipelines text pair label columns",
+    "distill": "teacher student out train unlabeled data match_layers budget optimizer schedule batch monitor seed device",
+    "prune": "model out drop_layers heads ffn_units sparsity vocabulary_texts dev budget device ignore_mismatched",
+    "quantize": "model out method dev ignore_mismatched",
+    "predict": "model inputs task out processes executor ignore_mismatched",
+    "ask": "model inputs template answers examples out ignore_mismatched",
+    "fill": "model texts mask_rate ignore_mismatched",
+    "embed": "model inputs pooling layer prompt prompt_name out ignore_mismatched",
+    "generate": "model prompts temperature top_k top_p num_beams repetition_penalty no_repeat_ngram_size stop choices stream device ignore_mismatched",
+    "translate": "model inputs references num_beams max_new_tokens plot out device ignore_mismatched",
+    "neighbors": "model word context corpus top_k layer max_words language ignore_mismatched",
+    "vectors train": "corpus out kind vector_size window negative min_count epochs lowercase language encoding_errors seed workers",
     "import": "source out",
-    "export": "model out to head license match_vocabulary longer partial",
+    "export": "model out format head license new_tokenizer max_positions ignore_mismatched",
     "show": "what",
     "bench device": "device",
 }  # fmt: skip
 # Keys of sections that apply to every kind of training, optimizer and schedule.
 ALWAYS_KEYS = {
     Budget: "steps tokens flops seconds",
-    Optimizer: "name lr decay clip layer_decay head_factor ema average meant_for",
-    Schedule: "kind warmup dropout",
-    Batching: "length recompute",
-    Monitoring: "log save keep layers spike",
+    Optimizer: "name lr weight_decay max_grad_norm layer_decay head_lr_factor ema_decay average_fraction reference_batch_size",
+    Schedule: "kind warmup_ratio dropout_until",
+    Batching: "max_length gradient_checkpointing",
+    Monitoring: "log_every save_every save_total_limit log_layer_grad_norms spike_threshold",
 }
-SECTIONS = {"batch": Batching, "watching": Monitoring}
+SECTIONS = {"batch": Batching, "monitor": Monitoring}
 
 
 def names(rule: Any) -> set[str]:
@@ -166,8 +166,8 @@ TRAINED = dict.fromkeys(("epochs", "seed", "device"), 1) | {"device": "cpu", "bu
 SECTION = {
     "optimizer": Optimizer(lr=1e-3),
     "schedule": Schedule(kind="linear"),
-    "batch": Batching(length=8),
-    "watching": Monitoring(log=1),
+    "batch": Batching(max_length=8),
+    "monitor": Monitoring(log_every=1),
 }
 COLUMNS = {"text": "a", "pair": "b", "label": "c", "columns": {"group": "d"}}
 FINETUNE = {"model": "{model}", "train": "{rows}", "out": "{out}"}
@@ -176,86 +176,86 @@ OF_TASK, OF_TEXT = {**DISTILL, "train": "{rows}"}, {**DISTILL, "data": "{text}"}
 PRUNE, QUANTIZE = {"model": "{task}", "out": "{out}", "heads": 0.5}, {"model": "{task}", "out": "{out}"}
 EVALUATE = {"model": "{task}", "data": "{text}"}
 SUITE = {**EVALUATE, "suite": "glue", "out": "{out}"}
-TUNED = {"keep": True, "strategy": "full", "scratch": True, "deterministic": True, **SECTION}
+TUNED = {"keep_models": True, "strategy": "full", "from_scratch": True, "deterministic": True, **SECTION}
 COMPRESS = {"model": "{task}", "target": "size=1MB", "train": "{rows}", "dev": "{rows}", "out": "{out}"}
 PREDICT, GENERATE = {"model": "{task}", "inputs": ["a text"]}, {"model": "{model}", "prompts": ["a"]}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("tokenizer train", {"lowercase": True}, {"corpus": "{text}", "kind": "items"}, {"corpus": "{text}"}),
-    ("tokenizer train", {"occurrences": 5}, {"corpus": "{text}", "kind": "words"}, {"corpus": "{text}"}),
-    ("tokenizer train", {"layout": "line"}, {"corpus": "{rows}"}, {"corpus": "{text}"}),
-    ("tokenizer train", {"column": "text"}, {"corpus": "{text}"}, {"corpus": "{rows}"}),
-    ("prepare", {"layout": "line"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}),
-    ("prepare", {"column": "text"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}),
-    ("pretrain", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, {"model": "bert-tiny", "out": "{out}"}, {}),
+    ("tokenizer train", {"max_occurrences": 5}, {"corpus": "{text}", "kind": "words"}, {"corpus": "{text}"}),
+    ("tokenizer train", {"split_by": "line"}, {"corpus": "{rows}"}, {"corpus": "{text}"}),
+    ("tokenizer train", {"text_field": "text"}, {"corpus": "{text}"}, {"corpus": "{rows}"}),
+    ("prepare", {"split_by": "line"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}),
+    ("prepare", {"text_field": "text"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}),
+    ("pretrain", {"batch": Batching(size=2), "monitor": Monitoring(patience=1)}, {"model": "bert-tiny", "out": "{out}"}, {}),
     ("pretrain", {"language": "ru"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
     ("pretrain", {"language": "ru"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}),
     ("pretrain", {"tokenizer": "t"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
-    ("pretrain", {"from_": "x"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "bert-tiny", "out": "{out}"}),
-    ("pretrain", {"partial": True}, {"model": "bert-tiny", "out": "{out}"}, {"model": "{model}", "out": "{out}"}),
-    ("pretrain", {"parallel": "shard", "reduce": "bf16"}, {"model": "bert-tiny", "out": "{out}"}, {}),
-    ("adapt", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {}),
+    ("pretrain", {"init_from": "x"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "bert-tiny", "out": "{out}"}),
+    ("pretrain", {"ignore_mismatched": True}, {"model": "bert-tiny", "out": "{out}"}, {"model": "{model}", "out": "{out}"}),
+    ("pretrain", {"parallel": "fsdp", "reduce_dtype": "bf16"}, {"model": "bert-tiny", "out": "{out}"}, {}),
+    ("adapt", {"batch": Batching(size=2), "monitor": Monitoring(patience=1)}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {}),
     ("adapt", {"language": "ru"}, {"model": "{model}", "data": "{store}", "out": "{out}"}, {"model": "{model}", "data": "{text}", "out": "{out}"}),
-    ("pretrain", {"layout": "line", "column": "text"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}, {}),
-    ("pretrain", {"layout": "line"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
-    ("pretrain", {"column": "text"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}),
-    ("pretrain", {"errors": "replace"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}),
-    ("adapt", {"layout": "line", "errors": "replace"}, {"model": "{model}", "data": "{store}", "out": "{out}"}, {"model": "{model}", "data": "{text}", "out": "{out}"}),
-    ("adapt", {"column": "text"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "{model}", "data": "{rows}", "out": "{out}"}),
-    ("ulmfit", {"layout": "line", "errors": "replace"}, {"model": "{model}", "train": "{rows}", "out": "{out}"}, {"model": "{model}", "train": "{rows}", "texts": ["{text}"], "out": "{out}"}),
-    ("ulmfit", {"column": "text"}, {"model": "{model}", "train": "{rows}", "texts": ["{text}"], "out": "{out}"}, {"model": "{model}", "train": "{rows}", "texts": ["{rows}"], "out": "{out}"}),
-    ("finetune", {"batch": Batching(tokens=2, pack=2, stages=((1.0, 8),), ramp=(0.5, 0.5), exponent=0.5)}, FINETUNE, {}),
-    ("finetune", {"watching": Monitoring(held_out=0.1, packs=1)}, FINETUNE, {}),
+    ("pretrain", {"split_by": "line", "text_field": "text"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}, {}),
+    ("pretrain", {"split_by": "line"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}),
+    ("pretrain", {"text_field": "text"}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}, {"model": "bert-tiny", "data": "{rows}", "out": "{out}"}),
+    ("pretrain", {"encoding_errors": "replace"}, {"model": "bert-tiny", "data": "{store}", "out": "{out}"}, {"model": "bert-tiny", "data": "{rows}", "objective": "tlm", "out": "{out}"}),
+    ("adapt", {"split_by": "line", "encoding_errors": "replace"}, {"model": "{model}", "data": "{store}", "out": "{out}"}, {"model": "{model}", "data": "{text}", "out": "{out}"}),
+    ("adapt", {"text_field": "text"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "{model}", "data": "{rows}", "out": "{out}"}),
+    ("ulmfit", {"split_by": "line", "encoding_errors": "replace"}, {"model": "{model}", "train": "{rows}", "out": "{out}"}, {"model": "{model}", "train": "{rows}", "unlabeled": ["{text}"], "out": "{out}"}),
+    ("ulmfit", {"text_field": "text"}, {"model": "{model}", "train": "{rows}", "unlabeled": ["{text}"], "out": "{out}"}, {"model": "{model}", "train": "{rows}", "unlabeled": ["{rows}"], "out": "{out}"}),
+    ("finetune", {"batch": Batching(tokens=2, microbatch_tokens=2, length_schedule=((1.0, 8),), size_warmup=(0.5, 0.5), language_alpha=0.5)}, FINETUNE, {}),
+    ("finetune", {"monitor": Monitoring(held_out_fraction=0.1, max_eval_batches=1)}, FINETUNE, {}),
     ("finetune", {"epochs": 3.0}, {**FINETUNE, "budget": Budget(steps=1)}, FINETUNE),
     ("finetune", {"tokenizer": "t"}, FINETUNE, {**FINETUNE, "model": "bert-tiny"}),
-    ("finetune", {"partial": True, "scratch": True, "dropout": {"x": 0.1}}, {**FINETUNE, "model": "bert-tiny"}, FINETUNE),
-    ("finetune", {"sampling": "uniform"}, FINETUNE, {**FINETUNE, "train": ["a=x.csv", "b=y.csv"]}),
+    ("finetune", {"ignore_mismatched": True, "from_scratch": True, "dropout": {"x": 0.1}}, {**FINETUNE, "model": "bert-tiny"}, FINETUNE),
+    ("finetune", {"task_sampling": "uniform"}, FINETUNE, {**FINETUNE, "train": ["a=x.csv", "b=y.csv"]}),
     ("finetune", {"unlabeled": "x.txt"}, {**FINETUNE, "train": ["a=x.csv", "b=y.csv"]}, FINETUNE),
-    ("finetune", {"soft": 2.0, "teacher": "x"}, FINETUNE, {**FINETUNE, "unlabeled": "x.txt"}),
-    ("finetune", {"confident": 0.9}, FINETUNE, {**FINETUNE, "unlabeled": "x.txt"}),
-    ("finetune", {"confident": 0.9}, {**FINETUNE, "unlabeled": "x.txt", "soft": 2.0}, {**FINETUNE, "unlabeled": "x.txt"}),
-    ("finetune", {"curve": [5], "control": True}, {**FINETUNE, "unlabeled": "x.txt"}, FINETUNE),
-    ("finetune", {"devices": 2}, {**FINETUNE, "seeds": 1}, FINETUNE),
+    ("finetune", {"distill_temperature": 2.0, "teacher": "x"}, FINETUNE, {**FINETUNE, "unlabeled": "x.txt"}),
+    ("finetune", {"confidence_threshold": 0.9}, FINETUNE, {**FINETUNE, "unlabeled": "x.txt"}),
+    ("finetune", {"confidence_threshold": 0.9}, {**FINETUNE, "unlabeled": "x.txt", "distill_temperature": 2.0}, {**FINETUNE, "unlabeled": "x.txt"}),
+    ("finetune", {"learning_curve": [5], "scratch_baseline": True}, {**FINETUNE, "unlabeled": "x.txt"}, FINETUNE),
+    ("finetune", {"devices": 2}, {**FINETUNE, "num_seeds": 1}, FINETUNE),
     ("tune", {"batch": Batching(tokens=2)}, {**FINETUNE, "dev": "{rows}"}, {}),
     ("tune", {"tokenizer": "t"}, {**FINETUNE, "dev": "{rows}"}, {**FINETUNE, "dev": "{rows}", "model": "bert-tiny"}),
-    ("tune", {"partial": True}, {**FINETUNE, "dev": "{rows}", "model": "bert-tiny"}, {**FINETUNE, "dev": "{rows}"}),
-    ("evaluate", {"tasks": ["rte"], "seeds": 3, "seed": 1, "shots": 1, "out": "{out}", "subsets": True, "devices": 2}, EVALUATE, SUITE),
+    ("tune", {"ignore_mismatched": True}, {**FINETUNE, "dev": "{rows}", "model": "bert-tiny"}, {**FINETUNE, "dev": "{rows}"}),
+    ("evaluate", {"tasks": ["rte"], "num_seeds": 3, "seed": 1, "shots": 1, "out": "{out}", "allow_incomplete": True, "devices": 2}, EVALUATE, SUITE),
     ("evaluate", {**TUNED, "epochs": 3.0, "budget": Budget(steps=1)}, EVALUATE, {}),
-    ("evaluate", {"text": "a", "pair": "b", "length": 5, "stride": 2, "limit": 1, "layout": "line", "errors": "replace"}, SUITE, EVALUATE),
-    ("evaluate", {"layout": "line"}, {**EVALUATE, "data": "{rows}"}, EVALUATE),
+    ("evaluate", {"text": "a", "pair": "b", "max_length": 5, "stride": 2, "limit": 1, "split_by": "line", "encoding_errors": "replace"}, SUITE, EVALUATE),
+    ("evaluate", {"split_by": "line"}, {**EVALUATE, "data": "{rows}"}, EVALUATE),
     ("evaluate", {**TUNED, "epochs": 3.0, "budget": Budget(steps=1)}, {**SUITE, "shots": 1}, {}),
-    ("evaluate", {"seeds": 2, "seed": 1}, {**SUITE, "shots": 0}, {**SUITE, "shots": 1}),
+    ("evaluate", {"num_seeds": 2, "seed": 1}, {**SUITE, "shots": 0}, {**SUITE, "shots": 1}),
     ("evaluate", {"language": "de"}, SUITE, {**SUITE, "suite": "xglue"}),
     ("evaluate", {"epochs": 2.0}, {**SUITE, "budget": Budget(steps=1)}, SUITE),
     ("evaluate", {"batch": Batching(tokens=2)}, SUITE, {}),
-    ("compress", {**SECTION, **TRAINED}, {**COMPRESS, "sequences": ["int8"]}, {}),
+    ("compress", {**SECTION, **TRAINED}, {**COMPRESS, "pipelines": ["int8"]}, {}),
     ("compress", {"epochs": 2.0}, {**COMPRESS, "budget": Budget(steps=1)}, COMPRESS),
     ("compress", {"batch": Batching(tokens=2)}, COMPRESS, {}),
-    ("distill", {**COLUMNS, "dev": "x", "soft": 0.5, "loss": "kl", "augment": 1, "epochs": 3.0, "processes": 2, "engine": "local"}, OF_TEXT, OF_TASK),
-    ("distill", {"layout": "line", "errors": "replace"}, OF_TASK, OF_TEXT),
-    ("distill", {"column": "text"}, OF_TEXT, {**DISTILL, "data": "{rows}"}),
-    ("distill", {"batch": Batching(sequences=2), "watching": Monitoring(patience=1)}, OF_TEXT, OF_TASK),
-    ("distill", {"loss_weights": {"cosine": 0}, "write": 5}, OF_TASK, OF_TEXT),
-    ("distill", {"batch": Batching(tokens=2), "watching": Monitoring(packs=1)}, OF_TASK, OF_TEXT),
-    ("distill", {"soft": 0.5, "control": True}, {**DISTILL, "unlabeled": "{text}"}, OF_TASK),
-    ("distill", {"temperature": 2.0, "loss": "kl", "processes": 2, "engine": "ray"}, {**OF_TASK, "soft": 0.0}, {**OF_TASK, "soft": 0.0, "augment": 1}),
+    ("distill", {**COLUMNS, "dev": "x", "alpha": 0.5, "loss": "kl", "num_augmentations": 1, "epochs": 3.0, "processes": 2, "executor": "local"}, OF_TEXT, OF_TASK),
+    ("distill", {"split_by": "line", "encoding_errors": "replace"}, OF_TASK, OF_TEXT),
+    ("distill", {"text_field": "text"}, OF_TEXT, {**DISTILL, "data": "{rows}"}),
+    ("distill", {"batch": Batching(size=2), "monitor": Monitoring(patience=1)}, OF_TEXT, OF_TASK),
+    ("distill", {"loss_weights": {"cosine": 0}, "generate_tokens": 5}, OF_TASK, OF_TEXT),
+    ("distill", {"batch": Batching(tokens=2), "monitor": Monitoring(max_eval_batches=1)}, OF_TASK, OF_TEXT),
+    ("distill", {"alpha": 0.5, "baseline": True}, {**DISTILL, "unlabeled": "{text}"}, OF_TASK),
+    ("distill", {"temperature": 2.0, "loss": "kl", "processes": 2, "executor": "ray"}, {**OF_TASK, "alpha": 0.0}, {**OF_TASK, "alpha": 0.0, "num_augmentations": 1}),
     ("distill", {"temperature": 2.0, "loss": "kl"}, {**OF_TASK, "teacher": "{regression}"}, OF_TASK),
     ("distill", {"epochs": 2.0}, {**OF_TASK, "budget": Budget(steps=1)}, OF_TASK),
-    ("prune", {"control": True, **SECTION}, PRUNE, {**PRUNE, "epochs": 1.0}),
-    ("prune", {"train": "{rows}"}, {**PRUNE, "heads": 0.0, "weights": 0.5}, PRUNE),
+    ("prune", {"baseline": True, **SECTION}, PRUNE, {**PRUNE, "epochs": 1.0}),
+    ("prune", {"train": "{rows}"}, {**PRUNE, "heads": 0.0, "sparsity": 0.5}, PRUNE),
     ("prune", COLUMNS, PRUNE, {**PRUNE, "dev": "{rows}"}),
-    ("prune", {"column": "text", "errors": "replace"}, PRUNE, {**PRUNE, "vocabulary": "{rows}"}),
-    ("prune", {"seed": 1}, PRUNE, {**PRUNE, "drop": "random(1)"}),
+    ("prune", {"text_field": "text", "encoding_errors": "replace"}, PRUNE, {**PRUNE, "vocabulary_texts": "{rows}"}),
+    ("prune", {"seed": 1}, PRUNE, {**PRUNE, "drop_layers": "random(1)"}),
     ("prune", {"epochs": 1.0}, {**PRUNE, "budget": Budget(steps=1)}, PRUNE),
     ("prune", {"batch": Batching(tokens=2)}, {**PRUNE, "epochs": 1.0}, {}),
-    ("quantize", {"bits": 8}, QUANTIZE, {**QUANTIZE, "how": "weights"}),
-    ("quantize", {"engine": "torch"}, {**QUANTIZE, "how": "bf16"}, QUANTIZE),
-    ("quantize", {"per_channel": False}, {**QUANTIZE, "engine": "torch"}, QUANTIZE),
-    ("quantize", {"train": "{rows}"}, QUANTIZE, {**QUANTIZE, "how": "static"}),
-    ("quantize", {**SECTION, **TRAINED}, {**QUANTIZE, "how": "static"}, {}),
+    ("quantize", {"bits": 8}, QUANTIZE, {**QUANTIZE, "method": "weight-only"}),
+    ("quantize", {"backend": "torch"}, {**QUANTIZE, "method": "bf16"}, QUANTIZE),
+    ("quantize", {"per_channel": False}, {**QUANTIZE, "backend": "torch"}, QUANTIZE),
+    ("quantize", {"train": "{rows}"}, QUANTIZE, {**QUANTIZE, "method": "static"}),
+    ("quantize", {**SECTION, **TRAINED}, {**QUANTIZE, "method": "static"}, {}),
     ("quantize", COLUMNS, QUANTIZE, {**QUANTIZE, "dev": "{rows}"}),
-    ("quantize", {"epochs": 1.0}, {**QUANTIZE, "how": "aware", "train": "{rows}", "budget": Budget(steps=1)}, {**QUANTIZE, "how": "aware", "train": "{rows}"}),
-    ("quantize", SECTION, {**QUANTIZE, "how": "aware"}, {**QUANTIZE, "how": "aware", "train": "{rows}"}),
-    ("quantize", {"batch": Batching(tokens=2)}, {**QUANTIZE, "how": "aware"}, {}),
+    ("quantize", {"epochs": 1.0}, {**QUANTIZE, "method": "qat", "train": "{rows}", "budget": Budget(steps=1)}, {**QUANTIZE, "method": "qat", "train": "{rows}"}),
+    ("quantize", SECTION, {**QUANTIZE, "method": "qat"}, {**QUANTIZE, "method": "qat", "train": "{rows}"}),
+    ("quantize", {"batch": Batching(tokens=2)}, {**QUANTIZE, "method": "qat"}, {}),
     ("predict", {"text": "a", "pair": "b", "columns": {"group": "d"}, "score": True}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
     ("predict", {"label": "a"}, {**PREDICT, "inputs": ["{rows}"]}, {**PREDICT, "inputs": ["{rows}"], "score": True}),
     ("predict", {"probabilities": True}, {**PREDICT, "model": "{regression}"}, PREDICT),
@@ -264,27 +264,27 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("ask", {"text": "a", "pair": "b", "label": "c"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
     ("ask", {"shots": 1, "seed": 1}, PREDICT, {**PREDICT, "examples": "{rows}"}),
     ("ask", {"calibrate": True}, PREDICT, {**PREDICT, "answers": ["a", "b"]}),
-    ("ask", {"tokens": 20}, {**PREDICT, "answers": ["a", "b"]}, PREDICT),
-    ("fill", {"top": 5}, {"model": "{model}", "texts": ["a"], "mask_rate": 0.5}, {"model": "{model}", "texts": ["a"]}),
+    ("ask", {"max_new_tokens": 20}, {**PREDICT, "answers": ["a", "b"]}, PREDICT),
+    ("fill", {"top_k": 5}, {"model": "{model}", "texts": ["a"], "mask_rate": 0.5}, {"model": "{model}", "texts": ["a"]}),
     ("fill", {"seed": 1}, {"model": "{model}", "texts": ["a"]}, {"model": "{model}", "texts": ["a"], "mask_rate": 0.5}),
     ("embed", {"text": "a"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
     ("generate", {"seed": 1}, GENERATE, {**GENERATE, "top_k": 5}),
-    ("generate", {"length_penalty": 0.5}, GENERATE, {**GENERATE, "beams": 2}),
-    ("generate", {"tokens": 50}, {**GENERATE, "choices": ["a", "b"]}, GENERATE),
-    ("generate", {"languages": "en-ro"}, GENERATE, {**GENERATE, "model": "{mbart}"}),
+    ("generate", {"length_penalty": 0.5}, GENERATE, {**GENERATE, "num_beams": 2}),
+    ("generate", {"max_new_tokens": 50}, {**GENERATE, "choices": ["a", "b"]}, GENERATE),
+    ("generate", {"language_pair": "en-ro"}, GENERATE, {**GENERATE, "model": "{mbart}"}),
     ("translate", {"text": "a"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
-    ("translate", {"length_penalty": 0.5}, {**PREDICT, "beams": 1}, PREDICT),
+    ("translate", {"length_penalty": 0.5}, {**PREDICT, "num_beams": 1}, PREDICT),
     ("translate", {"alignments": True}, {**PREDICT, "out": "{out}"}, PREDICT),
-    ("neighbors", {"uses": 3}, {"model": "{model}", "word": "a", "text": "a b"}, {"model": "{model}", "word": "a"}),
-    ("neighbors", {"layout": "line", "errors": "replace"}, {"model": "{model}", "word": "a"}, {"model": "{model}", "word": "a", "in_": "{text}"}),
-    ("neighbors", {"column": "text"}, {"model": "{model}", "word": "a", "in_": "{text}"}, {"model": "{model}", "word": "a", "in_": "{rows}"}),
-    ("vectors train", {"layout": "line"}, {"data": "{rows}", "out": "{out}"}, {"data": "{text}", "out": "{out}"}),
-    ("vectors train", {"column": "text"}, {"data": "{text}", "out": "{out}"}, {"data": "{rows}", "out": "{out}"}),
-    ("import", {"vocabulary": "x"}, {"source": "{rows}", "out": "{out}"}, {"source": "{store}", "out": "{out}"}),
-    ("import", {"words": 5}, {"source": "{store}", "out": "{out}"}, {"source": "{rows}", "out": "{out}"}),
-    ("export", {"dtype": "float32", "shard_size": "1GB"}, {"model": "{model}", "out": "{out}", "to": "onnx"}, {"model": "{model}", "out": "{out}"}),
-    ("export", {"pooling": "mean", "normalize": True, "max_length": 9}, {"model": "{model}", "out": "{out}", "to": "hf"}, {"model": "{model}", "out": "{out}"}),
-    ("export", {"new_positions": "copy"}, {"model": "{model}", "out": "{out}"}, {"model": "{model}", "out": "{out}", "longer": 99}),
+    ("neighbors", {"occurrences": 3}, {"model": "{model}", "word": "a", "context": "a b"}, {"model": "{model}", "word": "a"}),
+    ("neighbors", {"split_by": "line", "encoding_errors": "replace"}, {"model": "{model}", "word": "a"}, {"model": "{model}", "word": "a", "corpus": "{text}"}),
+    ("neighbors", {"text_field": "text"}, {"model": "{model}", "word": "a", "corpus": "{text}"}, {"model": "{model}", "word": "a", "corpus": "{rows}"}),
+    ("vectors train", {"split_by": "line"}, {"corpus": "{rows}", "out": "{out}"}, {"corpus": "{text}", "out": "{out}"}),
+    ("vectors train", {"text_field": "text"}, {"corpus": "{text}", "out": "{out}"}, {"corpus": "{rows}", "out": "{out}"}),
+    ("import", {"vocab_file": "x"}, {"source": "{rows}", "out": "{out}"}, {"source": "{store}", "out": "{out}"}),
+    ("import", {"max_words": 5}, {"source": "{store}", "out": "{out}"}, {"source": "{rows}", "out": "{out}"}),
+    ("export", {"dtype": "float32", "max_shard_size": "1GB"}, {"model": "{model}", "out": "{out}", "format": "onnx"}, {"model": "{model}", "out": "{out}"}),
+    ("export", {"pooling": "mean", "normalize": True, "max_length": 9}, {"model": "{model}", "out": "{out}", "format": "hf"}, {"model": "{model}", "out": "{out}"}),
+    ("export", {"position_init": "copy"}, {"model": "{model}", "out": "{out}"}, {"model": "{model}", "out": "{out}", "max_positions": 99}),
     ("show", {"text": "a", "seed": 1}, {"what": "presets"}, {"what": "objectives"}),
 ]  # fmt: skip
 
@@ -366,11 +366,11 @@ def test_command_line_rejects_options_at_their_default(tmp_path: Path) -> None:
     """An option that is typed out is an error even if its value is the default."""
     asked = ["distill", "teacher", "--student", "layers=2", "--data", "text.txt", "--out", str(tmp_path / "never")]
     for words in (
-        ["--soft", "0.5"],
+        ["--alpha", "0.5"],
         ["--loss", "kl"],
         ["--epochs", "3"],
-        ["--augment", "2"],
-        ["--set", "batch.sequences=4"],
+        ["--num-augmentations", "2"],
+        ["--set", "batch.size=4"],
     ):
         refused = run_command(*asked, *words, check=False)
         error = refused.stderr
@@ -381,22 +381,25 @@ def test_command_line_rejects_options_at_their_default(tmp_path: Path) -> None:
 def test_keys_of_another_optimizer_or_schedule_are_rejected() -> None:
     for given, words in (
         (Optimizer(momentum=0.9), r"optimizer\.momentum applies only to muon, sgd, not to name=adamw"),
-        (Optimizer(matrix_lr=0.02), r"optimizer\.matrix_lr applies only to muon"),
+        (Optimizer(muon_lr=0.02), r"optimizer\.muon_lr applies only to muon"),
         (Optimizer(name="sgd", betas=(0.9, 0.99)), r"optimizer\.betas .* not to name=sgd"),
         (Optimizer(name="adafactor", eps=1e-8), r"optimizer\.eps .* not to name=adafactor"),
-        (Schedule(decay=0.1), r"schedule\.decay applies only to stable, not to kind=linear"),
-        (Schedule(kind="constant", final=0.1), r"schedule\.final .* not to kind=constant"),
-        (Monitoring(on_spike="skip"), r"watching\.on_spike applies only with watching\.spike"),
-        (Monitoring(held_out=0.0, evaluate=5), r"watching\.evaluate applies only with watching\.held_out"),
-        (Batching(length=8, stages=((1.0, 8),)), r"batch\.length and batch\.stages"),
+        (Schedule(decay_ratio=0.1), r"schedule\.decay_ratio applies only to warmup-stable-decay, not to kind=linear"),
+        (Schedule(kind="constant", min_lr_ratio=0.1), r"schedule\.min_lr_ratio .* not to kind=constant"),
+        (Monitoring(on_spike="skip"), r"monitor\.on_spike applies only with monitor\.spike_threshold"),
+        (
+            Monitoring(held_out_fraction=0.0, eval_every=5),
+            r"monitor\.eval_every applies only with monitor\.held_out_fraction",
+        ),
+        (Batching(max_length=8, length_schedule=((1.0, 8),)), r"batch\.max_length and batch\.length_schedule"),
     ):
         with pytest.raises(PretuneError, match=words):
             resolve_section(type(given), given)  # type: ignore[type-var]
     # Keys of presets that the kind does not use are dropped: recipes contain only what applies.
     assert resolve_section(Optimizer, Optimizer(name="sgd"), {"betas": [0.9, 0.98]}).betas is None
     assert (
-        resolve_section(Optimizer, None).matrix_lr is None
-        and resolve_section(Optimizer, Optimizer(name="muon")).matrix_lr == 0.02
+        resolve_section(Optimizer, None).muon_lr is None
+        and resolve_section(Optimizer, Optimizer(name="muon")).muon_lr == 0.02
     )
     with pytest.raises(PretuneError, match="not to name=sgd"):
         pt.adapt(start() / "start", start() / "text.txt", optimizer=Optimizer(name="sgd", eps=1.0), out="never")
@@ -422,20 +425,20 @@ def record_reads(cls: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]
         yield found
 
 
-FAST: dict[str, Any] = {"budget": Budget(steps=1), "batch": Batching(length=16)}
+FAST: dict[str, Any] = {"budget": Budget(steps=1), "batch": Batching(max_length=16)}
 # Mode → verb, the job that its options become, a call.
 MODES: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "distill a task": ("distill", distillation.DistillationJob, {**OF_TASK, "epochs": 0.1, "batch": Batching(length=16)}),
+    "distill a task": ("distill", distillation.DistillationJob, {**OF_TASK, "epochs": 0.1, "batch": Batching(max_length=16)}),
     "distill text": ("distill", distillation.DistillationJob, {**OF_TEXT, **FAST, "teacher": "{language}"}),
     "prune": ("prune", pruning_job.PruningJob, PRUNE),
     "prune and train": ("prune", pruning_job.PruningJob, {**PRUNE, **FAST, "train": "{rows}"}),
-    "quantize": ("quantize", quantization.QuantizationJob, {**QUANTIZE, "engine": "onnx"}),
-    "finetune": ("finetune", finetuning.FinetuningJob, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(length=16)}),
-    "self-training": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "seeds": 1, "report": False, "unlabeled": "{text}", "confident": 0.1}),
-    "several tasks": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),
+    "quantize": ("quantize", quantization.QuantizationJob, {**QUANTIZE, "backend": "onnx"}),
+    "finetune": ("finetune", finetuning.FinetuningJob, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(max_length=16)}),
+    "self-training": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "num_seeds": 1, "report": False, "unlabeled": "{text}", "confidence_threshold": 0.1}),
+    "several tasks": ("finetune", finetuning.FinetuningJob, {**FINETUNE, **FAST, "num_seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),
     "pretrain": ("pretrain", pretraining_settings.PretrainingJob, {"model": "bert-tiny", "data": "{text}", "out": "{out}", "objective": "mlm", **FAST}),
 }  # fmt: skip
-BY_THE_VERB = {"prune": {"vocabulary"}, "finetune": {"unlabeled"}}  # the verb passes them on in another form
+BY_THE_VERB = {"prune": {"vocabulary_texts"}, "finetune": {"unlabeled"}}  # the verb passes them on in another form
 
 
 @pytest.mark.usefixtures("briefly")

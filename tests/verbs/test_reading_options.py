@@ -38,19 +38,21 @@ def table(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", READERS)
 def test_reading_options_are_the_same_for_all_verbs(name: str) -> None:
     known, ours = parameter_types(VERBS["prepare"]), parameter_types(VERBS[name])
-    assert {option: ours[option] for option in ("layout", "column", "errors")} == {
-        option: known[option] for option in ("layout", "column", "errors")
+    assert {option: ours[option] for option in ("split_by", "text_field", "encoding_errors")} == {
+        option: known[option] for option in ("split_by", "text_field", "encoding_errors")
     }
 
 
 def test_neighbors_applies_reading_options(model: Path, table: Path) -> None:
     with pytest.raises(
-        PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'; choose one with --column"
+        PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'; choose one with --text-field"
     ):
-        pt.neighbors(model, "cat", "the red cat", in_=table)
+        pt.neighbors(model, "cat", "the red cat", corpus=table)
     with pytest.raises(PretuneError, match="line 5: not valid UTF-8"):
-        pt.neighbors(model, "cat", "the red cat", in_=table, column="remark")
-    assert pt.neighbors(model, "cat", "the red cat", in_=table, column="remark", errors="replace", top=2)
+        pt.neighbors(model, "cat", "the red cat", corpus=table, text_field="remark")
+    assert pt.neighbors(
+        model, "cat", "the red cat", corpus=table, text_field="remark", encoding_errors="replace", top_k=2
+    )
 
 
 def test_evaluate_applies_reading_options(model: Path, tmp_path: Path) -> None:
@@ -59,12 +61,12 @@ def test_evaluate_applies_reading_options(model: Path, tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="line 4: not valid UTF-8"):
         pt.evaluate(model, data=text)
     counts = {
-        layout: pt.evaluate(model, data=text, layout=layout, errors="replace").describe()["texts"]  # type: ignore[arg-type]
+        layout: pt.evaluate(model, data=text, split_by=layout, encoding_errors="replace").describe()["texts"]  # type: ignore[arg-type]
         for layout in ("line", "file")
     }
     assert counts == {"line": 4, "file": 1}
-    with pytest.raises(PretuneError, match="--layout applies only without --suite"):
-        pt.evaluate(model, data=tmp_path, suite="glue", layout="line", out=tmp_path / "out")
+    with pytest.raises(PretuneError, match="--split-by applies only without --suite"):
+        pt.evaluate(model, data=tmp_path, suite="glue", split_by="line", out=tmp_path / "out")
 
 
 def test_train_vectors_applies_reading_options(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,30 +75,30 @@ def test_train_vectors_applies_reading_options(table: Path, tmp_path: Path, monk
 
     monkeypatch.setattr("pretune.inference.word_vector_models.train_word_vectors", stop)
     with pytest.raises(TextWasRead, match="caf\ufffd cat"):
-        pt.train_vectors(table, column="remark", errors="replace", out=tmp_path / "vectors")
+        pt.train_vectors(table, text_field="remark", encoding_errors="replace", out=tmp_path / "vectors")
 
 
 def test_distill_applies_reading_options(model: Path, table: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "student": "layers=1",
         "budget": pt.Budget(steps=1),
-        "batch": pt.Batching(tokens=64, length=16),
+        "batch": pt.Batching(tokens=64, max_length=16),
     }
     with pytest.raises(PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'"):
         pt.distill(model, data=table, out=tmp_path / "a", **options)
-    run = pt.distill(model, data=table, column="remark", errors="replace", out=tmp_path / "b", **options)
-    assert run.finished and (run.recipe["column"], run.recipe["errors"]) == ("remark", "replace")
-    with pytest.raises(PretuneError, match="--column applies only to tables of --data"):
-        pt.distill(model, train=table, column="remark", out=tmp_path / "c", **options)
+    run = pt.distill(model, data=table, text_field="remark", encoding_errors="replace", out=tmp_path / "b", **options)
+    assert run.finished and (run.recipe["text_field"], run.recipe["encoding_errors"]) == ("remark", "replace")
+    with pytest.raises(PretuneError, match="--text-field applies only to tables of --data"):
+        pt.distill(model, train=table, text_field="remark", out=tmp_path / "c", **options)
 
 
 def test_prune_applies_reading_options(model: Path, table: Path, tmp_path: Path) -> None:
-    run = pt.prune(model, vocabulary=table, column="remark", errors="replace", out=tmp_path / "a")
+    run = pt.prune(model, vocabulary_texts=table, text_field="remark", encoding_errors="replace", out=tmp_path / "a")
     kept = pt.load(run).require_tokenizer().vocabulary
     assert len(kept) < len(pt.load(model).require_tokenizer().vocabulary)
-    assert run.recipe["column"] == "remark" and run.recipe["errors"] == "replace"
-    with pytest.raises(PretuneError, match="--column applies only to tables of --vocabulary"):
-        pt.prune(model, drop="top(1)", column="remark", out=tmp_path / "b")
+    assert run.recipe["text_field"] == "remark" and run.recipe["encoding_errors"] == "replace"
+    with pytest.raises(PretuneError, match="--text-field applies only to tables of --vocabulary-texts"):
+        pt.prune(model, drop_layers="top(1)", text_field="remark", out=tmp_path / "b")
 
 
 def test_ulmfit_applies_reading_options(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +107,11 @@ def test_ulmfit_applies_reading_options(table: Path, tmp_path: Path, monkeypatch
     def stop(files: list[Path], tokenizer: Any, out: Path, settings: Any) -> None:
         from pretune.text.corpus.documents import read_documents
 
-        how = {"layout": settings.layout, "column": settings.column, "errors": settings.errors}
+        how = {
+            "split_by": settings.split_by,
+            "text_field": settings.text_field,
+            "encoding_errors": settings.encoding_errors,
+        }
         raise TextWasRead([document.text for document in read_documents(files, **how)])
 
     train = tmp_path / "train.csv"
@@ -115,6 +121,8 @@ def test_ulmfit_applies_reading_options(table: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(ulmfit.Tokenizer, "load", lambda *_: None)
     monkeypatch.setattr(ulmfit, "build_store", stop)
     with pytest.raises(TextWasRead, match=r"good film.*the red cat sat.*caf\ufffd cat"):
-        pt.ulmfit("any", train, texts=[table], column="remark", errors="replace", out=tmp_path / "runs")
-    with pytest.raises(PretuneError, match="--column applies only to tables of --texts"):
-        pt.ulmfit("any", train, column="remark", out=tmp_path / "other")
+        pt.ulmfit(
+            "any", train, unlabeled=[table], text_field="remark", encoding_errors="replace", out=tmp_path / "runs"
+        )
+    with pytest.raises(PretuneError, match="--text-field applies only to tables of --unlabeled"):
+        pt.ulmfit("any", train, text_field="remark", out=tmp_path / "other")

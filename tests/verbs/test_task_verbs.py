@@ -17,8 +17,8 @@ from tests.support.cli import run_command as run
 
 PEOPLE, PLACES = ["Anna", "Boris", "Clara", "Denis"], ["Tver", "Oslo", "Lima"]
 FILLER = ["went", "to", "saw", "the", "old", "house", "in", "today", "and", "again"]
-ONE = {"seeds": 1, "report": False}
-SETTINGS = {"epochs": 20, "optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(sequences=16, length=48), **ONE}
+ONE = {"num_seeds": 1, "report": False}
+SETTINGS = {"epochs": 20, "optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(size=16, max_length=48), **ONE}
 
 
 def sentence(chance: random.Random) -> list[tuple[str, str]]:
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sentences = [sentence(chance) for _ in range(120)]
     lines = [" ".join(word for word, _ in pairs) + " who was it?" for pairs in sentences]
     (folder / "text.txt").write_text("\n".join(lines), encoding="utf-8")
-    pt.train_tokenizer(folder / "text.txt", kind="wordpiece", size=150).save(folder / "tokenizer")
+    pt.train_tokenizer(folder / "text.txt", kind="wordpiece", vocab_size=150).save(folder / "tokenizer")
     for name, some in (("train", sentences[:90]), ("dev", sentences[90:])):
         blocks = ["\n".join(f"{word} x {tag}" for word, tag in pairs) for pairs in some]
         (folder / f"{name}.conll").write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
@@ -101,7 +101,7 @@ def test_tags_are_learned(tagger: Run) -> None:
     assert results["dev/f1"] > 0.9 and results["dev/accuracy"] > 0.9
     assert json.loads((tagger.folder / "config.json").read_text())["pretune"]["options"] == {
         "scheme": "BIO",
-        "usual": "O",
+        "default_tag": "O",
     }
 
 
@@ -144,11 +144,11 @@ def test_part_of_speech_tagging_on_the_command_line(folder: Path, tmp_path: Path
     (tmp_path / "a.conllu").write_text("\n".join(rows) + "\n", encoding="utf-8")
     answer = run(
         "finetune", folder / "tagger", tmp_path / "a.conllu", "--dev", tmp_path / "a.conllu", "--objective", "tag", "--label", "upos",
-        "--out", tmp_path / "run", "--epochs", 1, "--seeds", 1, "--json",
+        "--out", tmp_path / "run", "--epochs", 1, "--num-seeds", 1, "--json",
     )  # fmt: skip
     results = json.loads(answer.stdout)
     assert results["labels"] == ["PROPN", "X"] and "dev/f1" not in results and results["dev/accuracy"] >= 0
-    assert load(tmp_path / "run").options == {"scheme": "plain", "usual": "X"}
+    assert load(tmp_path / "run").options == {"scheme": "plain", "default_tag": "X"}
 
 
 def test_semantic_role_labeling_is_learned(folder: Path, tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_semantic_role_labeling_is_learned(folder: Path, tmp_path: Path) -> None
         out=tmp_path / "run",
         epochs=30,
         optimizer=pt.Optimizer(lr=2e-3),
-        batch=pt.Batching(sequences=32, length=32),
-        seeds=1,
+        batch=pt.Batching(size=32, max_length=32),
+        num_seeds=1,
     )
     assert result.results["dev/f1"] > 0.8
     again = pt.predict(result, tmp_path / "dev.jsonl")
@@ -196,7 +196,13 @@ def test_invalid_tags_give_a_one_line_error(
     odd = tmp_path / "odd.conll"
     odd.write_text("Anna B-PER\n\nMars B-PLANET\n", encoding="utf-8")
     pt.finetune(
-        tagger, folder / "train.conll", dev=odd, objective="tag", out=tmp_path / "y", budget=pt.Budget(steps=1), seeds=1
+        tagger,
+        folder / "train.conll",
+        dev=odd,
+        objective="tag",
+        out=tmp_path / "y",
+        budget=pt.Budget(steps=1),
+        num_seeds=1,
     )
     assert messages == [f"{odd}, line 3: tag 'B-PLANET' was not in training; such words (1) count as wrong"]
 
@@ -261,14 +267,14 @@ def test_invalid_questions_give_a_one_line_error(question_answerer: Run, folder:
         pt.PretuneError, match="1 answers in 'answers' are not at the given position of their passage: question q1"
     ):
         pt.finetune(question_answerer, bad, objective="answer", **limit)  # type: ignore[arg-type]
-    result = pt.finetune(question_answerer, bad, objective="answer(drop_bad=true)", **limit)  # type: ignore[arg-type]
+    result = pt.finetune(question_answerer, bad, objective="answer(drop_invalid=true)", **limit)  # type: ignore[arg-type]
     assert result.results["rows"] == 95
-    assert result.recipe["batch"]["length"] == 384
+    assert result.recipe["batch"]["max_length"] == 384
 
 
 def test_given_threshold_is_kept(question_answerer: Run, folder: Path, tmp_path: Path) -> None:
     files = {"train": folder / "train.json", "dev": folder / "dev.json", "out": tmp_path / "run"}
-    pt.finetune(question_answerer, **files, objective="answer(threshold=1.5)", budget=pt.Budget(steps=1), seeds=1)  # type: ignore[arg-type]
+    pt.finetune(question_answerer, **files, objective="answer(threshold=1.5)", budget=pt.Budget(steps=1), num_seeds=1)  # type: ignore[arg-type]
     assert json.loads((tmp_path / "run" / "config.json").read_text())["pretune"] == {
         "objective": "answer(threshold=1.5)"
     }

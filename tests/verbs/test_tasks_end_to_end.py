@@ -49,7 +49,7 @@ def test_task_learns_and_output_keeps_the_rows(name: str, tmp_path: Path, monkey
     write(Path("dev.jsonl"), few)
     run_json(
         f"finetune bert-tiny train.jsonl --dev dev.jsonl --objective '{name}' --tokenizer {few_words()} --out run "
-        "--epochs 12 --set optimizer.lr=2e-3 --set batch.length=32 --set batch.sequences=32 --seeds 1"
+        "--epochs 12 --set optimizer.lr=2e-3 --set batch.max_length=32 --set batch.size=32 --seeds 1"
     )
     done = pt.Run("run")
     decides = next(
@@ -76,12 +76,12 @@ def test_seeds_splits_reports_and_ensembles(
     monkeypatch.chdir(tmp_path)
     write(Path("train.jsonl"), rows := ROWS[name](60))
     run_json(
-        f"finetune {tiny} train.jsonl --objective '{name}' --out run --epochs 1 --seeds 2 --set batch.length=32 "
-        "--set watching.patience=1"
+        f"finetune {tiny} train.jsonl --objective '{name}' --out run --epochs 1 --seeds 2 --set batch.max_length=32 "
+        "--set monitor.patience=1"
     )
     done = pt.Run("run")
     assert done.results["seeds"]["count"] == 2
-    judged = json.loads(Path("run/seeds/0/split.json").read_text())["judged"]
+    judged = json.loads(Path("run/seeds/0/split.json").read_text())["dev_rows"]
     assert 0 < len(judged) < len(rows) / 2 and done.results["rows"] == len(rows) - len(judged)
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "Worst answers" in page or ">1.0000</td>" in page
@@ -94,7 +94,11 @@ def test_seeds_splits_reports_and_ensembles(
 @pytest.mark.parametrize("name", ROWS)
 def test_every_strategy_and_other_layers(name: str, tiny: Path, tmp_path: Path) -> None:
     train = write(tmp_path / "train.jsonl", ROWS[name](12))
-    settings: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(sequences=8, length=32), "seeds": 1}
+    settings: dict[str, Any] = {
+        "budget": pt.Budget(steps=1),
+        "batch": pt.Batching(size=8, max_length=32),
+        "num_seeds": 1,
+    }
     for number, strategy in enumerate([*STRATEGIES, "full"]):
         if strategy == "frozen" and name.startswith("contrast"):
             continue
@@ -149,5 +153,5 @@ def read_error(task: Task, file: Path) -> str:
 def test_search_uses_the_primary_metric(tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     file = write(tmp_path / "a.jsonl", ROWS["contrast(temperature=1)"](16))
-    found = pt.tune(tiny, file, dev=file, out=tmp_path / "out", trials=1, objective="contrast", epochs=1)
+    found = pt.tune(tiny, file, dev=file, out=tmp_path / "out", num_trials=1, objective="contrast", epochs=1)
     assert "spearman" in found[0]

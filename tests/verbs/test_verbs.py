@@ -23,7 +23,7 @@ from pretune.verbs.quickstart import MARKER
 from tests.support.cli import COMMAND, run_process
 from tests.support.cli import run_command as run
 
-SMALL = ["--set", "batch.tokens=256", "--set", "batch.length=64"]
+SMALL = ["--set", "batch.tokens=256", "--set", "batch.max_length=64"]
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +37,15 @@ def text(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
 def pretrained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Run:
     """Pretrain a tiny model as in the README."""
     folder = tmp_path_factory.mktemp("runs")
-    tokenizer = pt.train_tokenizer(text, kind="wordpiece", size=1000, lowercase=True)
+    tokenizer = pt.train_tokenizer(text, kind="wordpiece", vocab_size=1000, lowercase=True)
     store = pt.prepare(text, tokenizer, out=folder / "store", processes=1)
     return pt.pretrain(
         "bert-tiny",
         store,
         objective="mlm+nsp",
         budget=pt.Budget(steps=60),
-        batch=pt.Batching(tokens=1024, length=64),
-        watching=pt.Monitoring(evaluate=30),
+        batch=pt.Batching(tokens=1024, max_length=64),
+        monitor=pt.Monitoring(eval_every=30),
         out=folder / "mine",
     )
 
@@ -76,7 +76,7 @@ def task(pretrained: Run, labeled: Path, tmp_path_factory: pytest.TempPathFactor
         out=tmp_path_factory.mktemp("runs") / "task",
         epochs=8,
         optimizer=pt.Optimizer(lr=1e-3),
-        seeds=1,
+        num_seeds=1,
     )
 
 
@@ -122,7 +122,17 @@ def test_run_killed_five_times_and_resumed_has_the_same_weights(text: Path, tmp_
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # pytest shows it when the test fails
     chance = random.Random(seed)
-    arguments = ["pretrain", "bert-tiny", "--data", str(text), "--steps", "200", *SMALL, "--set", "watching.save=5"]
+    arguments = [
+        "pretrain",
+        "bert-tiny",
+        "--data",
+        str(text),
+        "--steps",
+        "200",
+        *SMALL,
+        "--set",
+        "monitor.save_every=5",
+    ]
     command = [*COMMAND, *arguments]
 
     def start(out: str, *more: str) -> subprocess.Popen[bytes]:
@@ -183,10 +193,10 @@ def test_resume_and_from_differ(pretrained: Run, tmp_path: Path) -> None:
     other = run(
         "pretrain", "bert-tiny", "--data", store, "--out", tmp_path / "moved", "--steps", 70, "--resume", check=False
     )
-    assert "started with other settings (batch, budget, watching)" in other.stderr
+    assert "started with other settings (batch, budget, monitor)" in other.stderr
     started = pt.pretrain(
-        "bert-tiny", pt.Store(store), out=tmp_path / "new", from_=pretrained, objective="mlm",
-        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=1024, length=64), optimizer=pt.Optimizer(lr=1e-9),
+        "bert-tiny", pt.Store(store), out=tmp_path / "new", init_from=pretrained, objective="mlm",
+        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=1024, max_length=64), optimizer=pt.Optimizer(lr=1e-9),
     )  # fmt: skip
     old, new = (load_file(f / "model.safetensors") for f in (pretrained.folder, started.folder))
     name = "bert.encoder.layer.0.output.dense.weight"
@@ -195,14 +205,16 @@ def test_resume_and_from_differ(pretrained: Run, tmp_path: Path) -> None:
 
 def test_continued_pretraining_uses_the_tokenizer_of_the_model(pretrained: Run, text: Path, tmp_path: Path) -> None:
     store = pretrained.folder.parent / "store"
-    continued = pt.pretrain(pretrained, store, out=tmp_path / "on", objective="mlm", budget=pt.Budget(steps=1), batch=pt.Batching(tokens=512, length=64))  # fmt: skip
+    continued = pt.pretrain(pretrained, store, out=tmp_path / "on", objective="mlm", budget=pt.Budget(steps=1), batch=pt.Batching(tokens=512, max_length=64))  # fmt: skip
     assert continued.results["mlm"] < 6.5
-    other = pt.train_tokenizer(text, kind="bpe", size=700, out=tmp_path / "other")
+    other = pt.train_tokenizer(text, kind="bpe", vocab_size=700, out=tmp_path / "other")
     wrong = pt.prepare(text, other, out=tmp_path / "store")
     with pytest.raises(pt.PretuneError, match="tokenized with another tokenizer than this model's"):
         pt.pretrain(pretrained, wrong, out=tmp_path / "x", budget=pt.Budget(steps=1))
     with pytest.raises(pt.PretuneError, match="sequences have 1024 tokens, but the model has 512 positions"):
-        pt.pretrain("bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(length=1024))
+        pt.pretrain(
+            "bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(max_length=1024)
+        )
     with pytest.raises(pt.PretuneError, match="there is no text to train on"):
         pt.pretrain("bert-tiny", out=tmp_path / "z", budget=pt.Budget(steps=1))
     with pytest.raises(pt.PretuneError, match="neither a model folder nor a known model name"):
@@ -246,7 +258,7 @@ def test_predicting_a_file_writes_all_rows(task: Run, labeled: Path, tmp_path: P
 
 
 def test_dropout_can_be_changed(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
-    options = ("--epochs", "0.1", "--seeds", "1", "--dropout.hidden_dropout_prob", "0.3")
+    options = ("--epochs", "0.1", "--num-seeds", "1", "--dropout.hidden_dropout_prob", "0.3")
     run("finetune", pretrained.folder, labeled / "train.csv", *options, "--out", tmp_path / "a")
     before, after = (pt.load(folder).config for folder in (pretrained.folder, tmp_path / "a"))
     assert after == dataclasses.replace(before, hidden_dropout_prob=0.3)
@@ -264,7 +276,7 @@ def test_dropout_can_be_changed(pretrained: Run, labeled: Path, tmp_path: Path) 
         ),
     ):
         with pytest.raises(pt.PretuneError, match=message):
-            pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / "c", seeds=1, dropout=dropout)
+            pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / "c", num_seeds=1, dropout=dropout)
     other = {"hidden_dropout_prob": 0.1}
     with pytest.raises(pt.PretuneError, match="--dropout applies only to models that have weights"):
         pt.finetune("bert-tiny", labeled / "train.csv", tokenizer=pretrained, out=tmp_path / "d", dropout=other)
@@ -286,7 +298,7 @@ def test_pairs_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path: Pat
             out=tmp_path / name,
             epochs=2,
             objective=objective,
-            seeds=1,
+            num_seeds=1,
         )
         assert 0 <= result.results["dev/accuracy"] <= 1
         rows = pt.predict(result, tmp_path / "pairs.tsv", text="text_a", pair="text_b")
@@ -299,24 +311,24 @@ def test_pairs_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path: Pat
 
 def test_training_from_scratch(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     scratch = pt.finetune(
-        "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1, seeds=1,
+        "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1, num_seeds=1,
 )  # fmt: skip
     assert scratch.results["rows"] == 128
     with pytest.raises(
         pt.PretuneError, match="is a preset without weights; to train it from scratch, give --tokenizer"
     ):
-        pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x", seeds=1)
+        pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x", num_seeds=1)
 
 
 def test_invalid_labeled_data_is_rejected(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.csv"
     one.write_text("text,label\na,x\nb,x\n")
     with pytest.raises(pt.PretuneError, match="every row has the label 'x'; classification needs two classes"):
-        pt.finetune(pretrained, one, out=tmp_path / "a", seeds=1)
+        pt.finetune(pretrained, one, out=tmp_path / "a", num_seeds=1)
     dev = tmp_path / "dev.csv"
     dev.write_text("text,label\na,yes\nb,Yes\n")
     with pytest.raises(pt.PretuneError, match=r"dev\.csv, line 3: label 'Yes' was not in training; did you mean 'yes'"):
-        pt.finetune(pretrained, labeled / "train.csv", dev=dev, out=tmp_path / "a", seeds=1)
+        pt.finetune(pretrained, labeled / "train.csv", dev=dev, out=tmp_path / "a", num_seeds=1)
     assert not (tmp_path / "a").exists()
     answer = run("finetune", pretrained.folder, one, "--label", "lable", "--out", tmp_path / "a", check=False)
     assert answer.returncode == 1 and "no column 'lable' for the label" in answer.stderr
@@ -325,7 +337,7 @@ def test_invalid_labeled_data_is_rejected(pretrained: Run, labeled: Path, tmp_pa
 def test_long_texts_are_truncated_and_counted(pretrained: Run, tmp_path: Path) -> None:
     rows = "\n".join(f"{'word ' * (500 if i == 3 else 5)},{'a' if i % 2 else 'b'}" for i in range(8))
     (tmp_path / "long.csv").write_text("text,label\n" + rows)
-    result = pt.finetune(pretrained, tmp_path / "long.csv", out=tmp_path / "run", epochs=1, seeds=1)
+    result = pt.finetune(pretrained, tmp_path / "long.csv", out=tmp_path / "run", epochs=1, num_seeds=1)
     assert result.results["truncated"] == 1
 
 
@@ -350,7 +362,7 @@ def test_predict_needs_a_finetuned_model(pretrained: Run) -> None:
 
 
 def test_fill_returns_candidates_for_each_mask(pretrained: Run) -> None:
-    rows = pt.fill(pretrained, ["the [MASK] of a [MASK] is .", "[MASK] [MASK]"], top=3)
+    rows = pt.fill(pretrained, ["the [MASK] of a [MASK] is .", "[MASK] [MASK]"], top_k=3)
     assert [row["gap"] for row in rows] == [1, 2, 1, 2]
     assert all(len(row["candidates"]) == 3 for row in rows)
     assert "[MASK]" not in rows[0]["filled"] and rows[0]["filled"].startswith("the ")
@@ -392,12 +404,12 @@ def test_adapt_continues_pretraining_and_compares(pretrained: Run, text: Path, t
     assert result["before"]["mlm/perplexity"] == pytest.approx(np.exp(result["before"]["mlm"]))
     assert len(result["fills"]) == 5
     for row in result["fills"]:
-        assert row["text"].count("[MASK]") == 1 and row["was"].isalpha()
+        assert row["text"].count("[MASK]") == 1 and row["word"].isalpha()
         assert len(row["before"].split(", ")) == 3
     # The starting point is the model itself: a run with a zero learning rate ends where this one began.
     still = pt.adapt(
         pretrained, text, budget=pt.Budget(steps=1), optimizer=pt.Optimizer(lr=1e-12), out=tmp_path / "b",
-        batch=pt.Batching(tokens=256, length=64),
+        batch=pt.Batching(tokens=256, max_length=64),
     )  # fmt: skip
     assert still.after["mlm"] == pytest.approx(result["before"]["mlm"], abs=1e-4)
     assert still.table()["held_out_text"][0]["measure"] == "mlm"
@@ -407,7 +419,7 @@ def test_adapt_continues_pretraining_and_compares(pretrained: Run, text: Path, t
 def test_neighbors_are_sorted_by_similarity(pretrained: Run, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("A function returns the value.\nThe list is empty. Names are strings!\n\n", encoding="utf-8")
-    rows = pt.neighbors(pretrained, "Value", "A function returns the value.", in_=corpus, top=4)
+    rows = pt.neighbors(pretrained, "Value", "A function returns the value.", corpus=corpus, top_k=4)
     assert rows[0]["word"] == "value" and rows[0]["similarity"] == pytest.approx(1.0, abs=1e-3)
     assert rows[0]["text"] == "A function returns the value."
     assert len({row["word"] for row in rows}) == 4
@@ -415,7 +427,7 @@ def test_neighbors_are_sorted_by_similarity(pretrained: Run, tmp_path: Path) -> 
     similarities = [row["similarity"] for row in rows]
     assert similarities == sorted(similarities, reverse=True)
     assert (
-        len(pt.neighbors(pretrained, "returns", "It returns nothing.", top=3)) == 3
+        len(pt.neighbors(pretrained, "returns", "It returns nothing.", top_k=3)) == 3
     )  # in the bundled example messages
     refused = run("neighbors", pretrained.folder, "dog", "A cat.", check=False)
     assert refused.returncode == 1 and "'dog' is not in the text" in refused.stderr
@@ -448,7 +460,19 @@ def test_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None:
 
 
 def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path) -> None:
-    arguments = ["quickstart", pretrained.folder, "--labels", 4, "--seeds", 2, "--epochs", 2, "--seconds", 2, "--json"]
+    arguments = [
+        "quickstart",
+        pretrained.folder,
+        "--labels-per-class",
+        4,
+        "--num-seeds",
+        2,
+        "--epochs",
+        2,
+        "--seconds",
+        2,
+        "--json",
+    ]
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / MARKER).touch()
     (tmp_path / "q" / "report.html").write_text("an older report")  # an existing quickstart is replaced
@@ -468,7 +492,7 @@ def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path)
 def test_scratch_reinitializes_the_same_network(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     still = {"epochs": 0.01, "optimizer": pt.Optimizer(lr=1e-12)}
     for name, scratch in (("kept", False), ("scratch", True), ("again", True)):
-        pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / name, scratch=scratch, **still, seeds=1)  # type: ignore[arg-type]
+        pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / name, from_scratch=scratch, **still, num_seeds=1)  # type: ignore[arg-type]
     files = {n: load_file(tmp_path / n / "model.safetensors") for n in ("kept", "scratch", "again")}
     name = "bert.embeddings.word_embeddings.weight"
     assert np.allclose(files["kept"][name], load_file(pretrained.folder / "model.safetensors")[name], atol=1e-6)

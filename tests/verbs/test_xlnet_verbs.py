@@ -23,7 +23,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("xlnet")
     sentences = [f"the {a} of the {b} is a {b} of {a}." for a in WORDS for b in WORDS]
     (folder / "text.txt").write_text("\n\n".join(" ".join(sentences[i : i + 3]) for i in range(16)), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="raw-unigram", size=60)
+    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="sentencepiece-unigram", vocab_size=60)
     family = FAMILIES["xlnet"]
     sizes = {"vocab_size": 64, "d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64, "mem_len": 8, "dropout": 0.0}
     sizes |= {"initializer_range": 0.1}
@@ -32,8 +32,8 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     Model(family, config, Network(family.build(config)), tokenizer, "plm").save(folder / "start")
     return pt.pretrain(
         folder / "start", folder / "text.txt", objective="plm(stateful=true)", tokenizer=folder / "start",
-        out=folder / "run", budget=pt.Budget(steps=8), batch=pt.Batching(tokens=128, length=16),
-        optimizer=pt.Optimizer(lr=5e-3), watching=pt.Monitoring(log=1, save=4, evaluate=4),
+        out=folder / "run", budget=pt.Budget(steps=8), batch=pt.Batching(tokens=128, max_length=16),
+        optimizer=pt.Optimizer(lr=5e-3), monitor=pt.Monitoring(log_every=1, save_every=4, eval_every=4),
     )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_finetuned_model_predicts_like_transformers(pretrained: Run, tmp_path: P
             writer.writerow([f"{'the list' if i % 2 else 'a string'} of {WORDS[i % 3]}", ["no", "yes"][i % 2]])
     task = pt.finetune(
         pretrained, tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / "run", epochs=10,
-        optimizer=pt.Optimizer(lr=3e-3), seeds=1,
+        optimizer=pt.Optimizer(lr=3e-3), num_seeds=1,
 )  # fmt: skip
     assert task.results["dev/accuracy"] > 0.95
     texts = ["the list of class", "a string of value", "the list"]

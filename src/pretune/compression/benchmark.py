@@ -137,7 +137,7 @@ def evaluate_quality(model: Model, task: Task, examples: Any, length: int | None
 
 
 def summarize_gains(before: Costs, after: Costs) -> dict[str, Any]:
-    """Return how much smaller and faster a model became, with a sentence under `but` if it did not."""
+    """Return how much smaller and faster a model became, with a sentence under `warning` if it did not."""
     smaller, faster = before.bytes / after.bytes, before.latency / after.latency
     many = after.throughput / before.throughput
     bad = []
@@ -145,5 +145,5 @@ def summarize_gains(before: Costs, after: Costs) -> dict[str, Any]:
         bad.append("it is not smaller on disk")
     if faster <= 1.0 and many <= 1.0:
         bad.append("it is not faster on this machine")
-    facts: dict[str, Any] = {"times_smaller": smaller, "times_faster_alone": faster, "times_faster_in_batches": many}
-    return {**facts, **({"but": "; ".join(bad)} if bad else {})}
+    facts: dict[str, Any] = {"compression_ratio": smaller, "latency_speedup": faster, "throughput_speedup": many}
+    return {**facts, **({"warning": "; ".join(bad)} if bad else {})}

@@ -10,7 +10,7 @@ from typing import Any
 from pretune.training.jobs.finetuning import FinetuningJob, resolve_finetuning
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 
-SECTIONS = ("optimizer", "schedule", "batch", "watching")
+SECTIONS = ("optimizer", "schedule", "batch", "monitor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class CompressionJob:
     optimizer: Optimizer | None = None
     schedule: Schedule | None = None
     batch: Batching | None = None
-    watching: Monitoring | None = None
+    monitor: Monitoring | None = None
     seed: int = 0
     device: str | None = None
 
@@ -59,10 +59,10 @@ class CompressionJob:
             "epochs": self.epochs,
             "budget": self.budget,
             "seed": self.seed,
-            "seeds": 1,
+            "num_seeds": 1,
             "deterministic": False,
             "tokenizer": None,
-            "scratch": False,
+            "from_scratch": False,
             "device": self.device,
             **self.sections,
         }

@@ -30,8 +30,8 @@ from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option, suggest
 from pretune.runtime.output_paths import INTERMEDIATE, intermediate_folder
 from pretune.runtime.progress import log_info
-from pretune.runtime.ray_jobs import Engine
-from pretune.text.corpus.documents import TextLayout, read_documents
+from pretune.runtime.ray_jobs import Executor
+from pretune.text.corpus.documents import SplitBy, read_documents
 from pretune.text.corpus.files import Errors, find_files
 from pretune.text.examples.augmentation import augment
 from pretune.text.examples.labeled import LabeledRows
@@ -64,19 +64,19 @@ class DistillationJob(CompressionJob):
     student: str
     unlabeled: str | None = None
     data: Sequence[str] = ()  # running text
-    layout: TextLayout = "auto"  # how its .txt files are split into documents
-    column: str | None = None  # the text field of its other files
-    errors: Errors = "strict"  # how to handle invalid UTF-8
+    split_by: SplitBy = "auto"  # how its .txt files are split into documents
+    text_field: str | None = None  # the text field of its other files
+    encoding_errors: Errors = "strict"  # how to handle invalid UTF-8
     temperature: float = 2.0
-    soft: float = 0.5
+    alpha: float = 0.5
     loss: Literal["kl", "mse"] = "kl"
-    match: str | None = None
+    match_layers: str | None = None
     loss_weights: Mapping[str, float] = field(default_factory=dict)  # on running text, instead of DistilBERT's
-    augment: int = 0  # variants of each text
-    write: int = 0  # tokens that the teacher generates from the beginning of each text
-    control: bool = False  # whether to train the student without a teacher as well
+    num_augmentations: int = 0  # variants of each text
+    generate_tokens: int = 0  # tokens that the teacher generates from the beginning of each text
+    baseline: bool = False  # whether to train the student without a teacher as well
     processes: int = 1
-    engine: Engine = "local"
+    executor: Executor = "local"
 
     def check(self) -> None:
         """Raise an error for invalid or contradictory options, before anything is read."""
@@ -84,8 +84,8 @@ class DistillationJob(CompressionJob):
             raise PretuneError(
                 f"--temperature {self.temperature:g}: the temperature must be above 0; 1 does not soften probabilities"
             )
-        if not 0 <= self.soft <= 1:
-            raise PretuneError(f"--soft {self.soft:g}: the weight of the teacher must be from 0 to 1")
+        if not 0 <= self.alpha <= 1:
+            raise PretuneError(f"--alpha {self.alpha:g}: the weight of the teacher must be from 0 to 1")
         if not (self.train or self.unlabeled or self.data):
             raise PretuneError(
                 "`pretune distill` needs data: give labeled examples (--train), texts (--unlabeled) or running text (--data)"
@@ -99,14 +99,14 @@ class DistillationJob(CompressionJob):
                 raise PretuneError(f"--loss-weights.{name}: there is no loss of this name; {suggest(name, LOSS_NAMES)}")
             if weight < 0:
                 raise PretuneError(f"--loss-weights.{name} {weight:g}: a weight must be 0 or more")
-        if self.match and "cosine" in self.loss_weights:
-            raise PretuneError("--loss-weights.cosine: with --match, give the weight there, as in 2*cosine")
+        if self.match_layers and "cosine" in self.loss_weights:
+            raise PretuneError("--loss-weights.cosine: with --match-layers, give the weight there, as in 2*cosine")
         if self.data and len(self.teachers) > 1:
             raise PretuneError("--data takes a single teacher; give only one")
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result, under the names of the verb's options."""
-        others = ("teachers", "out", "columns", "budget", *SECTIONS, "device", "control", "processes", "engine")
+        others = ("teachers", "out", "columns", "budget", *SECTIONS, "device", "baseline", "processes", "executor")
         plain = {key.name: getattr(self, key.name) for key in fields(self) if key.name not in others}
         known = {"teacher": list(self.teachers), **plain, "data": list(self.data), **self.columns}
         known["loss_weights"] = dict(self.loss_weights)
@@ -141,10 +141,10 @@ def distill_task(job: DistillationJob) -> Run:
     run = finetune(plan, material)
     write_run_recipe(job.out, "distill", job.recipe())
     models = {"teacher": teacher}
-    if job.control:
-        control = replace(plan, out=intermediate_folder(job.out, "control"))
-        finetune(control, plain)
-        models["student without a teacher"] = TrainedModel.load(control.out)
+    if job.baseline:
+        baseline = replace(plan, out=intermediate_folder(job.out, "baseline"))
+        finetune(baseline, plain)
+        models["student without a teacher"] = TrainedModel.load(baseline.out)
     models["student"] = TrainedModel.load(job.out)
     facts = {"teachers": list(job.teachers), "texts": 0 if texts is None else len(texts)}
     return finish_run(job.out, {**run.results, **facts, **compare_models(models, plain.dev)})
@@ -165,9 +165,9 @@ def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
 
 
 def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...]:
-    """Return the pairs of student and teacher layers to match, by --match."""
+    """Return the pairs of student and teacher layers to match, by --match-layers."""
     student = student_depth(job.student, teacher)  # refuses an unknown name
-    return parse_matches(job.match, student, teacher.backbone.depth) if job.match else ()
+    return parse_matches(job.match_layers, student, teacher.backbone.depth) if job.match_layers else ()
 
 
 def read_data(
@@ -176,7 +176,7 @@ def read_data(
     """Return the labeled examples with the task, and the unlabeled texts, if any."""
     # The student's family has the default pooling, where the teacher's objective names none.
     family = job.teachers[0] if parse_student(job.student) else job.student
-    mixture = parse_objective(objective, pooling=family_of(family).poolings.get("", "start"))
+    mixture = parse_objective(objective, pooling=family_of(family).poolings.get("", "cls"))
     if job.train:
         material = read_task_data(job.finetuning(family, job.out, objective))
         teacher_task(job.teachers, None if task.name == "generate" else labels_of(material.task))
@@ -190,14 +190,14 @@ def read_data(
     if job.unlabeled:
         columns = {role: name for role, name in job.columns.items() if role != "label"}
         texts = read_texts(task, job.unlabeled, columns)
-    if job.augment:
+    if job.num_augmentations:
         texts = with_variants(texts, texts if texts is not None else material.rows, job)
     return material, texts
 
 
 def with_variants(texts: LabeledRows | None, source: LabeledRows, job: DistillationJob) -> LabeledRows:
     """Return the texts followed by augmented variants of the source; of pairs, only the first text is varied."""
-    more = augment(source.texts, job.augment, job.seed)
+    more = augment(source.texts, job.num_augmentations, job.seed)
     known = texts if texts is not None else source.take([])
     every = [*known.texts, *(variant for _, variant in more)]
     pairs = None
@@ -210,13 +210,13 @@ def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows
     """Return the training data of the student: labeled examples and texts, with the teachers' predictions for both."""
     rows, own = material.rows, labels_of(material.task)
     for_rows = for_texts = None
-    if job.soft and len(rows):
+    if job.alpha and len(rows):
         for_rows = label_with_teachers(
-            job.teachers, rows, own, predictions_file(job, "labeled"), job.processes, job.engine
+            job.teachers, rows, own, predictions_file(job, "labeled"), job.processes, job.executor
         )
     if texts is not None:
         for_texts = label_with_teachers(
-            job.teachers, texts, own, predictions_file(job, "texts"), job.processes, job.engine
+            job.teachers, texts, own, predictions_file(job, "texts"), job.processes, job.executor
         )
     if material.task.name == "generate":
         return add_generated_texts(job, material, texts, for_rows, for_texts)
@@ -227,7 +227,7 @@ def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows
         likely = [own[number] for number in for_texts.argmax(-1)]
         material = replace(material, rows=append_rows(rows, texts, likely, texts.file))
         known = np.concatenate([known, for_texts])
-    teaching = TeacherTargets(known, len(rows), job.temperature, for_rows, job.soft, job.loss)
+    teaching = TeacherTargets(known, len(rows), job.temperature, for_rows, job.alpha, job.loss)
     return replace(material, teaching=teaching)
 
 
@@ -239,9 +239,9 @@ def labels_of(task: Task) -> list[str]:
 def add_generated_texts(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Add the texts that the teacher generates to the targets, or replace these with --soft 1 (Kim and Rush, 2016)."""
+    """Add the texts that the teacher generates to the targets, or replace these with --alpha 1 (Kim and Rush, 2016)."""
     rows = material.rows
-    made = rows.take(range(len(rows) if job.soft < 1 else 0))
+    made = rows.take(range(len(rows) if job.alpha < 1 else 0))
     for read, written in ((rows, for_rows), (texts, for_texts)):
         if read is not None and written is not None:
             made = append_rows(made, read, written[:, 0].tolist(), read.file)
@@ -254,7 +254,7 @@ def mix_numbers(
     """Replace regression targets by the weighted mean of label and prediction, which minimizes both squared errors together."""
     rows = material.rows
     if for_rows is not None:
-        mixed = (1 - job.soft) * np.array(rows.labels) + job.soft * for_rows[:, 0]
+        mixed = (1 - job.alpha) * np.array(rows.labels) + job.alpha * for_rows[:, 0]
         rows = replace(rows, labels=mixed.tolist())
     if texts is not None and for_texts is not None:
         rows = append_rows(rows, texts, for_texts[:, 0].tolist(), texts.file)
@@ -271,7 +271,7 @@ def matched_teacher(job: DistillationJob, teacher: Model, start: InitialStudent)
     """Return the teacher whose hidden states are matched; it must share the student's tokenizer."""
     if len(job.teachers) > 1:
         raise PretuneError(
-            "--match needs the hidden states of a single teacher; give one teacher, or leave out --match"
+            "--match-layers needs the hidden states of a single teacher; give one teacher, or leave out --match-layers"
         )
     tokenizer = Tokenizer.load(start.tokenizer or find_folder(start.model))
     return frozen_teacher(job, teacher, tokenizer)
@@ -282,7 +282,7 @@ def frozen_teacher(job: DistillationJob, teacher: Model, tokenizer: Tokenizer) -
     if teacher.require_tokenizer().digest != tokenizer.digest:
         raise PretuneError(
             f"{job.teachers[0]}: matching hidden states needs a teacher with the student's tokenizer"
-            f"{if_option('match', '; leave out --match')}"
+            f"{if_option('match-layers', '; leave out --match-layers')}"
         )
     return frozen_copy(teacher.root, choose_device(job.device))
 
@@ -303,8 +303,8 @@ def distill_language_model(job: DistillationJob) -> Run:
     start = initialize_student(job.student, teacher, job.teachers[0], job.out)
     given: dict[str, Any] = {**job.sections, "objective": name, "budget": job.budget}
     given |= {"tokenizer": str(find_folder(job.teachers[0]))}
-    data = [str(generate_texts(job, teacher))] if job.write else job.data
-    given |= {} if job.write else reading(job)
+    data = [str(generate_texts(job, teacher))] if job.generate_tokens else job.data
+    given |= {} if job.generate_tokens else reading(job)
     plan = pretraining_settings.resolve_pretraining(
         start.model, data, job.out, given, job.seed, job.device, TASK_AGNOSTIC_SETTINGS
     )
@@ -321,10 +321,10 @@ def distill_language_model(job: DistillationJob) -> Run:
     write_run_recipe(job.out, "distill", job.recipe())
     log_info(f"{job.out}: the student is a general language model; fine-tune it for a task")
     models, results = {"teacher": TrainedModel.load(job.teachers[0])}, {**run.results, "teachers": list(job.teachers)}
-    if job.control:
-        control = pretraining.pretrain(replace(plan, out=intermediate_folder(job.out, "control")))
-        models["student without a teacher"] = TrainedModel.load(control.folder)
-        results |= {f"control/{key}": value for key, value in control.results.items() if key.startswith("dev/")}
+    if job.baseline:
+        baseline = pretraining.pretrain(replace(plan, out=intermediate_folder(job.out, "baseline")))
+        models["student without a teacher"] = TrainedModel.load(baseline.folder)
+        results |= {f"baseline/{key}": value for key, value in baseline.results.items() if key.startswith("dev/")}
     models["student"] = TrainedModel.load(job.out)
     return finish_run(job.out, {**results, **compare_models(models, None)})
 
@@ -342,20 +342,20 @@ def loss_weights_of(job: DistillationJob, name: str) -> dict[str, float]:
 
 def reading(job: DistillationJob) -> dict[str, Any]:
     """Return the options for reading running text."""
-    return {"layout": job.layout, "column": job.column, "errors": job.errors}
+    return {"split_by": job.split_by, "text_field": job.text_field, "encoding_errors": job.encoding_errors}
 
 
 def generate_texts(job: DistillationJob, teacher: Model) -> Path:
     """Let the teacher continue each text, and return a file with one result per line (Kim and Rush, 2016)."""
     if "lm" not in teacher.root.heads:
         raise PretuneError(
-            f"--write {job.write}: {job.teachers[0]} is not a causal language model; choose one as the teacher, or leave --write out"
+            f"--generate-tokens {job.generate_tokens}: {job.teachers[0]} is not a causal language model; choose one as the teacher, or leave --generate-tokens out"
         )
     prompts = [
         " ".join(document.text.split()[:PROMPT_WORDS])
         for document in read_documents(find_files(list(job.data)), **reading(job))
     ]
-    how = GenerationConfig(tokens=job.write, temperature=1.0, seed=job.seed)
+    how = GenerationConfig(max_new_tokens=job.generate_tokens, temperature=1.0, seed=job.seed)
     rows = TextGenerator.load(job.teachers[0], job.device).write([text for text in prompts if text], how)
     file = job.out / INTERMEDIATE / "written.txt"
     write_bytes(file, "".join(" ".join(str(row["text"]).split()) + "\n" for row in rows).encode())

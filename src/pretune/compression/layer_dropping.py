@@ -34,9 +34,9 @@ def parse_drop(text: str) -> tuple[str, int]:
     """
     found = _FORM.fullmatch(text)
     if found is None:
-        raise PretuneError(f"--drop {text}: write a method and a number of layers, such as top(4)")
+        raise PretuneError(f"--drop-layers {text}: write a method and a number of layers, such as top(4)")
     if found["way"] not in METHODS:
-        raise PretuneError(f"--drop {text}: unknown method {found['way']!r}; {suggest(found['way'], METHODS)}")
+        raise PretuneError(f"--drop-layers {text}: unknown method {found['way']!r}; {suggest(found['way'], METHODS)}")
     return found["way"], int(found["count"])
 
 
@@ -47,7 +47,7 @@ def layers_to_keep(way: str, count: int, depth: int, likeness: Callable[[], list
     [0, 1, 2, 4]
     """
     if not 1 <= count < depth:
-        raise PretuneError(f"--drop {way}({count}): the model has {depth} layers; drop 1 to {depth - 1} of them")
+        raise PretuneError(f"--drop-layers {way}({count}): the model has {depth} layers; drop 1 to {depth - 1} of them")
     match way:
         case "top":
             dropped = list(range(depth))[-count:]
@@ -63,7 +63,9 @@ def layers_to_keep(way: str, count: int, depth: int, likeness: Callable[[], list
         case _:
             dropped = np.argsort(EpochRandom(seed).uniform("layers", np.arange(depth)))[:count].tolist()
     if len(dropped) < count:
-        raise PretuneError(f"--drop {way}({count}): only {len(dropped)} of the {depth} layers are {way}; drop fewer")
+        raise PretuneError(
+            f"--drop-layers {way}({count}): only {len(dropped)} of the {depth} layers are {way}; drop fewer"
+        )
     return [layer for layer in range(depth) if layer not in dropped]
 
 
@@ -80,5 +82,5 @@ def layer_similarity(backbone: Any, batches: Iterable[Batch]) -> list[float]:
         sums = found if sums is None else sums + found
         tokens += states.shape[1]
     if sums is None or not tokens:
-        raise PretuneError("--drop contributions measures the layers on texts; give some with --train")
+        raise PretuneError("--drop-layers contributions measures the layers on texts; give some with --train")
     return (sums / tokens).tolist()

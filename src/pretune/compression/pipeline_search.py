@@ -1,6 +1,6 @@
 """A search over sequences of distillation, pruning, and quantization for the best model that meets a target.
 
-A sequence joins steps with `>`: layers=6 (distill into this many lower layers), heads=0.4, units=0.5, or weights=0.8 (prune this
+A sequence joins steps with `>`: layers=6 (distill into this many lower layers), heads=0.4, ffn_ffn_units=0.5, or sparsity=0.8 (prune this
 fraction and fine-tune), and int8. Sequences with a common prefix share its models.
 """
 
@@ -22,7 +22,7 @@ from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
 from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, start_run
 
-STEPS = ("layers", "heads", "units", "weights", "int8")
+STEPS = ("layers", "heads", "ffn_units", "sparsity", "int8")
 CANDIDATES, PLOT = "candidates", "pareto.png"
 
 
@@ -32,13 +32,13 @@ class CompressionSearch(CompressionJob):
 
     model: str
     targets: Sequence[Target]
-    sequences: Sequence[str] = ()
+    pipelines: Sequence[str] = ()
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result, under the names of the verb's options."""
         known: dict[str, Any] = {"model": self.model, "train": self.train, "dev": self.dev, **self.columns}
         known |= {"target": [str(target) for target in self.targets]}
-        known |= {"sequences": list(self.sequences), "epochs": self.epochs, "seed": self.seed}
+        known |= {"pipelines": list(self.pipelines), "epochs": self.epochs, "seed": self.seed}
         return self.write_recipe(known)
 
 
@@ -52,24 +52,24 @@ def parse_pipeline(text: str) -> tuple[tuple[str, float], ...]:
     for part in text.split(">"):
         name, _, number = (x.strip() for x in part.partition("="))
         if name not in STEPS:
-            raise PretuneError(f"--sequences {text}: unknown step {name!r}; {suggest(name, STEPS)}")
+            raise PretuneError(f"--pipelines {text}: unknown step {name!r}; {suggest(name, STEPS)}")
         try:
             steps.append((name, float(number) if name != "int8" else 0.0))
         except ValueError as error:
-            raise PretuneError(f"--sequences {text}: {name} needs a number, such as {name}=0.5") from error
+            raise PretuneError(f"--pipelines {text}: {name} needs a number, such as {name}=0.5") from error
     names = [name for name, _ in steps]
     if "layers" in names[1:] or "int8" in names[:-1]:
-        raise PretuneError(f"--sequences {text}: layers must be the first step, and int8 the last")
+        raise PretuneError(f"--pipelines {text}: layers must be the first step, and int8 the last")
     return tuple(steps)
 
 
 def default_pipelines(depth: int) -> list[str]:
     """Return the default sequences for a model with this many layers, from weak to strong compression."""
     counts = sorted({max(1, round(depth * share)) for share in (0.75, 0.5, 0.25)} - {depth}, reverse=True)
-    found = ["int8", "heads=0.4 > units=0.4", "heads=0.4 > units=0.4 > int8"]
+    found = ["int8", "heads=0.4 > ffn_units=0.4", "heads=0.4 > ffn_units=0.4 > int8"]
     for count in counts:
         found += [f"layers={count}", f"layers={count} > int8"]
-    return [*found, *(f"layers={count} > units=0.5 > int8" for count in counts[1:2])]
+    return [*found, *(f"layers={count} > ffn_units=0.5 > int8" for count in counts[1:2])]
 
 
 def run_search(job: CompressionSearch) -> Run:
@@ -80,7 +80,7 @@ def run_search(job: CompressionSearch) -> Run:
     before = TrainedModel.load(job.model)
     task = before.need_task("candidates are compared on one")
     dev = before.read(job.dev, job.columns)
-    texts = list(job.sequences) or default_pipelines(before.model.backbone.depth)
+    texts = list(job.pipelines) or default_pipelines(before.model.backbone.depth)
     sequences = {text: parse_pipeline(text) for text in texts}
     start_run(job.out, "compress", job.recipe(), resume=False)
     whole = evaluate_quality(before.model, task, dev)[task.primary_metric]
@@ -107,7 +107,7 @@ def run_search(job: CompressionSearch) -> Run:
         share = scores[name] / whole if whole else 0.0
         found.append(Candidate(name, model_bytes(one.folder), costs[name].latency, share))
         rows.append(
-            {"model": name, **costs[name].describe(), task.primary_metric: scores[name], "share_of_quality": share}
+            {"model": name, **costs[name].describe(), task.primary_metric: scores[name], "relative_quality": share}
         )
     rows += [{"model": name, "failed": reason} for name, reason in failed.items()]
     plot_pareto(found, job.out / PLOT, task.primary_metric)
@@ -115,7 +115,7 @@ def run_search(job: CompressionSearch) -> Run:
     results: dict[str, Any] = {"model": job.model, "candidates": rows, "chosen": chosen.name if chosen else None}
     results["pareto"] = {cost: [one.name for one in pareto_front(found, cost)] for cost in ("bytes", "latency")}
     if chosen is None:
-        log_info("no candidate meets the target; the table shows all candidates; try others with --sequences")
+        log_info("no candidate meets the target; the table shows all candidates; try others with --pipelines")
     else:
         log_info(f"chosen: {chosen.name}")
         copy_model(models[chosen.name].folder, job.out)
@@ -155,7 +155,7 @@ def run_step(job: CompressionSearch, step: str, number: float, source: Path, fol
     match step:
         case "layers":
             student = f"first={number:g}"  # keeping the lower layers works best (docs/compression.md)
-            common |= {"teachers": [job.model], "student": student, "match": "100*hidden(skip)"}
+            common |= {"teachers": [job.model], "student": student, "match_layers": "100*hidden(skip)"}
             distillation.run_distillation(distillation.DistillationJob(out=folder, **common))
         case "int8":
             options: dict[str, Any] = {"columns": job.columns, "seed": job.seed}

@@ -35,25 +35,25 @@ WIDTHS = ("intermediate_size", "hidden_dim", "n_inner", "d_inner", "d_ff", "enco
 class PruningSpec:
     """What to remove from a model."""
 
-    drop: str | None = None  # layers, e.g. top(4)
+    drop_layers: str | None = None  # layers, e.g. top(4)
     heads: float = 0.0  # fractions to remove
-    units: float = 0.0
-    weights: float = 0.0
-    vocabulary: Callable[[], Iterable[str]] | None = None  # returns texts whose tokens are kept
+    ffn_units: float = 0.0
+    sparsity: float = 0.0
+    vocabulary_texts: Callable[[], Iterable[str]] | None = None  # returns texts whose tokens are kept
     seed: int = 0
 
     def check(self) -> Self:
         """Return the pruning, or raise an error if it removes nothing or everything."""
-        for name in ("heads", "units", "weights"):
+        for name in ("heads", "ffn_units", "sparsity"):
             share = getattr(self, name)
             if not 0 <= share < 1:
                 raise PretuneError(f"{name} {share:g}: the fraction to remove must be at least 0 and below 1")
-        if not (self.drop or self.heads or self.units or self.weights or self.vocabulary):
+        if not (self.drop_layers or self.heads or self.ffn_units or self.sparsity or self.vocabulary_texts):
             raise PretuneError(
-                "there is nothing to prune; give `pretune prune` --drop, --heads, --units, --weights or --vocabulary"
+                "there is nothing to prune; give `pretune prune` --drop-layers, --heads, --ffn-units, --sparsity or --vocabulary-texts"
             )
-        if self.drop:
-            parse_drop(self.drop)
+        if self.drop_layers:
+            parse_drop(self.drop_layers)
         return self
 
 
@@ -77,11 +77,11 @@ def prune_model(
     model.root.to(device or torch.device("cpu"))
     model.root.set_activation_dtype(torch.bfloat16 if device is not None and device.type == "cuda" else torch.float32)
     report: dict[str, Any] = {}
-    if pruning.drop:
-        report["layers"] = drop_layers(model, pruning.drop, examples, pruning.seed)
+    if pruning.drop_layers:
+        report["layers"] = drop_layers(model, pruning.drop_layers, examples, pruning.seed)
     for name, find, keep_most in (
         ("heads", prunable_attentions, heads_to_keep),
-        ("units", feed_forwards, units_to_keep),
+        ("ffn_units", feed_forwards, units_to_keep),
     ):
         if share := getattr(pruning, name):
             parts = dict(find(model.backbone))
@@ -92,12 +92,12 @@ def prune_model(
             kept = keep_most(importance_of(model, parts, examples), share)
             report[name] = keep_only(model, name, parts, kept)
     model.root.to("cpu").set_activation_dtype(torch.float32)
-    if pruning.vocabulary:
+    if pruning.vocabulary_texts:
         before = model.require_tokenizer().size
-        model, _ = replace_vocabulary(model, prune_vocabulary(model.require_tokenizer(), pruning.vocabulary()))
-        report["tokens"] = {"were": before, "left": model.require_tokenizer().size}
-    if pruning.weights:
-        prune_by_magnitude(model.backbone, pruning.weights)
+        model, _ = replace_vocabulary(model, prune_vocabulary(model.require_tokenizer(), pruning.vocabulary_texts()))
+        report["tokens"] = {"before": before, "after": model.require_tokenizer().size}
+    if pruning.sparsity:
+        prune_by_magnitude(model.backbone, pruning.sparsity)
         model.sparse = True
         report["zeros"] = sparsity(model.backbone)
     update_config(model)
@@ -121,7 +121,7 @@ def drop_layers(model: Model, text: str, examples: ImportanceData, seed: int) ->
     backbone, depth = model.backbone, model.backbone.depth
     kept = layers_to_keep(way, count, depth, lambda: layer_similarity(backbone, examples.batches), seed)
     model.shape = prune_layers(backbone, model.shape, kept)
-    return {"were": depth, "left": len(kept), "kept": [layer + 1 for layer in kept]}
+    return {"before": depth, "after": len(kept), "kept": [layer + 1 for layer in kept]}
 
 
 def importance_of(model: Model, parts: dict[str, Any], examples: ImportanceData) -> dict[str, torch.Tensor]:
@@ -140,7 +140,7 @@ def keep_only(model: Model, name: str, parts: dict[str, Any], kept: dict[str, li
         part.keep_units(kept[path])
     counts = {path: len(left) for path, left in kept.items()}
     model.shape = replace(model.shape, heads=counts) if name == "heads" else replace(model.shape, units=counts)
-    return {"were": before, "left": sum(counts.values()), "of_each": list(counts.values())}
+    return {"before": before, "after": sum(counts.values()), "per_layer": list(counts.values())}
 
 
 def update_config(model: Model) -> None:

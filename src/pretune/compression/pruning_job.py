@@ -24,10 +24,10 @@ class PruningJob(CompressionJob):
     model: str
     pruning: PruningSpec
     epochs: float = 0.0
-    partial: bool = False
-    vocabulary: list[str] = field(default_factory=list)  # text files whose tokens are kept
+    ignore_mismatched: bool = False
+    vocabulary_texts: list[str] = field(default_factory=list)  # text files whose tokens are kept
     reading: Mapping[str, Any] = field(default_factory=dict)  # options for reading these files
-    control: bool = False  # whether to fine-tune the unpruned model as well
+    baseline: bool = False  # whether to fine-tune the unpruned model as well
 
     @property
     def trains(self) -> bool:
@@ -36,9 +36,11 @@ class PruningJob(CompressionJob):
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result, under the names of the verb's options."""
-        fractions = {name: value for name, value in asdict(replace(self.pruning, vocabulary=None)).items() if value}
+        fractions = {
+            name: value for name, value in asdict(replace(self.pruning, vocabulary_texts=None)).items() if value
+        }
         known = {"model": self.model, **fractions, "train": self.train, "dev": self.dev, **self.columns}
-        known |= {"vocabulary": self.vocabulary, **self.reading, "epochs": self.epochs}
+        known |= {"vocabulary_texts": self.vocabulary_texts, **self.reading, "epochs": self.epochs}
         return self.write_recipe(known)
 
 
@@ -47,11 +49,11 @@ def run_pruning(job: PruningJob) -> Run:
     pruning = job.pruning.check()
     if job.trains and job.train is None:
         raise PretuneError("fine-tuning the pruned model needs labeled examples; give them with --train")
-    before = TrainedModel.load(job.model, job.partial)
+    before = TrainedModel.load(job.model, job.ignore_mismatched)
     rows, dev = (before.read(file, job.columns) for file in (job.train, job.dev))
     # Unstructured pruning is gradual during fine-tuning, and one-shot without it.
-    gradual = pruning.weights if job.trains else 0.0
-    one_shot = replace(pruning, weights=pruning.weights - gradual)
+    gradual = pruning.sparsity if job.trains else 0.0
+    one_shot = replace(pruning, sparsity=pruning.sparsity - gradual)
     model, report = prune_model(before.model, one_shot, before.examples(rows), choose_device(job.device))
     folder = intermediate_folder(job.out, "pruned") if job.trains else job.out
     start_run(folder, "prune", job.recipe(), resume=False)
@@ -63,9 +65,9 @@ def run_pruning(job: PruningJob) -> Run:
         run = finetune(job.finetuning(folder, job.out, before.objective, strategy))
         write_run_recipe(job.out, "prune", job.recipe())
         report = {**run.results, **report}
-        if job.control:
-            control = intermediate_folder(job.out, "control")
-            finetune(job.finetuning(job.model, control, before.objective))
-            models["trained, not pruned"] = TrainedModel.load(control)
+        if job.baseline:
+            baseline = intermediate_folder(job.out, "baseline")
+            finetune(job.finetuning(job.model, baseline, before.objective))
+            models["trained, not pruned"] = TrainedModel.load(baseline)
         models["pruned and trained"] = TrainedModel.load(job.out)
     return finish_run(job.out, {"model": job.model, **report, **compare_models(models, dev)})

@@ -39,8 +39,8 @@ from pretune.training.jobs.finetuning import RANGES, finetune
 from pretune.training.run_folder import Run, finish_run, start_run
 
 ActivationRange = Annotated[float, Ge(0), Le(1e30)]  # the largest magnitude of an activation; NaN is refused
-QuantizationMethod = Literal["dynamic", "static", "aware", "weights", "bf16", "fp16"]
-Engine = Literal["onnx", "torch"]
+QuantizationMethod = Literal["dynamic", "static", "qat", "weight-only", "bf16", "fp16"]
+Backend = Literal["onnx", "torch"]
 HALF_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -49,19 +49,19 @@ class QuantizationJob(CompressionJob):
     """A resolved quantization: the model, the method, and the data."""
 
     model: str
-    how: QuantizationMethod = "dynamic"
-    engine: Engine | None = None  # None: chosen by the model
+    method: QuantizationMethod = "dynamic"
+    backend: Backend | None = None  # None: chosen by the model
     per_channel: bool = True
-    bits: int = 8  # of the weights, for how="weights"
+    bits: int = 8  # of the weights, for method="weight-only"
     epochs: float = 1.0
-    partial: bool = False
+    ignore_mismatched: bool = False
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result, under the names of the verb's options."""
         known: dict[str, Any] = {
             "model": self.model,
-            "how": self.how,
-            "engine": self.engine,
+            "method": self.method,
+            "backend": self.backend,
             "per_channel": self.per_channel,
             "bits": self.bits,
         }
@@ -72,40 +72,42 @@ class QuantizationJob(CompressionJob):
 def run_quantization(job: QuantizationJob) -> Run:
     """Quantize a model, compare it with the original, and return the run.
 
-    Quantization-aware training also quantizes the untrained model, as a control.
+    Quantization-aware training also quantizes the untrained model as a baseline.
     """
-    if job.how not in get_args(QuantizationMethod):
-        raise PretuneError(f"--how {job.how}: unknown method; choose one of {', '.join(get_args(QuantizationMethod))}")
-    before = TrainedModel.load(job.model, job.partial)
+    if job.method not in get_args(QuantizationMethod):
+        raise PretuneError(
+            f"--method {job.method}: unknown method; choose one of {', '.join(get_args(QuantizationMethod))}"
+        )
+    before = TrainedModel.load(job.model, job.ignore_mismatched)
     editable_copy(before.model)  # refuses a model that is quantized already
-    engine = job.engine or choose_engine(job.how, before)
-    check_options(job, engine, before)
+    backend = job.backend or choose_backend(job.method, before)
+    check_options(job, backend, before)
     rows, dev = (before.read(file, job.columns) for file in (job.train, job.dev))
     source = before
     models = {"before": before}
-    if job.how == "aware" and job.train is not None:
-        folder = intermediate_folder(job.out, "aware")
+    if job.method == "qat" and job.train is not None:
+        folder = intermediate_folder(job.out, "qat")
         finetune(job.finetuning(job.model, folder, before.objective, "full+int8"))
         source = TrainedModel.load(folder)
         models["trained for int8"] = source
-        plain = intermediate_folder(job.out, "control")
-        control = replace(job, out=plain, how="dynamic")
-        start_run(plain, "quantize", control.recipe(), resume=False)
-        write_quantized(control, engine, before, rows)
-        finish_run(plain, {"model": job.model, "how": "dynamic", "engine": engine})
+        plain = intermediate_folder(job.out, "baseline")
+        baseline = replace(job, out=plain, method="dynamic")
+        start_run(plain, "quantize", baseline.recipe(), resume=False)
+        write_quantized(baseline, backend, before, rows)
+        finish_run(plain, {"model": job.model, "method": "dynamic", "backend": backend})
         models["quantized without that"] = TrainedModel.load(plain)
     start_run(job.out, "quantize", job.recipe(), resume=False)
-    write_quantized(job, engine, source, rows)
+    write_quantized(job, backend, source, rows)
     models["quantized"] = TrainedModel.load(job.out)
-    facts = {"model": job.model, "how": job.how, "engine": engine}
+    facts = {"model": job.model, "method": job.method, "backend": backend}
     return finish_run(job.out, {**facts, **compare_models(models, dev)})
 
 
-def choose_engine(how: QuantizationMethod, source: TrainedModel) -> Engine:
-    """Return the default engine: torch for generative models, for heads that an ONNX graph cannot feed, and for smaller files."""
-    if how in ("static", "aware"):
+def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
+    """Return the default backend: torch for generative models, for heads that an ONNX graph cannot feed, and for smaller files."""
+    if method in ("static", "qat"):
         return "onnx"
-    small = how in ("weights", *HALF_PRECISION)
+    small = method in ("weight-only", *HALF_PRECISION)
     return "torch" if small or "lm" in source.model.root.heads or graph_obstacle(source.task) else "onnx"
 
 
@@ -118,50 +120,50 @@ def graph_obstacle(task: Task | None) -> str:
     return ""
 
 
-def check_options(job: QuantizationJob, engine: Engine, source: TrainedModel) -> None:
+def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) -> None:
     """Raise an error for options that contradict each other or do not fit the model."""
     model = source.model
-    if job.how == "aware" and job.train is None and not (source.folder / RANGES).is_file():
+    if job.method == "qat" and job.train is None and not (source.folder / RANGES).is_file():
         raise PretuneError(
-            "--how aware trains the model for int8; give examples with --train, or a model made by `pretune finetune --strategy full+int8`"
+            "--method qat trains the model for int8; give examples with --train, or a model made by `pretune finetune --strategy full+int8`"
         )
-    if job.how == "weights" and engine != "torch":
-        raise PretuneError("--how weights uses torch's int8 kernels; leave --engine out")
-    if job.bits not in (4, 8) or (job.bits == 4 and job.how != "weights"):
-        raise PretuneError(f"--bits {job.bits}: weights can have 8 bits, or 4 with --how weights")
-    if job.how in ("static", "aware") and engine != "onnx":
+    if job.method == "weight-only" and backend != "torch":
+        raise PretuneError("--method weight-only uses torch's int8 kernels; leave --backend out")
+    if job.bits not in (4, 8) or (job.bits == 4 and job.method != "weight-only"):
+        raise PretuneError(f"--bits {job.bits}: weights can have 8 bits, or 4 with --method weight-only")
+    if job.method in ("static", "qat") and backend != "onnx":
         raise PretuneError(
-            f"--how {job.how} fixes the ranges of activations, which only the onnx engine supports; leave --engine out"
+            f"--method {job.method} fixes the ranges of activations, which only the onnx backend supports; leave --backend out"
         )
-    if not job.per_channel and engine != "onnx":
-        raise PretuneError("--no-per-channel applies only to the onnx engine; leave it out")
-    if engine == "onnx" and (reason := graph_obstacle(source.task)):
+    if not job.per_channel and backend != "onnx":
+        raise PretuneError("--no-per-channel applies only to the onnx backend; leave it out")
+    if backend == "onnx" and (reason := graph_obstacle(source.task)):
         kind = source.need_task("an ONNX graph needs one").kind
         raise PretuneError(
-            f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --how dynamic --engine torch`"
+            f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --method dynamic --backend torch`"
         )
-    if engine == "torch" and job.how not in HALF_PRECISION and has_recurrent_layers(model.root):
+    if backend == "torch" and job.method not in HALF_PRECISION and has_recurrent_layers(model.root):
         raise PretuneError(
-            "the torch engine has no int8 recurrent cells; use `pretune quantize --engine onnx` on a model fine-tuned for a task"
+            "the torch backend has no int8 recurrent cells; use `pretune quantize --backend onnx` on a model fine-tuned for a task"
         )
-    if job.how == "static" and has_recurrent_layers(model.root):
-        raise PretuneError("--how static does not support recurrent cells; use `pretune quantize --how dynamic`")
-    if engine == "torch" and job.how not in HALF_PRECISION:
+    if job.method == "static" and has_recurrent_layers(model.root):
+        raise PretuneError("--method static does not support recurrent cells; use `pretune quantize --method dynamic`")
+    if backend == "torch" and job.method not in HALF_PRECISION:
         check_kind(linear_kind(job))
 
 
 def linear_kind(job: QuantizationJob) -> str:
-    """Return the kind of quantized linear layer for the torch engine."""
-    return ("int4" if job.bits == 4 else "weights") if job.how == "weights" else "dynamic"
+    """Return the kind of quantized linear layer for the torch backend."""
+    return ("int4" if job.bits == 4 else "weight-only") if job.method == "weight-only" else "dynamic"
 
 
-def write_quantized(job: QuantizationJob, engine: Engine, source: TrainedModel, rows: Any) -> None:
+def write_quantized(job: QuantizationJob, backend: Backend, source: TrainedModel, rows: Any) -> None:
     """Quantize a model and write it to the job's folder."""
     model, out = editable_copy(source.model), job.out
-    if job.how in HALF_PRECISION:
-        model.save(out, HALF_PRECISION[job.how])
+    if job.method in HALF_PRECISION:
+        model.save(out, HALF_PRECISION[job.method])
         return
-    if engine == "torch":
+    if backend == "torch":
         model.shape = replace(model.shape, linear=linear_kind(job))
         replace_linears(model.backbone, model.shape.linear)
         model.save(out)
@@ -170,10 +172,10 @@ def write_quantized(job: QuantizationJob, engine: Engine, source: TrainedModel, 
     scorer = None if source.task is None else choose_scorer(model, [source.task])
     with TemporaryDirectory() as folder:
         graph = Path(folder) / GRAPH
-        match job.how:
-            case "aware":
+        match job.method:
+            case "qat":
                 ranges = read_ranges(source.folder / RANGES)
-                write_aware_graph(model, scorer, ranges, graph, out / GRAPH)
+                write_qat_graph(model, scorer, ranges, graph, out / GRAPH)
             case "static":
                 write_graph(model, graph, scorer)
                 batches = source.examples(rows).batches or list(text_batches(model, synthetic_texts(), length=128))
@@ -189,7 +191,7 @@ def read_ranges(path: Path) -> dict[str, float]:
     return validate_schema(read_mapping(path, "ranges of activations"), dict[str, ActivationRange], str(path))
 
 
-def write_aware_graph(
+def write_qat_graph(
     model: Model, scorer: GraphScorer | None, ranges: Mapping[str, float], draft: Path, out: Path
 ) -> None:
     """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.

@@ -35,11 +35,11 @@ class TrainedModel:
     task: Task | None
 
     @classmethod
-    def load(cls, reference: str | Path, partial: bool = False) -> TrainedModel:
+    def load(cls, reference: str | Path, ignore_mismatched: bool = False) -> TrainedModel:
         """Load a model and its task; raise an error if the head of the task was never trained."""
         mixture = stored_objectives(reference)
         tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
-        model = load(reference, partial=partial)
+        model = load(reference, ignore_mismatched=ignore_mismatched)
         if tasks:
             model.require_trained(tasks[0].name, reference, "fine-tune it first")
         return cls(find_folder(reference), model, tasks[0] if tasks else None)
@@ -85,7 +85,7 @@ class TrainedModel:
 def compare_models(models: Mapping[str, TrainedModel], dev: Any) -> dict[str, Any]:
     """Compare models by quality (if there are examples), size, latency, and throughput.
 
-    Return one table row per model under `compare_models`, and how the last model, the compressed one, relates to the first, the original.
+    Return one table row per model under `models`, and how the last model, the compressed one, relates to the first, the original.
     """
     costs = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     rows, scores = [], {}
@@ -97,8 +97,8 @@ def compare_models(models: Mapping[str, TrainedModel], dev: Any) -> dict[str, An
         rows.append(row)
     first, last = next(iter(models)), list(models)[-1]
     facts = summarize_gains(costs[first], costs[last])
-    if "but" in facts:
-        log_info(f"compressed, but {facts['but']}")
+    if "warning" in facts:
+        log_info(f"compressed, but {facts['warning']}")
     if scores.get(first):
-        facts["share_of_quality"] = scores[last] / scores[first]
-    return {"beside": rows, **facts}
+        facts["relative_quality"] = scores[last] / scores[first]
+    return {"models": rows, **facts}

@@ -46,8 +46,8 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
                     "first": found.first,
                     "second": found.second,
                     "difference": found.difference,
-                    "from": found.low,
-                    "to": found.high,
+                    "ci_low": found.low,
+                    "ci_high": found.high,
                     "p": found.p,
                 }
             )

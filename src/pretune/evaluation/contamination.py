@@ -91,8 +91,8 @@ class RoleNgrams:
             "examples": len(self.rows),
             "too_short": self.short,
             "found": len(touched),
-            "share": len(touched) / max(1, len(self.checked)),
-            "covered": covered / max(1, len(self.checked)),
+            "contaminated": len(touched) / max(1, len(self.checked)),
+            "mean_coverage": covered / max(1, len(self.checked)),
             "first": [self.rows.places[row] for row in touched[:SHOWN]],
         }
 
@@ -151,11 +151,11 @@ def _chunks(store: Store, hashes: NgramHasher) -> Iterator[tuple[int, Array]]:
         yield store.documents, np.concatenate(parts)
 
 
-def read_splits(suite: Any, data: Path, subsets: bool) -> list[SuiteRows]:
+def read_splits(suite: Any, data: Path, allow_incomplete: bool) -> list[SuiteRows]:
     """Read the dev and test splits of the suite's tasks whose files exist."""
     found = []
     for task in suite.tasks.values():
         for split in ("dev", "test"):
             if task.where(split, data):
-                found.append(task.read(split, data, subsets=subsets))
+                found.append(task.read(split, data, subsets=allow_incomplete))
     return found

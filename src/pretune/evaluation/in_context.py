@@ -37,7 +37,7 @@ from pretune.text.examples.cloze_entities import GAP
 from pretune.text.examples.few_shot import sample_rows_per_class
 from pretune.text.examples.labeled import LabeledRows
 
-KEYS = ("before", "cloze", "words", "nothing")
+KEYS = ("instruction", "template", "verbalizer", "no_answer")
 NOTHING = "unanswerable"
 MOST = 32  # tokens of an answer by default
 
@@ -203,13 +203,13 @@ class TextPrompt:
 
 
 def _labels(task: SuiteTask, rows: Sequence[Row]) -> LabelPrompt:
-    known = task.prompt.get("words") or {label: label for label in sorted({str(row["label"]) for row in rows})}
+    known = task.prompt.get("verbalizer") or {label: label for label in sorted({str(row["label"]) for row in rows})}
     return LabelPrompt({str(label): str(word) for label, word in known.items()})
 
 
 def _numbers(name: str) -> Callable[[SuiteTask, Sequence[Row]], NumberPrompt]:
     def make(task: SuiteTask, rows: Sequence[Row]) -> NumberPrompt:
-        known = task.prompt.get("words")
+        known = task.prompt.get("verbalizer")
         if not known:
             values = [float(row["label"]) for row in rows]
             known = {value: value for value in range(int(np.floor(min(values))), int(np.ceil(max(values))) + 1)}
@@ -225,7 +225,7 @@ KINDS: dict[str, tuple[Callable[[SuiteTask, Sequence[Row]], PromptKind], str]] =
     "rank": (_numbers("score"), "{text}\nScore: [MASK]"),
     "choose": (lambda task, rows: ChoicePrompt(), "{text} {question} [MASK]"),
     "entity": (lambda task, rows: EntityPrompt(), "{text}\n{query}[MASK]"),
-    "answer": (lambda task, rows: TextPrompt(task.prompt.get("nothing", NOTHING)), "{pair}\n\nQ: {text}\n\nA: [MASK]"),
+    "answer": (lambda task, rows: TextPrompt(task.prompt.get("no_answer", NOTHING)), "{pair}\n\nQ: {text}\n\nA: [MASK]"),
     "generate": (lambda task, rows: TextPrompt(), "{text}\n[MASK]"),
 }
 
@@ -258,9 +258,9 @@ class InContextLearning:
     def asker(self, seed: int, like: LabeledRows) -> ClozePredictor:
         """Return the prompt builder for rows with these fields, with the examples of a seed."""
         (objective,) = parse_objective(self.task.kind).objectives
-        tokens = objective.tokens if isinstance(objective, Generate) else MOST
+        tokens = objective.max_new_tokens if isinstance(objective, Generate) else MOST
         prompt = self.task.prompt
-        cloze = prompt.get("cloze") or self.usual(like)
+        cloze = prompt.get("template") or self.usual(like)
         for name in re.findall(r"{(\w+)}", cloze):
             if name not in (known := ["text", *(["pair"] if like.pairs else []), *like.more]):
                 raise PretuneError(
@@ -268,7 +268,7 @@ class InContextLearning:
                 )
         shown = self.shown(seed) if self.shots else None
         return ClozePredictor(
-            self.writer, ClozeQuestion(cloze, shown=shown, tokens=tokens, before=prompt.get("before", ""))
+            self.writer, ClozeQuestion(cloze, shown=shown, max_new_tokens=tokens, before=prompt.get("instruction", ""))
         )
 
     def usual(self, like: LabeledRows) -> str:
@@ -312,8 +312,10 @@ class InContextLearning:
         return answer
 
 
-def load_generative_model(reference: str, device: str | None, partial: bool) -> TextGenerator | Seq2SeqGenerator:
+def load_generative_model(
+    reference: str, device: str | None, ignore_mismatched: bool
+) -> TextGenerator | Seq2SeqGenerator:
     """Load a generative model."""
     if is_masked_language_model(reference):
         raise PretuneError(f"{reference}: a masked language model cannot generate; remove --shots to fine-tune it")
-    return load_text_generator(reference, device, partial)
+    return load_text_generator(reference, device, ignore_mismatched)

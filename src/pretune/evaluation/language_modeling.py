@@ -17,7 +17,7 @@ from pretune.inference.likelihood import LikelihoodScorer
 from pretune.metrics.diagnostics import preference_rate
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import progress
-from pretune.text.corpus.documents import TextLayout, read_documents, read_jsonl, read_table
+from pretune.text.corpus.documents import SplitBy, read_documents, read_jsonl, read_table
 from pretune.text.corpus.files import Errors, file_format, find_files
 from pretune.text.examples.labeled import read_labeled
 
@@ -29,13 +29,13 @@ MORE, LESS = "sent_more", "sent_less"  # Nangia et al., 2020, arXiv:2010.00133 (
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """Options for reading texts: at most `limit` texts, in windows of `length` tokens that are `stride` apart."""
+    """Options for reading texts: at most `limit` texts, in windows of `max_length` tokens that are `stride` apart."""
 
-    length: int | None = None
+    max_length: int | None = None
     stride: int | None = None
     limit: int | None = None
-    layout: TextLayout = "auto"  # how .txt files are split into texts
-    errors: Errors = "strict"  # what to do with invalid UTF-8
+    split_by: SplitBy = "auto"  # how .txt files are split into texts
+    encoding_errors: Errors = "strict"  # what to do with invalid UTF-8
 
 
 def evaluate_language(
@@ -43,9 +43,9 @@ def evaluate_language(
 ) -> Row:
     """Return the metrics that suit the files: accuracy on sentence pairs, perplexity on other texts."""
     files = find_files(data)
-    first = _first_row(files[0], how.errors)
+    first = _first_row(files[0], how.encoding_errors)
     if BETTER in first or MORE in first:
-        unused = [*columns, *(name for name in ("length", "stride") if getattr(how, name) is not None)]
+        unused = [*columns, *(name for name in ("max_length", "stride") if getattr(how, name) is not None)]
         if unused:
             names = " and ".join(f"--{name}" for name in unused)
             raise PretuneError(f"{names}: {files[0]} contains sentence pairs, which are read whole; remove {names}")
@@ -55,11 +55,13 @@ def evaluate_language(
         return stereotype_bias(scorer, _rows(files, (MORE, LESS), how))
     sources = None
     if columns.get("pair"):
-        read = [read_labeled(file, columns, errors=how.errors, labels=False) for file in files]
+        read = [read_labeled(file, columns, errors=how.encoding_errors, labels=False) for file in files]
         sources = [text for rows in read for text in rows.texts][: how.limit]
         texts: Iterable[str] = [text for rows in read for text in rows.pairs or []][: how.limit]
     else:
-        documents = read_documents(files, layout=how.layout, column=columns.get("text"), errors=how.errors)
+        documents = read_documents(
+            files, split_by=how.split_by, text_field=columns.get("text"), encoding_errors=how.encoding_errors
+        )
         texts = (document.text for document in islice(documents, how.limit))
     return perplexity(scorer, texts, how, sources)
 
@@ -84,7 +86,7 @@ def perplexity(
     with progress("reading") as bar:
         while part := list(islice(left, AT_ONCE)):
             given = None if sources is None else sources[count : count + len(part)]
-            scores = np.concatenate(scorer(part, given, how.length, how.stride))
+            scores = np.concatenate(scorer(part, given, how.max_length, how.stride))
             ids, _ = tokenizer.encode_many(part)
             there = ~np.isnan(scores)
             nats -= float(scores[there].sum())
@@ -167,7 +169,7 @@ def _rows(files: Sequence[Path], names: Sequence[str], how: ReadingOptions) -> l
     """Read the rows of sentence pairs, at most `limit` per file."""
     found: list[Row] = []
     for file in files:
-        for line, row in islice(_table(file, how.errors), how.limit):
+        for line, row in islice(_table(file, how.encoding_errors), how.limit):
             for name in names:
                 if not isinstance(row.get(name), str) or not row[name].strip():
                     raise PretuneError(f"{file}, line {line}: no sentence in {name!r}")

@@ -55,14 +55,14 @@ def relative_ranks(kinds: Iterable[str]) -> list[float]:
 def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
     """Raise an error if there is no dev set or a size is out of range."""
     if not material.judged:
-        raise PretuneError("--curve and --control need a dev set; give one with --dev")
+        raise PretuneError("--learning-curve and --scratch-baseline need a dev set; give one with --dev")
     if wrong := [size for size in sizes if not 1 < size < material.size]:
         raise PretuneError(
-            f"--curve {wrong[0]}: sizes must be between 2 and {material.size - 1:,}, one less than the number of examples"
+            f"--learning-curve {wrong[0]}: sizes must be between 2 and {material.size - 1:,}, one less than the number of examples"
         )
 
 
-def learning_curve(
+def run_learning_curve(
     plan: FinetuningJob, material: TaskData, run: Run, sizes: Sequence[int], scratch: bool
 ) -> list[dict[str, Any]]:
     """Return and write a point per size (and for all examples) with the mean and standard deviation over seeds, by learner.
@@ -83,10 +83,10 @@ def learning_curve(
         point: dict[str, Any] = {"examples": size}
         for learner in learners:
             found = scores[size, learner]
-            point[learner] = {"mean": mean(found), "sd": stdev(found) if len(found) > 1 else 0.0, "each": found}
+            point[learner] = {"mean": mean(found), "sd": stdev(found) if len(found) > 1 else 0.0, "scores": found}
         for learner, answers in trivial_baselines(material.task, part.rows, part.dev).items():
             value = score(material.task, answers, part.dev)[material.primary_metric]
-            point[learner] = {"mean": value, "sd": 0.0, "each": [value]}
+            point[learner] = {"mean": value, "sd": 0.0, "scores": [value]}
         points.append(point)
     write_json(run.folder / FILE, points)
     return points
@@ -95,17 +95,17 @@ def learning_curve(
 def whole_scores(run: Run, material: TaskData) -> list[float]:
     """Return the scores of the run itself, one per seed."""
     results = run.results
-    return list(results["seeds"]["each"]) if "seeds" in results else [results[f"dev/{material.primary_metric}"]]
+    return list(results["seeds"]["scores"]) if "seeds" in results else [results[f"dev/{material.primary_metric}"]]
 
 
 def part_scores(
     plan: FinetuningJob, parts: Mapping[int, TaskData], wanted: Sequence[tuple[int, str]]
 ) -> dict[tuple[int, str], list[float]]:
     """Train each wanted learner on its number of examples and return its scores, one per seed."""
-    seeds = range(plan.seed, plan.seed + (plan.seeds or SEEDS))
+    seeds = range(plan.seed, plan.seed + (plan.num_seeds or SEEDS))
     plans: dict[tuple[int, str, int], FinetuningJob] = {}
     for size, learner in wanted:
-        own = replace(plan, seeds=1, devices=1, scratch=learner == SCRATCH)
+        own = replace(plan, num_seeds=1, devices=1, from_scratch=learner == SCRATCH)
         folder = plan.out / FOLDER / learner.replace(" ", "-") / str(size)
         plans |= {(size, learner, seed): replace(own, seed=seed, out=folder / str(seed)) for seed in seeds}
     jobs = {

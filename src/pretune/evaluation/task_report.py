@@ -157,9 +157,9 @@ class TaskReport:
         lines = []
         for name in learners:
             lines += [ChartLine(name, [(point["examples"], point[name]["mean"]) for point in points])]
-            many = min(len(point[name]["each"]) for point in points)
+            many = min(len(point[name]["scores"]) for point in points)
             if many > 1:
-                each = ([(point["examples"], point[name]["each"][i]) for point in points] for i in range(many))
+                each = ([(point["examples"], point[name]["scores"][i]) for point in points] for i in range(many))
                 lines += [ChartLine(name, one, faint=True) for one in each]
         rows = [
             {"examples": f"{point['examples']:,}"}

@@ -58,12 +58,12 @@ EXAMPLE_SEPARATOR = "\n\n"  # between examples
 class ClozeQuestion:
     """A cloze, the labels to choose from (none: the answer is generated), and labeled examples to show first."""
 
-    cloze: str
+    template: str
     labels: Sequence[str] = ()
-    words: str = ""  # what fills the gap for each label (the verbalizer); "": the labels themselves
+    verbalizer: str = ""  # what fills the gap for each label (the verbalizer); "": the labels themselves
     shown: LabeledRows | None = None
     calibrate: bool = False
-    tokens: int = 20  # the most tokens of a generated answer
+    max_new_tokens: int = 20  # the most tokens of a generated answer
     before: str = ""  # an instruction before all examples
 
     def __post_init__(self) -> None:
@@ -82,18 +82,18 @@ class ClozeQuestion:
 
 
 def load_cloze_predictor(
-    reference: str | Path, question: ClozeQuestion, partial: bool = False
+    reference: str | Path, question: ClozeQuestion, ignore_mismatched: bool = False
 ) -> Callable[[LabeledRows], list[Answer]]:
     """Load a model and return a function that answers a question for each row, in order."""
     if not is_masked_language_model(reference):
-        return ClozePredictor(load_text_generator(reference, partial=partial), question)
+        return ClozePredictor(load_text_generator(reference, ignore_mismatched=ignore_mismatched), question)
     if question.shown is not None or not question.labels:
         raise PretuneError(
             f"{reference}: this masked language model fills one gap with a word; give the answers to choose from, "
             "and no examples"
         )
-    task: Any = Prompt(question.cloze, question.words, tuple(question.labels))
-    model = load_model(reference, single_objective(task), partial=partial)
+    task: Any = Prompt(question.template, question.verbalizer, tuple(question.labels))
+    model = load_model(reference, single_objective(task), ignore_mismatched=ignore_mismatched)
     model.require_trained(task.name, reference, "pretrain it with mlm first")
     device = choose_device()
 
@@ -107,11 +107,11 @@ def load_cloze_predictor(
 
 
 def load_text_generator(
-    reference: str | Path, device: str | None = None, partial: bool = False
+    reference: str | Path, device: str | None = None, ignore_mismatched: bool = False
 ) -> TextGenerator | Seq2SeqGenerator:
     """Load a decoder or an encoder-decoder for generation."""
     kind: type[TextGenerator | Seq2SeqGenerator] = Seq2SeqGenerator if is_encoder_decoder(reference) else TextGenerator
-    return kind.load(reference, device, partial)
+    return kind.load(reference, device, ignore_mismatched)
 
 
 def is_masked_language_model(reference: str | Path) -> bool:
@@ -149,14 +149,14 @@ class ClozePredictor:
     def choose(self, rows: LabeledRows) -> list[Answer]:
         """Return the most likely label of each row."""
         labels = self.question.labels
-        words = [verbalizer_words(self.question.words, labels)] * len(rows)
+        words = [verbalizer_words(self.question.verbalizer, labels)] * len(rows)
         return [label_answer(labels, to_probabilities(scores)) for scores in self.rank(rows, words)]
 
     # -- input ------------------------------------------------------------------------------------------------------
 
     def cloze(self, rows: LabeledRows) -> Cloze:
         """Return the cloze, parsed for the columns of some rows."""
-        return Cloze.parse(self.question.cloze, rows.pairs is not None, rows.more)
+        return Cloze.parse(self.question.template, rows.pairs is not None, rows.more)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
         """Return one input sequence per row: the examples, and the cloze up to its gap.
@@ -196,7 +196,7 @@ class ClozePredictor:
             return []
         assert shown.labels is not None
         words = dict(
-            zip(self.question.labels, verbalizer_words(self.question.words, self.question.labels), strict=True)
+            zip(self.question.labels, verbalizer_words(self.question.verbalizer, self.question.labels), strict=True)
         )
         return [cloze.fill(shown, row, words.get(label, label)) for row, label in enumerate(shown.labels)]
 
@@ -268,7 +268,10 @@ class ClozePredictor:
     def write(self, rows: LabeledRows) -> list[str]:
         """Generate an answer for each row, up to the end of the line."""
         tokenizer = self.model.require_tokenizer().target
-        laid, decoding = self.tokenize_examples(rows, self.question.tokens), GenerationConfig(self.question.tokens)
+        laid, decoding = (
+            self.tokenize_examples(rows, self.question.max_new_tokens),
+            GenerationConfig(self.question.max_new_tokens),
+        )
         if self.task is None:
             line = tokenizer.encode("\n")
             end = ({tokenizer.role("end")} if tokenizer.has("end") else set()) | set(line if len(line) == 1 else ())

@@ -34,7 +34,7 @@ def embed_texts(
     texts: Sequence[str],
     pooling: str | None = None,
     layer: int = TOP,
-    partial: bool = False,
+    ignore_mismatched: bool = False,
     prompt: str | None = None,
     prompt_name: str | None = None,
 ) -> Array:
@@ -50,7 +50,7 @@ def embed_texts(
         A pooling to use instead of the model's own; models without one use the mean.
     layer
         The layer whose states are pooled: 0 is the embedding layer, -1 the top layer.
-    partial
+    ignore_mismatched
         Whether the checkpoint may lack tensors.
     prompt, prompt_name
         A text to put before each text, or the name of one of the model's prompts; by default the model's default prompt.
@@ -63,8 +63,8 @@ def embed_texts(
         raise PretuneError(f"{reference}: its embeddings were trained on the whole model; leave out --layer")
     if prompt is None:
         prompt = embedding.prompt if prompt_name is None else embedding.find_prompt(prompt_name)
-    model = load_model(reference, single_objective(task), partial=partial)
-    if not partial and any(name.startswith(f"heads.{task.name}.") for name in model.untrained):
+    model = load_model(reference, single_objective(task), ignore_mismatched=ignore_mismatched)
+    if not ignore_mismatched and any(name.startswith(f"heads.{task.name}.") for name in model.untrained):
         raise PretuneError(
             f"{reference}: the checkpoint lacks the weights of the layers after pooling, so embeddings would be random; "
             "fine-tune the model with contrast first"

@@ -21,7 +21,7 @@ from pretune.objectives.task import Answer
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.process_pool import start_worker
-from pretune.runtime.ray_jobs import Engine, absolute_if_exists, check_visible, run_on_ray
+from pretune.runtime.ray_jobs import Executor, absolute_if_exists, check_visible, run_on_ray
 from pretune.text.examples.labeled import TableChunk
 
 
@@ -43,14 +43,14 @@ class Ensemble:
     def __init__(
         self,
         references: Sequence[str],
-        partial: bool = False,
+        ignore_mismatched: bool = False,
         device: torch.device | None = None,
         name: str | None = None,
         quick: bool = False,
     ) -> None:
         """Load the models; with `quick`, those on a GPU compute in bfloat16."""
         self.task = shared_task(references, name)
-        self.members = [load_task_model(reference, partial, name) for reference in references]
+        self.members = [load_task_model(reference, ignore_mismatched, name) for reference in references]
         self.device = device or choose_device()
         if quick and self.device.type == "cuda":
             for model, _ in self.members:
@@ -105,9 +105,9 @@ def predict_excerpts(
     *,
     answered: bool = False,
     processes: int = 1,
-    partial: bool = False,
+    ignore_mismatched: bool = False,
     name: str | None = None,
-    engine: Engine = "local",
+    executor: Executor = "local",
     quick: bool = False,
 ) -> Iterator[tuple[TableChunk, Predictions]]:
     """Yield excerpts with their predictions, in order; with `quick`, a GPU computes in bfloat16.
@@ -116,13 +116,13 @@ def predict_excerpts(
     cluster take one GPU each, if it has any.
     """
     jobs = resolve_columns(shared_task(references, name), parts, columns, answered)
-    if engine == "ray":
+    if executor == "ray":
         models = tuple(absolute_if_exists(reference) for reference in references)
-        calls = ((models, partial, name, part, named, answered) for part, named in jobs)
+        calls = ((models, ignore_mismatched, name, part, named, answered) for part, named in jobs)
         yield from ((job[3], answers) for job, answers in run_on_ray(predict_excerpt, calls, on_gpu=True))
         return
     if processes == 1:
-        ensemble = Ensemble(references, partial, name=name, quick=quick)
+        ensemble = Ensemble(references, ignore_mismatched, name=name, quick=quick)
         yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
         return
     threads = max(1, torch.get_num_threads() // processes)
@@ -130,7 +130,9 @@ def predict_excerpts(
     waiting: deque[tuple[TableChunk, Future[Predictions]]] = deque()
     try:
         for part, named in jobs:
-            waiting.append((part, pool.submit(_answer_on_cpu, tuple(references), partial, name, part, named, answered)))
+            waiting.append(
+                (part, pool.submit(_answer_on_cpu, tuple(references), ignore_mismatched, name, part, named, answered))
+            )
             if len(waiting) > 2 * processes:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -164,7 +166,7 @@ _ensemble = cache(Ensemble)
 
 def predict_excerpt(
     references: tuple[str, ...],
-    partial: bool,
+    ignore_mismatched: bool,
     name: str | None,
     part: TableChunk,
     columns: Mapping[str, str],
@@ -174,15 +176,15 @@ def predict_excerpt(
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
-    return _ensemble(references, partial, choose_device(), name)(part, columns, answered)
+    return _ensemble(references, ignore_mismatched, choose_device(), name)(part, columns, answered)
 
 
 def _answer_on_cpu(
     references: tuple[str, ...],
-    partial: bool,
+    ignore_mismatched: bool,
     name: str | None,
     part: TableChunk,
     columns: Mapping[str, str],
     answered: bool,
 ) -> Predictions:
-    return _ensemble(references, partial, torch.device("cpu"), name)(part, columns, answered)
+    return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(part, columns, answered)

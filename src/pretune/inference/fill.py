@@ -32,9 +32,9 @@ class MaskFiller:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, partial: bool = False) -> MaskFiller:
+    def load(cls, reference: str | Path, ignore_mismatched: bool = False) -> MaskFiller:
         """Load a model from a run folder or a model folder."""
-        model = load_model(reference, parse_objective("mlm"), partial=partial)
+        model = load_model(reference, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("mlm", reference, "pretrain it with mlm first, or adapt it to a corpus")
         return cls.of(model)
 
@@ -71,7 +71,7 @@ class MaskFiller:
         logits[:, torch.from_numpy(np.flatnonzero(tokenizer.specials))] = -torch.inf
         return logits
 
-    def fill(self, text: str, top: int = 5) -> dict[str, Any]:
+    def fill(self, text: str, top_k: int = 5) -> dict[str, Any]:
         """Return the most likely tokens for each [MASK], and the text with all masks filled, the most confident first."""
         tokenizer = self.model.require_tokenizer()
         ids = self.encode(text)
@@ -84,14 +84,14 @@ class MaskFiller:
         if longest is not None and len(ids) > longest:
             raise PretuneError(f"the text has {len(ids)} tokens, but the model has {longest} positions; shorten it")
         filled = self.complete(ids, gaps)
-        return {"text": text, "gaps": self.candidates(ids, gaps, top), "filled": tokenizer.decode(filled)}
+        return {"text": text, "gaps": self.candidates(ids, gaps, top_k), "filled": tokenizer.decode(filled)}
 
-    def candidates(self, ids: Sequence[int], gaps: Sequence[int], top: int = 5) -> list[list[dict[str, Any]]]:
+    def candidates(self, ids: Sequence[int], gaps: Sequence[int], top_k: int = 5) -> list[list[dict[str, Any]]]:
         """Return the most likely tokens for each gap, with their probabilities."""
         tokenizer = self.model.require_tokenizer()
         found = []
         for row in self.logits(ids, gaps).softmax(-1):
-            best = row.topk(top)
+            best = row.topk(top_k)
             tokens = [tokenizer.decode([int(i)]).strip() for i in best.indices]
             found.append([{"token": t, "probability": float(p)} for t, p in zip(tokens, best.values, strict=True)])
         return found

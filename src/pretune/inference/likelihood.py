@@ -187,11 +187,13 @@ class LikelihoodScorer:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, device: str | None = None, partial: bool = False) -> LikelihoodScorer:
+    def load(
+        cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False
+    ) -> LikelihoodScorer:
         """Load a model from a run folder or a model folder."""
         mixture = stored_objectives(reference)
         names = [part.name for part in mixture.objectives] if mixture is not None else []
-        model = load_model(reference, mixture, partial=partial)
+        model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
         writes = bool(model.family.template.target)
         head = next((name for name in names if name in SCORING_METHODS or (writes and name != "classify")), None)
         if head is None:

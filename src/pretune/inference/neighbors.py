@@ -31,22 +31,22 @@ def find_neighbors(
     text: str | None,
     documents: Iterable[str],
     *,
-    top: int,
+    top_k: int,
     layer: int,
-    most: int,
+    max_words: int,
     language: str,
-    partial: bool = False,
-    uses: int = 3,
+    ignore_mismatched: bool = False,
+    occurrences: int = 3,
 ) -> list[dict[str, Any]]:
     """Return the words nearest to `word` as used in `text`, each with its similarity and the sentence where it is nearest.
 
-    Without a text, return the neighbors of several `uses` of the word in the documents, chosen to be as different as
-    possible. `documents` are read until `most` words have been seen.
+    Without a text, return the neighbors of several `occurrences` of the word in the documents, chosen to be as different as
+    possible. `documents` are read until `max_words` words have been seen.
     """
-    model = load_model(reference, partial=partial)
-    sentences = list(take_sentences(documents, most, language))
+    model = load_model(reference, ignore_mismatched=ignore_mismatched)
+    sentences = list(take_sentences(documents, max_words, language))
     if not sentences:
-        raise PretuneError("there are no sentences to search for neighbors; give text with --in")
+        raise PretuneError("there are no sentences to search for neighbors; give text with --corpus")
     texts = sentences if text is None else [text, *sentences]
     vectors, words, places = word_vectors(model, texts, layer)
     others = np.flatnonzero(places >= (text is not None))
@@ -55,22 +55,22 @@ def find_neighbors(
     centered /= np.linalg.norm(centered, axis=1, keepdims=True) + 1e-9
     if text is not None:
         own = find_word(words, places, word, model.require_tokenizer(), text)
-        return nearest_words(own, centered, words, places, texts, others, top)
+        return nearest_words(own, centered, words, places, texts, others, top_k)
     rows = []
     found = [index for index, name in enumerate(words) if name.casefold() == word.casefold()]
     if not found:
         raise PretuneError(
             f"the word {word!r} is not in the {len(sentences):,} sentences that were read; give more text"
         )
-    for number, own in enumerate(choose_diverse(centered, found, uses), 1):
+    for number, own in enumerate(choose_diverse(centered, found, occurrences), 1):
         elsewhere = others[places[others] != places[own]]
-        for row in nearest_words(own, centered, words, places, texts, elsewhere, top):
+        for row in nearest_words(own, centered, words, places, texts, elsewhere, top_k):
             rows.append({"use": number, "in": texts[places[own]], **row})
     return rows
 
 
 def nearest_words(
-    own: int, vectors: Array, words: Sequence[str], places: Array, texts: Sequence[str], others: Array, top: int
+    own: int, vectors: Array, words: Sequence[str], places: Array, texts: Sequence[str], others: Array, top_k: int
 ) -> list[dict[str, Any]]:
     """Return the words among `others` that are nearest to the word `own`, each once, where it is nearest."""
     similarity = vectors[others] @ vectors[own]
@@ -80,7 +80,7 @@ def nearest_words(
         if name.casefold() not in best and any(letter.isalpha() for letter in name):
             sentence = texts[places[others[rank]]]
             best[name.casefold()] = {"word": name, "similarity": round(float(similarity[rank]), 4), "text": sentence}
-        if len(best) == top:
+        if len(best) == top_k:
             break
     return list(best.values())
 
@@ -95,8 +95,8 @@ def choose_diverse(vectors: Array, among: Sequence[int], count: int) -> list[int
     return chosen
 
 
-def take_sentences(documents: Iterable[str], most: int, language: str) -> Iterable[str]:
-    """Yield the sentences of documents, in order, until they have `most` words."""
+def take_sentences(documents: Iterable[str], max_words: int, language: str) -> Iterable[str]:
+    """Yield the sentences of documents, in order, until they have `max_words` words."""
     seen = 0
     for document in documents:
         for start, end in split_sentences(document, language):
@@ -105,7 +105,7 @@ def take_sentences(documents: Iterable[str], most: int, language: str) -> Iterab
                 continue
             yield sentence
             seen += sentence.count(" ") + 1
-            if seen >= most:
+            if seen >= max_words:
                 return
 
 

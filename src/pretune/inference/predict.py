@@ -53,10 +53,12 @@ def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, 
     return mixture, tasks[0] if name is None else tasks[names.index(name)]
 
 
-def load_task_model(reference: str | Path, partial: bool = False, name: str | None = None) -> tuple[Model, Task]:
+def load_task_model(
+    reference: str | Path, ignore_mismatched: bool = False, name: str | None = None
+) -> tuple[Model, Task]:
     """Load a model and return it with the task it was trained for; of several tasks, the one named `name`."""
     mixture, task = find_task(reference, name)
-    model = load_model(reference, mixture, partial=partial)
+    model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
     model.require_trained(task.name, reference, "fine-tune it first")
     return model, task
 
@@ -158,14 +160,14 @@ def predict_texts(
     reference: str | Path,
     texts: Sequence[str] | str,
     pairs: Sequence[str] | None = None,
-    partial: bool = False,
+    ignore_mismatched: bool = False,
     task: str | None = None,
 ) -> list[Answer]:
     """Return one prediction per text, or pair of texts; its values are None for a text without tokens."""
     texts = [texts] if isinstance(texts, str) else texts
     if not texts:
         return []
-    model, chosen = load_task_model(reference, partial, task)
+    model, chosen = load_task_model(reference, ignore_mismatched, task)
     part = texts_as_excerpt(texts, pairs)
     examples = read_excerpt(chosen, part, {name: name for name in part.first})
     blank = rows_without_tokens(examples, model.require_tokenizer())

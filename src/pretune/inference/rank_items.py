@@ -40,9 +40,9 @@ def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1
     root, device = model.root.eval(), model.backbone.embed.tokens.device
     ranks = []
     for index in range(len(plan)):
-        batch = collate(MaskedItem(last=1.0).corrupt(arrangement.take(plan.pack(index)), tokenizer, EpochRandom(0))).to(
-            device
-        )
+        batch = collate(
+            MaskedItem(mask_last_rate=1.0).corrupt(arrangement.take(plan.pack(index)), tokenizer, EpochRandom(0))
+        ).to(device)
         targets = batch.targets[MaskedItem.name]
         states = root.backbone(*batch.packed).last[targets.at]
         logits = check_not_nan(root.heads[MaskedItem.name](states, root.backbone.embed.tokens)).float().cpu()

@@ -19,7 +19,7 @@ from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info, progress
-from pretune.runtime.ray_jobs import Engine
+from pretune.runtime.ray_jobs import Executor
 from pretune.text.examples.labeled import LabeledRows
 
 EXCERPT_ROWS = 1024  # texts per excerpt
@@ -35,7 +35,7 @@ def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -
     """Return the task of all teachers; raise an error if it cannot be distilled from texts or has other `labels`."""
     task = shared_task(teachers)
     known = list(task.labels)
-    if task.name not in DISTILLABLE_TASKS or task.multi:
+    if task.name not in DISTILLABLE_TASKS or task.multi_label:
         raise PretuneError(
             f"{teachers[0]}: predictions of {task.name} cannot be distilled from texts; choose a teacher for one of "
             f"{', '.join(DISTILLABLE_TASKS)}, with one label per text"
@@ -54,8 +54,8 @@ def label_with_teachers(
     labels: Sequence[str],
     cache: Path,
     processes: int = 1,
-    engine: Engine = "local",
-    partial: bool = False,
+    executor: Executor = "local",
+    ignore_mismatched: bool = False,
 ) -> Array:
     """Return the mean probabilities of all teachers, (rows, labels); without labels, their values or texts, (rows, 1).
 
@@ -75,7 +75,13 @@ def label_with_teachers(
     columns = {"text": "text"} if rows.pairs is None else {"text": "text", "pair": "pair"}
     with progress("asking the teacher", len(rows)) as bar:
         predicted = predict_excerpts(
-            teachers, excerpts, columns, processes=processes, engine=engine, partial=partial, quick=True
+            teachers,
+            excerpts,
+            columns,
+            processes=processes,
+            executor=executor,
+            ignore_mismatched=ignore_mismatched,
+            quick=True,
         )
         for _, answers in predicted:
             found += [training_target(answer, labels) for answer in answers.together]

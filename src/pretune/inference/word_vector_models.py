@@ -105,6 +105,6 @@ def train_word_vectors(
         model = learn(sentences, sg=int(kind != "cbow"), **options)
     except RuntimeError as error:
         raise PretuneError(
-            f"{error}; there is too little text, or --rarest {options.get('min_count')} is too high"
+            f"{error}; there is too little text, or --min-count {options.get('min_count')} is too high"
         ) from error
     return WordVectors(list(model.wv.index_to_key), np.asarray(model.wv.vectors, dtype=np.float32))

@@ -182,13 +182,18 @@ def _chrf(expected: Sequence[str], written: Sequence[str]) -> AdditiveMetrics:
 
 # -- metrics of tasks ------------------------------------------------------------------------------------------------
 
-MEASURES = {"exact": (_exact,), "words": (_exact, _words), "rouge": (_exact, _rouge), "bleu": (_exact, _bleu, _chrf)}
+MEASURES = {
+    "exact_match": (_exact,),
+    "word_f1": (_exact, _words),
+    "rouge": (_exact, _rouge),
+    "bleu": (_exact, _bleu, _chrf),
+}
 
 
 def text_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
     """Return the metrics of the task `generate` for free text."""
     expected, written = examples.labels, [answer["answer"] for answer in answers]
-    return join_metrics([measure(expected, written) for measure in MEASURES[task.judged]])
+    return join_metrics([measure(expected, written) for measure in MEASURES[task.metric]])
 
 
 def closed_set_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:

@@ -29,7 +29,7 @@ class JudgedAnswer:
 def judge_classes(answers: Sequence[Answer], examples: Any, task: Any) -> list[JudgedAnswer]:
     """Of `classify`, `match` and `prompt`; of several labels, F1."""
     pairs = enumerate(zip(examples.labels, answers, strict=True))
-    if not task.multi:
+    if not task.multi_label:
         return [
             JudgedAnswer(row, right, answer["label"], float(right == answer["label"]), answer["probability"])
             for row, (right, answer) in pairs

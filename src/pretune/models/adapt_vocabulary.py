@@ -45,8 +45,8 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[
     return made, {
         "tokens": tokenizer.size,
         "matched": int((where >= 0).sum()),
-        "from_the_mean": int((where < 0).sum()),
-        "old_tokens_left_out": int((~kept).sum()),
+        "initialized_from_mean": int((where < 0).sum()),
+        "dropped_tokens": int((~kept).sum()),
         "matched_examples": tokens[where >= 0][-EXAMPLES:].tolist(),
         "unmatched_examples": tokens[where < 0][:EXAMPLES].tolist(),
     }
@@ -120,8 +120,8 @@ def extend_positions(
     made.tokenizer = model.tokenizer
     return made, {
         "positions": longest,
-        "were": before,
-        "new_ones": "copied over and over" if how == "copy" else "stretched",
+        "before": before,
+        "initialization": "copied" if how == "copy" else "interpolated",
     }
 
 

@@ -27,7 +27,7 @@ def stored_objectives(reference: str | Path) -> Mixture | None:
     tasks = {"classify": problem_objective(content, labels, path)} if "classify" in heads else {}
     objective = section.get("objective") or "+".join(tasks.get(head, head) for head in sorted(heads))
     config = family.read_config(content, str(path))
-    pooling = family.poolings.get(getattr(config, "classifier_pooling", ""), "start")
+    pooling = family.poolings.get(getattr(config, "classifier_pooling", ""), "cls")
     known = {"labels": tuple(labels), "pooling": pooling, **section.get("options", {})}
     known |= {"embedding": read_embedding(folder)} if "embedding" in section else {}
     return parse_objective(objective, section.get("tasks"), **known) if objective else None

@@ -39,14 +39,14 @@ class TaskOptionsSection(TypedDict, total=False):
     """Settings of a task that were fitted to its examples."""
 
     labels: list[str]
-    balance: list[Finite]
+    label_weights: list[Finite]
     threshold: Finite
     scored: bool
     lowest: Finite
     highest: Finite
     mean: Finite
     deviation: Finite
-    most: Annotated[int, Ge(0), Le(1 << 26)]
+    max_candidates: Annotated[int, Ge(0), Le(1 << 26)]
     ids: list[int]
     mask: int
 
@@ -69,7 +69,7 @@ LABELED = ("ForSequenceClassification", "ForTokenClassification")
 # Maps `problem_type` to our objective.
 PROBLEMS = {
     "single_label_classification": "classify",
-    "multi_label_classification": "classify(multi=true)",
+    "multi_label_classification": "classify(multi_label=true)",
     "regression": "regress",
 }
 

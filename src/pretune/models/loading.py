@@ -37,18 +37,18 @@ FEW_LAYERS = 64  # up to this number, layers may share their weights
 DERIVED_NUMBERS = 1 << 24  # numbers of a network that are not in its weights: tables computed from its configuration
 
 
-def load(reference: str | Path, *, partial: bool = False) -> Model:
+def load(reference: str | Path, *, ignore_mismatched: bool = False) -> Model:
     """Load a model with its heads and its tokenizer: a run, a bundled model, or a folder in the Hugging Face layout.
 
     Weights are model.safetensors or pytorch_model.bin, in one file or in shards; a pickle is read only if it holds
     nothing but tensors. Every key of config.json and every tensor must be known: unsupported ones that may change the
-    output are an error. With `partial`, unknown keys and tensors are skipped, and missing or misshapen tensors are
+    output are an error. With `ignore_mismatched`, unknown keys and tensors are skipped, and missing or misshapen tensors are
     initialized randomly; all of them are listed.
 
     >>> load("pretune-small-en").family.name
     'modernbert'
     """
-    model = load_model(reference, stored_objectives(reference), partial=partial)
+    model = load_model(reference, stored_objectives(reference), ignore_mismatched=ignore_mismatched)
     model.report_skipped_heads(reference)
     return model
 
@@ -57,7 +57,7 @@ def load_model(
     reference: str | Path,
     objectives: Mixture | None = None,
     seed: int = 0,
-    partial: bool = False,
+    ignore_mismatched: bool = False,
     dropout: Mapping[str, float] | None = None,
 ) -> Model:
     """Load a model with the heads of some objectives.
@@ -70,7 +70,7 @@ def load_model(
         The objectives whose heads the model gets: from the checkpoint if it has them, otherwise new ones.
     seed
         The seed of parameters that the checkpoint does not have.
-    partial
+    ignore_mismatched
         Whether to accept unknown keys and tensors and missing parts of the backbone, which are otherwise an error.
     dropout
         Dropout rates that replace those of config.json, under the names that they have there.
@@ -82,7 +82,7 @@ def load_model(
     path = folder / CONFIG_FILE
     config = family.read_config(content, str(path))
     config = replace(config, **_checked_dropout(config, dropout or {}, path))
-    _check_keys(path, family, content, partial)
+    _check_keys(path, family, content, ignore_mismatched)
     section = content.get("pretune", {})
     graph = (folder / GRAPH) if section.get("engine") else None
     if graph is not None and "graph_sha256" in section and file_digest(graph) != section["graph_sha256"]:
@@ -141,7 +141,7 @@ def load_model(
     missing = [name for name in missing if name not in found]
     learned = dict(model.root.named_parameters())
     model.untrained = [name for name in missing if name in learned]
-    _check(folder, find_mismatches(family, tensors, wanted, missing, extra, len(model.labels)), partial)
+    _check(folder, find_mismatches(family, tensors, wanted, missing, extra, len(model.labels)), ignore_mismatched)
     model.skipped_head_tensors = skipped_heads(family.table, extra)
     if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
         random = Network(model.random_backbone(seed)).tensors()
@@ -181,20 +181,24 @@ def _read_renamed_heads(
     return found
 
 
-def _check_keys(path: Path, family: Family, content: Mapping[str, Any], partial: bool) -> None:
-    """Raise an error for unknown keys of config.json, or print them if `partial`."""
+def _check_keys(path: Path, family: Family, content: Mapping[str, Any], ignore_mismatched: bool) -> None:
+    """Raise an error for unknown keys of config.json, or print them if `ignore_mismatched`."""
     if unknown := family.unknown_keys(content):
         listed = f"{path}: unknown keys for {family.name}, which may change its output: {', '.join(unknown)}"
-        if not partial:
-            raise PretuneError(f"{listed}{if_option('partial', '; pass --partial to continue without them')}")
+        if not ignore_mismatched:
+            raise PretuneError(
+                f"{listed}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
+            )
         log_info(f"{listed}; they are ignored")
 
 
-def _check(folder: Path, mismatches: Mapping[str, Sequence[str]], partial: bool) -> None:
-    """Raise an error for a checkpoint that does not fit the model, or print the differences if `partial`."""
+def _check(folder: Path, mismatches: Mapping[str, Sequence[str]], ignore_mismatched: bool) -> None:
+    """Raise an error for a checkpoint that does not fit the model, or print the differences if `ignore_mismatched`."""
     listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in mismatches.items())
-    if listed and not partial:
-        raise PretuneError(f"{folder}: {listed}{if_option('partial', '; pass --partial to continue without them')}")
+    if listed and not ignore_mismatched:
+        raise PretuneError(
+            f"{folder}: {listed}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
+        )
     if listed:
         log_info(f"{folder}: {listed}; parameters that are missing were initialized randomly")
 

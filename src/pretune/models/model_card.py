@@ -328,7 +328,7 @@ def training(history: TrainingHistory) -> str:
         "tokens": results.get("tokens"),
         "optimizer": section(recipe, "optimizer").get("name"),
         "learning rate": section(recipe, "optimizer").get("lr"),
-        "maximum length": section(recipe, "batch").get("length"),
+        "maximum length": section(recipe, "batch").get("max_length"),
         "seed": recipe.get("seed"),
     }
     known = {name: value for name, value in rows.items() if value not in (None, "")}

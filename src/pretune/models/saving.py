@@ -47,7 +47,7 @@ def export_model(
     if model.shape:
         raise PretuneError(
             f"A config.json of the family {model.family.name} cannot describe {model.shape.describe()}; "
-            f"use the model with pretune{if_option('to', ', or export it with --to onnx')}."
+            f"use the model with pretune{if_option('format', ', or export it with --format onnx')}."
         )
     text_embedding = model.embedding_head if len(model.root.heads) == 1 else None
     if text_embedding is None:
@@ -144,7 +144,7 @@ def _is_exportable(model: Model, name: str) -> bool:
 
 def _poolings(model: Model) -> dict[str, str]:
     """Map our poolings to the values of `classifier_pooling` in config.json."""
-    return {ours: published for published, ours in model.family.poolings.items()} or {"start": ""}
+    return {ours: published for published, ours in model.family.poolings.items()} or {"cls": ""}
 
 
 def _config(model: Model, sizes: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:

@@ -51,7 +51,7 @@ UNLIMITED = 1 << 24  # tokenizers without a limit have 10**30
 TYPES = "sentence_transformers.models."  # the prefix of module types that all releases read
 # Maps their poolings to ours, in the order in which releases before 6 concatenate several.
 POOLINGS = {
-    "cls": "start",
+    "cls": "cls",
     "max": "max",
     "mean": "mean",
     "mean_sqrt_len_tokens": "mean_sqrt_len",

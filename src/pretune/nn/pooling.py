@@ -13,10 +13,10 @@ from pretune.packed import Packed
 def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -> Tensor:
     """Pool the states of each sequence into one vector: (n, width) → (sequences, width).
 
-    `start` and `last` are the state of the first or the last token; `before_last` that of the token before the last, or of the
+    `cls` and `last` are the state of the first or the last token; `second_to_last` that of the token before the last, or of the
     only one (mBART, whose texts end with </s> and a language token); `mean` and `max` are over all tokens. `mean_sqrt_len`
     divides the sum by the square root of the length; `weighted_mean` weights tokens by their position, counted from 1;
-    `rising` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` concatenates last, max and
+    `increasing_mean` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` concatenates last, max and
     mean (Howard and Ruder, 2018), which triples the width.
 
     `pair` distinguishes two texts by their segments and concatenates their means, the absolute difference and the product of
@@ -41,14 +41,14 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
         return pair_features(states, packed)
     starts = first if kept is None else first.index_add(0, token_layout(packed).sequence.long(), (~kept).long())
     empty = (starts == ends)[:, None]
-    if how == "start":
+    if how == "cls":
         return states[starts.clamp(max=tokens - 1)].masked_fill(empty, 0.0)
     if how == "last":
         return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
-    if how == "before_last":
+    if how == "second_to_last":
         return states[torch.maximum(ends - 2, starts).clamp(max=tokens - 1)].masked_fill(empty, 0.0)
     owner = token_layout(packed).sequence.long()
-    if how == "rising":
+    if how == "increasing_mean":
         place = (torch.arange(tokens, device=owner.device) - starts[owner]).float()
         last = (ends - starts - 1).clamp(min=1).float()[owner]
         weights = torch.where((ends - starts)[owner] == 1, 1.0, place / last)

@@ -24,7 +24,7 @@ from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.parsing import validate_schema
 
-POOLINGS = ("mean", "max", "start", "last", "mean_sqrt_len", "weighted_mean")
+POOLINGS = ("mean", "max", "cls", "last", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 DENSE_ACTIVATIONS: dict[str, type[nn.Module]] = {
     kind.__name__: kind

@@ -34,7 +34,7 @@ from pretune.text.tokenizers.training import train_on_documents
 SENTENCE = "I am happy to join with you today."
 ENCODED = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 BARE = Template(single=("A",), pair=("separator", "B"), target=("start", "A", "end"))  # of generative models
-VARIANTS = {"mlm": ["mlm(unit=span,rate=0.3)"]}  # shown in addition to the default options
+VARIANTS = {"mlm": ["mlm(unit=span,mask_rate=0.3)"]}  # shown in addition to the default options
 LENGTH = SENTINELS = 512
 CLASSES = {"nsp": ("follows", "from elsewhere"), "sop": ("in order", "swapped"), "dlm": ("real", "fake")}
 
@@ -60,7 +60,7 @@ class DemoData:
     def of(self, joint: JointObjective) -> tuple[Data, str]:
         """Return the data for a joint, and a note if it is not the given text."""
         bare = joint.objectives[0].name in ("lm", "bilm", "prefix") or joint.objectives[0].two_sided
-        data = Data(self.tokenizer, BARE if bare else ENCODED, exponent=1.0)
+        data = Data(self.tokenizer, BARE if bare else ENCODED, language_alpha=1.0)
         if not joint.objectives[0].two_sided:
             data = replace(data, template=replace(data.template, target=()))
         file = Path("example")
@@ -88,7 +88,7 @@ def from_store(data: Data, store: Store) -> Data:
 def demonstrate(text: str = SENTENCE, expressions: Iterable[str] | None = None, seed: int = 0) -> list[dict[str, str]]:
     """Return one row per objective: the input, the targets, the input of the decoder, and a note on the data.
 
-    >>> demonstrate("one two three", ["lm"])[0]["says"]
+    >>> demonstrate("one two three", ["lm"])[0]["target"]
     'two three'
     """
     if not text.split():
@@ -111,12 +111,12 @@ def make_demo_data(text: str, folder: Path) -> DemoData:
     shown = [asdict(OBJECTIVES[name]().demonstration()) for name in task_names()]
     tasks = dict.fromkeys(demo_texts(shown))
     everything = [*paragraphs, *DOCUMENTS, *HISTORIES, *pairs, *tasks]
-    tokenizer = train_on_documents([Document(t, folder, 1) for t in everything], "items", 1 << 16, sentinels=SENTINELS)
+    tokenizer = train_on_documents([Document(t, folder, 1) for t in everything], "items", 1 << 16, extra_ids=SENTINELS)
     stores = {}
     for name, texts in (("text", paragraphs), ("documents", DOCUMENTS), ("histories", HISTORIES)):
         file = folder / f"{name}.txt"
         file.write_text("\n".join(texts), encoding="utf-8")
-        settings = StoreSettings(layout="line", language="lines" if name == "histories" else "en")
+        settings = StoreSettings(split_by="line", language="lines" if name == "histories" else "en")
         stores[name] = build_store([file], tokenizer, folder / name, settings, processes=1)
     return DemoData(tokenizer, **stores)
 
@@ -159,7 +159,7 @@ def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> d
 
 def render(joint: JointObjective, sequences: Sequences, tokenizer: Tokenizer, seed: int) -> dict[str, str]:
     """Return the input and the targets of a pack in words."""
-    row = {"reads": "", "says": ""}
+    row = {"input": "", "target": ""}
     generators = {generator_term(part.name) for part in joint.objectives} & set(sequences.targets)
     for term in generators:
         sequences = fill(sequences, term, tokenizer, seed)
@@ -175,8 +175,8 @@ def render(joint: JointObjective, sequences: Sequences, tokenizer: Tokenizer, se
     says = [describe_target(joint, term, sequences, tokenizer) for term in sequences.targets if term not in generators]
     if sequences.second is not None and sequences.second.targets:
         says += [describe_target(joint, term, sequences.second, tokenizer) for term in sequences.second.targets]
-        row["decoder_reads"] = " / ".join(" ".join(part) for part in split_words(sequences.second, tokenizer))
-    return row | {"reads": " ".join(words), "says": "; ".join(says)}
+        row["decoder_input"] = " / ".join(" ".join(part) for part in split_words(sequences.second, tokenizer))
+    return row | {"input": " ".join(words), "target": "; ".join(says)}
 
 
 def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Sequences:

@@ -1,7 +1,7 @@
 """Objective expressions.
 
 mlm                       one objective
-mlm(rate=0.3)             with options
+mlm(mask_rate=0.3)             with options
 classify on mix/bilstm    a task on a learned mix of all layers, with LSTMs between them and its head
 classify on elmo/biattentive    the same with additional learned word vectors and the layers of BCN
 mlm+nsp, classify+0.5*lm  joint: one arranges the text, each corrupts it in turn, one forward pass, all losses
@@ -33,12 +33,18 @@ MAX_EXPRESSION_LENGTH = 10_000  # characters of an expression
 SIZE_RANGE, COUNT_RANGE = Interval(1, 1e6), Interval(0, 1e9)
 INTERVALS = {
     "dropout": FRACTION_BELOW_1,
-    **dict.fromkeys(("masked", "swapped", "negatives", "short", "last"), FRACTION),
-    "weight": NOT_NEGATIVE,
+    **dict.fromkeys(
+        ("mask_replace_prob", "random_replace_prob", "negative_rate", "swap_rate", "short_seq_prob", "mask_last_rate"),
+        FRACTION,
+    ),
+    "discriminator_weight": NOT_NEGATIVE,
     **dict.fromkeys(("temperature", "deviation"), POSITIVE),
-    **dict.fromkeys(("layers", "width", "heads", "window", "turns", "parts", "beams", "tokens", "best"), SIZE_RANGE),
-    **dict.fromkeys(("longest", "stride", "asked"), SIZE_RANGE),
-    **dict.fromkeys(("hidden", "copies", "overlap", "most", "held"), COUNT_RANGE),
+    **dict.fromkeys(
+        ("generator_layers", "generator_hidden_size", "generator_heads", "window", "max_turns", "num_parts"), SIZE_RANGE
+    ),
+    **dict.fromkeys(("num_beams", "max_new_tokens", "n_best", "stride"), SIZE_RANGE),
+    **dict.fromkeys(("max_span_length", "max_ngram", "max_answer_length", "max_question_length"), SIZE_RANGE),
+    **dict.fromkeys(("hidden_size", "static_masks", "overlap", "max_candidates", "num_held_out"), COUNT_RANGE),
 }
 _TERM = re.compile(
     r"\s*(?:(?P<own>[A-Za-z_]\w*)\s*:)?\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*"
@@ -52,7 +58,7 @@ def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = N
 
     `defaults` are options, such as `labels`, for all objectives that have them; `tasks` are options for renamed tasks.
 
-    >>> str(parse_objective("mlm(rate=0.3)+nsp"))
+    >>> str(parse_objective("mlm(mask_rate=0.3)+nsp"))
     'mlm+nsp'
     """
     if len(text) > MAX_EXPRESSION_LENGTH:
@@ -82,7 +88,7 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
     """Parse one term of an expression and return its weight and its objective."""
     match = _TERM.fullmatch(text)
     if match is None:
-        raise PretuneError(f"objective {quote(text)}: expected something like mlm, mlm(rate=0.3) or 0.5*lm")
+        raise PretuneError(f"objective {quote(text)}: expected something like mlm, mlm(mask_rate=0.3) or 0.5*lm")
     name = match["name"]
     if name not in OBJECTIVES:
         raise PretuneError(f"unknown objective {quote(name)}; {suggest(name, OBJECTIVES)}")

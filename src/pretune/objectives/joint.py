@@ -72,19 +72,19 @@ class JointObjective:
         return any(part.reads_all_layers for part in self.objectives)
 
     @property
-    def copies(self) -> int:
+    def static_masks(self) -> int:
         """Return after how many epochs the same corruptions come again; 0: never."""
-        return max(part.copies for part in self.objectives)
+        return max(part.static_masks for part in self.objectives)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return the arrangement of the objective that needs its own, else that of the first."""
         chosen = next((part for part in self.objectives if part.owns_arrangement), self.objectives[0])
-        return chosen.arrange(data, packing, draws.repeat(self.copies))
+        return chosen.arrange(data, packing, draws.repeat(self.static_masks))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Return the sequences of a pack, corrupted by each objective in turn."""
         for part in self.objectives:
-            sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.copies))
+            sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.static_masks))
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:

@@ -57,7 +57,7 @@ class Data:
     documents: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # indices of the documents to use
     rows: Any = None  # labeled rows, dialogues, or the examples of a task
     languages: Mapping[str, int] = field(default_factory=dict)  # language name → number; {}: one language
-    exponent: float = 0.7  # languages are sampled by their share of the text to this power
+    language_alpha: float = 0.7  # languages are sampled by their share of the text to this power
     kept: dict[Hashable, Any] = field(default_factory=dict)  # the results cached by `once`
 
     @cached_property
@@ -161,7 +161,7 @@ class Objective:
         return False
 
     @property
-    def copies(self) -> int:
+    def static_masks(self) -> int:
         """Return after how many epochs the same corruptions come again; 0: never."""
         return 0
 

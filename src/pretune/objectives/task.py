@@ -83,12 +83,12 @@ class Task(Objective):
         return ()
 
     @property
-    def multi(self) -> bool:
+    def multi_label(self) -> bool:
         """Return whether an example can have any number of labels."""
         return False
 
     @property
-    def closed(self) -> bool:
+    def constrained(self) -> bool:
         """Return whether generated answers are restricted to the labels."""
         return False
 

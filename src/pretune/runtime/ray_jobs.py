@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from pretune.runtime.errors import PretuneError
 
-Engine = Literal["local", "ray"]
+Executor = Literal["local", "ray"]
 Result = TypeVar("Result")
 RETRIES = 5  # for a job whose worker was lost
 AHEAD = 2  # queued jobs per running job
@@ -68,7 +68,7 @@ def connect_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise PretuneError("--engine ray needs Ray; install it with: pip install 'pretune[cluster]'") from error
+        raise PretuneError("--executor ray needs Ray; install it with: pip install 'pretune[cluster]'") from error
     if not ray.is_initialized():
         try:
             ray.init(log_to_driver=True, logging_level="ERROR", configure_logging=True)

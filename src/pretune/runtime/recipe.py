@@ -91,8 +91,8 @@ def parse_settings(settings: Iterable[str]) -> Values:
 def merge_recipes(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
     """Return the values of `base` overridden by those of `over`, section by section.
 
-    >>> merge_recipes({"optimizer": {"lr": 1, "decay": 2}}, {"optimizer": {"lr": 3}})
-    {'optimizer': {'lr': 3, 'decay': 2}}
+    >>> merge_recipes({"optimizer": {"lr": 1, "eps": 2}}, {"optimizer": {"lr": 3}})
+    {'optimizer': {'lr': 3, 'eps': 2}}
     """
     merged = dict(base)
     for key, value in over.items():

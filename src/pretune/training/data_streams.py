@@ -101,7 +101,7 @@ class DataStreams:
     streams: list[DataStream]  # those of the first stage, then those of the second, and so on
     stages: list[LengthStage]
     # (initial share of a step's packs, share of the budget at which steps reach their full size)
-    ramp: tuple[float, float] | None = None
+    size_warmup: tuple[float, float] | None = None
     # Maps progress to each joint objective's share of all packs so far; None: the constant shares of the mixture.
     shares: Callable[[float], Sequence[float]] | None = None
 
@@ -120,9 +120,9 @@ class DataStreams:
         return chosen
 
     def _growth(self, progress: float) -> float:
-        if self.ramp is None or progress >= self.ramp[1]:
+        if self.size_warmup is None or progress >= self.size_warmup[1]:
             return 1.0
-        return self.ramp[0] + (1.0 - self.ramp[0]) * progress / self.ramp[1]
+        return self.size_warmup[0] + (1.0 - self.size_warmup[0]) * progress / self.size_warmup[1]
 
     def batch(self, pack: Pack, progress: float) -> Batch:
         """Return the batch of a pack."""
@@ -145,26 +145,26 @@ def make_streams(
     tokens: int,
     packing: Packing,
     seed: int,
-    stages: Sequence[tuple[float, int]] = (),
-    ramp: tuple[float, float] | None = None,
+    length_schedule: Sequence[tuple[float, int]] = (),
+    size_warmup: tuple[float, float] | None = None,
 ) -> DataStreams:
     """Build the streams of a mixture for steps of about `tokens` tokens.
 
-    `stages` are pairs of a share of the budget and the sequence length until then; without them the length of `packing`
+    `length_schedule` are pairs of a share of the budget and the sequence length until then; without them the length of `packing`
     applies throughout.
     """
     if len(mixture.shares) > 1 and mixture.stateful:
         raise PretuneError(f"{mixture}: a stateful objective cannot alternate with others; train with it alone")
-    if mixture.stateful and (len(stages) > 1 or ramp is not None):
+    if mixture.stateful and (len(length_schedule) > 1 or size_warmup is not None):
         raise PretuneError(
             f"{mixture}: a stateful objective needs one sequence length and one batch size; "
-            "remove batch.ramp, and all but one of batch.stages"
+            "remove batch.size_warmup, and all but one of batch.length_schedule"
         )
     streams: list[DataStream] = []
     built = []
-    for until, length in stages or [(1.0, packing.length)]:
+    for until, length in length_schedule or [(1.0, packing.length)]:
         own = replace(packing, tokens=max(packing.tokens, length), length=length)
         packs = max(1, round(tokens / own.tokens))
         built.append(LengthStage(until, len(streams), packs))
         streams += [DataStream(joint, data, replace(own, lanes=packs), seed) for joint in mixture.joints]
-    return DataStreams(mixture, streams, built, ramp)
+    return DataStreams(mixture, streams, built, size_warmup)

@@ -53,17 +53,17 @@ class Training:
     budget: Budget
     optimizer: Optimizer
     schedule: Schedule
-    watching: Monitoring
+    monitor: Monitoring
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     run: Path | None = None  # folder for metrics and checkpoints
     world: World = field(default_factory=World)
-    parallel: ParallelMode = "replicate"
-    reduce: ReduceDtype = "fp32"  # dtype in which gradients are summed over processes
+    parallel: ParallelMode = "ddp"
+    reduce_dtype: ReduceDtype = "fp32"  # dtype in which gradients are summed over processes
     compiled: bool = False
     cuda_graphs: bool = False  # record steps once as CUDA graphs and replay them; not for stateful data
     ahead: bool | None = None  # prefetch batches in a thread; None: only with a GPU
-    recompute: bool = False  # gradient checkpointing: layers keep only their input for the backward pass
+    gradient_checkpointing: bool = False  # gradient checkpointing: layers keep only their input for the backward pass
     starts: dict[Tensor, float] = field(default_factory=dict)  # share of the budget after which a parameter is trained
     after: Callable[[float], None] | None = None  # called after each update with the share of the budget used
     evaluate: Callable[[], dict[str, float]] | None = None
@@ -81,14 +81,14 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     t.root.to(t.device).train()
     t.root.set_activation_dtype(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
     dropout_seed = share_dropout_seed(t.root, t.device)
-    model = parallelize(t.root, t.world, t.parallel, t.reduce)
+    model = parallelize(t.root, t.world, t.parallel, t.reduce_dtype)
     optimizers = make_optimizers(t.root, t.optimizer, t.starts)
     checkpoint = load_newest(t.run, t.world) if resume and t.run is not None else None
     clock = Clock(t.budget, dict(checkpoint[0]["clock"]), t.now) if checkpoint else Clock(t.budget, now=t.now)
     # On a CPU prefetching gains nothing: a step uses all cores, and its batch is a small part of the work.
     gpu = t.device.type == "cuda"
     feed = Prefetcher(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
-    log = MetricsLog(t.run, t.world, clock, t.device, interval=t.watching.log or INTERVAL)
+    log = MetricsLog(t.run, t.world, clock, t.device, interval=t.monitor.log_every or INTERVAL)
     terms = sorted({term for s in t.streams.streams for term in s.joint.max_targets(s.packing)})
     callbacks = make_callbacks(t, clock, log, terms)
     checkpointing = Checkpointing(t, clock, feed, optimizers, callbacks)
@@ -124,7 +124,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             step.gradient_norm = execution.update(partial(update, t, optimizers, parameters, step, callbacks))
             clock.add(totals["tokens"], totals["flops"], seconds)
             step.last = clock.spent
-            step.evaluates = t.evaluate is not None and (step.last or clock.due(t.watching.evaluate))
+            step.evaluates = t.evaluate is not None and (step.last or clock.due(t.monitor.eval_every))
             for callback in callbacks:
                 callback.after_update(step)
 
@@ -150,13 +150,13 @@ def make_callbacks(t: Training, clock: Clock, log: MetricsLog, terms: list[str])
     callbacks: list[Callback] = []
     if t.after is not None:
         callbacks.append(AfterUpdate(t.after, clock))
-    if t.optimizer.ema is not None or t.optimizer.average is not None:
+    if t.optimizer.ema_decay is not None or t.optimizer.average_fraction is not None:
         callbacks.append(WeightAverage(t.root, t.optimizer, clock))
-    callbacks.append(Logging(log, t.root, terms, t.optimizer.lr or 0.0, t.watching))
-    if t.watching.spike:
-        callbacks.append(SpikeGuard(t.watching.spike, t.world, skip=t.watching.on_spike == "skip"))
-    if t.watching.patience:
-        callbacks.append(EarlyStopping(t.root, t.primary_metric, t.watching.patience, clock))
+    callbacks.append(Logging(log, t.root, terms, t.optimizer.lr or 0.0, t.monitor))
+    if t.monitor.spike_threshold:
+        callbacks.append(SpikeGuard(t.monitor.spike_threshold, t.world, skip=t.monitor.on_spike == "skip"))
+    if t.monitor.patience:
+        callbacks.append(EarlyStopping(t.root, t.primary_metric, t.monitor.patience, clock))
     return callbacks
 
 
@@ -181,7 +181,7 @@ class StopDropout(Callback):
 
     def before_step(self, step: Step) -> None:
         """Turn dropout off when the time has come."""
-        start = self.t.schedule.dropout
+        start = self.t.schedule.dropout_until
         if start is not None and step.progress >= start and disable_dropout(self.t.root):
             self.execution.forget()
 
@@ -213,14 +213,14 @@ class Eager:
 def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | CudaGraphs:
     """Compile the model if asked, and return how its steps are executed: eagerly or as CUDA graphs."""
     for layer in (module for module in t.root.modules() if isinstance(module, TransformerLayer)):
-        layer.recompute = t.recompute
+        layer.recompute = t.gradient_checkpointing
     if t.compiled:
         compile_once(model)
     if not t.cuda_graphs:
         return Eager(model, t.device, t.world)
     graphs = CudaGraphs(model, t.device)
     # The spike guard looks at a step before the update, on the host; without it the update can be replayed too.
-    graphs.replays_update = not t.watching.spike and make_capturable(optimizers)
+    graphs.replays_update = not t.monitor.spike_threshold and make_capturable(optimizers)
     return graphs
 
 
@@ -292,7 +292,7 @@ def update(
     callbacks: list[Callback],
 ) -> Tensor:
     """Clip the gradients, update the parameters if all callbacks allow it, and return the gradient norm."""
-    norm = step.gradient_norm = clip(parameters, t.optimizer.clip or 0.0)
+    norm = step.gradient_norm = clip(parameters, t.optimizer.max_grad_norm or 0.0)
     step.updated = all(callback.allow_update(step) for callback in callbacks)
     step_optimizers(optimizers, step.updated, keep=t.cuda_graphs)
     return norm

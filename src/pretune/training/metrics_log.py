@@ -163,7 +163,7 @@ class MetricsLog:
             if not math.isfinite(norm):
                 raise PretuneError(
                     f"step {step}: the gradient is not a number ({describe_packs(packs)}); "
-                    "lower the learning rate, or clip gradients with optimizer.clip"
+                    "lower the learning rate, or clip gradients with optimizer.max_grad_norm"
                 )
         sums = dict(zip(names, numbers, strict=False))
         norms = {name: sums.pop(name) for name in names if name.startswith("gradient_norm")}
@@ -220,7 +220,7 @@ class Logging(Callback):
 
     def after_backward(self, step: Step) -> None:
         """Compute the gradient norm of each layer if the log line of this step is to hold it."""
-        due = self.settings.layers and self.log.clock.due(self.settings.log, ahead=1)
+        due = self.settings.log_layer_grad_norms and self.log.clock.due(self.settings.log_every, ahead=1)
         self.layers = layer_norms(self.root) if due else {}
 
     def after_update(self, step: Step) -> None:
@@ -232,7 +232,7 @@ class Logging(Callback):
             log.watch(step.number, step.packs, step.gradient_norm)
         log.flush()
         # An evaluation may end a training with early stopping: then this is its last line.
-        if step.last or log.clock.due(self.settings.log) or (step.evaluates and self.settings.patience):
+        if step.last or log.clock.due(self.settings.log_every) or (step.evaluates and self.settings.patience):
             log.write(step.lr_factor * self.lr, step.gradient_norm, self.layers)
         self.bar.update(log.clock.progress(), log.note)
         if step.evaluates:

@@ -30,7 +30,7 @@ RECIPE_KEYS = {
     "Optimizer": "optimizer",
     "Schedule": "schedule",
     "Batching": "batch",
-    "Monitoring": "watching",
+    "Monitoring": "monitor",
 }
 
 
@@ -83,19 +83,19 @@ class Optimizer(RecipeSection):
     """The optimizer and its settings; `muon` is for hidden matrices, and AdamW updates all other parameters."""
 
     name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = None
-    lr: float | None = None
+    lr: float | None = None  # peak learning rate
     betas: tuple[float, float] | None = None
     eps: float | None = None
-    # Weight decay, except of norms and biases; decoupled, except for adam, sgd, and asgd, for which the default is 0.
-    decay: float | None = None
-    clip: float | None = None  # maximum norm of the gradient; 0: no clipping
-    matrix_lr: float | None = None  # learning rate of muon for matrices
+    # Norms and biases are not decayed. Decoupled, except for adam, sgd, and asgd, for which the default is 0.
+    weight_decay: float | None = None
+    max_grad_norm: float | None = None  # gradient clipping; 0: no clipping
+    muon_lr: float | None = None  # learning rate of muon for matrices
     momentum: float | None = None  # of muon and sgd
     layer_decay: float | None = None  # the learning rate of each layer relative to that of the layer above it
-    head_factor: float | None = None  # learning rate of heads (such as rtd's generator) relative to the backbone
-    ema: float | None = None  # decay of an exponential moving average of the weights, which becomes the trained model
-    average: float | None = None  # share of the budget, at its end, over which weights are averaged
-    meant_for: int | None = None  # reference batch size (tokens or rows); learning rates are scaled in proportion to it
+    head_lr_factor: float | None = None  # learning rate of heads (such as rtd's generator) relative to the backbone's
+    ema_decay: float | None = None  # decay of an exponential moving average of the weights, which becomes the model
+    average_fraction: float | None = None  # fraction of the budget, at its end, over which weights are averaged
+    reference_batch_size: int | None = None  # tokens or rows that lr is meant for; it is scaled in proportion to others
 
     def __post_init__(self) -> None:
         check_numbers(
@@ -103,15 +103,15 @@ class Optimizer(RecipeSection):
             lr=POSITIVE,
             betas=FRACTION_BELOW_1,
             eps=NOT_NEGATIVE,
-            decay=NOT_NEGATIVE,
-            clip=NOT_NEGATIVE,
-            matrix_lr=POSITIVE,
+            weight_decay=NOT_NEGATIVE,
+            max_grad_norm=NOT_NEGATIVE,
+            muon_lr=POSITIVE,
             momentum=FRACTION_BELOW_1,
             layer_decay=Interval(0, 1, above=True),
-            head_factor=POSITIVE,
-            ema=FRACTION_BELOW_1,
-            average=Interval(0, 1, above=True),
-            meant_for=COUNT,
+            head_lr_factor=POSITIVE,
+            ema_decay=FRACTION_BELOW_1,
+            average_fraction=Interval(0, 1, above=True),
+            reference_batch_size=COUNT,
         )
 
 
@@ -119,14 +119,19 @@ class Optimizer(RecipeSection):
 class Schedule(RecipeSection):
     """The learning rate schedule over the budget, whether that counts steps, tokens, FLOPs, or seconds."""
 
-    kind: Literal["linear", "cosine", "constant", "inverse-sqrt", "triangular", "one-cycle", "stable"] | None = None
-    warmup: float | None = None  # share of the budget for warmup
-    final: float | None = None  # final learning rate relative to the peak
-    decay: float | None = None  # `stable`: share of the budget, at its end, for the decay
-    dropout: float | None = None  # share of the budget after which dropout is turned off (ALBERT)
+    kind: (
+        Literal[
+            "linear", "cosine", "constant", "inverse-sqrt", "slanted-triangular", "one-cycle", "warmup-stable-decay"
+        ]
+        | None
+    ) = None
+    warmup_ratio: float | None = None  # fraction of the budget for warmup
+    min_lr_ratio: float | None = None  # final learning rate relative to the peak
+    decay_ratio: float | None = None  # `warmup-stable-decay`: fraction of the budget, at its end, for the decay
+    dropout_until: float | None = None  # fraction of the budget after which dropout is turned off (ALBERT)
 
     def __post_init__(self) -> None:
-        check_numbers(self, warmup=FRACTION, final=FRACTION, decay=FRACTION, dropout=FRACTION)
+        check_numbers(self, warmup_ratio=FRACTION, min_lr_ratio=FRACTION, decay_ratio=FRACTION, dropout_until=FRACTION)
 
 
 @dataclass(frozen=True)
@@ -134,28 +139,28 @@ class Batching(RecipeSection):
     """The sizes of batches and sequences."""
 
     tokens: int | None = None  # per step
-    length: int | None = None  # maximum tokens per sequence
-    pack: int | None = None  # tokens per forward pass; a step accumulates gradients over as many packs as it needs
-    sequences: int | None = None  # per step, for labeled rows; instead of tokens
-    stages: tuple[tuple[float, int], ...] | None = None  # (share of the budget, length until then) …; instead of length
-    recompute: bool | None = None  # gradient checkpointing: recompute activations in the backward pass
-    ramp: tuple[float, float] | None = (
-        None  # (initial share of a step's tokens, share of the budget until the full size)
-    )
-    exponent: float | None = None  # languages are sampled by their share of the text to this power
+    max_length: int | None = None  # tokens per sequence
+    microbatch_tokens: int | None = None  # per forward pass; gradients are accumulated over the microbatches of a step
+    size: int | None = None  # labeled rows per step, instead of tokens
+    # ((fraction of the budget, max_length until then), …), instead of max_length
+    length_schedule: tuple[tuple[float, int], ...] | None = None
+    gradient_checkpointing: bool | None = None  # recompute activations in the backward pass to save memory
+    # (initial fraction of a step's tokens, fraction of the budget until the full size)
+    size_warmup: tuple[float, float] | None = None
+    language_alpha: float | None = None  # languages are sampled by their share of the text to this power
 
     def __post_init__(self) -> None:
-        check_numbers(self, tokens=COUNT, length=COUNT, pack=COUNT, sequences=COUNT, ramp=FRACTION)
-        for share, length in self.stages or ():
+        check_numbers(self, tokens=COUNT, max_length=COUNT, microbatch_tokens=COUNT, size=COUNT, size_warmup=FRACTION)
+        for share, length in self.length_schedule or ():
             if share not in Interval(0, 1, above=True) or length not in COUNT:
                 raise PretuneError(
-                    f"batch.stages={quote(self.stages)}: a stage is a share of the budget, above 0 and at most 1, and the "
-                    "sequence length until then"
+                    f"batch.length_schedule={quote(self.length_schedule)}: each entry must be a fraction of the budget, above 0 and "
+                    "at most 1, and the maximum sequence length until then"
                 )
-        if self.exponent is not None and not 0 <= self.exponent <= 1:
+        if self.language_alpha is not None and not 0 <= self.language_alpha <= 1:
             raise PretuneError(
-                f"batch.exponent={self.exponent:g}: languages are sampled by their share of the text to a power between 0 "
-                "(uniformly) and 1 (in proportion)"
+                f"batch.language_alpha={self.language_alpha:g}: languages are sampled by their share of the text to a power "
+                "between 0 (uniformly) and 1 (in proportion)"
             )
 
 
@@ -163,27 +168,27 @@ class Batching(RecipeSection):
 class Monitoring(RecipeSection):
     """The settings for logging, evaluation, checkpoints, spike detection, and early stopping."""
 
-    log: int | None = None  # steps between log lines
-    evaluate: int | None = None  # steps between evaluations; 0: only at the end
-    held_out: float | None = None  # share of the documents kept for evaluation
-    packs: int | None = None  # maximum packs of held-out text
-    save: int | None = None  # steps between checkpoints; 0: only when interrupted
-    keep: int | None = None  # number of checkpoints to keep
-    layers: bool | None = None  # log the gradient norm of each layer
-    spike: float | None = None  # a loss or gradient norm this many times its running mean is a spike; slows steps down
-    on_spike: Literal["stop", "skip"] | None = None  # what to do about a spike
+    log_every: int | None = None  # steps between log lines
+    eval_every: int | None = None  # steps between evaluations; 0: only at the end
+    held_out_fraction: float | None = None  # fraction of the documents held out for evaluation
+    max_eval_batches: int | None = None  # microbatches of held-out text
+    save_every: int | None = None  # steps between checkpoints; 0: only when interrupted
+    save_total_limit: int | None = None  # number of checkpoints to keep
+    log_layer_grad_norms: bool | None = None  # log the gradient norm of each layer
+    spike_threshold: float | None = None  # a loss or gradient norm this many times its running mean is a spike; slower
+    on_spike: Literal["stop", "skip"] | None = None  # stop training, or skip the step
     patience: int | None = None  # early stopping: evaluations without an improvement; the best parameters are returned
 
     def __post_init__(self) -> None:
         check_numbers(
             self,
-            log=COUNT,
-            evaluate=Interval(0, 1e12),
-            held_out=FRACTION_BELOW_1,
-            packs=COUNT,
-            save=Interval(0, 1e12),
-            keep=COUNT,
-            spike=POSITIVE,
+            log_every=COUNT,
+            eval_every=Interval(0, 1e12),
+            held_out_fraction=FRACTION_BELOW_1,
+            max_eval_batches=COUNT,
+            save_every=Interval(0, 1e12),
+            save_total_limit=COUNT,
+            spike_threshold=POSITIVE,
             patience=Interval(0, 1e12),
         )
 
@@ -192,8 +197,10 @@ DEFAULTS: dict[type[RecipeSection], RecipeSection] = {
     Budget: Budget(),
     Optimizer: Optimizer("adamw", 1e-4, (0.9, 0.999), 1e-6, 0.01, 1.0, 0.02),
     Schedule: Schedule("linear", 0.1, 0.0, 0.2),
-    Batching: Batching(tokens=8192, length=128, pack=16384, exponent=0.7),
-    Monitoring: Monitoring(log=10, evaluate=0, held_out=0.01, packs=16, save=100, keep=2),
+    Batching: Batching(tokens=8192, max_length=128, microbatch_tokens=16384, language_alpha=0.7),
+    Monitoring: Monitoring(
+        log_every=10, eval_every=0, held_out_fraction=0.01, max_eval_batches=16, save_every=100, save_total_limit=2
+    ),
 }
 
 
@@ -204,23 +211,30 @@ ADAPTIVE = ("adamw", "adam", "radam", "lamb", "muon")  # muon uses AdamW for all
 BY_KIND: dict[type[RecipeSection], tuple[str, dict[str, tuple[str, ...]]]] = {
     Optimizer: (
         "name",
-        {"betas": ADAPTIVE, "eps": ADAPTIVE, "momentum": ("muon", "sgd"), "matrix_lr": ("muon",)},
+        {"betas": ADAPTIVE, "eps": ADAPTIVE, "momentum": ("muon", "sgd"), "muon_lr": ("muon",)},
     ),
     Schedule: (
         "kind",
-        {"final": ("linear", "cosine", "triangular", "one-cycle", "stable"), "decay": ("stable",)},
+        {
+            "min_lr_ratio": ("linear", "cosine", "slanted-triangular", "one-cycle", "warmup-stable-decay"),
+            "decay_ratio": ("warmup-stable-decay",),
+        },
     ),
 }
 # Keys that apply only if another one is set: section → key → the other one.
 NEEDS: dict[type[RecipeSection], dict[str, str]] = {
-    Monitoring: {"on_spike": "spike", "packs": "held_out", "evaluate": "held_out"},
+    Monitoring: {
+        "on_spike": "spike_threshold",
+        "max_eval_batches": "held_out_fraction",
+        "eval_every": "held_out_fraction",
+    },
 }
 # Keys that apply only to training on running text, and those that apply only to training on labeled rows.
 ON_TEXT: dict[type[RecipeSection], tuple[str, ...]] = {
-    Batching: ("tokens", "pack", "stages", "ramp", "exponent"),
-    Monitoring: ("held_out", "packs"),
+    Batching: ("tokens", "microbatch_tokens", "length_schedule", "size_warmup", "language_alpha"),
+    Monitoring: ("held_out_fraction", "max_eval_batches"),
 }
-ON_ROWS: dict[type[RecipeSection], tuple[str, ...]] = {Batching: ("sequences",), Monitoring: ("patience",)}
+ON_ROWS: dict[type[RecipeSection], tuple[str, ...]] = {Batching: ("size",), Monitoring: ("patience",)}
 
 
 def resolve_section(
@@ -234,8 +248,10 @@ def resolve_section(
     A key that does not apply to the chosen kind raises an error if it was given, and is set to None otherwise. `without`
     names keys that this training does not use.
     """
-    if section is Batching and given is not None and given.length and given.stages:  # type: ignore[attr-defined]
-        raise PretuneError("batch.length and batch.stages both set the sequence length; remove one of them")
+    if section is Batching and given is not None and given.max_length and given.length_schedule:  # type: ignore[attr-defined]
+        raise PretuneError(
+            "batch.max_length and batch.length_schedule both set the sequence length; remove one of them"
+        )
     filled: Any = DEFAULTS[section]
     for source in (convert_values(section, preset or {}), asdict(given) if given is not None else {}):  # type: ignore[call-overload]
         known = {key: value for key, value in source.items() if value is not None}
@@ -244,8 +260,8 @@ def resolve_section(
         if section is Optimizer and known.get("name") in COUPLED:
             # The default suits decoupled weight decay; as part of the gradient it would dominate.
             filled = replace(filled, decay=0.0)
-        if section is Batching and "length" in known:
-            filled = replace(filled, stages=None)  # a given length replaces the preset's stages
+        if section is Batching and "max_length" in known:
+            filled = replace(filled, stages=None)  # a given length replaces the preset's length schedule
         filled = replace(filled, **known)
     filled = _applicable(filled, {key for key, value in vars(given or section()).items() if value})
     return replace(filled, **dict.fromkeys((without or {}).get(section, ())))

@@ -38,7 +38,9 @@ class Checkpointing(Callback):
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.saver = CheckpointWriter(self.t.run, self.t.world, self.t.watching.keep or 2) if self.t.run else None
+        self.saver = (
+            CheckpointWriter(self.t.run, self.t.world, self.t.monitor.save_total_limit or 2) if self.t.run else None
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -60,7 +62,7 @@ class Checkpointing(Callback):
         """Save a checkpoint if one is due, and raise `Stopped` if the training was interrupted."""
         # Processes receive a signal at different moments, but must end after the same step.
         stopping = self.stopping.is_set() if self.t.world.size == 1 else step.totals["stopping"] > 0
-        every = self.t.watching.save
+        every = self.t.monitor.save_every
         if self.saver is not None and (stopping or (step.last and every) or self.clock.due(every)):
             self.save(self.saver)
         if stopping and not step.last:

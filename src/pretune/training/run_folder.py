@@ -141,7 +141,7 @@ def check_same_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
     if different:
         raise PretuneError(
             f"{folder}: this run was started with other settings ({', '.join(different)}); resume it with the same "
-            f"settings{if_option('from', ', or start from its weights with --from and another --out')}"
+            f"settings{if_option('init-from', ', or start from its weights with --init-from and another --out')}"
         )
 
 

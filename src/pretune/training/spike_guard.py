@@ -47,7 +47,7 @@ class SpikeGuard(Callback):
             return True
         problem, packs = f"step {step.number}: {spike}", describe_packs(step.packs)
         if not self.skip:
-            raise PretuneError(f"{problem} ({packs}); lower the learning rate, or set watching.on_spike=skip")
+            raise PretuneError(f"{problem} ({packs}); lower the learning rate, or set monitor.on_spike=skip")
         log_info(f"{problem}; the step is skipped ({packs})")
         return False
 

@@ -11,11 +11,11 @@ from pretune.training import recipe_sections
 from pretune.training.recipe_sections import Batching, Monitoring
 from pretune.verbs.verb import OptionRule, Options, never, only
 
-TRAINING = ("optimizer", "schedule", "batch", "watching")  # sections of a recipe with training settings
+TRAINING = ("optimizer", "schedule", "batch", "monitor")  # sections of a recipe with training settings
 BY_BUDGET = ("epochs", "budget", *TRAINING)
 
 # Training on labeled examples takes none of the settings for training on running text, and vice versa.
-SECTIONS = {"batch": Batching, "watching": Monitoring}
+SECTIONS = {"batch": Batching, "monitor": Monitoring}
 TEXT_KEYS, ROW_KEYS = (
     tuple(f"{name}.{key}" for name, section in SECTIONS.items() for key in keys[section])
     for keys in (recipe_sections.ON_TEXT, recipe_sections.ON_ROWS)
@@ -31,8 +31,8 @@ EPOCHS_RULE = only(
 TOKENIZER_RULE = only(
     "tokenizer", where="to a preset; a trained model has its own", when=lambda o: starts_from_preset(o)
 )
-PARTIAL_RULE = only(
-    "partial", where="to models with weights, not to a preset", when=lambda o: not starts_from_preset(o)
+MISMATCH_RULE = only(
+    "ignore_mismatched", where="to models with weights, not to a preset", when=lambda o: not starts_from_preset(o)
 )
 
 
@@ -103,16 +103,16 @@ def formats(corpus: Any) -> set[str | None]:
 
 
 def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") -> list[OptionRule]:
-    """Return the rules for `layout`, `column` and `errors`, the options for reading text files.
+    """Return the rules for `split_by`, `text_field`, and `encoding_errors`, the options for reading text files.
 
     `files` returns the files from the options, and `of` names their option if it is optional.
     """
     rules = {
-        "layout": only("layout", where=f"to .txt files{of}", when=lambda o: ".txt" in formats(files(o))),
-        "column": only(
-            "column", where=f"to tables{of}, not to .txt files", when=lambda o: bool(formats(files(o)) - {".txt"})
+        "split_by": only("split_by", where=f"to .txt files{of}", when=lambda o: ".txt" in formats(files(o))),
+        "text_field": only(
+            "text_field", where=f"to tables{of}, not to .txt files", when=lambda o: bool(formats(files(o)) - {".txt"})
         ),
-        "errors": only("errors", where=f"to text files{of}", when=lambda o: bool(files(o))),
+        "encoding_errors": only("encoding_errors", where=f"to text files{of}", when=lambda o: bool(files(o))),
     }
     return [rules[name] for name in names]
 
@@ -121,8 +121,8 @@ COLUMNS_RULE = only("text", "pair", "columns", where="to files, not to texts", w
 LANGUAGE_RULE = only(
     "language", where="to text files without a language prefix (LANGUAGE=PATH), not to stores", when=reads_plain_text
 )
-CORPUS_RULES = reading_rules("layout", "column", files=lambda o: o.corpus)
+CORPUS_RULES = reading_rules("split_by", "text_field", files=lambda o: o.corpus)
 DATA_RULES = [
-    *reading_rules("layout", "column", files=text_files),
-    only("errors", where="to files, not to stores", when=lambda o: bool(data_files(o))),
+    *reading_rules("split_by", "text_field", files=text_files),
+    only("encoding_errors", where="to files, not to stores", when=lambda o: bool(data_files(o))),
 ]

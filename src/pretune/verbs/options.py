@@ -43,17 +43,17 @@ ModelOrPreset = Annotated[
 FineTuned = Annotated[str | Path | Run, "Fine-tuned run folder or model folder."]
 FineTunedModels = Annotated[Models, "Fine-tuned run folder or model folder."]
 PresetTokenizer = Annotated[str | Path | None, "Tokenizer to use with a preset."]
-Partial = Annotated[
+IgnoreMismatched = Annotated[
     bool,
-    "Load a checkpoint that does not match exactly: ignore unknown keys and tensors, and initialize tensors at random that "
-    "are missing or have another shape.",
+    "Load a checkpoint that does not match the model exactly: ignore unknown keys and tensors, and randomly initialize tensors "
+    "that are missing or have another shape.",
 ]
 WordVectors = Annotated[
     str | Path | None, "File of pretrained word vectors (word2vec, GloVe, fastText) to initialize word embeddings from."
 ]
 Pooling = Annotated[
     str | None,
-    "Pooling to use instead of the model's own, which is mean unless it was trained with another: mean, max, start (the first "
+    "Pooling to use instead of the model's own, which is mean unless it was trained with another: mean, max, cls (the first "
     "token), last, mean_sqrt_len, or weighted_mean. Join several with +.",
 ]
 
@@ -70,12 +70,15 @@ Tokenizer = Annotated[LoadedTokenizer | str | Path, "Tokenizer folder or file, o
 Language = Annotated[
     str, "Language of the sentence splitter (en, ru, ko, …), or `lines` if there is one sentence per line."
 ]
-Layout = Annotated[
-    Literal["auto", "line", "blank", "file"],
-    "How .txt files are split into documents: one per line, separated by blank lines, or one per file.",
+SplitBy = Annotated[
+    Literal["auto", "line", "blank-line", "file"],
+    "How .txt files are split into documents: one per line, separated by blank lines, or one per file; auto infers it.",
 ]
-TextField = Annotated[str | None, "Text field of .jsonl, .csv, .tsv, and .parquet files."]
-Errors = Annotated[Literal["strict", "replace"], "How to handle invalid UTF-8."]
+TextField = Annotated[str | None, "Field or column with the text in .jsonl, .csv, .tsv, and .parquet files."]
+EncodingErrors = Annotated[
+    Literal["strict", "replace"],
+    "How to handle invalid UTF-8: report an error (strict), or replace the bytes with U+FFFD.",
+]
 
 # -- labeled data ---------------------------------------------------------------------------------------------------
 
@@ -85,7 +88,7 @@ Text = Annotated[str | None, "Column with the text."]
 Pair = Annotated[str | None, "Column with the second text of a pair."]
 Label = Annotated[str | None, "Column with the label."]
 Columns = Annotated[Mapping[str, str] | None, "Columns with the task's other inputs, e.g. --columns.choices options."]
-DropBad = Annotated[
+DropInvalid = Annotated[
     bool,
     "Drop examples without a text or label, and those whose answer or span does not occur in the text, instead of reporting an "
     "error.",
@@ -101,7 +104,7 @@ SafeCsv = Annotated[
 RunFolder = Annotated[str | Path, "Folder for the new run."]
 Objective = Annotated[
     str,
-    "Task to train for: classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity, generate, or "
+    "Task to train for: classify, classify(multi_label=true), tag, answer, regress, choose, match, rank, contrast, entity, generate, or "
     "prompt; with options or layers, as in classify(pooling=mean) or classify on mix/bilstm; with an auxiliary loss, as in "
     "classify+0.5*lm; for several tasks, one objective for all or one per task, as in a: classify | b: generate.",
 ]
@@ -118,15 +121,17 @@ ScheduleSettings = Annotated[Schedule | None, f"Learning rate schedule settings:
 Batch = Annotated[Batching | None, f"Batch settings: {_keys(Batching)}."]
 RowBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, recipe_sections.ON_TEXT)}."]
 TextBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, recipe_sections.ON_ROWS)}."]
-AnyWatching = Annotated[Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring)}."]
-RowWatching = Annotated[
+AnyMonitor = Annotated[Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring)}."]
+RowMonitor = Annotated[
     Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, recipe_sections.ON_TEXT)}."
 ]
-TextWatching = Annotated[
+TextMonitor = Annotated[
     Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, recipe_sections.ON_ROWS)}."
 ]
 Seed = Annotated[int, "Random seed."]
-Scratch = Annotated[bool, "Train from random weights instead of the model's, to measure what pretraining contributes."]
+FromScratch = Annotated[
+    bool, "Train from randomly initialized weights instead of the model's, to measure what pretraining contributes."
+]
 Deterministic = Annotated[
     bool, "Use deterministic kernels, so that one seed gives bit-identical results on one machine; slower on a GPU."
 ]
@@ -140,12 +145,12 @@ Devices = Annotated[
 
 # -- inference ------------------------------------------------------------------------------------------------------
 
-Engine = Annotated[
+Executor = Annotated[
     Literal["local", "ray"],
     "Run on this machine (local) or on a Ray cluster (ray) at RAY_ADDRESS; all machines of the cluster must see the files.",
 ]
 Processes = Annotated[int, "Number of CPU processes to distribute the work over."]
-Beams = Annotated[int, "Number of beams of beam search; 1 is greedy decoding."]
+NumBeams = Annotated[int, "Number of beams of beam search; 1 is greedy decoding."]
 LengthPenalty = Annotated[
     float, "Exponent of the length by which beam scores are divided; larger values favor longer texts."
 ]

@@ -149,36 +149,36 @@ class QuickstartResult:
 def quickstart(
     model: str | Path | Run = BUNDLED,
     *,
-    labels: int = 25,
-    seeds: int = 3,
+    labels_per_class: int = 25,
+    num_seeds: int = 3,
     epochs: float = 12.0,
     seconds: float = 60.0,
     out: str | Path = "pretune-quickstart",
 ) -> QuickstartResult:
     """Demonstrate transfer learning: compare a pretrained encoder with two baselines on few labels.
 
-    With a few labels per class of customer messages, train the pretrained encoder, the same network from random weights, and a
-    bag-of-words classifier; then adapt the encoder to the docstrings of the installed Python. The result is a table and an HTML report
+    With a few labeled customer messages per class, train the pretrained encoder, the same network from random weights, and a
+    bag-of-words classifier; then adapt the encoder to the docstrings of the installed Python. Print a table, and write an HTML report
     with learning curves.
 
     Parameters
     ----------
     model
         Pretrained model; by default the bundled one.
-    labels
-        Number of labels per class to train on.
-    seeds
-        Number of repetitions, each with other labels.
+    labels_per_class
+        Number of labeled examples per class to train on.
+    num_seeds
+        Number of repetitions, each with another sample of labeled examples.
     epochs
-        Passes over the labels.
+        Passes over the labeled examples.
     seconds
-        Duration of the adaptation.
+        Duration of the adaptation in seconds.
     out
         Folder for the report and the runs; an earlier quickstart in it is replaced.
 
     Examples
     --------
-    >>> quickstart(seeds=1, seconds=10).describe()["pretrained"]["mean"]  # doctest: +SKIP
+    >>> quickstart(num_seeds=1, seconds=10).describe()["pretrained"]["mean"]  # doctest: +SKIP
     0.62
     """
     import os
@@ -194,12 +194,14 @@ def quickstart(
     folder = Path(out)
     if folder.exists():
         shutil.rmtree(folder)
-    write_json(folder / MARKER, {"model": os.fspath(model), "labels": labels, "seeds": seeds})
+    write_json(
+        folder / MARKER, {"model": os.fspath(model), "labels_per_class": labels_per_class, "num_seeds": num_seeds}
+    )
     columns = {"text": "text", "label": "label"}
     pool, test = (read_labeled(example(f"messages_{part}.csv"), columns) for part in ("train", "test"))
     outcomes = {name: LearnerResult() for name in NAMES}
-    for seed in range(seeds):
-        learn(model, pool, test, outcomes, labels, epochs, seed, folder)
+    for seed in range(num_seeds):
+        learn(model, pool, test, outcomes, labels_per_class, epochs, seed, folder)
     texts = folder / "documentation.jsonl"
     write_documentation(texts)
     adapted = adapt(
@@ -207,10 +209,12 @@ def quickstart(
         texts,
         budget=Budget(seconds=seconds),
         batch=Batching(tokens=STEP),
-        watching=Monitoring(log=8, packs=16),
+        monitor=Monitoring(log_every=8, max_eval_batches=16),
         out=folder / "adapted",
     )
-    result = QuickstartResult(os.fspath(model), labels, outcomes, adapted, time.monotonic() - began, folder / REPORT)
+    result = QuickstartResult(
+        os.fspath(model), labels_per_class, outcomes, adapted, time.monotonic() - began, folder / REPORT
+    )
     write_bytes(result.report, result.page().encode())
     return result
 
@@ -253,12 +257,12 @@ def learn(
             objective=OBJECTIVE,
             epochs=epochs,
             optimizer=Optimizer(lr=RATE, layer_decay=LAYER_DECAY[name]),
-            batch=Batching(sequences=ROWS),
-            watching=Monitoring(evaluate=steps * max(1, round(epochs / 6))),
+            batch=Batching(size=ROWS),
+            monitor=Monitoring(eval_every=steps * max(1, round(epochs / 6))),
             seed=seed,
-            scratch=name == "scratch",
+            from_scratch=name == "scratch",
             out=folder / f"{name}-{seed}",
-            seeds=1,
+            num_seeds=1,
             report=False,
         )
         curve = [(line["step"] / steps, line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]

@@ -30,7 +30,7 @@ class Description:
 
             return arrange_results(self.facts, trained={name for line in self.facts["last"] for name in line})
         rows = self.facts.get("example")
-        short = [{k: v for k, v in row.items() if k != "decoder_reads"} for row in rows or ()]
+        short = [{k: v for k, v in row.items() if k != "decoder_input"} for row in rows or ()]
         return {**self.facts, "example": short} if rows else self.facts
 
 
@@ -48,7 +48,7 @@ def show(what: str | Path | Run, *, text: str | None = None, seed: opt.Seed = 0)
     Parameters
     ----------
     what
-        `presets`, `objectives`, an objective such as "spans(rate=0.3)", or a folder.
+        `presets`, `objectives`, an objective such as "spans(noise_density=0.3)", or a folder.
     text
         Text to show objectives on, with blank lines between documents; objectives that take other data have their own example.
 
@@ -109,7 +109,7 @@ def _objectives() -> list[dict[str, Any]]:
     for name, kind in sorted(OBJECTIVES.items()):
         options = ", ".join(f"{f.name}={f.default!r}" for f in fields(kind) if not f.metadata.get("fitted"))
         module = __import__(kind.__module__, fromlist=["_"]).__doc__ or ""
-        rows.append({"objective": name, "what": module.splitlines()[0], "options": options})
+        rows.append({"objective": name, "description": module.splitlines()[0], "options": options})
     return rows
 
 

@@ -24,7 +24,7 @@ def write(path: Path, content: str | list[Any]) -> Path:
 
 
 def read(suite: str, task: str, split: str, data: Path) -> SuiteRows:
-    return find_suite(suite).tasks[task].read(split, data, subsets=True)
+    return find_suite(suite).tasks[task].read(split, data, allow_incomplete=True)
 
 
 @pytest.mark.parametrize("name", suite_names())
@@ -239,7 +239,7 @@ def test_malformed_rows_are_reported(
     assert len(task.read("train", tmp_path)) == 300
     assert "RTE/train.tsv, line 302: 2 fields instead of 4; the row is skipped" in capsys.readouterr().err
     with pytest.raises(PretuneError, match=r"RTE/dev.tsv, line 302: 2 fields"):
-        task.read("dev", tmp_path, subsets=True)
+        task.read("dev", tmp_path, allow_incomplete=True)
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n" + "1\n" * 50 + good)
     with pytest.raises(PretuneError, match="and 49 more"):
         task.read("train", tmp_path)

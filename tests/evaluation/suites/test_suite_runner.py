@@ -48,7 +48,7 @@ def write_suite_files(folder: Path) -> Path:
 
 OPTIONS: dict[str, Any] = {
     "suite": "glue", "seeds": 2, "subsets": True, "budget": pt.Budget(steps=8), "optimizer": pt.Optimizer(lr=3e-3),
-    "batch": pt.Batching(sequences=16),
+    "batch": pt.Batching(size=16),
 }  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def test_finished_tasks_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(PretuneError, match=r"other settings \(settings\); choose another --out"):
         pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "strategy": "frozen"})
     with pytest.raises(AssertionError, match="again"):  # a third seed is missing
-        pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "seeds": 3})
+        pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "num_seeds": 3})
 
 
 def test_killed_evaluation_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_unlabeled_diagnostics_are_predicted_for_the_submission(tmp_path: Path) 
         path = tmp_path / f"{name}.tsv"
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
-    result = pt.evaluate(start() / "start", data=tmp_path, out=tmp_path / "out", **{**OPTIONS, "seeds": 1})
+    result = pt.evaluate(start() / "start", data=tmp_path, out=tmp_path / "out", **{**OPTIONS, "num_seeds": 1})
     assert result.evaluation.tasks["ax"]["scores"] == {} and set(result.evaluation.means) == {"mnli"}
     assert "AX" not in result.table()["GLUE"][0] and "mnli-mm" in result.evaluation.missing
     with zipfile.ZipFile(tmp_path / "out" / "submission.zip") as archive:
@@ -178,7 +178,7 @@ def test_unlabeled_diagnostics_are_predicted_for_the_submission(tmp_path: Path) 
 def test_invalid_requests_are_rejected(tmp_path: Path) -> None:
     data = write_suite_files(tmp_path / "data")
     with pytest.raises(PretuneError, match="1,043"):
-        pt.evaluate(start() / "start", data=data, out=tmp_path / "out", suite="glue", seeds=1)
+        pt.evaluate(start() / "start", data=data, out=tmp_path / "out", suite="glue", num_seeds=1)
     with pytest.raises(PretuneError, match="--out"):
         pt.evaluate(start() / "start", data=data, suite="glue")
     with pytest.raises(PretuneError, match="not a folder"):
@@ -188,12 +188,23 @@ def test_invalid_requests_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="exists and is not an evaluation"):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "other", **OPTIONS)
     with pytest.raises(PretuneError, match="must be at least 1"):
-        pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", seeds=0)
+        pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", num_seeds=0)
 
 
 def test_evaluate_on_the_command_line(tmp_path: Path) -> None:
     data = write_suite_files(tmp_path / "data")
-    options = ["--tasks", "wnli", "--seeds", "1", "--steps", "2", "--subsets", "--out", str(tmp_path / "out"), "--json"]
+    options = [
+        "--tasks",
+        "wnli",
+        "--num-seeds",
+        "1",
+        "--steps",
+        "2",
+        "--allow-incomplete",
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
     result = run_command("evaluate", start() / "start", "--suite", "glue", "--data", data, *options)
     assert set(result.json()["tasks"]) == {"wnli"}
 

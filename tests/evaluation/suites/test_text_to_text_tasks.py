@@ -62,10 +62,10 @@ def test_generated_texts_are_scored(
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
     tasks, files, expected = SUITES[suite]
     write_files(tmp_path / "data", files)
-    options: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(sequences=8, length=32)}
+    options: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(size=8, max_length=32)}
     options = {} if shots else options
     result = pt.evaluate(
-        model(), suite=suite, tasks=tasks, data=tmp_path / "data", out=tmp_path / "out", subsets=True, seeds=1,
+        model(), suite=suite, tasks=tasks, data=tmp_path / "data", out=tmp_path / "out", allow_incomplete=True, num_seeds=1,
         shots=shots, **options,
     )  # fmt: skip
     found = result.evaluation.tasks
@@ -90,7 +90,7 @@ def test_learnable_task_is_learned(tmp_path: Path) -> None:
     tasks, files, _ = SUITES["translation"]
     write_files(tmp_path / "data", files)
     result = pt.evaluate(
-        model(), suite="translation", tasks=tasks[:1], data=tmp_path / "data", out=tmp_path / "out", subsets=True, seeds=1,
-        budget=pt.Budget(steps=100), batch=pt.Batching(sequences=8, length=32), optimizer=pt.Optimizer(lr=1e-2),
+        model(), suite="translation", tasks=tasks[:1], data=tmp_path / "data", out=tmp_path / "out", allow_incomplete=True, num_seeds=1,
+        budget=pt.Budget(steps=100), batch=pt.Batching(size=8, max_length=32), optimizer=pt.Optimizer(lr=1e-2),
     )  # fmt: skip
     assert result.evaluation.means["multi30k-de"]["bleu"] > 0.5

@@ -287,9 +287,11 @@ def test_generation_matches_reading_the_whole_text_at_each_step() -> None:
         bits = [[40 + step + row] * (1 + row) for row in range(3)]
         whole = [text + bit for text, bit in zip(whole, bits, strict=True)]
     limits = [5] * 3
-    greedy = sample_texts(DecodingSession(model, 3, 30), prompts, range(3), limits, GenerationConfig(tokens=5), set())
+    greedy = sample_texts(
+        DecodingSession(model, 3, 30), prompts, range(3), limits, GenerationConfig(max_new_tokens=5), set()
+    )
     beams = beam_search_texts(
-        DecodingSession(model, 3, 30), prompts, limits, GenerationConfig(tokens=5, beams=3), set()
+        DecodingSession(model, 3, 30), prompts, limits, GenerationConfig(max_new_tokens=5, num_beams=3), set()
     )
     assert [len(text.ids) for text in (*greedy, *beams)] == [5] * 6
 
@@ -325,7 +327,7 @@ def test_unsupported_configurations_are_refused(changes: dict[str, Any], message
 def test_the_vocabulary_can_be_replaced_but_positions_not_extended(tmp_path: Path) -> None:
     from tests.support.tiny_models import small_tokenizer
 
-    old, new = small_tokenizer("byte-bpe"), small_tokenizer("wordpiece")
+    old, new = small_tokenizer("byte-level-bpe"), small_tokenizer("wordpiece")
     model = make(vocab_size=old.size)
     model.tokenizer = old
     nn.init.normal_(model.root.heads["lm"].output.bias)

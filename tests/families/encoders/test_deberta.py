@@ -99,7 +99,7 @@ def test_extending_positions_keeps_relative_positions() -> None:
     family = FAMILIES["deberta"]
     config = family.read_config(DEBERTA | {"position_biased_input": True})
     longer, report = extend_positions(Model(family, config, Network(family.build(config))), 50)
-    assert (longer.backbone.longest, report["were"]) == (50, 40)
+    assert (longer.backbone.longest, report["before"]) == (50, 40)
     assert longer.backbone.distances.weight.shape == (80, 32)
     config = family.read_config(DEBERTA)
     with pytest.raises(PretuneError, match="no learned positions to extend: positions are relative"):

@@ -118,7 +118,7 @@ def test_positions_follow_the_padding_of_the_tokenizer_a_preset_is_trained_with(
     from transformers import AutoModel, AutoTokenizer
 
     texts = ["the cat sat on the mat and the dog sat on the log", "a dog and a cat ran"]
-    tokenizer = train_on_documents([Document(text, Path("x"), 1) for text in texts], "byte-bpe", 300)
+    tokenizer = train_on_documents([Document(text, Path("x"), 1) for text in texts], "byte-level-bpe", 300)
     assert tokenizer.role("padding") == 0
     with torch.device("meta"):
         config = make_model("roberta-base", padding=tokenizer.role("padding")).config

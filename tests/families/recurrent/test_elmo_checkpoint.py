@@ -109,12 +109,12 @@ def test_layers_match_the_original_implementation(tmp_path: Path) -> None:
 def test_listed_words_have_ids_and_other_words_are_encoded_by_characters(tmp_path: Path) -> None:
     write(tmp_path / "published")
     (tmp_path / "words.txt").write_text("play\nbank\n", encoding="utf-8")
-    pt.import_model(tmp_path / "published", out=tmp_path / "model", vocabulary=tmp_path / "words.txt")
+    pt.import_model(tmp_path / "published", out=tmp_path / "model", vocab_file=tmp_path / "words.txt")
     tokenizer = load(tmp_path / "model").require_tokenizer()
     assert tokenizer.tokens(tokenizer.encode("play bank x")) == ["play", "bank", "[UNK]"]
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("They play chess.\n\nA quixotic play on words.\n\nHe sat by the river.", encoding="utf-8")
-    rows = pt.neighbors(tmp_path / "model", "quixotic", "Such quixotic ideas.", in_=corpus, top=3, layer=0)
+    rows = pt.neighbors(tmp_path / "model", "quixotic", "Such quixotic ideas.", corpus=corpus, top_k=3, layer=0)
     assert rows[0]["word"] == "quixotic" and "words" in rows[0]["text"]
 
 

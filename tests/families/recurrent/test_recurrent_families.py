@@ -47,7 +47,7 @@ SIZES: dict[str, dict[str, Any]] = {
 def tokenizer(kind: str) -> pt.Tokenizer:
     folder = Path(mkdtemp())
     (folder / "text.txt").write_text("\n".join(english_documents()[:3]), encoding="utf-8")
-    return pt.train_tokenizer(folder / "text.txt", kind="words" if kind == "lstm" else "characters", size=200)  # type: ignore[arg-type]
+    return pt.train_tokenizer(folder / "text.txt", kind="words" if kind == "lstm" else "characters", vocab_size=200)  # type: ignore[arg-type]
 
 
 def tiny_model(kind: str, **options: Any) -> Model:
@@ -117,14 +117,14 @@ def test_a_resumed_run_ends_with_identical_weights(preset: str, tmp_path: Path) 
         (tmp_path / f"pairs.{name}.txt").write_text("\n".join(lines), encoding="utf-8")
     pairs = [tmp_path / "pairs.en.txt", tmp_path / "pairs.fr.txt"]
     data = pairs if preset.startswith("rnn") else tmp_path / "text.txt"
-    settings = {"batch": pt.Batching(tokens=80, length=20), "data": data}
+    settings = {"batch": pt.Batching(tokens=80, max_length=20), "data": data}
     small = {"kind": "characters" if preset.startswith("elmo") else "words", "size": 300}
     small |= {"target": 200} if preset.startswith("rnn") else {}
-    watching = pt.Monitoring(log=1, save=2, held_out=0.0, evaluate=0)
+    monitor = pt.Monitoring(log_every=1, save_every=2, held_out_fraction=0.0, eval_every=0)
 
     def learn(steps: int, out: Path, **more: Any) -> pt.Run:
         budget = pt.Budget(steps=steps)
-        return pt.pretrain(preset, out=out, tokenizer=small, budget=budget, watching=watching, **settings, **more)  # type: ignore[arg-type]
+        return pt.pretrain(preset, out=out, tokenizer=small, budget=budget, monitor=monitor, **settings, **more)  # type: ignore[arg-type]
 
     whole = learn(4, tmp_path / "whole")
     from pretune.training import loop

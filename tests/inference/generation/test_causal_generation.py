@@ -78,16 +78,16 @@ def generate_with_transformers(reference: Any, prompt: list[int], end: set[int],
 
 @torch.inference_mode()
 def generate_ids(model: Model, prompts: list[list[int]], how: GenerationConfig, end: set[int]) -> list[list[int]]:
-    reader = DecodingSession(model, len(prompts), max(map(len, prompts)) + how.tokens)
-    limits = [how.tokens] * len(prompts)
-    if how.beams > 1:
+    reader = DecodingSession(model, len(prompts), max(map(len, prompts)) + how.max_new_tokens)
+    limits = [how.max_new_tokens] * len(prompts)
+    if how.num_beams > 1:
         return [beam.ids for beam in beam_search_texts(reader, prompts, limits, how, end)]
     return [text.ids for text in sample_texts(reader, prompts, range(len(prompts)), limits, how, end)]
 
 
 def frequent_token(model: Model) -> int:
     """Return a token that is in the middle of greedy texts, to use as an end token."""
-    texts = generate_ids(model, PROMPTS, GenerationConfig(tokens=12), set())
+    texts = generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=12), set())
     return int(np.bincount([token for text in texts for token in text[2:]]).argmax())
 
 
@@ -125,7 +125,7 @@ def transformers_options(rules: dict[str, Any]) -> dict[str, Any]:
 def test_greedy_decoding_equals_transformers_for_any_batch(pair: tuple[Any, Model, Path], rule: str) -> None:
     reference, model, _ = pair
     end = {frequent_token(model)}
-    found = generate_ids(model, PROMPTS, GenerationConfig(tokens=12, **RULES[rule]), end)
+    found = generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=12, **RULES[rule]), end)
     assert found == [
         generate_with_transformers(reference, prompt, end, **transformers_options(RULES[rule])) for prompt in PROMPTS
     ]
@@ -140,7 +140,7 @@ def test_beam_search_equals_transformers(pair: tuple[Any, Model, Path], penalty:
     ending = False
     for end in (set(), {frequent_token(model)}, {5, 17}):
         rules = {"beams": 4, "length_penalty": penalty, **RULES[rule]}
-        found = generate_ids(model, PROMPTS, GenerationConfig(tokens=10, **rules), end)
+        found = generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=10, **rules), end)
         assert found == [
             generate_with_transformers(reference, p, end, max_new_tokens=10, **transformers_options(rules))
             for p in PROMPTS
@@ -163,7 +163,9 @@ def test_more_beams_find_more_likely_texts(pair: tuple[Any, Model, Path]) -> Non
         sum(
             likelihood(p, t)
             for p, t in zip(
-                PROMPTS, generate_ids(model, PROMPTS, GenerationConfig(tokens=6, beams=b), set()), strict=True
+                PROMPTS,
+                generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=6, num_beams=b), set()),
+                strict=True,
             )
         )
         for b in (1, 3, 12)
@@ -231,17 +233,21 @@ def test_top_1_is_greedy_and_sampling_depends_on_the_seed(
     pair: tuple[Any, Model, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, model, folder = pair
-    greedy = generate_ids(model, PROMPTS, GenerationConfig(tokens=12), set())
-    assert generate_ids(model, PROMPTS, GenerationConfig(tokens=12, top_k=1), set()) == greedy
-    assert generate_ids(model, PROMPTS, GenerationConfig(tokens=12, temperature=1e-4), set()) == greedy
-    one = generate_ids(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=1), set())
-    assert one == generate_ids(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=1), set()) != greedy
-    assert one != generate_ids(model, PROMPTS, GenerationConfig(tokens=12, temperature=2.0, seed=2), set())
+    greedy = generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=12), set())
+    assert generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=12, top_k=1), set()) == greedy
+    assert generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=12, temperature=1e-4), set()) == greedy
+    one = generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=12, temperature=2.0, seed=1), set())
+    assert (
+        one
+        == generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=12, temperature=2.0, seed=1), set())
+        != greedy
+    )
+    assert one != generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=12, temperature=2.0, seed=2), set())
     prompts = ["the value", "of", "a list is not a list", "the value", "if"]
-    together = pt.generate(folder, prompts, tokens=8, temperature=1.0, seed=4)
+    together = pt.generate(folder, prompts, max_new_tokens=8, temperature=1.0, seed=4)
     assert together[0]["text"] != together[3]["text"]  # the same prompt, other random numbers
     monkeypatch.setattr(module, "ROWS", (2, 2))
-    assert pt.generate(folder, prompts, tokens=8, temperature=1.0, seed=4).rows == together.rows
+    assert pt.generate(folder, prompts, max_new_tokens=8, temperature=1.0, seed=4).rows == together.rows
 
 
 def test_repetition_penalties_match_worked_examples() -> None:
@@ -255,9 +261,9 @@ def test_repetition_penalties_match_worked_examples() -> None:
 def test_column_major_weights_give_the_same_texts(pair: tuple[Any, Model, Path], tmp_path: Path) -> None:
     *_, folder = pair
     writer = TextGenerator.load(folder)
-    expected = writer.write_ids(PROMPTS[:2], GenerationConfig(tokens=8), set())
+    expected = writer.write_ids(PROMPTS[:2], GenerationConfig(max_new_tokens=8), set())
     assert writer.model.backbone.embed.tokens.is_contiguous()
-    assert writer.write_ids(PROMPTS, GenerationConfig(tokens=8), set())[:2] == expected
+    assert writer.write_ids(PROMPTS, GenerationConfig(max_new_tokens=8), set())[:2] == expected
     assert not writer.model.backbone.embed.tokens.is_contiguous()
     writer.model.save(tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -281,13 +287,13 @@ def test_texts_end_at_the_end_token(pair: tuple[Any, Model, Path]) -> None:
     writer = TextGenerator.load(folder)
     tokenizer = writer.model.require_tokenizer()
     tokenizer.roles["end"] = frequent_token(model)
-    rows = writer.write(["the value of", "a list"], GenerationConfig(tokens=12))
+    rows = writer.write(["the value of", "a list"], GenerationConfig(max_new_tokens=12))
     for row, prompt in zip(rows, ["the value of", "a list"], strict=True):
         ids = tokenizer.encode(prompt)
         expected = generate_with_transformers(reference, ids, {tokenizer.roles["end"]})
         assert row["text"] == tokenizer.decode(ids + expected) and row["text"].endswith(row["continuation"])
         assert row["tokens"] == len(expected) and row["ended"] == (len(expected) < 12)
-    searched = writer.write(["the value of"], GenerationConfig(tokens=12, beams=3))
+    searched = writer.write(["the value of"], GenerationConfig(max_new_tokens=12, num_beams=3))
     assert searched[0]["prompt"] == "the value of" and searched[0]["tokens"] <= 12
 
 
@@ -298,7 +304,7 @@ def test_texts_do_not_exceed_the_positions_of_the_model(pair: tuple[Any, Model, 
     size = len(tokenizer.encode(long))
     assert 20 < size < POSITIONS
     for beams in (1, 2):
-        rows = pt.generate(folder, [long, "the"], tokens=30, beams=beams)
+        rows = pt.generate(folder, [long, "the"], max_new_tokens=30, num_beams=beams)
         assert rows[0]["ended"] or rows[0]["tokens"] == POSITIONS - size
         assert rows[1]["ended"] or rows[1]["tokens"] == 30
     with pytest.raises(
@@ -316,8 +322,8 @@ def test_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[Any,
             pt.generate(folder, [""])
         return
     end = model.require_tokenizer().role("end")
-    (expected,) = generate_ids(model, [[end]], GenerationConfig(tokens=5), {end})
-    row = pt.generate(folder, [""], tokens=5)[0]
+    (expected,) = generate_ids(model, [[end]], GenerationConfig(max_new_tokens=5), {end})
+    row = pt.generate(folder, [""], max_new_tokens=5)[0]
     assert row["text"] == row["continuation"] == model.require_tokenizer().decode(expected)
 
 
@@ -352,7 +358,7 @@ def test_only_language_models_generate_text(tmp_path: Path) -> None:
         pt.generate(tmp_path / "mlm", ["the"])
     writer = TextGenerator.load(tmp_path / "0.5")
     assert writer.encode("") == [tokenizer.role("start")]
-    (row,) = writer.write(["the value"], GenerationConfig(tokens=4))
+    (row,) = writer.write(["the value"], GenerationConfig(max_new_tokens=4))
     # Padding rows of the vocabulary are never generated, and bidirectional layers do not look ahead.
     packed = pack_lists([writer.encode("the value")], pattern=causal)
     with torch.no_grad():
@@ -395,7 +401,7 @@ def test_russian_gpt_in_the_published_format(tmp_path: Path) -> None:
     prompt = RUSSIAN[0][:40]
     ids = writer.encode(prompt)
     assert ids == reference_tokenizer(prompt)["input_ids"] and writer.model.require_tokenizer().decode(ids) == prompt
-    row = writer.write([prompt], GenerationConfig(tokens=10))[0]
+    row = writer.write([prompt], GenerationConfig(max_new_tokens=10))[0]
     assert row["text"].startswith(prompt)
     added = generate_with_transformers(reference, ids, {2}, max_new_tokens=10)
     assert row["text"] == reference_tokenizer.decode(ids + added, skip_special_tokens=True)

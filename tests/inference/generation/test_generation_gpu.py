@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 def test_translations_on_a_gpu_equal_those_on_a_cpu(kind: str, beams: int) -> None:
     texts = SENTENCES * 20
     wanted, found = (
-        [row["translation"] for row in pt.translate(trained(kind), texts, beams=beams, device=device)]
+        [row["translation"] for row in pt.translate(trained(kind), texts, num_beams=beams, device=device)]
         for device in ("cpu", "cuda")
     )
     assert found == wanted

@@ -23,13 +23,13 @@ def test_learned_translations_do_not_depend_on_the_batch(kind: str) -> None:
     alone = [pt.translate(trained(kind), [text])[0] for text in SENTENCES[:3]]
     for one, row in zip(alone, rows, strict=False):
         assert one["translation"] == row["translation"] and one["score"] == pytest.approx(row["score"], abs=1e-4)
-    greedy = pt.translate(trained(kind), SENTENCES, beams=1)
+    greedy = pt.translate(trained(kind), SENTENCES, num_beams=1)
     assert [row["translation"] for row in greedy][:4] == [row["translation"] for row in rows][:4]
 
 
 def test_scores_are_log_probabilities_over_the_length() -> None:
     translator = Translator.load([trained("rnn")])
-    how = GenerationConfig(beams=3, length_penalty=0.7)
+    how = GenerationConfig(num_beams=3, length_penalty=0.7)
     beam = translator.write(SENTENCES[:1], how)[0]
     model = translator.models[0]
     from pretune.packed import pack_lists

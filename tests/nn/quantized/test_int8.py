@@ -89,7 +89,7 @@ def test_8_bit_weights_raise_an_error() -> None:
         made(x)
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "weights"])
+@pytest.mark.parametrize("kind", ["dynamic", "weight-only"])
 def test_layers_are_accurate_on_this_processor(kind: str) -> None:
     linear, x = random_linear()
     made = Int8Linear.of(linear, kind)
@@ -143,7 +143,7 @@ def test_inexact_engines_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     known.pop()
     with pytest.raises(PretuneError, match="no int8 kernels that give exact results"):
         choose_engine()
-    with pytest.raises(PretuneError, match="use `pretune quantize --engine onnx` instead"):
+    with pytest.raises(PretuneError, match="use `pretune quantize --backend onnx` instead"):
         Int8Linear.of(Linear(4, 4), "dynamic")
 
 

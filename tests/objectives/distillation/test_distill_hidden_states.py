@@ -79,7 +79,9 @@ def test_loss_is_zero_when_the_student_is_the_teacher() -> None:
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2"])
 def test_attention_weights_reproduce_the_attention_output(family: str) -> None:
-    model = small(family, tokenizer("byte-bpe"), "lm" if family == "gpt2" else "mlm", num_attention_heads=1, n_head=1)
+    model = small(
+        family, tokenizer("byte-level-bpe"), "lm" if family == "gpt2" else "mlm", num_attention_heads=1, n_head=1
+    )
     packed = pack_lists([[5, 9, 12, 40, 7], [3, 8], [11, 30, 31]])
     x = torch.randn(10, 16)
     layer, layout = model.backbone.layers[0], self_layout(packed)
@@ -120,7 +122,7 @@ def test_layer_maps_are_parsed_and_checked() -> None:
 def test_one_student_forward_pass_serves_all_joint_objectives(monkeypatch: pytest.MonkeyPatch) -> None:
     imitate, student, head, batch = student_and_teacher("states(skip)")
     words = tokenizer("wordpiece")
-    mlm = parse_objective("mlm(rate=0.5)").objectives[0]
+    mlm = parse_objective("mlm(mask_rate=0.5)").objectives[0]
     joint = JointObjective(((1.0, mlm), (2.0, imitate)))  # type: ignore[arg-type]
     batch = collate(joint.corrupt(sequences(), words, EpochRandom(0)))
     calls = []

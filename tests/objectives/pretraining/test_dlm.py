@@ -39,7 +39,7 @@ def source(kind: Kind = "wordpiece", rows: Dialogues | None = None, template: Te
 def test_real_turns_are_consecutive_and_fake_turns_come_from_another_dialogue(
     kind: Kind, seed: int, epoch: int, turns: int, length: int, fake: float
 ) -> None:
-    made, objective = source(kind), DLM(turns=turns, fake=fake)
+    made, objective = source(kind), DLM(max_turns=turns, replace_rate=fake)
     rows = made.rows
     assert isinstance(rows, Dialogues)
     arrangement = objective.arrange(made, Packing(1024, length), EpochRandom(seed, epoch)).arrangement  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ def test_turns_follow_the_template_and_have_their_roles_as_segments(template: Te
     texts = ["how are you", "fine", "and what is this", "a call"]
     rows = Dialogues(Path("x"), [*texts, *reversed(texts)], [0, 1, 1, 0] * 2, [4, 4])
     made, role = source(rows=rows, template=template), data().tokenizer.role
-    sequences = DLM(turns=4).arrange(made, Packing(256, 64), EpochRandom(0)).pack(0)
+    sequences = DLM(max_turns=4).arrange(made, Packing(256, 64), EpochRandom(0)).pack(0)
     assert sequences.labels["dlm"].tolist() == [-1, -1]  # the sampled partners have different roles
     row = sequences.index.tolist().index(0)
     wanted, roles = [role("start")] * (not template.last), []
@@ -126,7 +126,7 @@ def test_half_of_the_windows_are_fake_and_any_turn_may_be_exchanged() -> None:
     labels, places, chats = [], np.zeros(3), source()
     for seed in range(40):
         made: Any = DLM().arrange(chats, Packing(1024, 200), EpochRandom(seed))
-        real: Any = DLM(fake=0.0).arrange(chats, Packing(1024, 200), EpochRandom(seed))
+        real: Any = DLM(replace_rate=0.0).arrange(chats, Packing(1024, 200), EpochRandom(seed))
         judged = made.arrangement.labels["dlm"]
         labels.append(judged[judged >= 0].mean())
         places += (made.arrangement.starts != real.arrangement.starts).sum(0)
@@ -182,7 +182,7 @@ def test_fake_turns_have_the_role_and_source_of_the_turn_they_replace() -> None:
     rows = Dialogues(Path("x"), texts, [0, 1, 1] * 40, [3] * 40, files=[number % 3 for number in range(40)])
     files = np.repeat(rows.files, 3)
     for seed in range(10):
-        made: Any = DLM(fake=1.0).arrange(source(rows=rows), Packing(256, 32), EpochRandom(seed))
+        made: Any = DLM(replace_rate=1.0).arrange(source(rows=rows), Packing(256, 32), EpochRandom(seed))
         turn_at = {int(start): turn for turn, start in enumerate(source(rows=rows).token_rows.starts[:, 0])}
         for starts, own, label in zip(
             made.arrangement.starts, made.arrangement.labels["dialogue"], made.arrangement.labels["dlm"], strict=True
@@ -195,8 +195,8 @@ def test_fake_turns_have_the_role_and_source_of_the_turn_they_replace() -> None:
 
 def test_invalid_use_is_rejected() -> None:
     for text, message in {
-        "dlm(turns=1)": "at least 2 turns",
-        "dlm(fake=2)": "the share must be between 0 and 1",
+        "dlm(max_turns=1)": "at least 2 turns",
+        "dlm(replace_rate=2)": "the share must be between 0 and 1",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

@@ -95,7 +95,7 @@ def write_corpus(name: str) -> list[list[Path]]:
 @cache
 def corpus(name: str, stores: bool = True) -> tuple[Store, Array]:
     """Return one store per source, or one of all their files, and the source of each document."""
-    files, settings = write_corpus(name), StoreSettings("lines", "blank")
+    files, settings = write_corpus(name), StoreSettings("lines", "blank-line")
     groups = files if stores else [[file for group in files for file in group]]
     made = [build_store(group, tokenizer(), Path(tempfile.mkdtemp()), settings, 1) for group in groups]
     if stores:
@@ -267,7 +267,9 @@ def test_documents_of_a_single_document_source_get_no_nsp_label() -> None:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text(texts[0], encoding="utf-8")
     (folder / "b.txt").write_text("\n\n".join(texts[1:]), encoding="utf-8")
-    made = build_store(sorted(folder.glob("*.txt")), tokenizer(), folder / "store", StoreSettings("lines", "blank"), 1)
+    made = build_store(
+        sorted(folder.glob("*.txt")), tokenizer(), folder / "store", StoreSettings("lines", "blank-line"), 1
+    )
     data = Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(3))
     plan: Any = NSP().arrange(data, Packing(4096, 48), EpochRandom(0))
     labels = plan.arrangement.labels

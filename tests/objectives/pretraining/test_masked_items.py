@@ -31,9 +31,9 @@ from tests.support.objective_data import TEMPLATE, data
 def make_items(lines: list[str], size: int = 500) -> Store:
     folder = Path(tempfile.mkdtemp())
     (folder / "histories.txt").write_text("\n".join(lines), encoding="utf-8")
-    tokenizer = train_on_documents(read_documents([folder / "histories.txt"], layout="line"), "items", size)
+    tokenizer = train_on_documents(read_documents([folder / "histories.txt"], split_by="line"), "items", size)
     return build_store(
-        [folder / "histories.txt"], tokenizer, folder / "store", StoreSettings(layout="line", language="lines"), 1
+        [folder / "histories.txt"], tokenizer, folder / "store", StoreSettings(split_by="line", language="lines"), 1
     )
 
 
@@ -75,7 +75,7 @@ def test_windows_cover_all_but_the_held_out_items_and_end_with_the_newest(
     seed: int, epoch: int, length: int, held: int
 ) -> None:
     store = rings()
-    plan: Any = MaskedItem(held=held).arrange(source(store), Packing(256, length), EpochRandom(seed, epoch))
+    plan: Any = MaskedItem(num_held_out=held).arrange(source(store), Packing(256, length), EpochRandom(seed, epoch))
     made = plan.arrangement
     assert (made.spans > 0).all() and (made.lengths <= length).all()
     covered = np.zeros(store.tokens, dtype=int)
@@ -98,7 +98,7 @@ def test_windows_cover_all_but_the_held_out_items_and_end_with_the_newest(
 @settings(max_examples=25)
 @given(st.integers(0, 2**40), st.integers(0, 3), st.sampled_from([0.1, 0.4]), st.sampled_from([0.0, 0.5, 1.0]))
 def test_targets_are_the_original_items(seed: int, epoch: int, rate: float, last: float) -> None:
-    store, objective, draws = rings(), MaskedItem(rate=rate, last=last), EpochRandom(seed, epoch)
+    store, objective, draws = rings(), MaskedItem(mask_rate=rate, mask_last_rate=last), EpochRandom(seed, epoch)
     packing = Packing(256, 16, sequences=60)
     plan = objective.arrange(source(store), packing, draws)
     clean = plan.pack(0)
@@ -116,8 +116,12 @@ def test_targets_are_the_original_items(seed: int, epoch: int, rate: float, last
 def test_some_sequences_mask_only_the_last_item() -> None:
     only = total = 0
     for seed in range(20):
-        plan = MaskedItem(rate=0.5, last=0.3).arrange(source(rings()), Packing(512, 16), EpochRandom(seed))
-        noisy = MaskedItem(rate=0.5, last=0.3).corrupt(plan.pack(0), rings().tokenizer, EpochRandom(seed))
+        plan = MaskedItem(mask_rate=0.5, mask_last_rate=0.3).arrange(
+            source(rings()), Packing(512, 16), EpochRandom(seed)
+        )
+        noisy = MaskedItem(mask_rate=0.5, mask_last_rate=0.3).corrupt(
+            plan.pack(0), rings().tokenizer, EpochRandom(seed)
+        )
         hidden = np.bincount(noisy.owner[noisy.targets["item"][0]], minlength=len(noisy.lengths))
         long = noisy.lengths > 8
         only += int((hidden[long] == 1).sum())

@@ -242,7 +242,9 @@ def test_phrases_are_masked_whole(kind: Kind) -> None:
     assert seen > 10 and hidden
 
 
-@pytest.mark.parametrize("name", ["mlm(copies=3)", "mlm(copies=3,unit=span)+nsp", "mlm(copies=3)+sop"])
+@pytest.mark.parametrize(
+    "name", ["mlm(static_masks=3)", "mlm(static_masks=3,unit=span)+nsp", "mlm(static_masks=3)+sop"]
+)
 def test_copies_repeat_the_same_masks_in_another_order(name: str) -> None:
     joint = parse_objective(name).joints[0]
 
@@ -262,7 +264,14 @@ def test_copies_repeat_the_same_masks_in_another_order(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["mlm", "mlm(unit=span,boundary=true)", "mlm(unit=ngram)+sop", "rtd+nsp", "0.5*mlm(unit=word)|0.5*rtd", "item"],
+    [
+        "mlm",
+        "mlm(unit=span,span_boundary=true)",
+        "mlm(unit=ngram)+sop",
+        "rtd+nsp",
+        "0.5*mlm(unit=word)|0.5*rtd",
+        "item",
+    ],
 )
 def test_batches_depend_only_on_seed_epoch_and_index(name: str) -> None:
     mixture = parse_objective(name)
@@ -289,11 +298,11 @@ def test_invalid_options_are_rejected(tmp_path: Path) -> None:
         f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE need each other",
         f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such phrase file; write one",
         f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: the phrase file is empty; write one phrase per line",
-        "mlm(rate=15)": "mlm: rate=15 is not a share; give a number greater than 0 and at most 1",
-        "mlm(final_rate=none)": "final_rate=.*input should be",
-        "rtd(rate=0)": "rtd: rate=0 is not a share",
-        "item(rate=-1)": "item: rate=-1",
-        "mlm(masked=0.9,swapped=0.2)": "masked=0.9 and swapped=0.2 add up to more than 1",
+        "mlm(mask_rate=15)": "mlm: rate=15 is not a share; give a number greater than 0 and at most 1",
+        "mlm(final_mask_rate=none)": "final_rate=.*input should be",
+        "rtd(mask_rate=0)": "rtd: rate=0 is not a share",
+        "item(mask_rate=-1)": "item: rate=-1",
+        "mlm(mask_replace_prob=0.9,random_replace_prob=0.2)": "masked=0.9 and swapped=0.2 add up to more than 1",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
@@ -315,7 +324,7 @@ def test_replacements_follow_their_proportions() -> None:
     counts = {"mask": 0, "same": 0, "other": 0}
     tokenizer = data().tokenizer
     for seed in range(40):
-        noisy = masked("wordpiece", MLM(rate=0.5), seed, 0)[1]
+        noisy = masked("wordpiece", MLM(mask_rate=0.5), seed, 0)[1]
         at, target = noisy.targets["mlm"]
         counts["mask"] += int((noisy.ids[at] == tokenizer.role("mask")).sum())
         counts["same"] += int((noisy.ids[at] == target).sum())
@@ -328,7 +337,7 @@ def test_replacements_follow_their_proportions() -> None:
 
 
 def test_masking_rate_follows_its_schedule() -> None:
-    objective = MLM(rate=0.4, final_rate=0.1)
+    objective = MLM(mask_rate=0.4, final_mask_rate=0.1)
     sizes = [len(masked("wordpiece", objective, 0, 0, progress)[1].targets["mlm"][0]) for progress in (0.0, 0.5, 1.0)]
     tokens = int((~masked("wordpiece", objective, 0, 0)[0].columns["special"]).sum())
     assert np.array(sizes) / tokens == pytest.approx([0.4, 0.25, 0.1], abs=0.02)
@@ -358,7 +367,7 @@ def test_masks_do_not_depend_on_the_pack() -> None:
 
 def test_targets_fit_max_targets() -> None:
     for rate in (0.15, 0.5):
-        objective = MLM(rate=rate)
+        objective = MLM(mask_rate=rate)
         packing = Packing(512, 64, sequences=40, fixed=True)
         plan = objective.arrange(data(), packing, EpochRandom(1))
         for index in range(len(plan)):

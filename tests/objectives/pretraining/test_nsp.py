@@ -64,13 +64,13 @@ def test_template_and_segments_equal_those_of_bert() -> None:
 def make_data(texts: list[str]) -> Data:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
-    made = build_store([folder / "a.txt"], store().tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    made = build_store([folder / "a.txt"], store().tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
     return Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(made.documents))
 
 
 def test_corpora_without_pairs_are_rejected() -> None:
     with pytest.raises(PretuneError, match="needs two documents or more"):
-        NSP(negatives=1.0).arrange(
+        NSP(negative_rate=1.0).arrange(
             make_data(["One thing. Another thing. A third thing."]), Packing(99, 32), EpochRandom(0)
         )
     with pytest.raises(PretuneError, match="needs documents of two sentences or more"):
@@ -84,7 +84,7 @@ def test_corpora_without_pairs_are_rejected() -> None:
 def test_joint_objectives_are_parsed_and_checked() -> None:
     assert str(parse_objective("mlm + nsp")) == "mlm+nsp"
     assert str(parse_objective("3*mlm|lm")) == "0.75*mlm|0.25*lm"
-    assert parse_objective("mlm(rate=0.3,unit=word)").objectives[0].rate == 0.3  # type: ignore[attr-defined]
+    assert parse_objective("mlm(mask_rate=0.3,unit=word)").objectives[0].rate == 0.3  # type: ignore[attr-defined]
     for text, message in {
         "mlm+lm": "incompatible attention patterns \\(mlm full and lm causal\\); alternate them with |",
         "nsp+classify": "nsp and classify each need their own arrangement of the text",

@@ -45,7 +45,7 @@ def corrupted(kind: Kind, objective: PLM, seed: int, epoch: int, template: str) 
 def test_text_is_unchanged_and_queries_predict_its_tokens(
     kind: Kind, seed: int, epoch: int, template: str, k: float, parts: int, stateful: bool
 ) -> None:
-    objective = PLM(k=k, parts=parts, stateful=stateful)
+    objective = PLM(k=k, num_parts=parts, stateful=stateful)
     clean, made = corrupted(kind, objective, seed, epoch, template)
     query = made.columns["stream"] == 1
     at, target = made.targets["plm"]
@@ -118,7 +118,7 @@ def test_one_sixth_of_the_tokens_is_predicted_in_ngrams() -> None:
 def test_attention_sees_only_earlier_tokens_of_the_permutation(parts: int, stateful: bool) -> None:
     torch.manual_seed(0)
     network = xl(8 if stateful else 0).eval()
-    objective = PLM(k=2.5, parts=parts, stateful=stateful)
+    objective = PLM(k=2.5, num_parts=parts, stateful=stateful)
     special = np.isin(np.arange(20), [11, 12, 19])
     columns = {"special": special, "word": np.ones(20, dtype=bool)}
     if stateful:
@@ -184,8 +184,8 @@ def test_fixed_shapes_do_not_change_the_batches(stateful: str) -> None:
 def test_invalid_options_are_rejected() -> None:
     for text, message in [
         ("plm(k=1)", "k=1 leaves no context"),
-        ("plm(parts=0)", "parts=0: expected a number that is at least 1"),
-        ("plm(longest=0)", "longest=0: expected a number that is at least 1"),
+        ("plm(num_parts=0)", "parts=0: expected a number that is at least 1"),
+        ("plm(max_ngram=0)", "longest=0: expected a number that is at least 1"),
         ("plm+nsp", "plm adds tokens to the text"),
         ("plm+mlm", "plm adds tokens to the text"),
     ]:
@@ -222,8 +222,8 @@ def test_state_is_carried_across_held_out_batches_of_little_text(name: str) -> N
     packing = DataStream(joint, data, Packing(1024, 16, lanes=2, fixed=True), seed=0).packing
     for documents in ([0], [1, 2]):
         few = replace(data, documents=np.array(documents))
-        found = held_out_batches(joint, few, packing, Monitoring(packs=4))
-        plain = held_out_batches(joint, few, replace(packing, fixed=False), Monitoring(packs=4))
+        found = held_out_batches(joint, few, packing, Monitoring(max_eval_batches=4))
+        plain = held_out_batches(joint, few, replace(packing, fixed=False), Monitoring(max_eval_batches=4))
         losses = [
             evaluate_loss(root, joint, [batch for _, batch in batches], torch.device("cpu"))
             for batches in (found, plain)

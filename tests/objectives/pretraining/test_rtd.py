@@ -37,7 +37,7 @@ PACKING = Packing(512, 64)
 def test_generator_predicts_masked_tokens_and_discriminator_all_tokens(
     kind: Kind, seed: int, epoch: int, rate: float
 ) -> None:
-    source, objective, draws = data(kind), RTD(rate=rate), EpochRandom(seed, epoch)
+    source, objective, draws = data(kind), RTD(mask_rate=rate), EpochRandom(seed, epoch)
     plan = objective.arrange(source, PACKING, draws)
     clean = plan.pack(seed % len(plan))
     noisy = objective.corrupt(plan.pack(seed % len(plan)), source.tokenizer, draws)
@@ -63,11 +63,11 @@ def small_batch(capacity: Capacity | None = None) -> tuple[Sequences, Batch]:
     special[[0, 19, 20, 39, 40, 59]] = True
     ids[special] = 3
     sequences = Sequences(ids.copy(), np.full(3, 20), np.arange(3), {"special": special})
-    noisy = RTD(rate=0.3).corrupt(replace(sequences, ids=ids.copy()), data().tokenizer, EpochRandom(0))
+    noisy = RTD(mask_rate=0.3).corrupt(replace(sequences, ids=ids.copy()), data().tokenizer, EpochRandom(0))
     return sequences, collate(noisy, capacity)
 
 
-def make_root(name: str = "rtd(size=0.5)", factory: Any = encoder) -> tuple[Network, JointObjective]:
+def make_root(name: str = "rtd(generator_size=0.5)", factory: Any = encoder) -> tuple[Network, JointObjective]:
     torch.manual_seed(0)
     root = Network(factory())
     mixture = parse_objective(name)
@@ -189,10 +189,10 @@ def test_generator_sizes_follow_the_options() -> None:
 
     with torch.device("meta"):
         assert sizes(RTD()) == (192, 12, 3, 768)
-        assert sizes(RTD(size=1 / 3)) == (256, 12, 4, 1024)  # ELECTRA-base
-        assert sizes(RTD(layers=2, width=64, heads=2)) == (64, 2, 2, 256)
+        assert sizes(RTD(generator_size=1 / 3)) == (256, 12, 4, 1024)  # ELECTRA-base
+        assert sizes(RTD(generator_layers=2, generator_hidden_size=64, generator_heads=2)) == (64, 2, 2, 256)
         with pytest.raises(PretuneError, match="the generator's width 64 is not divisible by 3 heads"):
-            sizes(RTD(width=64, heads=3))
+            sizes(RTD(generator_hidden_size=64, generator_heads=3))
 
 
 def randomize(root: Network) -> None:
@@ -207,7 +207,7 @@ def test_both_networks_match_those_of_transformers() -> None:
     size = {"vocab_size": 60, "num_hidden_layers": 2, "max_position_embeddings": 40, "hidden_dropout_prob": 0.0}
     config = BertConfig(**size, hidden_size=32, num_attention_heads=4, intermediate_size=64)  # type: ignore[arg-type]
     root = Network(build(config))
-    root.heads["rtd"] = RTD(width=16, heads=2).head(root.backbone)
+    root.heads["rtd"] = RTD(generator_hidden_size=16, generator_heads=2).head(root.backbone)
     randomize(root)
     common = {**size, "attention_probs_dropout_prob": 0.0, "embedding_size": 32}
     discriminator = ElectraForPreTraining(
@@ -259,7 +259,7 @@ def test_generator_is_exported_if_the_family_supports_it(tmp_path: Path) -> None
         max_position_embeddings=40, hidden_dropout_prob=0.0,
     )  # fmt: skip
     model = Model(replace(BERT, companions=("generator",)), config, Network(build(config)))
-    model.add_heads(parse_objective("rtd(size=1,layers=1)").objectives)
+    model.add_heads(parse_objective("rtd(generator_size=1,generator_layers=1)").objectives)
     randomize(model.root)
     model.save(tmp_path)
     reference, report = BertForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
@@ -278,6 +278,6 @@ def test_generator_is_exported_if_the_family_supports_it(tmp_path: Path) -> None
     plain = Model(BERT, config, model.root)
     plain.save(tmp_path / "plain")
     assert not (tmp_path / "plain" / "generator").exists()
-    again = load_model(tmp_path / "plain", parse_objective("rtd(size=1,layers=1)"))
+    again = load_model(tmp_path / "plain", parse_objective("rtd(generator_size=1,generator_layers=1)"))
     for name, tensor in again.root.tensors().items():
         assert torch.equal(tensor, model.root.tensors()[name])

@@ -75,7 +75,7 @@ def test_label_is_predicted_at_the_start_token() -> None:
 @pytest.mark.parametrize("objective", [SOP, NSP])
 def test_option_short_gives_some_documents_shorter_pairs(objective: type[SOP] | type[NSP]) -> None:
     plain, some, all_ = (
-        np.concatenate([arrangement(objective(short=share), seed, length=300).lengths for seed in range(8)])
+        np.concatenate([arrangement(objective(short_seq_prob=share), seed, length=300).lengths for seed in range(8)])
         for share in (0.0, 0.1, 1.0)
     )
     assert plain.mean() > some.mean() > all_.mean()
@@ -99,7 +99,7 @@ def test_shorter_spans_still_cover_every_token_once(length: int, epoch: int, see
 def make_data(texts: list[str]) -> Data:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
-    made = build_store([folder / "a.txt"], store().tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    made = build_store([folder / "a.txt"], store().tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
     return Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(made.documents))
 
 

@@ -39,7 +39,7 @@ LANGUAGES = {"de": 2, "en": 0, "ru": 1}
 
 
 def source(kind: Kind = "wordpiece", template: str = "bert", **changes: Any) -> Data:
-    made = replace(data(kind, template=template), rows=parallel(), languages=LANGUAGES, exponent=1.0)
+    made = replace(data(kind, template=template), rows=parallel(), languages=LANGUAGES, language_alpha=1.0)
     return replace(made, **changes)
 
 
@@ -60,7 +60,7 @@ def masked(made: Data, objective: TLM, draws: EpochRandom, tokens: int = 512) ->
 def test_both_sides_are_masked_and_targets_are_the_original_tokens(
     kind: Kind, seed: int, epoch: int, rate: float, template: str
 ) -> None:
-    made, objective = source(kind, template), TLM(rate=rate)
+    made, objective = source(kind, template), TLM(mask_rate=rate)
     clean, noisy = masked(made, objective, EpochRandom(seed, epoch))
     tokenizer, special = made.tokenizer, clean.columns["special"]
     at, target = noisy.targets["tlm"]
@@ -146,7 +146,7 @@ def test_masking_and_replacement_rates_are_respected() -> None:
 def test_masked_tokens_do_not_appear_in_the_input() -> None:
     """Another token in a masked position changes nothing but the target."""
     made, draws = source(), EpochRandom(1)
-    objective = TLM(masked=1.0, swapped=0.0)
+    objective = TLM(mask_replace_prob=1.0, random_replace_prob=0.0)
     plan = objective.arrange(made, Packing(256, 96), draws)
     clean = objective.corrupt(plan.pack(0), made.tokenizer, draws)
     at, _ = clean.targets["tlm"]
@@ -205,7 +205,9 @@ def test_each_epoch_reads_another_part_of_a_large_language() -> None:
 def bilingual() -> Store:
     folder = Path(tempfile.mkdtemp())
     (folder / "ru.txt").write_text("\n".join(f"{text} {text}" for text in RUSSIAN * 2), encoding="utf-8")
-    russian = build_store([folder / "ru.txt"], store().tokenizer, folder / "ru", StoreSettings("ru", layout="line"), 1)
+    russian = build_store(
+        [folder / "ru.txt"], store().tokenizer, folder / "ru", StoreSettings("ru", split_by="line"), 1
+    )
     return join_stores([store(), russian])
 
 
@@ -231,7 +233,7 @@ def test_small_languages_are_oversampled(objective: Any) -> None:
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 0, "ru": 1})
 
     def share(exponent: float) -> float:
-        arranged: Any = objective.arrange(replace(made, exponent=exponent), Packing(1024, 160), EpochRandom(1))
+        arranged: Any = objective.arrange(replace(made, language_alpha=exponent), Packing(1024, 160), EpochRandom(1))
         return float(arranged.arrangement.columns["language"][:, 0].mean())
 
     plain = share(1.0)
@@ -290,7 +292,7 @@ def test_mlm_and_tlm_share_a_head_that_transformers_can_load(tmp_path: Path) -> 
     # It is exported as a masked language model, independently of the objective.
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["XLMWithLMHeadModel"]
     assert "pred_layer.proj.bias" in load_file(tmp_path / "model.safetensors")
-    joined = parse_objective("tlm|mlm(boundary=true)")
+    joined = parse_objective("tlm|mlm(span_boundary=true)")
     model = xlm()
     model.add_heads(joined.objectives)
     assert hasattr(model.root.heads["tlm"], "boundary")
@@ -298,9 +300,9 @@ def test_mlm_and_tlm_share_a_head_that_transformers_can_load(tmp_path: Path) -> 
 
 def test_invalid_use_is_rejected() -> None:
     for text, message in {
-        "tlm(rate=0)": "rate=0 is not a share",
-        "tlm(masked=0.9,swapped=0.2)": "add up to more than 1",
-        "tlm(languages=en)": "give two languages, as in languages=en-fr",
+        "tlm(mask_rate=0)": "rate=0 is not a share",
+        "tlm(mask_replace_prob=0.9,random_replace_prob=0.2)": "add up to more than 1",
+        "tlm(language_pair=en)": "give two languages, as in languages=en-fr",
         "tlm+mlm": "tlm and mlm each corrupt the text",
         "tlm+nsp": "tlm and nsp each need their own arrangement of the text",
     }.items():

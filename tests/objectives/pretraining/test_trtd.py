@@ -31,7 +31,7 @@ LANGUAGES = {"de": 2, "en": 0, "ru": 1}
 
 
 def source(kind: Kind = "wordpiece", template: str = "bert", **changes: Any) -> Data:
-    made = replace(data(kind, template=template), rows=parallel(), languages=LANGUAGES, exponent=1.0)
+    made = replace(data(kind, template=template), rows=parallel(), languages=LANGUAGES, language_alpha=1.0)
     return replace(made, **changes)
 
 
@@ -48,7 +48,7 @@ def test_sequences_equal_those_of_tlm_and_targets_those_of_rtd(
 ) -> None:
     made, objective, draws, packing = (
         source(kind, template),
-        TRTD(rate=rate),
+        TRTD(mask_rate=rate),
         EpochRandom(seed, epoch),
         Packing(512, 96),
     )
@@ -106,7 +106,7 @@ def model(family: str = "xlm") -> Model:
 def test_loss_equals_that_of_rtd_under_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rtd, "sample_tokens", lambda logits: logits.argmin(-1))
     made, network = source(), model()
-    mixture = parse_objective("rtd(weight=7)|trtd(weight=7)")
+    mixture = parse_objective("rtd(discriminator_weight=7)|trtd(discriminator_weight=7)")
     network.add_heads(mixture.objectives)
     stream = DataStream(mixture.joints[1], replace(made, template=network.family.template), Packing(512, 96), seed=0)
     batch = stream.batch(0, 0, 0.0)
@@ -125,7 +125,7 @@ def test_generator_and_discriminator_use_language_embeddings(name: str, tmp_path
     """Either loss alone gives gradients to the embeddings of the languages that were read, and to no others."""
     (tmp_path / "ru.txt").write_text("\n".join(RUSSIAN * 2), encoding="utf-8")
     russian = build_store(
-        [tmp_path / "ru.txt"], store().tokenizer, tmp_path / "ru", StoreSettings("ru", layout="line"), 1
+        [tmp_path / "ru.txt"], store().tokenizer, tmp_path / "ru", StoreSettings("ru", split_by="line"), 1
     )
     both, network, mixture = join_stores([store(), russian]), model(), parse_objective(name)
     network.add_heads(mixture.objectives)
@@ -146,7 +146,11 @@ def test_generator_and_discriminator_use_language_embeddings(name: str, tmp_path
 def test_rtd_and_trtd_share_a_head_and_both_networks_are_exported(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
-    for name in ("trtd", "trtd|rtd(width=16,layers=1)", "rtd(width=16,layers=1)|trtd"):
+    for name in (
+        "trtd",
+        "trtd|rtd(generator_hidden_size=16,generator_layers=1)",
+        "rtd(generator_hidden_size=16,generator_layers=1)|trtd",
+    ):
         network, mixture = model("electra"), parse_objective(name)
         network.add_heads(mixture.objectives)
         head: Any = network.root.heads["trtd"]
@@ -181,9 +185,9 @@ def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch
 
 def test_invalid_use_is_rejected() -> None:
     for text, message in {
-        "trtd(rate=0)": "trtd: rate=0 is not a share",
-        "trtd(size=2)": "trtd: size=2 is not a share",
-        "trtd(languages=en)": r"trtd\(languages=en\): give two languages, as in languages=en-fr",
+        "trtd(mask_rate=0)": "trtd: rate=0 is not a share",
+        "trtd(generator_size=2)": "trtd: size=2 is not a share",
+        "trtd(language_pair=en)": r"trtd\(languages=en\): give two languages, as in languages=en-fr",
         "trtd+rtd": "trtd and rtd each corrupt the text",
         "trtd+nsp": "trtd and nsp each need their own arrangement of the text",
     }.items():
@@ -198,4 +202,4 @@ def test_invalid_use_is_rejected() -> None:
     with pytest.raises(PretuneError, match="trtd needs a model with full attention"):
         TRTD().head(gpt.build(gpt.read_config(small)))
     with pytest.raises(PretuneError, match="the generator's width 64 is not divisible by 3 heads"):
-        TRTD(width=64, heads=3).head(model().backbone)
+        TRTD(generator_hidden_size=64, generator_heads=3).head(model().backbone)

@@ -58,13 +58,13 @@ def test_lstm_pretrained_as_autoencoder_learns_to_classify(tmp_path: Path) -> No
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     pretrained = pt.pretrain(
         "lstm-lm-tiny", tmp_path / "text.txt", objective="autoencode", out=tmp_path / "run", budget=pt.Budget(steps=8),
-        batch=pt.Batching(tokens=512, length=32), watching=pt.Monitoring(held_out=0.0, log=1),
+        batch=pt.Batching(tokens=512, max_length=32), monitor=pt.Monitoring(held_out_fraction=0.0, log_every=1),
     )  # fmt: skip
     losses = [line["autoencode"] for line in pretrained.metrics()]
     assert losses[-1] < losses[0] - 0.2
     task = pt.finetune(
-        pretrained, tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / "task", epochs=6, seeds=1,
-        objective="classify(pooling=rising)", optimizer=pt.Optimizer(lr=5e-3), report=False,
+        pretrained, tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / "task", epochs=6, num_seeds=1,
+        objective="classify(pooling=increasing_mean)", optimizer=pt.Optimizer(lr=5e-3), report=False,
     )  # fmt: skip
     assert task.results["dev/accuracy"] > 0.9
     assert task.predict(["a good film"])[0]["label"] == "yes"

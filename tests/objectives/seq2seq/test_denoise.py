@@ -18,14 +18,14 @@ from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.training import Kind
 from tests.support.objective_data import KINDS, TEMPLATES, data, store
 
-PLAIN = {"permute": False, "infill": 0.0}
+PLAIN = {"permute_sentences": False, "infill_rate": 0.0}
 NOISES = {
-    "permute": Denoise(infill=0.0),
+    "permute_sentences": Denoise(infill_rate=0.0),
     "rotate": Denoise(**PLAIN | {"rotate": True}),
-    "infill": Denoise(permute=False),
-    "mask": Denoise(**PLAIN | {"mask": 0.3}),
-    "delete": Denoise(**PLAIN | {"delete": 0.3}),
-    "all": Denoise(rotate=True, mask=0.2, delete=0.2),
+    "infill": Denoise(permute_sentences=False),
+    "mask": Denoise(**PLAIN | {"mask_rate": 0.3}),
+    "delete": Denoise(**PLAIN | {"delete_rate": 0.3}),
+    "all": Denoise(rotate=True, mask_rate=0.2, delete_rate=0.2),
     "bart": Denoise(),
 }
 
@@ -107,7 +107,7 @@ def test_each_kind_of_noise_has_its_documented_effect(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_permuted_sentences_stay_whole(kind: Kind) -> None:
-    objective, source, moved = NOISES["permute"], data(kind), 0
+    objective, source, moved = NOISES["permute_sentences"], data(kind), 0
     bounds = set(store(kind).sentence_offsets.tolist())
     plan = objective.arrange(source, Packing(1024, 64), EpochRandom(0))
     for index in range(len(plan)):
@@ -157,10 +157,12 @@ def test_infilled_positions_are_uniform() -> None:
 
 
 def test_options_are_checked_and_a_missing_mask_token_is_reported() -> None:
-    assert parse_objective("denoise(infill=0.2,permute=false)").objectives[0] == Denoise(permute=False, infill=0.2)
+    assert parse_objective("denoise(infill_rate=0.2,permute_sentences=false)").objectives[0] == Denoise(
+        permute_sentences=False, infill_rate=0.2
+    )
     for text, message in {
-        "denoise(mask=1)": "the share must be at least 0 and less than 1",
-        "denoise(mean=0)": "the mean span length must be positive",
+        "denoise(mask_rate=1)": "the share must be at least 0 and less than 1",
+        "denoise(poisson_lambda=0)": "the mean span length must be positive",
         "denoise+nsp": "alternate them with",
     }.items():
         with pytest.raises(PretuneError, match=message):
@@ -171,7 +173,7 @@ def test_options_are_checked_and_a_missing_mask_token_is_reported() -> None:
     without = type(source.tokenizer)(source.tokenizer.backend, roles)
     with pytest.raises(PretuneError, match="no 'mask' token"):
         Denoise().corrupt(plan.pack(0), without, EpochRandom(0))
-    deleting = Denoise(**PLAIN | {"delete": 0.3})
+    deleting = Denoise(**PLAIN | {"delete_rate": 0.3})
     assert deleting.corrupt(plan.pack(0), without, EpochRandom(0)).second is not None
 
 
@@ -214,7 +216,7 @@ def test_each_text_has_the_token_of_its_language(tmp_path: Path) -> None:
     stores = []
     for name, text in texts.items():
         (tmp_path / f"{name}.txt").write_text("\n".join([text] * 5), encoding="utf-8")
-        settings = StoreSettings(language=name, layout="line")
+        settings = StoreSettings(language=name, split_by="line")
         stores.append(build_store([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name, settings, 1))
     english, french = tokenizer.role("language en_XX"), tokenizer.role("language fr")
     both = join_stores(stores)

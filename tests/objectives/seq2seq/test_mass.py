@@ -34,7 +34,9 @@ def corrupted(
 def test_fragment_is_masked_and_predicted_at_its_own_positions(
     kind: Kind, seed: int, epoch: int, share: float, removed: bool, template: str
 ) -> None:
-    clean, noisy = corrupted(kind, MASS(share=share, masked=1.0, removed=removed), seed, epoch, template)
+    clean, noisy = corrupted(
+        kind, MASS(mask_rate=share, mask_replace_prob=1.0, trim_decoder_input=removed), seed, epoch, template
+    )
     mask = data(kind).tokenizer.role("mask")
     assert noisy.second is not None and (noisy.lengths == clean.lengths).all()
     side = noisy.second

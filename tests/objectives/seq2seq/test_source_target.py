@@ -19,16 +19,16 @@ from tests.support.objective_data import KINDS, SENTINELS, TEMPLATES, data, enco
 
 NAMES = [
     "spans",
-    "spans(rate=0.5,mean=1)",
+    "spans(noise_density=0.5,mean_span_length=1)",
     "denoise",
-    "denoise(rotate=true,mask=0.2,delete=0.2)",
-    "mass(masked=1)",
-    "mass(masked=1,removed=false)",
+    "denoise(rotate=true,mask_rate=0.2,delete_rate=0.2)",
+    "mass(mask_replace_prob=1)",
+    "mass(mask_replace_prob=1,trim_decoder_input=false)",
     "shuffle",
     "shuffle(window=2)",
     "shuffle(unit=sentences)",
     "translate",
-    "translate(both=true)",
+    "translate(bidirectional=true)",
     "skip_thought",
 ]
 HIDING = ("spans", "mass", "translate", "skip_thought")  # objectives whose target tokens are not in the source

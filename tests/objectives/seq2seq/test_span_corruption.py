@@ -51,7 +51,7 @@ def sequence(sequences: Sequences, row: int) -> list[int]:
 def test_source_and_target_together_are_the_text_and_rates_are_respected(
     kind: Kind, seed: int, epoch: int, rate: float, mean: float, template: str
 ) -> None:
-    objective = SpanCorruption(rate=rate, mean=mean)
+    objective = SpanCorruption(noise_density=rate, mean_span_length=mean)
     clean, noisy = corrupted(kind, template, objective, seed, epoch)
     assert noisy.second is not None
     tokenizer = data(kind, SENTINELS).tokenizer
@@ -99,7 +99,7 @@ def test_source_and_target_together_are_the_text_and_rates_are_respected(
 def test_example_of_the_t5_paper() -> None:
     folder = Path(tempfile.mkdtemp())
     (folder / "a.txt").write_text(TEXT, encoding="utf-8")
-    tokenizer = train_on_documents([Document(TEXT, folder, 1)] * 9, "raw-bpe", 200, sentinels=20)
+    tokenizer = train_on_documents([Document(TEXT, folder, 1)] * 9, "sentencepiece-bpe", 200, extra_ids=20)
     words = [tokenizer.encode(word) for word in TEXT.split()]
     ids = np.array([i for word in words for i in word])
     bounds = np.cumsum([0, *map(len, words)])
@@ -121,8 +121,10 @@ def test_example_of_the_t5_paper() -> None:
     assert render(target.ids) == "<X> for inviting <Y> last <Z>"
 
     # The whole objective gives the same for the seed that masks these words.
-    made = build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
-    objective = SpanCorruption(rate=(ends - starts).sum() / len(ids), mean=(ends - starts).sum() / 2)
+    made = build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
+    objective = SpanCorruption(
+        noise_density=(ends - starts).sum() / len(ids), mean_span_length=(ends - starts).sum() / 2
+    )
     source_data = Data(tokenizer, TEMPLATES["t5"], store=made, documents=np.arange(1))
     for seed in range(2000):
         draws = EpochRandom(seed)
@@ -142,7 +144,7 @@ def test_example_of_the_t5_paper() -> None:
 def test_spans_are_split_and_placed_uniformly() -> None:
     rows = 20_000
     objective = SpanCorruption(
-        rate=0.4, mean=2.0
+        noise_density=0.4, mean_span_length=2.0
     )  # 4 of 10 tokens in 2 spans: 3 ways to split them, 21 ways to place them
     starts, lengths, counts = objective.choose(np.full(rows, 10), EpochRandom(0), np.arange(rows))
     assert (counts == 2).all()
@@ -173,10 +175,10 @@ def test_too_few_sentinels_are_rejected_with_the_number_needed() -> None:
 
 
 def test_options_are_checked() -> None:
-    assert parse_objective("spans(rate=0.3,mean=5)").objectives[0] == SpanCorruption(0.3, 5)
+    assert parse_objective("spans(noise_density=0.3,mean_span_length=5)").objectives[0] == SpanCorruption(0.3, 5)
     for text, message in {
-        "spans(rate=1.5)": "the share must be at least 0 and less than 1",
-        "spans(mean=0.5)": "at least one token",
+        "spans(noise_density=1.5)": "the share must be at least 0 and less than 1",
+        "spans(mean_span_length=0.5)": "at least one token",
         "spans+mlm": "reads a source and generates a target, and cannot share them",
     }.items():
         with pytest.raises(PretuneError, match=message):

@@ -45,7 +45,7 @@ def test_every_pair_that_fits_is_used(
     tokenizer = store(kind).tokenizer
     rows = LabeledRows(Path("x"), {}, [a for a, _ in pairs], [b for _, b in pairs])
     source = Data(tokenizer, TEMPLATES[template], rows=rows)
-    translate = Translate(both=both)
+    translate = Translate(bidirectional=both)
     single, target = TEMPLATES[template].single, TEMPLATES[template].target or ("start", "A", "end")
     fill = lambda items, ids: [i for item in items for i in (ids if item == "A" else [tokenizer.role(item)])]  # noqa: E731
     encoded = [tuple(tokenizer.encode(text) for text in pair) for pair in pairs]
@@ -78,7 +78,7 @@ def test_languages_are_swapped_with_the_texts(template: str) -> None:
     tokenizer = train_on_documents([Document("a b c d e f " * 9, Path("x"), 1)], "bpe", 60, languages=["en", "fr"])
     rows = LabeledRows(Path("x"), {}, ["a b", "a"], ["c d", "c"])
     frame = MBART if template == "mbart" else TEMPLATES["bart"]
-    translate = Translate(both=True, languages="en-fr")
+    translate = Translate(bidirectional=True, language_pair="en-fr")
     plan = translate.arrange(Data(tokenizer, frame, rows=rows), Packing(64, 16), EpochRandom(0))
     sequences = translate.corrupt(plan.pack(0), tokenizer, EpochRandom(0))
     side = sequences.second
@@ -93,13 +93,15 @@ def test_languages_are_swapped_with_the_texts(template: str) -> None:
         else:
             assert english not in read and french not in read
     with pytest.raises(PretuneError, match="no 'language de' token"):
-        Translate(languages="en-de").arrange(Data(tokenizer, frame, rows=rows), Packing(64, 16), EpochRandom(0)).pack(0)
+        Translate(language_pair="en-de").arrange(
+            Data(tokenizer, frame, rows=rows), Packing(64, 16), EpochRandom(0)
+        ).pack(0)
 
 
 def test_invalid_use_is_rejected() -> None:
     for text, message in {
-        "translate(smoothing=1)": "the share must be at least 0 and less than 1",
-        "translate(languages=en)": "give two languages, as in languages=en-fr",
+        "translate(label_smoothing=1)": "the share must be at least 0 and less than 1",
+        "translate(language_pair=en)": "give two languages, as in languages=en-fr",
         "translate+lm": "alternate them with",
     }.items():
         with pytest.raises(PretuneError, match=message):

@@ -65,7 +65,7 @@ def test_perfect_outputs_give_the_answer_text(kind: Kind, template: Template, da
         spans.append((first, last) if last < len(words) and data.draw(st.booleans()) else None)
     examples = make_questions(passages, spans)
     length, stride = data.draw(st.integers(60, 90)), data.draw(st.integers(1, 40))
-    task = AnswerTask(threshold=0.0, stride=stride, longest=200)
+    task = AnswerTask(threshold=0.0, stride=stride, max_answer_length=200)
     source = Data(store(kind).tokenizer, template, rows=examples)
     laid = task.tokenize_examples(source, length)
     assert (laid.lengths <= length).all()
@@ -169,7 +169,7 @@ def test_no_answer_is_predicted_only_above_the_threshold() -> None:
     outputs = perfect_outputs(laid)
     outputs[0][0] = 10.0  # no answer scores 20, the zebra 18
     for threshold, text in ((None, "zebra"), (2.5, "zebra"), (1.5, "")):
-        (answer,) = AnswerTask(threshold=threshold, best=2).answers(outputs, laid, examples)
+        (answer,) = AnswerTask(threshold=threshold, n_best=2).answers(outputs, laid, examples)
         assert answer["answer"] == text
         assert answer["no_answer"] == pytest.approx(2.0)
         assert answer["candidates"][0]["answer"] == "zebra"

@@ -135,7 +135,7 @@ def test_each_group_has_its_own_softmax(sizes: list[int], seed: int, spare: int)
 def test_fixed_shapes_fit_every_batch(rows_per_step: int, tmp_path: Path) -> None:
     table = read_choices(write(tmp_path / "a.jsonl", rows(60)))
     task = Choose().fit(table)
-    assert task.most == 4
+    assert task.max_candidates == 4
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
     packing = row_packing(task.tokenize_examples(data, 16), rows_per_step, 16, fixed=True)
     stream = DataStream(single_objective(task).joints[0], data, packing, seed=0)

@@ -32,7 +32,7 @@ def test_mean_pooling_of_long_texts_is_accurate_in_bfloat16() -> None:
 
 
 def test_padding_does_not_affect_batch_statistics() -> None:
-    objective = Classify(labels=("bad", "good"), pooling="concat", hidden=6, dropout=0.0)
+    objective = Classify(labels=("bad", "good"), pooling="concat", hidden_size=6, dropout=0.0)
     rows = LabeledRows(Path("x"), {}, ["a b", "c", "d e f"], labels=["good", "bad", "good"])
     data = Data(store().tokenizer, TEMPLATE, rows=rows)
     sequences = objective.arrange(data, Packing(64, 16), EpochRandom(0)).pack(0)

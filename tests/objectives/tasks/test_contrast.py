@@ -45,7 +45,7 @@ def test_contrast_learns_from_scores(tmp_path: Path) -> None:
 
 
 def test_embed_uses_the_pooling_of_training(tmp_path: Path) -> None:
-    run = learn("contrast(vector=start)", write(tmp_path / "a.jsonl", pairs(32)), tmp_path / "run", epochs=1)
+    run = learn("contrast(embedding_pooling=cls)", write(tmp_path / "a.jsonl", pairs(32)), tmp_path / "run", epochs=1)
     own, start, mean = (
         np.array([row["vector"] for row in pt.embed(run, ["red cat"], **given)])
         for given in ({}, {"pooling": "start"}, {"pooling": "mean"})  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def translation_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     ]
     (folder / "train.csv").write_text("\n".join(["source,target", *rows * 4]), encoding="utf-8")
     model = tiny(request.param, read([row.replace(",", " = ") for row in rows]), folder / "start")
-    return tune(model, folder / "train.csv", folder / "run", "generate(tokens=4)", steps=90)
+    return tune(model, folder / "train.csv", folder / "run", "generate(max_new_tokens=4)", steps=90)
 
 
 def test_prefix_determines_the_output(translation_run: pt.Run) -> None:
@@ -61,7 +61,7 @@ def test_prefix_is_an_option_and_beam_search_works(translation_run: pt.Run) -> N
     examples = LabeledRows(Path("x"), {}, list(WORDS))
     for side, prefix in enumerate(("french:", "german: ")):
         for beams in (1, 3):
-            task: Any = Generate(prefix=prefix, tokens=4, beams=beams)
+            task: Any = Generate(prefix=prefix, max_new_tokens=4, num_beams=beams)
             answers = Predictor(model, task, examples)()
             assert [answer["answer"] for answer in answers] == [words[side] for words in WORDS.values()]
 
@@ -70,7 +70,7 @@ def test_closed_answers_are_restricted_to_the_labels(translation_run: pt.Run) ->
     model, _ = load_task_model(translation_run.folder)
     examples = LabeledRows(Path("x"), {}, ["french: red", "german: tree", "red red"])
     for beams in (1, 2):
-        task: Any = Generate(closed=True, labels=("eau", "wasser rot", "baum"), beams=beams)
+        task: Any = Generate(constrained=True, labels=("eau", "wasser rot", "baum"), num_beams=beams)
         assert {answer["answer"] for answer in Predictor(model, task, examples)()} <= {"eau", "wasser rot", "baum"}
 
 
@@ -86,7 +86,7 @@ def test_answers_do_not_depend_on_their_batch(translation_run: pt.Run, monkeypat
 def test_cached_decoding_equals_the_full_forward_pass(translation_run: pt.Run) -> None:
     model, _ = load_task_model(translation_run.folder)
     model.root.eval()
-    task: Any = Generate(tokens=4)
+    task: Any = Generate(max_new_tokens=4)
     laid = task.tokenize_examples(
         Data(model.require_tokenizer(), model.family.template, rows=LabeledRows(Path("x"), {}, ["red", "a fire"])), 20
     )
@@ -134,13 +134,15 @@ def test_labels_as_texts_are_scored_as_classes(tmp_path: Path) -> None:
     rows = [f"{word} {i},{'warm' if word in ('red', 'fire') else 'cold'}" for i in range(8) for word in WORDS]
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     model = tiny("gpt2-tiny", read([row.replace(",", " = ") for row in rows]), tmp_path / "start")
-    run = tune(model, tmp_path / "train.csv", tmp_path / "run", 'generate(prefix="feels, say:",closed=true)', steps=40)
+    run = tune(
+        model, tmp_path / "train.csv", tmp_path / "run", 'generate(prefix="feels, say:",constrained=true)', steps=40
+    )
     assert run.results["dev/accuracy"] == run.results["dev/exact_match"] == 1.0
     assert run.results["labels"] == ["cold", "warm"] and "dev/f1" in run.results
     assert run.predict(["fire 3", "water 1"]) == [{"answer": "warm"}, {"answer": "cold"}]
     dev = tmp_path / "dev.csv"
     dev.write_text("text,label\nred 3,hot\n", encoding="utf-8")
-    again = tune(model, tmp_path / "train.csv", tmp_path / "again", "generate(closed=true)", steps=1, dev=dev)
+    again = tune(model, tmp_path / "train.csv", tmp_path / "again", "generate(constrained=true)", steps=1, dev=dev)
     assert again.results["dev/accuracy"] == 0.0  # an answer that is not in the training data is never predicted
 
 
@@ -170,7 +172,7 @@ def test_generated_text_equals_that_of_transformers(name: str, beams: int, tmp_p
     model = load_model(tmp_path, parse_objective("generate"))
     model.tokenizer = tokenizer
     model.root.eval()
-    task = Generate(tokens=8, beams=beams)
+    task = Generate(max_new_tokens=8, num_beams=beams)
     texts = ["the value of a list", "if", "a function is not an object of a class at all"]
     laid = task.tokenize_examples(Data(tokenizer, model.family.template, rows=LabeledRows(Path("x"), {}, texts)), 40)
     with torch.no_grad():
@@ -306,10 +308,10 @@ def test_several_file_formats_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("generate(judged=blue)", "judged='blue': input should be .* or 'bleu'"),
-        ("generate(tokens=0)", "tokens=0: expected a number that is at least 1"),
-        ("generate(languages=en)", "give two languages, as in languages=en-ro"),
-        ("generate(smoothing=2)", "the share must be at least 0 and less than 1"),
+        ("generate(metric=blue)", "judged='blue': input should be .* or 'bleu'"),
+        ("generate(max_new_tokens=0)", "tokens=0: expected a number that is at least 1"),
+        ("generate(language_pair=en)", "give two languages, as in language_pair=en-ro"),
+        ("generate(label_smoothing=2)", "the share must be at least 0 and less than 1"),
         ("generate+lm", "alternate them with"),
         ("generate on mix", "generate reads the last layer"),
         ("generate(prefx=a)", "unknown option 'prefx'; did you mean 'prefix'"),
@@ -321,9 +323,9 @@ def test_invalid_options_are_rejected(text: str, message: str) -> None:
 
 
 def test_quoted_values_may_contain_special_characters() -> None:
-    mixture = parse_objective('0.5*generate(prefix="a | b, (c) + d: ",beams=2)|0.5*mlm(rate=0.3)')
+    mixture = parse_objective('0.5*generate(prefix="a | b, (c) + d: ",num_beams=2)|0.5*mlm(mask_rate=0.3)')
     first, second = mixture.objectives
-    assert isinstance(first, Generate) and first.prefix == "a | b, (c) + d: " and first.beams == 2
+    assert isinstance(first, Generate) and first.prefix == "a | b, (c) + d: " and first.num_beams == 2
     assert second.name == "mlm" and mixture.shares[0][0] == 0.5
     bare: Any = parse_objective("generate(prefix=summarize: )").objectives[0]
     assert bare.sources(LabeledRows(Path("x"), {}, ["a text"])) == ["summarize: a text"]
@@ -331,7 +333,7 @@ def test_quoted_values_may_contain_special_characters() -> None:
 
 def test_generate_verb_gives_the_same_output(translation_run: pt.Run) -> None:
     encoder = bool(load_model(translation_run.folder).family.template.target)
-    (row,) = pt.generate(translation_run.folder, ["french: red" if encoder else "french: red ="], tokens=4)
+    (row,) = pt.generate(translation_run.folder, ["french: red" if encoder else "french: red ="], max_new_tokens=4)
     assert (
         row["text" if encoder else "continuation"].strip()
         == translation_run.predict(["french: red"])[0]["answer"]

@@ -104,10 +104,10 @@ def test_rows_with_invalid_spans_can_be_dropped(tmp_path: Path) -> None:
         PretuneError, match=r"4 of 6 rows .*: line 2: 'dog' .*, line 3: .*, line 4: .* …; correct them, or"
     ):
         Match().read(file, {})
-    rows = Match(drop_bad=True).read(file, {})
+    rows = Match(drop_invalid=True).read(file, {})
     assert rows.lines == [1, 6] and rows.more["spans"] == [((0, 3), (4, 7))] * 2 and rows.labels == ["1", "1"]
     with pytest.raises(PretuneError, match=r"correct them$"):  # prediction keeps all rows
-        Match(drop_bad=True).read(file, {}, answered=False)
+        Match(drop_invalid=True).read(file, {}, answered=False)
 
 
 def normalize_text(text: str) -> str:
@@ -205,5 +205,5 @@ def test_match_runs_can_be_loaded_and_exported(tmp_path: Path) -> None:
     config = json.loads((run.folder / "config.json").read_text())
     assert config["architectures"] == ["BertModel"] and config["id2label"] == {"0": "false", "1": "true"}
     assert pt.load(run).root.heads["match"].output.weight.shape == (2, 3 * 128)
-    assert pt.export(run, out=tmp_path / "out").facts["no_place_for"] == ["match"]
+    assert pt.export(run, out=tmp_path / "out").facts["dropped_heads"] == ["match"]
     assert parse_objective("match(pooling=mean)").objectives[0].pooling == "mean"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Tests of `classify(multi=true)` and `classify(weights=balanced)`."""
+"""Tests of `classify(multi_label=true)` and `classify(class_weight=balanced)`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.task_rows import multi_label_rows as rows
 def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     folder = tmp_path_factory.mktemp("several")
     train, dev = write(folder / "train.jsonl", rows(180)), write(folder / "dev.jsonl", rows(16, seed=1))
-    return learn("classify(multi=true)", train, folder / "run", dev, epochs=10)
+    return learn("classify(multi_label=true)", train, folder / "run", dev, epochs=10)
 
 
 def test_predictions_have_zero_one_or_several_labels(run: pt.Run) -> None:
@@ -63,7 +63,7 @@ def test_export_and_import_agree_with_transformers(run: pt.Run, tmp_path: Path) 
     config.pop("pretune", None)
     (tmp_path / "theirs/config.json").write_text(json.dumps(config))
     mixture = stored_objectives(tmp_path / "theirs")
-    assert mixture is not None and mixture.objectives[0].multi  # type: ignore[attr-defined]
+    assert mixture is not None and mixture.objectives[0].multi_label  # type: ignore[attr-defined]
     load_model(tmp_path / "theirs", mixture).save(tmp_path / "again")
     assert json.loads((tmp_path / "again/config.json").read_text())["problem_type"] == "multi_label_classification"
 
@@ -73,21 +73,21 @@ def test_multiple_labels_in_table_cells_are_split(tmp_path: Path) -> None:
         comma = "\t" if name.endswith("tsv") else ","
         lines = [f"text{comma}labels", f"x{comma}red {mark} blue", f"y{comma}", f"z{comma}red"]
         (tmp_path / name).write_text("\n".join(lines))
-        assert Classify(multi=True).read(tmp_path / name, {}).labels == [("red", "blue"), (), ("red",)]
+        assert Classify(multi_label=True).read(tmp_path / name, {}).labels == [("red", "blue"), (), ("red",)]
     table = tmp_path / "d.csv"
     table.write_text("text,labels\na,\nb,\n")
     with pytest.raises(PretuneError, match=r"d\.csv: no row has a label"):
-        Classify(multi=True).fit(Classify(multi=True).read(table, {}))
+        Classify(multi_label=True).fit(Classify(multi_label=True).read(table, {}))
     listed = write(tmp_path / "e.jsonl", [{"text": "a", "labels": ["x"]}, {"text": "b", "labels": [{"no": 1}]}])
     with pytest.raises(PretuneError, match=r"e\.jsonl, line 2: expected a single label, but found a dict in 'labels'"):
-        Classify(multi=True).read(listed, {})
+        Classify(multi_label=True).read(listed, {})
     with pytest.raises(PretuneError, match=r"e\.jsonl, line 1: expected a single label, but found a list in 'labels'"):
         Classify().read(listed, {})
-    fit = Classify(multi=True, labels=("x",))
+    fit = Classify(multi_label=True, labels=("x",))
     with pytest.raises(PretuneError, match=r"dev, line 7: label 'y' was not in training"):
         fit.encode_labels(LabeledRows(Path("dev"), {}, ["a"], labels=[("x", "y")], lines=[7]))
     with pytest.raises(PretuneError, match="weights='even': input should be 'none' or 'balanced'"):
-        parse_objective("classify(weights=even)")
+        parse_objective("classify(class_weight=even)")
 
 
 @given(st.lists(st.lists(st.text("abc d", min_size=1).map(str.strip).filter(bool), max_size=4), min_size=1))
@@ -105,7 +105,7 @@ def test_balanced_weights_equal_those_of_scikit_learn_and_transformers(multi: bo
     labels = ["a"] * 6 + ["b"] * 3 + ["c"]
     cells = [(label,) for label in labels] if multi else labels
     table = LabeledRows(Path("x"), {}, ["red cat"] * 10, labels=cells, lines=list(range(10)))
-    task = Classify(multi=multi, weights="balanced").fit(table)
+    task = Classify(multi_label=multi, class_weight="balanced").fit(table)
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
     sequences = task.corrupt(
         task.arrange(data, Packing(400, 40), EpochRandom(0)).pack(0), data.tokenizer, EpochRandom(0)

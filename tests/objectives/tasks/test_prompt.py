@@ -26,7 +26,7 @@ from tests.support.objective_data import KINDS, TEMPLATES, stack, store
 from tests.support.tiny_models import read, tiny, tune
 
 THINGS = ["film", "book", "song", "play", "meal", "walk"]
-PROMPT = 'prompt(cloze="it was [MASK] .",words=no:bad/yes:good)'
+PROMPT = 'prompt(template="it was [MASK] .",verbalizer=no:bad/yes:good)'
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prompt_run(task: Path) -> pt.Run:
-    return tune(
-        task / "start", task / "train.csv", task / "run", PROMPT, steps=40, shots=12, batch=pt.Batching(sequences=8)
-    )
+    return tune(task / "start", task / "train.csv", task / "run", PROMPT, steps=40, shots=12, batch=pt.Batching(size=8))
 
 
 def test_few_examples_are_enough(prompt_run: pt.Run) -> None:
@@ -58,12 +56,12 @@ def test_few_examples_are_enough(prompt_run: pt.Run) -> None:
 def test_prompt_trains_the_masked_language_model_head(prompt_run: pt.Run, task: Path) -> None:
     """`ask` gives the same answers with the trained model and the same cloze, because the head is that of mlm."""
     asked = pt.ask(
-        prompt_run, ["lovely walk 3", "awful walk 3"], cloze="it was [MASK] .", answers=["no:bad", "yes:good"]
+        prompt_run, ["lovely walk 3", "awful walk 3"], template="it was [MASK] .", answers=["no:bad", "yes:good"]
     )
     for ours, theirs in zip(asked, prompt_run.predict(["lovely walk 3", "awful walk 3"]), strict=True):
         assert ours["label"] == theirs["label"]
         assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-6)
-    filled = pt.fill(prompt_run, ["lovely walk 3 it was [MASK] ."], top=5)[0]["candidates"]
+    filled = pt.fill(prompt_run, ["lovely walk 3 it was [MASK] ."], top_k=5)[0]["candidates"]
     assert "good" in [candidate["token"] for candidate in filled]
     heads = load_model(prompt_run.folder, parse_objective("mlm")).root.heads
     assert set(heads) == {"mlm"} and not load_model(prompt_run.folder, parse_objective("mlm")).untrained
@@ -71,7 +69,9 @@ def test_prompt_trains_the_masked_language_model_head(prompt_run: pt.Run, task: 
 
 def test_joint_mlm_does_not_mask_the_prompt_position() -> None:
     data = Data(store().tokenizer, TEMPLATES["bert"], rows=labeled(["the value"] * 40))
-    joint = parse_objective("prompt+0.5*mlm(rate=0.5,masked=1,swapped=0)", labels=("a", "the")).joints[0]
+    joint = parse_objective(
+        "prompt+0.5*mlm(mask_rate=0.5,mask_replace_prob=1,random_replace_prob=0)", labels=("a", "the")
+    ).joints[0]
     data.rows.labels = ["a", "the"] * 20
     sequences = joint.corrupt(
         joint.arrange(data, Packing(4096, 32), EpochRandom(0)).pack(0), data.tokenizer, EpochRandom(0)
@@ -92,7 +92,7 @@ def test_truncation_keeps_the_mask_position(kind: Kind, texts: list[str], length
     tokenizer = store(kind).tokenizer
     cloze = "A: {text} B: {pair} is [MASK]." if pair else "A: {text} is [MASK]."
     rows = labeled(texts, [text[::-1] for text in texts] if pair else None)
-    laid = Prompt(cloze=cloze).tokenize_examples(Data(tokenizer, TEMPLATES["bert"], rows=rows), length)
+    laid = Prompt(template=cloze).tokenize_examples(Data(tokenizer, TEMPLATES["bert"], rows=rows), length)
     sequences = laid.take(np.arange(len(texts)))
     assert (sequences.lengths <= length).all()
     at = sequences.offsets[:-1] + sequences.labels["gap"]
@@ -105,7 +105,7 @@ def test_truncation_keeps_the_mask_position(kind: Kind, texts: list[str], length
 def test_outputs_are_the_logits_of_the_label_words_at_the_mask() -> None:
     tokenizer = store().tokenizer
     backbone = stack(tokenizer.size).eval()
-    task = Prompt(cloze="is [MASK] or", words="x:the/y:a", labels=("x", "y")).with_tokenizer(tokenizer)
+    task = Prompt(template="is [MASK] or", verbalizer="x:the/y:a", labels=("x", "y")).with_tokenizer(tokenizer)
     head = task.head(backbone)
     rows = replace(labeled(["one", "two three four", ""]), labels=["x", "y", "x"])
     laid = task.tokenize_examples(Data(tokenizer, TEMPLATES["bert"], rows=rows), 20)
@@ -150,12 +150,12 @@ def test_label_words_and_clozes_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        ('prompt(cloze="It was.")', r"expected \[MASK\] once, in place of the answer, but found it 0 times"),
-        ('prompt(cloze="{pair} [MASK]")', r"the examples are not pairs of texts; remove \{pair\}"),
-        ("prompt(words=good)", r"expected one word for each of the 2 labels \(no, yes\), but found 1"),
-        ("prompt(words=yes:good/nope:bad)", "expected a word for each of the labels no, yes, but found yes, nope"),
-        ("prompt(words=good/wonderful)", r"word 'wonderful': the tokenizer splits it into"),
-        ("prompt(words=good/good)", "two labels have the same word"),
+        ('prompt(template="It was.")', r"expected \[MASK\] once, in place of the answer, but found it 0 times"),
+        ('prompt(template="{pair} [MASK]")', r"the examples are not pairs of texts; remove \{pair\}"),
+        ("prompt(verbalizer=good)", r"expected one word for each of the 2 labels \(no, yes\), but found 1"),
+        ("prompt(verbalizer=yes:good/nope:bad)", "expected a word for each of the labels no, yes, but found yes, nope"),
+        ("prompt(verbalizer=good/wonderful)", r"word 'wonderful': the tokenizer splits it into"),
+        ("prompt(verbalizer=good/good)", "two labels have the same word"),
         ("prompt on mix", "prompt reads the last layer"),
     ],
 )

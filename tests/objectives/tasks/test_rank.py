@@ -18,10 +18,10 @@ from tests.support.objective_data import TEMPLATE, few_words, learn, write
 from tests.support.task_rows import rank_rows as rows
 
 
-@pytest.mark.parametrize("over", ["query", "row"])
+@pytest.mark.parametrize("over", ["listwise", "pointwise"])
 def test_rank_learns(over: str, tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", rows(80)), write(tmp_path / "dev.jsonl", rows(20, seed=1))
-    run = learn(f"rank(over={over})", train, tmp_path / "run", dev, epochs=9 if over == "query" else 12)
+    run = learn(f"rank(ranking_loss={over})", train, tmp_path / "run", dev, epochs=9 if over == "listwise" else 12)
     assert run.results["dev/mrr"] > 0.9 and run.results["dev/ndcg@10"] > 0.9 and run.results["dev/map"] > 0.9
     answers = pt.predict(run, dev, text="query", pair="passage")
     assert len(answers) == len(rows(20, seed=1)) and set(answers[0]) == {"qid", "query", "passage", "label", "score"}
@@ -71,8 +71,8 @@ def test_invalid_rows_are_rejected(tmp_path: Path, content: str, message: str) -
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(PretuneError, match=message):
         Rank().fit(Rank().read(tmp_path / "a.csv", {}))
-    with pytest.raises(PretuneError, match="over='line': input should be 'query' or 'row'"):
-        parse_objective("rank(over=line)")
+    with pytest.raises(PretuneError, match="ranking_loss='line': input should be 'listwise' or 'pointwise'"):
+        parse_objective("rank(ranking_loss=line)")
 
 
 def test_candidates_of_a_query_share_a_pack_and_a_target() -> None:
@@ -80,7 +80,7 @@ def test_candidates_of_a_query_share_a_pack_and_a_target() -> None:
     labels = [2.0, 0.0, 1.0, 3.0, 1.0, 0.0, 0.0]
     table = LabeledRows(Path("x"), {}, ["red"] * 7, ["cat"] * 7, labels, list(range(7)), {"group": groups})
     task = Rank().fit(table)
-    assert task.most == 3
+    assert task.max_candidates == 3
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
     packing = row_packing(task.tokenize_examples(data, 12), 2, 12, fixed=True)
     stream = DataStream(single_objective(task).joints[0], data, packing, seed=0)

@@ -73,7 +73,7 @@ def test_predictions_and_loss_equal_those_of_transformers(run: pt.Run, tmp_path:
 
 def test_training_resumes_from_the_existing_head(run: pt.Run, tmp_path: Path) -> None:
     other = [row | {"score": -float(row["score"])} for row in rows(8)]  # type: ignore[arg-type]
-    still = pt.Optimizer(lr=1e-12, decay=0.0)
+    still = pt.Optimizer(lr=1e-12, weight_decay=0.0)
     again = pt.finetune(
         run, write(tmp_path / "a.jsonl", other), out=tmp_path / "b", objective="regress", optimizer=still, epochs=1
     )

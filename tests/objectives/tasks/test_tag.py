@@ -52,7 +52,7 @@ def test_each_word_gets_one_tag(
     wanted = np.arange(total) % 3
     names = iter([("NOUN", "VERB", "X")[i] for i in wanted])
     examples = tagged(words, [[next(names) for _ in row] for row in words])
-    task = Tag(labels=("NOUN", "VERB", "X"), overlap=overlap, usual="VERB")
+    task = Tag(labels=("NOUN", "VERB", "X"), overlap=overlap, default_tag="VERB")
     laid = task.tokenize_examples(Data(tokenizer, template, rows=examples), length)
     assert (laid.lengths <= length).all()
     answers = task.answers(outputs_for(laid, 3, wanted), laid, examples)
@@ -68,7 +68,7 @@ def test_each_word_gets_one_tag(
 def test_targets_are_the_tags_at_first_tokens(kind: Kind) -> None:
     examples = tagged([["the", "functions", "\u0001", "are"], [], ["name"]], [["O", "I-X", "O", "I-X"], [], ["I-X"]])
     task = Tag().fit(examples)
-    assert (task.labels, task.scheme, task.usual) == (("O", "B-X", "I-X"), "IOB1", "O")
+    assert (task.labels, task.scheme, task.default_tag) == (("O", "B-X", "I-X"), "IOB1", "O")
     data = Data(store(kind).tokenizer, TEMPLATE, rows=examples)
     epoch = task.arrange(data, Packing(256, 64), EpochRandom(0))
     found = []
@@ -92,7 +92,7 @@ def test_tags_of_any_scheme_are_converted_to_one() -> None:
     with pytest.raises(PretuneError, match="'NOUN' is not a tag of the scheme BIO"):
         Tag(scheme="BIO").fit(tagged([["a", "b"]], [["NOUN", "O"]]))
     plain = Tag().fit(tagged([["a", "b", "c"]], [["VERB", "NOUN", "NOUN"]]))
-    assert (plain.scheme, plain.usual, plain.primary_metric) == ("plain", "NOUN", "accuracy")
+    assert (plain.scheme, plain.default_tag, plain.primary_metric) == ("plain", "NOUN", "accuracy")
     assert Tag(labels=("O", "B-X")).primary_metric == "f1"  # as in published models
 
 

@@ -33,7 +33,15 @@ from pretune.text.tokenizers.training import Kind, train_on_documents
 from tests.support.cli import run_command
 from tests.support.texts import KOREAN, RUSSIAN, english_documents
 
-KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
+KINDS: list[Kind] = [
+    "wordpiece",
+    "bpe",
+    "byte-level-bpe",
+    "unigram",
+    "sentencepiece-bpe",
+    "sentencepiece-unigram",
+    "items",
+]
 TEXT = "Harry Potter is a series of fantasy novels written by British author J. K. Rowling. Harry Potter is read a lot."
 SPANS = [[0, 12], {"start": 54, "end": 61, "label": "country"}, [69, 82]]
 
@@ -41,7 +49,7 @@ SPANS = [[0, 12], {"start": 54, "end": 61, "label": "country"}, [69, 82]]
 @cache
 def tokenizer(kind: Kind) -> Tokenizer:
     texts = [*english_documents()[:8], *RUSSIAN, *KOREAN, f"{TEXT} " * 3]
-    return train_on_documents([Document(text, Path("test"), 1) for text in texts], kind, 600, sentinels=2)
+    return train_on_documents([Document(text, Path("test"), 1) for text in texts], kind, 600, extra_ids=2)
 
 
 odd = st.lists(
@@ -121,7 +129,7 @@ def test_span_is_one_word_and_nothing_else_changes(kind: Kind, data: st.DataObje
 @given(odd.filter(lambda text: bool(text.strip()) and JOINT[0] not in text), st.data())
 def test_tokenizers_that_trim_offsets_find_the_same_words(text: str, data: st.DataObject) -> None:
     """RoBERTa's offsets exclude the space before a word."""
-    plain = tokenizer("byte-bpe")
+    plain = tokenizer("byte-level-bpe")
     trimming = Tokenizer.from_state(plain.state())
     trimming.backend.post_processor = processors.ByteLevel(trim_offsets=True)
     start = data.draw(st.integers(0, len(text) - 1))
@@ -155,7 +163,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_spans_are_read_from_jsonl_and_parquet(tmp_path: Path) -> None:
     rows = [{"text": "Ann met Bo.", "names": [[0, 3], [8, 10]]}, {"text": "No one.", "names": []}]
     jsonl = write(tmp_path / "a.jsonl", [*rows, {"text": "Null.", "names": None}])
-    found = [document.spans for document in read_documents([jsonl], spans="names")]
+    found = [document.spans for document in read_documents([jsonl], span_field="names")]
     assert found == [((0, 3), (8, 10)), (), ()]
     pairs, objects = tmp_path / "a.parquet", tmp_path / "b.parquet"
     other = {"id": [1, 2], "text": ["Ann met Bo.", "No one."]}
@@ -164,12 +172,12 @@ def test_spans_are_read_from_jsonl_and_parquet(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({**other, "names": named}), objects)
     for file in (pairs, objects):
         for column in (None, "text"):
-            assert [d.spans for d in read_documents([file], column=column, spans="names")] == found[:2]
+            assert [d.spans for d in read_documents([file], text_field=column, span_field="names")] == found[:2]
     assert [d.spans for d in read_documents([jsonl])] == [(), (), ()]
     with pytest.raises(
         PretuneError, match=r"b\.parquet, line 1: no field named 'name'; the fields are 'id', 'text', 'names'; did you"
     ):
-        list(read_documents([objects], column="text", spans="name"))
+        list(read_documents([objects], text_field="text", span_field="name"))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +208,7 @@ def test_invalid_spans_are_reported(value: Any, message: str, tmp_path: Path) ->
     good = {"text": "Ann ran.", "names": [[0, 3]]}
     file = write(tmp_path / "a.jsonl", [good, {**good, "names": value}])
     with pytest.raises(PretuneError, match=message):
-        list(read_documents([file], spans="names"))
+        list(read_documents([file], span_field="names"))
     assert read_spans([[0, 8]], 8, "") == ((0, 8),)  # the whole text
 
 
@@ -214,7 +222,7 @@ def test_invalid_use_gives_a_one_line_error_and_leaves_no_files(tmp_path: Path) 
         ("a.csv", "names"): "expected one of .jsonl, .parquet",
     }
     for (name, field), message in cases.items():
-        words = ["prepare", str(tmp_path / name), "--tokenizer", str(tmp_path / "tokenizer"), "--spans", field]
+        words = ["prepare", str(tmp_path / name), "--tokenizer", str(tmp_path / "tokenizer"), "--span-field", field]
         refused = run_command(*words, "--out", tmp_path / "store", "--processes", 1, check=False)
         assert refused.returncode == 1
         assert message in refused.stderr and refused.stderr.count("\n") == 1
@@ -222,7 +230,7 @@ def test_invalid_use_gives_a_one_line_error_and_leaves_no_files(tmp_path: Path) 
     with pytest.raises(
         PretuneError, match=r"a\.csv: annotated spans can be read only from \.jsonl and \.parquet files"
     ):
-        list(read_documents([tmp_path / "a.csv"], spans="names"))
+        list(read_documents([tmp_path / "a.csv"], span_field="names"))
 
 
 # -- from rows to masks ---------------------------------------------------------------------------------------------
@@ -260,7 +268,7 @@ def test_spans_only_change_word_starts_for_any_number_of_processes(tmp_path: Pat
 def test_changed_spans_change_the_shards(tmp_path: Path) -> None:
     rows = [{"text": TEXT, "names": [[0, 12]]}]
     file = write(tmp_path / "a.jsonl", rows)
-    make = lambda: pt.prepare(file, tokenizer("bpe"), tmp_path / "store", spans="names", processes=1)  # noqa: E731
+    make = lambda: pt.prepare(file, tokenizer("bpe"), tmp_path / "store", span_field="names", processes=1)  # noqa: E731
     make()
     before = contents(tmp_path / "store")
     os.rename(tmp_path / "store", tmp_path / "store.partial")  # as if interrupted just before the end
@@ -279,7 +287,7 @@ def test_annotated_names_are_masked_whole(kind: Kind, tmp_path: Path) -> None:
     made = store.tokenizer
     template = Template(single=("start", "A", "separator"), pair=("B", "separator"))
     data = Data(made, template, store=store, documents=np.array([0]))
-    objective = parse_objective("mlm(unit=word,rate=0.5,masked=1,swapped=0)").joints[0]
+    objective = parse_objective("mlm(unit=word,mask_rate=0.5,mask_replace_prob=1,random_replace_prob=0)").joints[0]
     fates: dict[str, set[bool]] = {}
     for epoch in range(30):
         draws = EpochRandom(0, epoch)
@@ -299,7 +307,7 @@ def test_example_of_the_ernie_paper(tmp_path: Path) -> None:
     """The author's name is masked as one span of several tokens."""
     store = prepared(tmp_path, "items", spans="names")
     data = Data(store.tokenizer, Template(single=("A",), pair=()), store=store, documents=np.array([0]))
-    objective = parse_objective("mlm(unit=word,masked=1,swapped=0)").joints[0]
+    objective = parse_objective("mlm(unit=word,mask_replace_prob=1,random_replace_prob=0)").joints[0]
     seen = set()
     for epoch in range(40):
         draws = EpochRandom(0, epoch)

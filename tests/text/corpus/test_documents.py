@@ -21,10 +21,10 @@ def test_text_files_are_split_by_line_blank_line_or_file(tmp_path: Path) -> None
     path = tmp_path / "a.txt"
     path.write_text("\n\na b\nc\n \nd\n\n", encoding="utf-8")
     assert texts(path, layout="line") == ["a b", "c", "d"]
-    assert texts(path, layout="blank") == ["a b\nc", "d"]
+    assert texts(path, layout="blank-line") == ["a b\nc", "d"]
     assert texts(path, layout="auto") == ["a b\nc", "d"]
     assert texts(path, layout="file") == ["\n\na b\nc\n \nd\n"]
-    assert [d.line for d in read_documents([path], layout="blank")] == [3, 6]
+    assert [d.line for d in read_documents([path], split_by="blank-line")] == [3, 6]
 
 
 def test_auto_layout_uses_lines_without_blank_lines(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_text_formats_are_read(layout: str, tmp_path: Path) -> None:
     found = read_word_vectors(path)
     assert found.words == WORDS
     np.testing.assert_allclose(found.vectors, ROWS, rtol=1e-6)
-    assert len(read_word_vectors(path, most=2)) == 2
+    assert len(read_word_vectors(path, max_words=2)) == 2
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n"])
@@ -110,7 +110,7 @@ def test_word_vectors_are_a_baseline_for_tasks(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("\n".join(lines), encoding="utf-8")
     task = pt.finetune(
         tmp_path / "model", tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / "task", strategy="frozen",
-        objective="classify(pooling=mean)", optimizer=pt.Optimizer(lr=0.3), seeds=1, report=False,
+        objective="classify(pooling=mean)", optimizer=pt.Optimizer(lr=0.3), num_seeds=1, report=False,
     )  # fmt: skip
     assert task.results["dev/accuracy"] == 1.0
     before, after = (load(folder).backbone.embed.tokens for folder in (tmp_path / "model", task.folder))
@@ -145,8 +145,8 @@ def test_pretraining_starts_from_a_word_vector_file(tmp_path: Path) -> None:
     rows = "\n".join(f"{w} {' '.join(['0.25'] * 128)}" for w in ("good", "film"))
     (tmp_path / "v.txt").write_text(rows, encoding="utf-8")
     run = pt.pretrain(
-        "lstm-lm-tiny", tmp_path / "text.txt", out=tmp_path / "run", vectors=tmp_path / "v.txt", budget=pt.Budget(steps=1),
-        optimizer=pt.Optimizer(lr=1e-9), watching=pt.Monitoring(held_out=0.0),
+        "lstm-lm-tiny", tmp_path / "text.txt", out=tmp_path / "run", word_vectors=tmp_path / "v.txt", budget=pt.Budget(steps=1),
+        optimizer=pt.Optimizer(lr=1e-9), monitor=pt.Monitoring(held_out_fraction=0.0),
     )  # fmt: skip
     model = load(run.folder)
     place = model.require_tokenizer().vocabulary.index("film")
@@ -157,8 +157,8 @@ def test_skip_gram_vectors_are_trained(tmp_path: Path) -> None:
     pytest.importorskip("gensim")
     lines = [f"the {'red' if i % 2 else 'blue'} {'apple' if i % 2 else 'sea'} ." for i in range(200)]
     (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")
-    facts = pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "model", width=8, language="lines").facts
+    facts = pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "model", vector_size=8, language="lines").facts
     assert facts["words"] == 6 and load(tmp_path / "model").backbone.width == 8
-    again = pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "again", width=8, language="lines")
+    again = pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "again", vector_size=8, language="lines")
     assert again.facts["words"] == 6
     assert torch.equal(load(tmp_path / "model").backbone.embed.tokens, load(tmp_path / "again").backbone.embed.tokens)

@@ -93,7 +93,7 @@ def test_invalid_answers_are_listed_and_rejected_unless_dropped(tmp_path: Path) 
     message = r"4 answers in 'answers' are not at the given position .* question a \('Paris' at 1\), question b .* …; correct them"
     with pytest.raises(PretuneError, match=message):
         read_questions(path)
-    found = read_questions(path, drop_bad=True)
+    found = read_questions(path, drop_invalid=True)
     assert found.identities == ["b"]
     assert found.answers == [[AnswerSpan("Paris", 0)]]
 

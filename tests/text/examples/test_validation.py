@@ -89,7 +89,7 @@ def test_unlabeled_rows_are_listed_or_dropped(objective: str, tmp_path: Path) ->
         PretuneError, match=r"2 of 60 rows have no label in 'label': line 2, line 3; correct .* --drop-bad"
     ):
         read_data(file, objective)
-    made = read_data(file, objective, drop_bad=True)
+    made = read_data(file, objective, drop_invalid=True)
     assert len(made.rows) + len(made.dev) == 58 and "" not in getattr(made.task, "labels", ())
 
 
@@ -115,7 +115,7 @@ def test_empty_texts_are_reported_or_dropped(
     made = read_data(file)
     assert len(made.rows) + len(made.dev) == 60
     assert "2 of 60 rows have no text in 'text' (line 2, line 3); they are kept" in capsys.readouterr().err
-    made = read_data(file, drop_bad=True)
+    made = read_data(file, drop_invalid=True)
     assert len(made.rows) + len(made.dev) == 58
     assert "2 of 60 rows have no text: line 2, line 3; these rows are left out" in capsys.readouterr().err
     file = write(tmp_path / "most.csv", [""] * 31 + TEXTS[31:], BOTH)

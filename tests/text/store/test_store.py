@@ -32,7 +32,7 @@ from tests.support.texts import english_documents
 
 
 @cache
-def tokenizer(kind: Kind = "byte-bpe") -> Tokenizer:
+def tokenizer(kind: Kind = "byte-level-bpe") -> Tokenizer:
     return train_on_documents([Document(text, Path("test"), 1) for text in english_documents()[:20]], kind, 600)
 
 
@@ -41,7 +41,7 @@ def write_jsonl(path: Path, texts: list[str]) -> Path:
     return path
 
 
-def make(folder: Path, texts: list[str], kind: Kind = "byte-bpe", **options: object) -> Store:
+def make(folder: Path, texts: list[str], kind: Kind = "byte-level-bpe", **options: object) -> Store:
     file = write_jsonl(folder / "a.jsonl", texts)
     processes = options.pop("processes", 1)
     return build_store([file], tokenizer(kind), folder / "store", StoreSettings(**options), processes)  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_documents_and_sentences_address_exactly_the_original_text(texts: list[s
         assert store.sentences == sentence
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "raw-bpe", "raw-unigram"])
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram"])
 def test_document_consists_of_the_ids_of_its_sentences(tmp_path: Path, kind: Kind, english: list[str]) -> None:
     texts = english[:6]
     store = make(tmp_path, texts, kind, shard_bytes=20_000)
@@ -169,7 +169,7 @@ def test_many_small_files_share_shards(tmp_path: Path, english: list[str]) -> No
     (tmp_path / "in").mkdir()
     for i, text in enumerate(english[:30]):
         (tmp_path / "in" / f"{i:02}.txt").write_text(text, encoding="utf-8")
-    store = prepare(tmp_path / "in", tokenizer(), tmp_path / "store", layout="file", processes=1)
+    store = prepare(tmp_path / "in", tokenizer(), tmp_path / "store", split_by="file", processes=1)
     assert store.documents == 30
     assert len(store.shards) == 1
 
@@ -280,7 +280,7 @@ def test_invalid_input_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"a\.txt, line 2"):
         prepare(tmp_path / "a.txt", tokenizer(), tmp_path / "store")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-    store = prepare(tmp_path / "a.txt", tokenizer(), tmp_path / "store", errors="replace")
+    store = prepare(tmp_path / "a.txt", tokenizer(), tmp_path / "store", encoding_errors="replace")
     assert store.tokenizer.decode(store.document(1)) == "bad � line"
 
 
@@ -360,7 +360,7 @@ def test_packed_texts_are_unpacked_unchanged(texts: list[str]) -> None:
     "text", ["\x00\x01", "\u200b", "😀" * 1000, "a" * 300_000, "\u202eabc", "e\u0301\u0301\u0301", "��"]
 )
 def test_unusual_texts_are_stored(tmp_path: Path, text: str) -> None:
-    for kind in ("byte-bpe", "wordpiece"):
+    for kind in ("byte-level-bpe", "wordpiece"):
         (tmp_path / kind).mkdir()
         store = make(tmp_path / kind, ["Before.", text, "After."], kind)  # type: ignore[arg-type]
         assert store.documents == 3
@@ -373,7 +373,7 @@ def test_joined_stores_equal_one_store_of_several_languages(tmp_path: Path, engl
     made = []
     for name, some in {"ru": texts[:2], "en": texts[2:3], "de": texts[3:]}.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(some), encoding="utf-8")
-        settings = StoreSettings(language=name, layout="line", shard_bytes=2000)
+        settings = StoreSettings(language=name, split_by="line", shard_bytes=2000)
         made.append(build_store([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name, settings, 1))
     for store in made:  # cached values must not persist
         assert len(store.sentence_offsets) and (store.document_languages == 0).all()
@@ -396,6 +396,6 @@ def test_joined_stores_equal_one_store_of_several_languages(tmp_path: Path, engl
     assert again.languages == ["de", "fr"] and again.document_languages.tolist() == [1, 1, 0, 0, 0]
     assert join_stores(made[:1]) is made[0]
     other = train_on_documents([Document(text, tmp_path, 1) for text in texts], "bpe", 200)
-    strange = build_store([tmp_path / "en.txt"], other, tmp_path / "strange", StoreSettings(layout="line"), 1)
+    strange = build_store([tmp_path / "en.txt"], other, tmp_path / "strange", StoreSettings(split_by="line"), 1)
     with pytest.raises(PretuneError, match="have different tokenizers; prepare one of them again"):
         join_stores([made[0], strange])

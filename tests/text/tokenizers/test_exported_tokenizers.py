@@ -32,7 +32,7 @@ LONGEST = 13
 @cache
 def trained(kind: Kind) -> Tokenizer:
     texts = [*english_documents()[:10], *RUSSIAN, *KOREAN, *TRICKY]
-    return train_on_documents([Document(text, Path("test"), 1) for text in texts], kind, 800, sentinels=3)
+    return train_on_documents([Document(text, Path("test"), 1) for text in texts], kind, 800, extra_ids=3)
 
 
 def arranged_rows(
@@ -52,7 +52,7 @@ def load_in_transformers(folder: Path, model_type: str) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-level-bpe", "unigram"])
 @pytest.mark.parametrize("name", IN_TRANSFORMERS)
 def test_templates_are_the_same_in_transformers(name: str, kind: Kind, tmp_path: Path) -> None:
     tokenizer, template = trained(kind), FAMILIES[name].template
@@ -76,7 +76,7 @@ def test_templates_are_the_same_in_transformers(name: str, kind: Kind, tmp_path:
 
 @pytest.mark.parametrize("name", IN_TRANSFORMERS)
 def test_named_tokens_match_the_template(name: str, tmp_path: Path) -> None:
-    tokenizer, template = trained("byte-bpe"), FAMILIES[name].template
+    tokenizer, template = trained("byte-level-bpe"), FAMILIES[name].template
     tokenizer.save(tmp_path, template)
     reference = load_in_transformers(tmp_path, name)
     single = reference("a")["input_ids"]
@@ -95,8 +95,8 @@ def test_named_tokens_match_the_template(name: str, tmp_path: Path) -> None:
 
 
 def roberta(folder: Path) -> dict[str, str]:
-    content = json.loads(trained("byte-bpe").backend.to_str())["model"]
-    plain = [token for token in content["vocab"] if token not in trained("byte-bpe").role_tokens.values()]
+    content = json.loads(trained("byte-level-bpe").backend.to_str())["model"]
+    plain = [token for token in content["vocab"] if token not in trained("byte-level-bpe").role_tokens.values()]
     order = ["<s>", "<pad>", "</s>", "<unk>", *plain, "<mask>"]
     (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(order)}), encoding="utf-8")
     (folder / "merges.txt").write_text("\n".join(map(" ".join, content["merges"])), encoding="utf-8")

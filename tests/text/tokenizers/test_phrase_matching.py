@@ -18,7 +18,15 @@ from pretune.text.store.store import Store
 from pretune.text.tokenizers.phrase_matching import PhraseMatcher, load_phrases
 from pretune.text.tokenizers.training import Kind, train_on_documents
 
-KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
+KINDS: list[Kind] = [
+    "wordpiece",
+    "bpe",
+    "byte-level-bpe",
+    "unigram",
+    "sentencepiece-bpe",
+    "sentencepiece-unigram",
+    "items",
+]
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "new", "york", "city", "bank"]
 
 
@@ -66,25 +74,25 @@ def make_store(folder: Path, kind: Kind = "wordpiece") -> Store:
         texts.append(" ".join(words) + ".")
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     tokenizer = train_on_documents([Document(t, folder, 1) for t in texts], kind, 300)
-    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(layout="line"), 1)
+    return build_store([folder / "a.txt"], tokenizer, folder / "store", StoreSettings(split_by="line"), 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_collocations_are_found(kind: Kind, tmp_path: Path) -> None:
-    rows = find_collocations(make_store(tmp_path, kind), least=5, bits=2.5)
+    rows = find_collocations(make_store(tmp_path, kind), min_count=5, min_pmi=2.5)
     assert {row["phrase"].rstrip(".") for row in rows[:3]} == {"big red", "red bus", "big red bus"}
-    assert all(row["times"] >= 5 and row["bits"] >= 2.5 for row in rows)
+    assert all(row["count"] >= 5 and row["pmi"] >= 2.5 for row in rows)
 
 
 def test_chunks_and_limits_change_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store(tmp_path)
-    whole = find_collocations(store, least=5, bits=2.5)
+    whole = find_collocations(store, min_count=5, min_pmi=2.5)
     monkeypatch.setattr(phrase_mining, "CHUNK", 37)
-    assert find_collocations(store, least=5, bits=2.5) == whole
-    few = find_collocations(store, least=2, bits=2.5, limit=60)
+    assert find_collocations(store, min_count=5, min_pmi=2.5) == whole
+    few = find_collocations(store, min_count=2, min_pmi=2.5, limit=60)
     assert {"big red", "red bus", "big red bus"} <= {row["phrase"] for row in few}
-    part = find_collocations(store, least=2, bits=2.5, tokens=store.tokens / 2)
-    assert max(row["times"] for row in part) < max(row["times"] for row in whole)
+    part = find_collocations(store, min_count=2, min_pmi=2.5, max_tokens=store.tokens / 2)
+    assert max(row["count"] for row in part) < max(row["count"] for row in whole)
 
 
 def test_counts_are_bounded_and_keep_frequent_words() -> None:
@@ -98,9 +106,9 @@ def test_counts_are_bounded_and_keep_frequent_words() -> None:
 
 def test_phrases_verb_writes_a_file_that_mlm_reads(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    facts = pt.phrases(store.folder, out=tmp_path / "phrases.txt", least=5, bits=2.5).facts
+    facts = pt.phrases(store.folder, out=tmp_path / "phrases.txt", min_count=5, min_pmi=2.5).facts
     assert facts["phrases"] == len((tmp_path / "phrases.txt").read_text().splitlines()) >= 3
     assert 3 in load_phrases(str(tmp_path / "phrases.txt"), store.tokenizer).known
     with pytest.raises(PretuneError, match="no phrase occurs 10000 times; lower --least"):
-        pt.phrases(store, out=tmp_path / "none.txt", least=10_000)
+        pt.phrases(store, out=tmp_path / "none.txt", min_count=10_000)
     assert not (tmp_path / "none.txt").exists()

@@ -40,7 +40,7 @@ def vocab_txt(first: list[str], last: list[str], lowercase: bool = False) -> Fil
 
 @cache
 def byte_level() -> tuple[list[str], str]:
-    model = json.loads(train_on_documents(documents(), "byte-bpe", 700).backend.to_str())["model"]
+    model = json.loads(train_on_documents(documents(), "byte-level-bpe", 700).backend.to_str())["model"]
     merges = "\n".join(map(" ".join, model["merges"]))
     return [token for token in model["vocab"] if token not in BRACKETS], f"#version: 0.2\n{merges}\n"
 

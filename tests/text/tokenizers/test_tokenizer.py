@@ -20,7 +20,7 @@ from pretune.text.tokenizers.training import Kind, first_merges, train_on_docume
 from tests.support.paths import ROOT
 from tests.support.texts import KOREAN, RUSSIAN, english_documents
 
-KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram"]
+KINDS: list[Kind] = ["wordpiece", "bpe", "byte-level-bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram"]
 
 
 def documents(*texts: str) -> list[Document]:
@@ -30,7 +30,7 @@ def documents(*texts: str) -> list[Document]:
 @cache
 def trained(kind: Kind, size: int = 1200) -> Tokenizer:
     texts = [*english_documents()[:30], *RUSSIAN * 20, *KOREAN * 20]
-    return train_on_documents(documents(*texts), kind, size, sentinels=3, languages=["en", "ru"])
+    return train_on_documents(documents(*texts), kind, size, extra_ids=3, languages=["en", "ru"])
 
 
 # -- example of the lecture -----------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def test_bpe_learns_the_merges_of_the_lecture() -> None:
 
 @given(st.text())
 def test_byte_level_tokenizer_restores_any_text(text: str) -> None:
-    tokenizer = trained("byte-bpe")
+    tokenizer = trained("byte-level-bpe")
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
@@ -64,7 +64,7 @@ def test_decoding_restores_known_words(kind: Kind, mixed_texts: list[str]) -> No
         assert squeeze(tokenizer.decode(tokenizer.encode(text))) == squeeze(text)
 
 
-@pytest.mark.parametrize("kind", ["unigram", "raw-bpe", "raw-unigram"])
+@pytest.mark.parametrize("kind", ["unigram", "sentencepiece-bpe", "sentencepiece-unigram"])
 def test_tokenizers_with_space_marks_keep_spaces(kind: Kind) -> None:
     tokenizer = trained(kind)
     for text in RUSSIAN:
@@ -118,7 +118,7 @@ def test_word_starts_equal_those_of_the_pre_tokenizer(kind: Kind, mixed_texts: l
         assert (tokenizer.word_starts(np.array(encoding.ids)) == expected).all()
 
 
-@pytest.mark.parametrize("kind", ["byte-bpe", "unigram", "raw-bpe", "raw-unigram"])
+@pytest.mark.parametrize("kind", ["byte-level-bpe", "unigram", "sentencepiece-bpe", "sentencepiece-unigram"])
 def test_words_start_after_spaces_and_never_inside_letters(kind: Kind, mixed_texts: list[str]) -> None:
     tokenizer = trained(kind)
     for text in mixed_texts:
@@ -138,7 +138,7 @@ def test_words_start_after_spaces_and_never_inside_letters(kind: Kind, mixed_tex
 
 
 def test_chinese_characters_are_separate_words() -> None:
-    tokenizer = train_on_documents(documents(*["你好 世界 你好世界"] * 9), "raw-bpe", 40)
+    tokenizer = train_on_documents(documents(*["你好 世界 你好世界"] * 9), "sentencepiece-bpe", 40)
     ids = np.array(tokenizer.encode("你好世界"))
     assert tokenizer.word_starts(ids).sum() >= len(ids) - 1  # a lone space mark belongs to the first character
 
@@ -165,7 +165,7 @@ def test_saved_tokenizers_load_here_and_in_transformers(kind: Kind, tmp_path: Pa
     assert reference("a", "b")["input_ids"][-1] == tokenizer.role("separator")
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "raw-unigram"])
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-level-bpe", "sentencepiece-unigram"])
 def test_template_is_saved_and_does_not_change_the_ids_of_texts(kind: Kind, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -211,7 +211,7 @@ def test_vocab_txt_agrees_with_transformers_bert(tmp_path: Path, mixed_texts: li
 
 
 def test_vocab_json_and_merges_restore_the_byte_level_tokenizer(tmp_path: Path, mixed_texts: list[str]) -> None:
-    source = trained("byte-bpe")
+    source = trained("byte-level-bpe")
     model = json.loads(source.backend.to_str())["model"]
     (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
     merges = "\n".join(" ".join(pair) for pair in model["merges"])
@@ -313,7 +313,12 @@ def test_report_describes_the_training_text() -> None:
 
 def test_training_is_deterministic() -> None:
     texts = documents(*english_documents()[:5])
-    for kind in ("wordpiece", "bpe", "byte-bpe", "raw-bpe"):  # the Unigram trainer of the library sums in random order
+    for kind in (
+        "wordpiece",
+        "bpe",
+        "byte-level-bpe",
+        "sentencepiece-bpe",
+    ):  # the Unigram trainer of the library sums in random order
         assert (
             train_on_documents(texts, kind, 600).backend.to_str()
             == train_on_documents(texts, kind, 600).backend.to_str()
@@ -322,14 +327,14 @@ def test_training_is_deterministic() -> None:
 
 def test_word_pruning_is_reported_and_keeps_frequent_words() -> None:
     lines = ["the cat sat " + " ".join(f"w{line}x{i}" for i in range(50)) for line in range(100)]
-    tokenizer = train_on_documents(documents(*lines), "bpe", 400, distinct=500)
+    tokenizer = train_on_documents(documents(*lines), "bpe", 400, max_distinct_words=500)
     assert tokenizer.report["pruned_words"] > 4000
     assert tokenizer.report["pruned_share"] > 0.5
     assert {"the", "cat", "sat"} <= set(tokenizer.vocabulary)
 
 
 def test_sampling_is_reported() -> None:
-    tokenizer = train_on_documents(documents(*english_documents()[:3]), "bpe", 300, occurrences=1000)
+    tokenizer = train_on_documents(documents(*english_documents()[:3]), "bpe", 300, max_occurrences=1000)
     assert 0 < tokenizer.report["sampled_share"] < 1
 
 
@@ -345,7 +350,7 @@ def test_empty_corpus_is_rejected() -> None:
 
 
 def test_unknown_kinds_raise_errors() -> None:
-    with pytest.raises(PretuneError, match="Unknown kind of tokenizer 'byte'; did you mean 'byte-bpe'"):
+    with pytest.raises(PretuneError, match="Unknown kind of tokenizer 'byte'; did you mean 'byte-level-bpe'"):
         train_on_documents([], "byte", 1000)  # type: ignore[arg-type]
 
 
@@ -358,7 +363,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     assert json.loads(answer.stdout)["ratio"] <= 1.2
 
 
-@pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "raw-bpe"])
+@pytest.mark.parametrize("kind", ["bpe", "byte-level-bpe", "sentencepiece-bpe"])
 def test_token_used_in_merges_may_become_special(kind: Kind) -> None:
     tokenizer = Tokenizer.from_state(trained(kind).state())
     merged = tokenizer.vocabulary.index(first_merges(tokenizer)[0])

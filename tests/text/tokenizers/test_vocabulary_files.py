@@ -101,7 +101,7 @@ def bart_vocabulary() -> tuple[str, str]:
     """Return vocab.json and merges.txt in BART's order: <s> <pad> </s> <unk>, the pieces, <mask>."""
     texts = [*english_documents()[:5], *RUSSIAN, *KOREAN]
     model = json.loads(
-        train_on_documents([Document(t, Path("x"), 1) for t in texts], "byte-bpe", 600).backend.to_str()
+        train_on_documents([Document(t, Path("x"), 1) for t in texts], "byte-level-bpe", 600).backend.to_str()
     )["model"]
     plain = [token for token in model["vocab"] if not (token.startswith("[") and token.endswith("]") and token[1:-1])]
     order = ["<s>", "<pad>", "</s>", "<unk>", *plain, "<mask>"]

@@ -14,7 +14,7 @@ from tests.support.tiny_models import small_tokenizer as tokenizer
 TEXTS = [part for text in english_documents()[:1] for part in text.split("\n\n")][:12]
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-unigram"])
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte-level-bpe", "unigram", "sentencepiece-unigram"])
 def test_pruning_keeps_the_tokenization(kind: Kind) -> None:
     words: Tokenizer = tokenizer(kind)
     smaller = prune_vocabulary(words, TEXTS)

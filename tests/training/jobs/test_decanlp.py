@@ -41,8 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     run_command(
-        "finetune", "t5", "--recipe", RECIPE, "--out", "run", "--steps", 80, "--seeds", 1,
-        "--set", "optimizer.lr=5e-3", "--set", "batch.length=32", "--set", "report=false",
+        "finetune", "t5", "--recipe", RECIPE, "--out", "run", "--steps", 80, "--num-seeds", 1,
+        "--set", "optimizer.lr=5e-3", "--set", "batch.max_length=32", "--set", "report=false",
     )  # fmt: skip
     results = pt.Run("run").results
     decide = {"squad": "word_f1", "iwslt": "bleu", "cnn_dailymail": "rougeL", "multinli": "accuracy", "sst": "accuracy"}
@@ -53,7 +53,7 @@ def test_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest.Mon
         "wikisql": "exact_match",
         "schema": "exact_match",
     }
-    assert list(results["turns"].values()) == [8] * 10
+    assert list(results["batches"].values()) == [8] * 10
     assert results["dev/score"] == pytest.approx(
         sum(results[f"dev/{task}/{metric}"] for task, metric in decide.items())
     )

@@ -17,8 +17,11 @@ from tests.support.tiny_training_cases import store
 @pytest.mark.parametrize(
     ("objective", "measured"),
     [
-        ("mlm(unit=span,boundary=true,copies=2)+sop", {"mlm", "sop"}),  # evaluation uses plain mlm
-        ("rtd(size=0.5)+sop", {"rtd", "rtd/precision", "rtd/recall", "rtd/replaced", "generator/accuracy", "sop"}),
+        ("mlm(unit=span,span_boundary=true,static_masks=2)+sop", {"mlm", "sop"}),  # evaluation uses plain mlm
+        (
+            "rtd(generator_size=0.5)+sop",
+            {"rtd", "rtd/precision", "rtd/recall", "rtd/replaced", "generator/accuracy", "sop"},
+        ),
         ("0.5*rtd|0.5*item", {"rtd", "generator"}),
     ],
 )
@@ -28,8 +31,8 @@ def test_training_saves_a_model_that_can_be_loaded(objective: str, measured: set
         store(),
         objective=objective,
         budget=pt.Budget(steps=3),
-        batch=pt.Batching(tokens=256, length=48),
-        watching=pt.Monitoring(evaluate=2, held_out=0.3),
+        batch=pt.Batching(tokens=256, max_length=48),
+        monitor=pt.Monitoring(eval_every=2, held_out_fraction=0.3),
         out=tmp_path / "run",
     )
     lines = run.metrics()

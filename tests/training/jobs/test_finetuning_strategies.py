@@ -60,7 +60,7 @@ def test_strategy_learns(strategy: str, tmp_path: Path) -> None:
     "objective",
     [
         "classify(pooling=mean) on embeddings", "classify(pooling=mean) on mix/bilstm", "classify(pooling=max) on concat4",
-        "classify(pooling=attentive) on second/mlp", "classify(pooling=concat)", "classify(pooling=mean) on sum4",
+        "classify(pooling=attention) on second/mlp", "classify(pooling=concat)", "classify(pooling=mean) on sum4",
     ],
 )  # fmt: skip
 def test_layer_features_learn_and_are_restored(objective: str, tmp_path: Path) -> None:

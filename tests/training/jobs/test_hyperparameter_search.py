@@ -141,8 +141,8 @@ def test_setting_importances_identify_the_learning_rate(tmp_path: Path) -> None:
     assert made.setting_importances() == []
     made.run(Trainer(), trials=14)
     first, *rest = made.setting_importances()
-    assert first["setting"] == "lr" and first["share"] > 0.6
-    assert sum(row["share"] for row in (first, *rest)) == pytest.approx(1.0)
+    assert first["hyperparameter"] == "lr" and first["importance"] > 0.6
+    assert sum(row["importance"] for row in (first, *rest)) == pytest.approx(1.0)
 
 
 def test_given_settings_are_not_searched() -> None:
@@ -157,29 +157,29 @@ def test_given_settings_are_not_searched() -> None:
 def test_tune_finetunes_models_and_keeps_the_best(tmp_path: Path) -> None:
     folder, out = start(), tmp_path / "tuned"
     options: dict[str, Any] = {"dev": folder / "train.csv", "out": out, "epochs": 1}
-    found = pt.tune(folder / "start", folder / "train.csv", trials=2, **options)
+    found = pt.tune(folder / "start", folder / "train.csv", num_trials=2, **options)
     first = [row["trial"] for row in found]
-    found = pt.tune(folder / "start", folder / "train.csv", trials=3, **options)
+    found = pt.tune(folder / "start", folder / "train.csv", num_trials=3, **options)
     assert (first, [row["trial"] for row in found]) == ([0, 1], [0, 1, 2])
     best = found.facts["best"]
-    assert found.facts["mattered"] == "too few different trials to tell"
+    assert found.facts["importances"] == "too few different trials to tell"
     (scores,) = pt.predict(best["model"], folder / "train.csv", score=True).facts["scores"]
     assert scores["accuracy"] == best["accuracy"] == max(row["accuracy"] for row in found)
     recipe = Run(out / "trials" / "001").recipe
     assert recipe["optimizer"]["lr"] == found[1]["lr"] and recipe["epochs"] == 1 and recipe["seed"] == 0
     assert recipe["strategy"] == ("full" if found[1]["layers"] == 4 else f"top({found[1]['layers']})")
     with pytest.raises(PretuneError, match=r"was started with other settings \(epochs\)"):
-        pt.tune(folder / "start", folder / "train.csv", trials=3, **{**options, "epochs": 2})
+        pt.tune(folder / "start", folder / "train.csv", num_trials=3, **{**options, "epochs": 2})
 
 
 def test_search_that_cannot_start_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out = start(), tmp_path / "tuned"
     with pytest.raises(PretuneError, match=r"nowhere\.csv: no such file"):
-        pt.tune(folder / "start", "nowhere.csv", dev=folder / "train.csv", out=out, trials=1)
+        pt.tune(folder / "start", "nowhere.csv", dev=folder / "train.csv", out=out, num_trials=1)
     assert not out.exists()
     with pytest.raises(PretuneError, match="give --trials or --seconds"):
         pt.tune(folder / "start", folder / "train.csv", dev=folder / "train.csv", out=out)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(PretuneError, match=r"pip install 'pretune\[tune\]'"):
-        pt.tune(folder / "start", folder / "train.csv", dev=folder / "train.csv", out=out, trials=1)
+        pt.tune(folder / "start", folder / "train.csv", dev=folder / "train.csv", out=out, num_trials=1)
     assert not out.exists()

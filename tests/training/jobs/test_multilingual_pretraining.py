@@ -23,8 +23,8 @@ from pretune.text.tokenizers.training import train_on_documents as train_tokeniz
 WORDS = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]
 SETTINGS: dict[str, Any] = {
     "budget": pt.Budget(steps=4),
-    "batch": pt.Batching(tokens=256, length=48),
-    "watching": pt.Monitoring(log=1, evaluate=2, held_out=0.1),
+    "batch": pt.Batching(tokens=256, max_length=48),
+    "monitor": pt.Monitoring(log_every=1, eval_every=2, held_out_fraction=0.1),
 }
 
 
@@ -72,7 +72,7 @@ def test_tlm_and_mlm_on_translations_and_text_of_two_languages(tmp_path: Path) -
 
 
 def test_rtd_and_trtd_on_translations_and_text_of_two_languages(tmp_path: Path) -> None:
-    batch = pt.Batching(tokens=256, length=48, exponent=0.5)
+    batch = pt.Batching(tokens=256, max_length=48, language_alpha=0.5)
     names = ["en", "fr", "pairs.en.txt", "pairs.fr.txt"]
     run = learn("rtd|trtd", names, tmp_path / "run", batch=batch)
     found = {name for line in run.metrics() for name in line}
@@ -92,12 +92,16 @@ def test_files_of_several_languages_become_stores(
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     named = [f"{name}={files()}/text.{name}.txt" for name in ("en", "fr")]
     run = learn(
-        "mlm", named, tmp_path / "run", model="bert-tiny", batch=pt.Batching(tokens=256, length=48, exponent=0.3)
+        "mlm",
+        named,
+        tmp_path / "run",
+        model="bert-tiny",
+        batch=pt.Batching(tokens=256, max_length=48, language_alpha=0.3),
     )
     assert (tmp_path / "run/store/en/manifest.json").is_file() and (tmp_path / "run/store/fr/manifest.json").is_file()
     assert "bert-tiny has no language embeddings: it cannot tell en, fr apart" in capsys.readouterr().err
     assert "dev/mlm" in run.results
-    assert pt.Run(tmp_path / "run").recipe["batch"]["exponent"] == 0.3
+    assert pt.Run(tmp_path / "run").recipe["batch"]["language_alpha"] == 0.3
 
 
 @pytest.mark.parametrize(("objective", "names"), [("mlm+dlm", []), ("mlm+dlm|mlm", ["en"])])
@@ -143,6 +147,7 @@ def test_languages_must_be_known(tmp_path: Path) -> None:
     run = learn("mlm", ["en", f"fr={lines.folder}"], tmp_path / "named")
     assert load_model(run).config.lang2id == {"en": 0, "fr": 1}
     with pytest.raises(
-        PretuneError, match=r"batch\.exponent=2: languages are sampled by their share of the text to a power between 0"
+        PretuneError,
+        match=r"batch\.language_alpha=2: languages are sampled by their share of the text to a power between 0",
     ):
-        pt.Batching(exponent=2)
+        pt.Batching(language_alpha=2)

@@ -65,7 +65,7 @@ def test_both_tasks_are_learned(multitask_run: pt.Run) -> None:
     results = multitask_run.results
     assert results["dev/mood/accuracy"] > 0.9 and results["dev/warm/accuracy"] > 0.9
     assert results["dev/score"] == results["dev/mood/accuracy"] + results["dev/warm/accuracy"]
-    assert results["rows"] == {"mood": 72, "warm": 24} and results["turns"] == {"mood": 60, "warm": 20}
+    assert results["rows"] == {"mood": 72, "warm": 24} and results["batches"] == {"mood": 60, "warm": 20}
     assert results["labels"] == {"mood": ["m0", "m1", "m2"], "warm": ["no", "yes"]}
     assert results["objective"] == "mood: classify|warm: classify"
     assert {"mood", "warm", "mood/accuracy"} <= set(multitask_run.metrics()[-2] | multitask_run.metrics()[-3])
@@ -106,7 +106,9 @@ def test_classification_head_of_an_encoder_decoder_can_be_named(task_folder: Pat
 
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
 def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, task_folder: Path, tmp_path: Path) -> None:
-    objective = 'french: generate(prefix="french:",tokens=8) | german: generate(prefix="german:",tokens=8)'
+    objective = (
+        'french: generate(prefix="french:",max_new_tokens=8) | german: generate(prefix="german:",max_new_tokens=8)'
+    )
     run = tune(task_folder / model, files(task_folder, "french", "german"), tmp_path / "run", objective, steps=100)
     assert run.results["dev/score"] == 2.0
     assert run.predict(["red"], task="french") == [{"answer": "rouge"}]
@@ -117,7 +119,7 @@ def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, task
 
 
 def test_tasks_of_different_kinds_can_be_combined(task_folder: Path, tmp_path: Path) -> None:
-    objective = 'mood: classify+0.1*mlm | warm: prompt(cloze="so [MASK]",words=no:water/yes:fire)'
+    objective = 'mood: classify+0.1*mlm | warm: prompt(template="so [MASK]",verbalizer=no:water/yes:fire)'
     run = tune(
         task_folder / "bert",
         files(task_folder, "mood", "warm"),
@@ -126,7 +128,7 @@ def test_tasks_of_different_kinds_can_be_combined(task_folder: Path, tmp_path: P
         steps=6,
         sampling="uniform",
     )
-    assert run.results["turns"] == {"mood": 3, "warm": 3} and "mlm" in run.results
+    assert run.results["batches"] == {"mood": 3, "warm": 3} and "mlm" in run.results
     assert run.predict(["red"], task="warm")[0]["label"] in ("yes", "no")
 
 
@@ -193,12 +195,12 @@ def test_seeds_on_several_devices_give_the_same_results(
 def test_command_line_takes_named_files(material: Path, tmp_path: Path) -> None:
     arguments = [f"{name}={file}" for name, file in files(material, "mood", "warm").items()]
     results = run_command(
-        "finetune", material / "bert", *arguments, "--dev", arguments[1], "--steps", 2, "--sampling", "annealed",
-        "--seeds", 2, "--out", tmp_path / "run", "--strategy", "full+freelb(2)", "--json",
+        "finetune", material / "bert", *arguments, "--dev", arguments[1], "--steps", 2, "--task-sampling", "annealed",
+        "--num-seeds", 2, "--out", tmp_path / "run", "--strategy", "full+freelb(2)", "--json",
     ).json()  # fmt: skip
     taken = json.loads((tmp_path / "run" / "split.json").read_text())  # of the larger one, some are to judge by
-    assert results["rows"] == {"mood": 72 - len(taken["mood"]["judged"]), "warm": 24} and "warm" not in taken
-    assert results["seeds"]["count"] == 2 and len(results["seeds"]["each"]) == 2
+    assert results["rows"] == {"mood": 72 - len(taken["mood"]["dev_rows"]), "warm": 24} and "warm" not in taken
+    assert results["seeds"]["count"] == 2 and len(results["seeds"]["scores"]) == 2
     assert results["dev/score"] == results["dev/warm/accuracy"] + results["dev/mood/accuracy"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "mood: scores" in page and "warm: scores" in page
@@ -215,7 +217,7 @@ def test_resumed_run_is_bit_identical(task_folder: Path, tmp_path: Path) -> None
     def one(name: str, **options: Any) -> pt.Run:
         return tune(
             task_folder / "bert", files(task_folder, "mood", "warm"), tmp_path / name, "classify", steps=10,
-            sampling="annealed", watching=pt.Monitoring(save=3), **options,
+            sampling="annealed", monitor=pt.Monitoring(save_every=3), **options,
         )  # fmt: skip
 
     whole = one("whole")

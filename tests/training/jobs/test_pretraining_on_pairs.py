@@ -66,8 +66,8 @@ def write_pairs(path: Path, count: int = 60) -> Path:
 
 SETTINGS = {
     "budget": Budget(steps=6),
-    "batch": Batching(tokens=256, length=32),
-    "watching": Monitoring(evaluate=3, log=2),
+    "batch": Batching(tokens=256, max_length=32),
+    "monitor": Monitoring(eval_every=3, log_every=2),
 }
 
 
@@ -98,8 +98,8 @@ def test_two_aligned_files_are_accepted(tmp_path: Path) -> None:
     files = [tmp_path / "z.txt", tmp_path / "a.txt"]
     for side, file in enumerate(files):
         file.write_text("\n".join(row[side] for row in table), encoding="utf-8")
-    run = pretrain("tiny-pairs", files, objective="translate(both=true)", out=tmp_path / "run", **SETTINGS)
-    assert run.results["objective"] == "translate(both=true)" and "dev/translate" in run.results
+    run = pretrain("tiny-pairs", files, objective="translate(bidirectional=true)", out=tmp_path / "run", **SETTINGS)
+    assert run.results["objective"] == "translate(bidirectional=true)" and "dev/translate" in run.results
     files[1].write_text("un\ndeux", encoding="utf-8")
     with pytest.raises(PretuneError, match=r"has 60 lines and .*a\.txt has 2"):
         pretrain("tiny-pairs", files, objective="translate", out=tmp_path / "other", **SETTINGS)

@@ -21,7 +21,7 @@ BERT = ScalableRecipe(
     Budget(steps=1_000_000),
     Optimizer("adamw", 1e-4),
     Schedule("linear", 0.01),
-    Batching(131_072, stages=((0.9, 128), (1.0, 512))),
+    Batching(131_072, length_schedule=((0.9, 128), (1.0, 512))),
 )
 PER_TOKEN, PER_SECOND = 5e8, 1e12
 UNITS = {"steps": 131_072.0, "tokens": 1.0, "flops": 1 / PER_TOKEN, "seconds": PER_SECOND / PER_TOKEN}
@@ -68,7 +68,7 @@ def test_scaled_recipe_exceeds_neither_the_preset_nor_the_budget(unit: str, toke
     assert made.optimizer.lr is not None
     assert made.optimizer.lr == pytest.approx(1e-4 * (made.batch.tokens / 131_072) ** 0.5, rel=0.01)
     assert made.schedule == BERT.schedule  # warmup and stages are fractions of the budget
-    assert made.batch.stages == BERT.batch.stages
+    assert made.batch.length_schedule == BERT.batch.length_schedule
     steps = min(amount * UNITS[unit], 131_072e6) / made.batch.tokens
     if unit != "steps" and made.batch.tokens > 2 * longest:
         assert steps >= LEAST_STEPS
@@ -88,11 +88,11 @@ def test_step_budget_keeps_the_batch_and_larger_budgets_change_nothing() -> None
 
 def test_other_limits_of_the_recipe_are_kept() -> None:
     course = ScalableRecipe(
-        Budget(seconds=420), Optimizer("muon", 3e-3, matrix_lr=0.02), Schedule("linear", 0.1), Batching(131_072, 128)
+        Budget(seconds=420), Optimizer("muon", 3e-3, muon_lr=0.02), Schedule("linear", 0.1), Batching(131_072, 128)
     )
     made, how = scaled(Budget(tokens=1e6), course)
     assert made.budget == Budget(tokens=1e6, seconds=420)
-    assert made.optimizer.matrix_lr == pytest.approx(0.02 * (made.batch.tokens / 131_072) ** 0.5, rel=0.01)
+    assert made.optimizer.muon_lr == pytest.approx(0.02 * (made.batch.tokens / 131_072) ** 0.5, rel=0.01)
     assert scaled(Budget(seconds=3600), course)[0].budget == Budget(seconds=420)
     assert "square root" in how
 
@@ -103,7 +103,9 @@ def test_sgd_rates_scale_linearly_and_batch_dependent_rates_are_kept() -> None:
     assert made.batch.tokens == 1024
     assert made.optimizer.lr == pytest.approx(8.0 / 64, rel=0.01)
     assert "in proportion" in how
-    course = ScalableRecipe(course.budget, Optimizer("adamw", 1e-3, meant_for=65_536), course.schedule, course.batch)
+    course = ScalableRecipe(
+        course.budget, Optimizer("adamw", 1e-3, reference_batch_size=65_536), course.schedule, course.batch
+    )
     assert scaled(Budget(tokens=1e6), course)[0].optimizer == course.optimizer
 
 
@@ -120,19 +122,23 @@ def test_every_preset_can_be_scaled(name: str) -> None:
     assert plan.budget.tokens is not None and plan.budget.tokens <= 1e8
     assert plan.batch.tokens is not None and whole.batch.tokens is not None
     assert plan.batch.tokens <= whole.batch.tokens
-    assert (plan.schedule, plan.batch.stages, plan.objective) == (whole.schedule, whole.batch.stages, whole.objective)
+    assert (plan.schedule, plan.batch.length_schedule, plan.objective) == (
+        whole.schedule,
+        whole.batch.length_schedule,
+        whole.objective,
+    )
 
 
 def test_given_options_take_precedence_and_two_budgets_are_rejected() -> None:
-    options = {"scale_to": "1e7tokens", "batch": Batching(length=64), "optimizer": Optimizer(lr=3e-3)}
+    options = {"scale_to": "1e7tokens", "batch": Batching(max_length=64), "optimizer": Optimizer(lr=3e-3)}
     plan = resolve_pretraining("bert-base", ["texts"], "run", options, 0, "cpu")
-    assert (plan.batch.length, plan.batch.stages, plan.optimizer.lr) == (64, None, 3e-3)
+    assert (plan.batch.max_length, plan.batch.length_schedule, plan.optimizer.lr) == (64, None, 3e-3)
     with pytest.raises(PretuneError, match="remove the other limit"):
         resolve_pretraining("bert-base", ["texts"], "run", {"scale_to": "1h", "budget": Budget(steps=3)}, 0, "cpu")
 
 
 def test_recipe_of_the_run_has_the_resolved_values(tmp_path: Path) -> None:
-    run = pt.pretrain("bert-tiny", store(), scale_to="600tokens", out=tmp_path / "run", batch=Batching(length=32))
+    run = pt.pretrain("bert-tiny", store(), scale_to="600tokens", out=tmp_path / "run", batch=Batching(max_length=32))
     assert run.recipe["budget"]["tokens"] == 600
     assert run.recipe["batch"]["tokens"] < 4096
     assert "scale_to" not in run.recipe

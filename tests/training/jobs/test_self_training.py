@@ -45,7 +45,7 @@ def test_student_learns_from_confident_predictions(file: str, self_training_fold
         shots=5, unlabeled=self_training_folder / file, confident=0.7,
     )  # fmt: skip
     results = run.results
-    assert results["labeled"] == 10 and results["rows"] == 10 + sum(results["taken"].values()) > 30
+    assert results["labeled"] == 10 and results["rows"] == 10 + sum(results["pseudo_labeled"].values()) > 30
     assert results["dev/accuracy"] >= 0.75 and results["teacher/dev/accuracy"] >= 0.75  # the chance level is 0.5
     teacher = pt.Run(tmp_path / "run/intermediate/teacher")
     lines = [json.loads(line) for line in (tmp_path / "run/intermediate/student.jsonl").read_text().splitlines()]
@@ -91,7 +91,7 @@ def test_several_teachers_are_averaged(self_training_folder: Path, tmp_path: Pat
     teachers = [
         tune(
             self_training_folder / "masked", self_training_folder / "train.csv", tmp_path / name,
-            f'prompt(cloze="{cloze}",words=no:awful/yes:lovely)', steps=40,
+            f'prompt(template="{cloze}",verbalizer=no:awful/yes:lovely)', steps=40,
         )
         for name, cloze in clozes.items()
     ]  # fmt: skip

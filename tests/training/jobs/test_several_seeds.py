@@ -20,7 +20,7 @@ from tests.support.one_word_task import share_here, start
 def tune(out: Path, **settings: object) -> pt.Run:
     folder = start()
     return pt.finetune(
-        folder / "start", folder / "train.csv", out=out, batch=pt.Batching(sequences=16),
+        folder / "start", folder / "train.csv", out=out, batch=pt.Batching(size=16),
         **{"budget": pt.Budget(steps=25), "optimizer": pt.Optimizer(lr=3e-3), **settings},
     )  # fmt: skip
 
@@ -29,13 +29,13 @@ def test_best_of_three_seeds_is_kept_and_all_are_reported(tmp_path: Path) -> Non
     run = tune(tmp_path / "run", seeds=3)
     summary = run.results["seeds"]
     each = [pt.Run(tmp_path / "run" / "seeds" / str(seed)).results["dev/accuracy"] for seed in range(3)]
-    assert summary["each"] == each and summary["count"] == 3
+    assert summary["scores"] == each and summary["count"] == 3
     assert summary["dev/accuracy"]["mean"] == pytest.approx(sum(each) / 3)
     assert run.results["dev/accuracy"] == max(each)
     best = (tmp_path / "run" / "seeds" / str(summary["best"]) / "model.safetensors").read_bytes()
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == best
     answers = (tmp_path / "run" / DEV_PREDICTIONS).read_text().splitlines()
-    judged = json.loads((tmp_path / "run" / SPLIT).read_text())["judged"]
+    judged = json.loads((tmp_path / "run" / SPLIT).read_text())["dev_rows"]
     assert len(answers) == len(judged)
     assert run.predict(["good red stone"])[0]["label"] in ("yes", "no")
 
@@ -76,7 +76,7 @@ def test_several_seeds_need_dev_examples(tmp_path: Path) -> None:
     few = tmp_path / "few.csv"
     few.write_text("text,label\ngood,a\nbad,b\n")
     with pytest.raises(PretuneError, match="comparing 2 seeds needs dev examples"):
-        pt.finetune(start() / "start", few, out=tmp_path / "run", seeds=2)
+        pt.finetune(start() / "start", few, out=tmp_path / "run", num_seeds=2)
 
 
 texts = st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2, max_size=60)

@@ -35,7 +35,7 @@ def files() -> dict[str, list[Path]]:
     (folder / "pairs.en.txt").write_text("\n".join(sentences), encoding="utf-8")
     (folder / "pairs.fr.txt").write_text("\n".join(s[::-1] for s in sentences), encoding="utf-8")
     tokenizer = train_tokenizer([Document(text, folder, 1) for text in paragraphs], "bpe", 800)
-    pt.prepare(folder / "text.txt", tokenizer, folder / "store", language="en", layout="line", processes=1)
+    pt.prepare(folder / "text.txt", tokenizer, folder / "store", language="en", split_by="line", processes=1)
     pairs = [folder / "pairs.en.txt", folder / "pairs.fr.txt"]
     return {"text": [folder / "text.txt"], "pairs": pairs, "both": [folder / "store", *pairs]}
 
@@ -48,7 +48,10 @@ def learn(name: str, out: Path, **settings: Any) -> pt.Run:
 
 @pytest.mark.parametrize("name", TINY_PRESETS)
 def test_tiny_preset_runs(name: str, tmp_path: Path) -> None:
-    settings = {"batch": pt.Batching(tokens=256, length=64), "watching": pt.Monitoring(log=1, held_out=0.0)}
+    settings = {
+        "batch": pt.Batching(tokens=256, max_length=64),
+        "monitor": pt.Monitoring(log_every=1, held_out_fraction=0.0),
+    }
     small = {**find_preset(name)["tokenizer"], "size": 600}
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     run = learn(name, tmp_path / "run", budget=pt.Budget(steps=2), **settings, **tokenizer)
@@ -68,7 +71,10 @@ def test_only_stateful_objectives_carry_recurrent_state(
         return forward(self, packed, carry, keep)
 
     monkeypatch.setattr(RecurrentBackbone, "forward", watched)
-    settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Monitoring(save=0, held_out=0.0)}
+    settings = {
+        "batch": pt.Batching(tokens=512, max_length=64),
+        "monitor": pt.Monitoring(save_every=0, held_out_fraction=0.0),
+    }
     learn(name, tmp_path / "run", budget=pt.Budget(steps=4), tokenizer={"kind": "words", "size": 600}, **settings)
     assert seen == [False, *[continues_state] * 3]
 
@@ -80,7 +86,10 @@ def test_tiny_preset_has_the_same_losses_on_gpu_and_cpu(name: str, tmp_path: Pat
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     lines = []
     for device in ("cpu", "cuda"):
-        settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Monitoring(log=1, held_out=0.0)}
+        settings = {
+            "batch": pt.Batching(tokens=512, max_length=64),
+            "monitor": pt.Monitoring(log_every=1, held_out_fraction=0.0),
+        }
         budget = pt.Budget(steps=8)
         lines.append(learn(name, tmp_path / device, device=device, budget=budget, **settings, **tokenizer).metrics())
     for here, there in zip(*lines, strict=True):
@@ -92,7 +101,7 @@ def test_tiny_preset_has_the_same_losses_on_gpu_and_cpu(name: str, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TINY_PRESETS)
 def test_tiny_preset_learns_in_fifty_steps(name: str, tmp_path: Path) -> None:
-    settings = {"batch": pt.Batching(tokens=2048), "watching": pt.Monitoring(log=10, held_out=0.0)}
+    settings = {"batch": pt.Batching(tokens=2048), "monitor": pt.Monitoring(log_every=10, held_out_fraction=0.0)}
     run = learn(name, tmp_path / "run", budget=pt.Budget(steps=50), **settings)
     first, last = run.metrics()[0], run.metrics()[-1]
     term = parse_objective(find_preset(name)["objective"]).joints[0].objectives[0].name
@@ -111,10 +120,10 @@ def test_every_family_has_a_tiny_preset_with_the_same_recipe() -> None:
         assert preset["optimizer"]["name"] == system["optimizer"]["name"]
         assert preset["tokenizer"] == system["tokenizer"] | {"size": 4096}
         plan = resolve_pretraining(name, ["texts"], "run", {}, 0, None)
-        assert plan.budget.tokens is None and plan.batch.stages is None
+        assert plan.budget.tokens is None and plan.batch.length_schedule is None
         assert 0 < (plan.budget.steps or 0) <= 2000
         assert 0 < (plan.batch.tokens or 0) <= 4096
-        assert 0 < (plan.batch.length or 0) <= 256
+        assert 0 < (plan.batch.max_length or 0) <= 256
 
 
 def parent_preset(name: str) -> str:
@@ -129,14 +138,14 @@ def parent_preset(name: str) -> str:
         ("albert-base-v2", "mlm(unit=ngram)+sop", "lamb"),
         ("bart-large", "denoise", "adamw"),
         ("bert-base", "mlm+nsp", "adamw"),
-        ("deberta-large", "mlm(unit=span,longest=3)", "adamw"),
-        ("deberta-v3-base", "rtd(size=1,layers=6)", "adamw"),
-        ("electra-base", "rtd(width=256)", "adamw"),
-        ("electra-large", "rtd(rate=0.25,size=0.25)", "adamw"),
+        ("deberta-large", "mlm(unit=span,max_span_length=3)", "adamw"),
+        ("deberta-v3-base", "rtd(generator_size=1,generator_layers=6)", "adamw"),
+        ("electra-base", "rtd(generator_hidden_size=256)", "adamw"),
+        ("electra-large", "rtd(mask_rate=0.25,generator_size=0.25)", "adamw"),
         ("mass", "mass", "adam"),
-        ("mbart-large-50", "denoise(infill=0.35,mean=3.5)", "adamw"),
+        ("mbart-large-50", "denoise(infill_rate=0.35,poisson_lambda=3.5)", "adamw"),
         ("roberta-base", "mlm", "adamw"),
-        ("spanbert-base", "mlm(unit=span,boundary=true)", "adamw"),
+        ("spanbert-base", "mlm(unit=span,span_boundary=true)", "adamw"),
         ("t5-11b", "spans", "adafactor"),
         ("transformer-big", "translate", "adam"),
         ("xlm-mlm-tlm-xnli15-1024", "mlm|tlm", "adamw"),
@@ -150,11 +159,11 @@ def test_presets_have_the_published_objective_and_optimizer(name: str, objective
 def test_electra_saves_both_networks(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
-    settings = {"batch": pt.Batching(tokens=256, length=64), "watching": pt.Monitoring(held_out=0.0)}
+    settings = {"batch": pt.Batching(tokens=256, max_length=64), "monitor": pt.Monitoring(held_out_fraction=0.0)}
     tokenizer = {**find_preset("electra-tiny")["tokenizer"], "size": 600}
     learn("electra-tiny", tmp_path / "run", budget=pt.Budget(steps=1), tokenizer=tokenizer, **settings)
     for kind, folder, width in ((AutoModelForPreTraining, "run", 128), (AutoModelForMaskedLM, "run/generator", 32)):
         loaded, report = kind.from_pretrained(tmp_path / folder, output_loading_info=True)
         assert not report["missing_keys"] and not report["unexpected_keys"]
         assert loaded.config.hidden_size == width
-    assert load_model(tmp_path / "run", parse_objective("rtd(size=0.25)")).root.heads["rtd"] is not None
+    assert load_model(tmp_path / "run", parse_objective("rtd(generator_size=0.25)")).root.heads["rtd"] is not None

@@ -32,7 +32,7 @@ def ulmfit_folder() -> Path:
     rows = [f"{sentence(i)} GOOD {'fire' if i % 2 else 'water'} tree,{'yes' if i % 2 else 'no'}" for i in range(64)]
     rows[0] = f"quaint {rows[0]}"
     (folder / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
-    tokenizer = pt.train_tokenizer(folder / "wiki.txt", kind="words", size=100, lowercase=True)
+    tokenizer = pt.train_tokenizer(folder / "wiki.txt", kind="words", vocab_size=100, lowercase=True)
     family = FAMILIES["lstm"]
     sizes = {"vocab_size": 100, "embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 2, "weight_drop": 0.1}
     for name in ("lm", "backward"):
@@ -47,8 +47,8 @@ def ulmfit_folder() -> Path:
 def ulmfit_result() -> Any:
     folder = ulmfit_folder()
     return pt.ulmfit(
-        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward",
-        out=folder / "fitted", lm_epochs=2, epochs=6, rows=8, length=32, dropout={"weight_drop": 0.2},
+        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward_model=folder / "backward",
+        out=folder / "fitted", lm_epochs=2, epochs=6, batch_size=8, max_length=32, dropout={"weight_drop": 0.2},
     )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_stages_have_the_published_settings() -> None:
     for recipe in (texts, task):
         assert recipe["optimizer"]["layer_decay"] == pytest.approx(1 / 2.6)
         assert recipe["optimizer"]["betas"] == [0.7, 0.99]
-        assert recipe["schedule"]["kind"] == "triangular" and recipe["schedule"]["final"] == 1 / 32
+        assert recipe["schedule"]["kind"] == "slanted-triangular" and recipe["schedule"]["min_lr_ratio"] == 1 / 32
     head = load(result.classifiers[0]).root.heads["classify"]
     assert head.pooling == "concat" and head.output.in_features == 50
 
@@ -104,7 +104,7 @@ def test_one_more_layer_is_unfrozen_each_epoch() -> None:
 def test_repeating_the_command_reuses_the_results(capsys: pytest.CaptureFixture[str]) -> None:
     folder, before = ulmfit_folder(), ulmfit_result()
     again = pt.ulmfit(
-        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward", out=folder / "fitted",
+        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward_model=folder / "backward", out=folder / "fitted",
     )  # fmt: skip
     assert again.scores == before.scores
 
@@ -113,6 +113,6 @@ def test_invalid_pairs_of_models_are_rejected() -> None:
     folder = ulmfit_folder()
     assert reading_direction(str(folder / "backward")) == "backward"
     with pytest.raises(pt.PretuneError, match="both read forward"):
-        pt.ulmfit(folder / "lm", folder / "train.csv", backward=folder / "lm", out=folder / "no")
+        pt.ulmfit(folder / "lm", folder / "train.csv", backward_model=folder / "lm", out=folder / "no")
     with pytest.raises(pt.PretuneError, match="needs a recurrent language model"):
         pt.ulmfit("pretune-small-en", folder / "train.csv", out=folder / "no")

@@ -56,7 +56,7 @@ def test_ulmfit_beats_plain_finetuning_and_random_initialization(tmp_path: Path)
     texts = write(tmp_path / "texts.jsonl", [{"text": row["text"]} for row in rows[JUDGED:]])
     lm = pt.pretrain("ulmfit-tiny", corpus, tokenizer={"size": 8000}, budget=pt.Budget(steps=600), out=tmp_path / "lm")
     scores: dict[str, list[float]] = {"ulmfit": [], "without": [], "scratch": []}
-    steady = pt.Schedule(kind="constant", warmup=0.0)
+    steady = pt.Schedule(kind="constant", warmup_ratio=0.0)
     same = {"optimizer": replace(OPTIMIZER, lr=RATE, layer_decay=1.0), "schedule": steady}
     others: dict[str, dict[str, Any]] = {
         "without": same,
@@ -65,14 +65,14 @@ def test_ulmfit_beats_plain_finetuning_and_random_initialization(tmp_path: Path)
     for seed in range(3):
         train = write(tmp_path / f"train-{seed}.jsonl", random.Random(seed).sample(rows[JUDGED:], LABELS))
         fitted = pt.ulmfit(
-            lm, train, dev=dev, texts=[texts], out=tmp_path / f"fitted-{seed}", epochs=30, length=100, language="lines",
-            rate=RATE, seed=seed,
+            lm, train, dev=dev, unlabeled=[texts], out=tmp_path / f"fitted-{seed}", epochs=30, max_length=100, language="lines",
+            lr=RATE, seed=seed,
         )  # fmt: skip
         scores["ulmfit"].append(fitted.scores["forward"])
         for name, settings in others.items():
             run = pt.finetune(
                 fitted.runs["forward"]["texts"], train, dev=dev, out=tmp_path / f"{name}-{seed}", objective=OBJECTIVE,
-                strategy="full", epochs=30, batch=pt.Batching(sequences=32, length=100), seed=seed, seeds=1, report=False,
+                strategy="full", epochs=30, batch=pt.Batching(size=32, max_length=100), seed=seed, num_seeds=1, report=False,
                 **settings,
             )  # fmt: skip
             scores[name].append(run.results["dev/accuracy"])

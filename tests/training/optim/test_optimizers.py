@@ -77,7 +77,7 @@ def test_muon_optimizes_the_hidden_matrices_of_every_head(name: str) -> None:
 
 def test_head_factor_scales_the_learning_rate_of_heads() -> None:
     settings = resolve_section(
-        Optimizer, Optimizer(name="muon", lr=1.0, matrix_lr=0.1, head_factor=0.5, layer_decay=0.5)
+        Optimizer, Optimizer(name="muon", lr=1.0, muon_lr=0.1, head_lr_factor=0.5, layer_decay=0.5)
     )
     root = with_head("rtd")
     rates = {
@@ -138,7 +138,7 @@ def test_muon_direction_equals_that_of_torch() -> None:
 
 def test_muon_learns() -> None:
     training = make("mlm|lm", 25)
-    training.optimizer = resolve_section(Optimizer, Optimizer(name="muon", lr=3e-3, matrix_lr=0.02))
+    training.optimizer = resolve_section(Optimizer, Optimizer(name="muon", lr=3e-3, muon_lr=0.02))
     first = train(make("mlm|lm", 1))
     assert train(training)["mlm"] < first["mlm"] - 0.3
 
@@ -178,7 +178,7 @@ def test_lamb_equals_the_published_algorithm(decay: float) -> None:
 
 def test_lamb_scales_the_steps_of_matrices_without_decay_too() -> None:
     root = make("mlm+nsp", 1).root
-    (lamb,) = make_optimizers(root, resolve_section(Optimizer, Optimizer(name="lamb", lr=0.1, decay=0.0)))
+    (lamb,) = make_optimizers(root, resolve_section(Optimizer, Optimizer(name="lamb", lr=0.1, weight_decay=0.0)))
     torch.manual_seed(0)
     before = {}
     for p in root.parameters():
@@ -212,8 +212,8 @@ def test_every_optimizer_learns_and_resumes_bit_identically(name: str, tmp_path:
 
     def training(folder: str, steps: int) -> Training:
         made = make("mlm+nsp", steps, run=tmp_path / folder)
-        made.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=RATES[name], decay=0.1))  # type: ignore[arg-type]
-        made.watching = resolve_section(Monitoring, Monitoring(save=4, log=1))
+        made.optimizer = resolve_section(Optimizer, Optimizer(name=name, lr=RATES[name], weight_decay=0.1))  # type: ignore[arg-type]
+        made.monitor = resolve_section(Monitoring, Monitoring(save_every=4, log_every=1))
         made.schedule = Schedule("constant", 0.0, 1.0)
         return made
 
@@ -229,9 +229,9 @@ def test_every_optimizer_learns_and_resumes_bit_identically(name: str, tmp_path:
 
 
 def test_learning_rates_scale_with_the_batch_if_requested(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = Optimizer(lr=1e-4, matrix_lr=0.01, meant_for=1000)
+    settings = Optimizer(lr=1e-4, muon_lr=0.01, reference_batch_size=1000)
     scaled = scale_lr_to_batch(settings, 4000)
-    assert (scaled.lr, scaled.matrix_lr) == (pytest.approx(4e-4), pytest.approx(0.04))
+    assert (scaled.lr, scaled.muon_lr) == (pytest.approx(4e-4), pytest.approx(0.04))
     assert scale_lr_to_batch(Optimizer(lr=1e-4), 4000).lr == 1e-4
 
 
@@ -250,7 +250,11 @@ def test_layer_decay_lowers_the_learning_rate_of_lower_layers() -> None:
 
 
 def test_l2_regularization_is_off_by_default() -> None:
-    assert resolve_section(Optimizer, Optimizer(name="adam")).decay == 0.0
-    assert resolve_section(Optimizer, Optimizer(name="adam", decay=0.1)).decay == 0.1
-    assert resolve_section(Optimizer, None, {"name": "sgd", "decay": 1e-6}).decay == 1e-6
-    assert resolve_section(Optimizer, Optimizer(name="lamb")).decay == resolve_section(Optimizer, None).decay == 0.01
+    assert resolve_section(Optimizer, Optimizer(name="adam")).weight_decay == 0.0
+    assert resolve_section(Optimizer, Optimizer(name="adam", weight_decay=0.1)).weight_decay == 0.1
+    assert resolve_section(Optimizer, None, {"name": "sgd", "decay": 1e-6}).weight_decay == 1e-6
+    assert (
+        resolve_section(Optimizer, Optimizer(name="lamb")).weight_decay
+        == resolve_section(Optimizer, None).weight_decay
+        == 0.01
+    )

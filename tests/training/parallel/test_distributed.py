@@ -48,7 +48,7 @@ def test_losses_do_not_depend_on_the_number_of_processes(scenarios: tuple[Path, 
             assert losses == pytest.approx(found["1"][name], rel=tolerance), (size, name)
     assert found["2"]["bf16"] != found["2"]["sharded"]  # rounding has an effect
     # Two steps of two packs per process: gradients, of all or of the rest and two layers, are reduced once per step.
-    assert found["exchanged"] == {"replicate": 2, "shard": 6}
+    assert found["exchanged"] == {"ddp": 2, "fsdp": 6}
 
 
 def test_runs_resume_with_another_number_of_processes(scenarios: tuple[Path, dict[str, Any]]) -> None:
@@ -97,7 +97,7 @@ def pretrain_with_killed_workers(
     text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
     expected = pretune.pretrain(
         "bert-tiny", text, out=tmp_path / "alone", budget=Budget(steps=steps),
-        batch=Batching(tokens=512, pack=128, length=64), watching=Monitoring(log=1, save=2),
+        batch=Batching(tokens=512, microbatch_tokens=128, max_length=64), monitor=Monitoring(log_every=1, save_every=2),
         tokenizer={"kind": "wordpiece", "size": 400},
     )  # fmt: skip
     recipe = tmp_path / "alone" / "recipe.yaml"
@@ -130,7 +130,7 @@ def test_torchrun_survives_the_loss_of_a_worker(tmp_path: Path, english: list[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["replicate", "shard"])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_workers_killed_at_ten_random_moments(parallel: str, tmp_path: Path, english: list[str]) -> None:
     seed = int.from_bytes(os.urandom(3), "little")
     print("seed", seed)  # pytest shows it when the test fails
@@ -149,6 +149,6 @@ def test_checkpoints_are_written_while_training_continues(tmp_path: Path, monkey
     monkeypatch.setattr(checkpoints, "save", slow)
     training = make("mlm+nsp", 6, tmp_path, save=2)
     training.evaluate = lambda: {"seen": float(later.set() is None)}
-    training.watching = replace(training.watching, evaluate=3)
+    training.monitor = replace(training.monitor, eval_every=3)
     train(training)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000004", "step-00000006"]

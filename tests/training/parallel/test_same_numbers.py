@@ -36,7 +36,7 @@ def results(how: str) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("how", ["alone", "replicate", "shard"])
+@pytest.mark.parametrize("how", ["alone", "ddp", "fsdp"])
 def test_losses_fall_and_are_equal_for_all_kinds_of_parallelism(name: str, how: str) -> None:
     losses = results(how)[name]
     assert len(losses) == 12

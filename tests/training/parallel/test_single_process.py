@@ -28,9 +28,9 @@ STEPS = 6
 CASES = [
     (device, parallel, optimizer, False)
     for device in ("cpu", "cuda")
-    for parallel, optimizer in (("replicate", "adamw"), ("shard", "adamw"), ("shard", "muon"), ("shard", "lamb"))
+    for parallel, optimizer in (("ddp", "adamw"), ("fsdp", "adamw"), ("fsdp", "muon"), ("fsdp", "lamb"))
 ]
-CASES += [("cuda", parallel, "adamw", True) for parallel in ("replicate", "shard")]
+CASES += [("cuda", parallel, "adamw", True) for parallel in ("ddp", "fsdp")]
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def train_losses(
     torch._dynamo.reset()
     training = make("mlm+nsp", steps, folder, parallel, save=2, compiled=compiled)
     training.world, training.device = world, torch.device(device)
-    training.optimizer = resolve_section(Optimizer, Optimizer(name=optimizer, lr=3e-3, clip=1.0, ema=0.5))  # type: ignore[arg-type]
+    training.optimizer = resolve_section(
+        Optimizer, Optimizer(name=optimizer, lr=3e-3, max_grad_norm=1.0, ema_decay=0.5)
+    )  # type: ignore[arg-type]
     train(training, resume=True)
     return [line["mlm"] for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())]
 
@@ -62,13 +64,13 @@ def test_process_group_of_one_gives_the_same_losses(
     group: World, device: str, parallel: str, optimizer: str, compiled: bool, tmp_path: Path
 ) -> None:
     exact = pytest.approx if device == "cpu" else partial(pytest.approx, rel=1e-2)  # half precision
-    alone = train_losses(tmp_path / "alone", device, World(), "replicate", optimizer, compiled)
+    alone = train_losses(tmp_path / "alone", device, World(), "ddp", optimizer, compiled)
     together = train_losses(tmp_path / "together", device, group, parallel, optimizer, compiled)
     assert together == exact(alone)
     # Started in shards or replicas, finished without them.
     train_losses(tmp_path / "half", device, group, parallel, optimizer, compiled, steps=STEPS - 2)
     assert [path.name for path in list_checkpoints(tmp_path / "half")] == ["step-00000002", "step-00000004"]
-    ended = train_losses(tmp_path / "half", device, World(), "replicate", optimizer, compiled)
+    ended = train_losses(tmp_path / "half", device, World(), "ddp", optimizer, compiled)
     assert ended == exact(together)
 
 
@@ -77,18 +79,18 @@ def test_torchrun_with_one_process_equals_a_plain_run(tmp_path: Path, english: l
     """On one GPU, a world of one process has no process group and no overhead."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
-    options = ["--steps", str(STEPS), "--seed", "1", "--set", "batch.tokens=512", "--set", "batch.pack=256",
-               "--set", "batch.length=64", "--set", "watching.log=1", "--set", "tokenizer.kind=wordpiece", "--set", "tokenizer.size=400"]  # fmt: skip
+    options = ["--steps", str(STEPS), "--seed", "1", "--set", "batch.tokens=512", "--set", "batch.microbatch_tokens=256",
+               "--set", "batch.max_length=64", "--set", "monitor.log_every=1", "--set", "tokenizer.kind=wordpiece", "--set", "tokenizer.size=400"]  # fmt: skip
     found = {}
     for name, launch, more in (
         ("alone", [sys.executable, "-m"], []),
-        ("replicate", [sys.executable, "-m", "torch.distributed.run", "--standalone", "-m"], ["--parallel", "replicate"]),
-        ("shard", [sys.executable, "-m", "torch.distributed.run", "--standalone", "-m"], ["--parallel", "shard"]),
+        ("ddp", [sys.executable, "-m", "torch.distributed.run", "--standalone", "-m"], ["--parallel", "ddp"]),
+        ("fsdp", [sys.executable, "-m", "torch.distributed.run", "--standalone", "-m"], ["--parallel", "fsdp"]),
     ):  # fmt: skip
         command = [*launch, "pretune", "pretrain", "bert-tiny", "--data", str(text), "--out", str(tmp_path / name)]
         answer = subprocess.run([*command, *options, *more], capture_output=True, text=True, env=dict(os.environ))
         assert answer.returncode == 0, answer.stderr[-3000:]
         found[name] = [line["mlm"] for line in pt.Run(tmp_path / name).metrics() if "mlm" in line]
     assert len(found["alone"]) == STEPS
-    assert found["replicate"] == pytest.approx(found["alone"], rel=1e-3)
-    assert found["shard"] == pytest.approx(found["alone"], rel=1e-3)
+    assert found["ddp"] == pytest.approx(found["alone"], rel=1e-3)
+    assert found["fsdp"] == pytest.approx(found["alone"], rel=1e-3)

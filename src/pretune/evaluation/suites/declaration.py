@@ -64,7 +64,7 @@ class SuiteTask:
         found = [_first(name, data) for name in names]
         return found if all(found) else []
 
-    def read(self, split: str, data: Path, *, subsets: bool = False) -> SuiteRows:
+    def read(self, split: str, data: Path, *, allow_incomplete: bool = False) -> SuiteRows:
         """Read the rows of a split. With `subsets`, incomplete files are accepted."""
         paths = self.where(split, data)
         if not paths:
@@ -86,7 +86,7 @@ class SuiteTask:
             log_info(f"{message}; the row is skipped")
         if len(bad) > NAMED:
             log_info(f"{paths[0][0]}: {len(bad) - NAMED} more rows could not be read and are skipped")
-        made.check_length(subsets)
+        made.check_length(allow_incomplete)
         return made
 
     def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
@@ -151,17 +151,19 @@ class SuiteRows:
         """Return whether all rows have gold answers."""
         return all(any(role in row for role in ANSWERS) for row in self.rows)
 
-    def check_length(self, subsets: bool) -> None:
+    def check_length(self, allow_incomplete: bool) -> None:
         """Raise an error if a file to evaluate on is incomplete; warn about an incomplete training file."""
         if not self.rows:
             raise PretuneError(f"{self.file}: the file has no rows; download it again")
         if self.complete:
             return
         what = f"{self.file}: {len(self):,} rows instead of the {self.expected[0]:,} of {self.task.title}'s {self.split} split"
-        if self.split == "train" or subsets:
+        if self.split == "train" or allow_incomplete:
             log_info(f"{what}; scores are not comparable with those on the whole split")
         else:
-            raise PretuneError(f"{what}; download it again{if_option('subsets', ', or accept it with --subsets')}")
+            raise PretuneError(
+                f"{what}; download it again{if_option('allow-incomplete', ', or accept it with --allow-incomplete')}"
+            )
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ KEYS: dict[str, Any] = {
     "averages": dict[str, list[Any]],
     "scale": int | float,
 }
-SUBMISSION, PROMPT = {"file": str, "labels": list[Any]}, {"cloze": str, "words": dict[str, str] | None}
+SUBMISSION, PROMPT = {"file": str, "labels": list[Any]}, {"template": str, "verbalizer": dict[str, str] | None}
 SPLIT = {"roles": Roles, "format": str}
 
 

@@ -61,11 +61,11 @@ class EvaluationJob:
     suite: Suite
     data: Path
     out: Path
-    seeds: int = 3
+    num_seeds: int = 3
     seed: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
-    subsets: bool = False
-    keep: bool = False  # whether to keep the weights of every seed
+    allow_incomplete: bool = False
+    keep_models: bool = False  # whether to keep the weights of every seed
     device: str | None = None
     shots: int | None = None  # the number of examples for in-context learning; None: fine-tuning
     devices: int = 1  # over which the seeds of all tasks are distributed
@@ -114,7 +114,7 @@ class Evaluation:
     def describe(self) -> dict[str, Any]:
         """Return all results as a JSON object."""
         found = {
-            name: {"value": a.value, "of": a.of, "missing": list(a.missing)}
+            name: {"value": a.value, "num_tasks": a.of, "missing": list(a.missing)}
             for name, a in averages(self.suite, self.means).items()
         }
         groups = {name: a.value for name, a in group_averages(self.suite, self.means).items()}
@@ -158,7 +158,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
     for name, task in here.items():  # find bad files before training starts
         if not _finished(request, name):
             for split in (split for split in task.files if task.where(split, request.data)):
-                rows = task.read(split, request.data, subsets=request.subsets)
+                rows = task.read(split, request.data, allow_incomplete=request.allow_incomplete)
                 write_lines(rows_path(request.out, name, split), rows.rows)
     teaching = {name: task for name, task in here.items() if not task.taught_by}
     taught_by = {
@@ -247,7 +247,7 @@ class FineTuning:
         if self.loaded is None or self.loaded[0] != folder:
             self.loaded = folder, *load_task_model(folder)
         _, model, objective = self.loaded
-        length = min(self.plan.batch.length or 128, model.longest or 1 << 30)
+        length = min(self.plan.batch.max_length or 128, model.longest or 1 << 30)
         columns = {role: name for role, name in task.columns.items() if role not in ANSWERS}
         answerer = Predictor(model, objective, objective.read(rows.file, columns, answered=False), length)
         return lambda: answerer(self.device)
@@ -266,21 +266,25 @@ def evaluate_task(
     rows = {name: _rows(request.out, own) for name, own in taught.items()}
     way = answering_method(request, task, rows[task.name], writer)
     for seed in _left(request, task):
-        log_info(f"seed {seed} ({seed - request.seed + 1} of {request.seeds})")
+        log_info(f"seed {seed} ({seed - request.seed + 1} of {request.num_seeds})")
         learn_seed(way, _seed_folder(request, task, seed), rows, taught)
-    folders = [_seed_folder(request, task, request.seed + number) for number in range(request.seeds)]
+    folders = [_seed_folder(request, task, request.seed + number) for number in range(request.num_seeds)]
     learned = [folder for folder in folders if read_checksummed_json(folder / COST, "the cost of a seed")]
     if not learned:
-        raise PretuneError(f"{request.out / task.name}: all {request.seeds} seeds failed; lower the learning rate")
+        raise PretuneError(f"{request.out / task.name}: all {request.num_seeds} seeds failed; lower the learning rate")
     best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
     tests = {n: (t, {"test": rows[n]["test"]}) for n, t in taught.items() if "test" in rows[n] and t.submission}
     if tests and not all((best / "answers" / f"{name}.test.jsonl").is_file() for name in tests):
         answer_with(way, best, tests)
     for name, other in taught.items():
         there = other.scored in rows[name]
-        told = _result(other, rows[name], learned, request.seeds) if there else {"scores": {}, "seeds": request.seeds}
+        told = (
+            _result(other, rows[name], learned, request.num_seeds)
+            if there
+            else {"scores": {}, "seeds": request.num_seeds}
+        )
         write_checksummed_json(request.out / name / RESULT, {**told, "best": int(best.name)})
-    if not request.keep:
+    if not request.keep_models:
         for folder in folders:
             for weights in (path for pattern in WEIGHTS for path in folder.glob(pattern)):
                 weights.unlink()
@@ -320,12 +324,12 @@ def load_generator(request: EvaluationJob) -> TextGenerator | Seq2SeqGenerator |
     """Return the generative model for in-context learning; None for fine-tuning."""
     if request.shots is None:
         return None
-    return load_generative_model(request.model, request.device, bool(request.settings.get("partial")))
+    return load_generative_model(request.model, request.device, bool(request.settings.get("ignore_mismatched")))
 
 
 def _left(request: EvaluationJob, task: SuiteTask) -> list[int]:
     """Return the seeds of a task that are not finished."""
-    seeds = range(request.seed, request.seed + request.seeds)
+    seeds = range(request.seed, request.seed + request.num_seeds)
     return [seed for seed in seeds if not (_seed_folder(request, task, seed) / COST).is_file()]
 
 
@@ -335,7 +339,7 @@ def _seed_folder(request: EvaluationJob, task: SuiteTask, seed: int) -> Path:
 
 def _finished(request: EvaluationJob, name: str) -> bool:
     path = request.out / name / RESULT
-    return path.is_file() and read_checksummed_json(path, "the result of a task")["seeds"] >= request.seeds
+    return path.is_file() and read_checksummed_json(path, "the result of a task")["seeds"] >= request.num_seeds
 
 
 def rows_path(out: Path, task: str, split: str) -> Path:
@@ -364,18 +368,18 @@ def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, S
         "budget": None,
         "optimizer": None,
         "schedule": None,
-        "watching": None,
+        "monitor": None,
         "deterministic": False,
-        "partial": False,
+        "ignore_mismatched": False,
         "seed": request.seed,
-        "seeds": 1,
+        "num_seeds": 1,
         "tokenizer": None,
-        "scratch": False,
+        "from_scratch": False,
         "device": request.device,
         **settings,
     }
-    if task.length is not None and (batch is None or batch.length is None):
-        batch = replace(batch or Batching(), length=task.length)
+    if task.length is not None and (batch is None or batch.max_length is None):
+        batch = replace(batch or Batching(), max_length=task.length)
     return resolve_finetuning(request.model, {**given, "batch": batch})
 
 
@@ -402,7 +406,7 @@ def answer_with(
     return costs
 
 
-def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], seeds: int) -> dict[str, Any]:
+def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], num_seeds: int) -> dict[str, Any]:
     scored = rows[task.scored]
     each = [
         suite_metrics(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders
@@ -411,8 +415,8 @@ def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Pa
     told: dict[str, Any] = {
         "split": task.scored,
         "examples": len(scored),
-        "seeds": seeds,
-        "failed": seeds - len(folders),
+        "seeds": num_seeds,
+        "failed": num_seeds - len(folders),
         "scores": {metric: [found[metric] for found in each] for metric in task.metrics},
         "cost": {key: mean(cost[key] for cost in costs) for key in costs[0]},
         "incomplete": {split: [len(found), found.expected[0]] for split, found in rows.items() if not found.complete},

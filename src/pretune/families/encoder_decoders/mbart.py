@@ -72,7 +72,7 @@ MBART = Family(
     ),
     classes=classes("MBart"),
     # The classifier reads the state of </s>, which precedes the language token.
-    poolings={"": "before_last"},
+    poolings={"": "second_to_last"},
     aliases=ALIASES,
     supported={
         **SUPPORTED,

@@ -192,7 +192,7 @@ MODERNBERT = Family(
         frozenset({"choose"}): "ModernBertForMultipleChoice",
         **token_classes("ModernBert"),
     },
-    poolings={"cls": "start", "mean": "mean"},
+    poolings={"cls": "cls", "mean": "mean"},
     supported={
         **ENCODER_VALUES,
         "head_dim": lambda config: (config.hidden_size // config.num_attention_heads,),

@@ -37,20 +37,20 @@ FEW = 3  # up to this many rows, a CPU multiplies faster with row-major weight m
 class GenerationConfig:
     """The decoding settings: greedy by default, sampling if temperature, top_k, or top_p is given, or beam search."""
 
-    tokens: int = 50  # the most new tokens
+    max_new_tokens: int = 50  # the most new tokens
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    beams: int = 1
+    num_beams: int = 1
     length_penalty: float = 1.0
     repetition_penalty: float = 1.0
-    no_repeat_ngram: int = 0
+    no_repeat_ngram_size: int = 0
     seed: int = 0
     stop: tuple[str, ...] = ()  # stop strings; a text ends before the first of them
     choices: tuple[str, ...] = ()  # the continuations that are allowed; (): any
 
     def __post_init__(self) -> None:
-        lowest = {"tokens": 1, "top_k": 1, "beams": 1, "no_repeat_ngram": 0}
+        lowest = {"max_new_tokens": 1, "top_k": 1, "num_beams": 1, "no_repeat_ngram_size": 0}
         for name, least in lowest.items():
             if (value := getattr(self, name)) is not None and value < least:
                 raise PretuneError(f"{name} {value} is too small; give {least} or more")
@@ -64,7 +64,7 @@ class GenerationConfig:
                 raise PretuneError(
                     f"{name}: there is an empty text among {', '.join(map(repr, getattr(self, name)))}; leave it out"
                 )
-        if self.beams > 1 and self.is_sampling:
+        if self.num_beams > 1 and self.is_sampling:
             raise PretuneError(
                 "beam search and sampling cannot be combined; leave out temperature, top_k, and top_p, or the beams"
             )
@@ -152,7 +152,7 @@ def sample_steps(
     logits = reader.read(prompts)
     while True:
         histories = ([*prompts[i], *texts[i].ids] for i in going)
-        logits = penalize_repetition(logits, histories, decoding.repetition_penalty, decoding.no_repeat_ngram)
+        logits = penalize_repetition(logits, histories, decoding.repetition_penalty, decoding.no_repeat_ngram_size)
         logits = mask_disallowed(logits, (texts[i].ids for i in going), allowed)
         if decoding.is_sampling:
             places = [len(texts[i].ids) for i in going]
@@ -183,16 +183,18 @@ def beam_search_texts(
     ended: StopCondition | None = None,
 ) -> list[Hypothesis]:
     """Continue prompts by beam search, and return the best text of each; the parameters are those of `sample_texts`."""
-    searches = [BeamSearch(decoding.beams, limit, decoding.length_penalty, end, ended=ended) for limit in limits]
+    searches = [BeamSearch(decoding.num_beams, limit, decoding.length_penalty, end, ended=ended) for limit in limits]
     logits = reader.read(prompts)
     while True:
         histories = ([*p, *beam.ids] for p, s in zip(prompts, searches, strict=True) for beam in s.beams)
         scores = penalize_repetition(
-            logits.log_softmax(-1), histories, decoding.repetition_penalty, decoding.no_repeat_ngram
+            logits.log_softmax(-1), histories, decoding.repetition_penalty, decoding.no_repeat_ngram_size
         )
         scores = mask_disallowed(scores, (beam.ids for search in searches for beam in search.beams), allowed)
         # Candidates are selected on the model's device, because copying the whole vocabulary to the host is slow.
-        best, tokens = (part.cpu() for part in scores.topk(min(candidate_count(decoding.beams, end), scores.shape[1])))
+        best, tokens = (
+            part.cpu() for part in scores.topk(min(candidate_count(decoding.num_beams, end), scores.shape[1]))
+        )
         rows: list[int] = []
         first = 0
         for search in searches:
@@ -215,7 +217,7 @@ class TextGenerator:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, device: str | None = None, partial: bool = False) -> TextGenerator:
+    def load(cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False) -> TextGenerator:
         """Load a model from a run folder or a model folder."""
         family, content = read_config(find_folder(reference))
         objective = content.get("pretune", {}).get("objective")
@@ -228,7 +230,7 @@ class TextGenerator:
             raise PretuneError(
                 f"{reference}: this {family.name} was not trained to generate text; pretrain one with lm"
             )
-        model = load_model(reference, parse_objective("lm"), partial=partial)
+        model = load_model(reference, parse_objective("lm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("lm", reference, "pretrain it with lm first")
         chosen = choose_device(device)
         model.root.to(chosen).eval()
@@ -289,7 +291,7 @@ class TextGenerator:
         """Return the settings for some prompts, which tokens may follow, and the most new tokens of each prompt."""
         longest = self.model.backbone.longest or 1 << 30
         if not decoding.choices:
-            return decoding, None, [min(decoding.tokens, longest - len(prompt)) for prompt in prompts]
+            return decoding, None, [min(decoding.max_new_tokens, longest - len(prompt)) for prompt in prompts]
         tokenizer = self.model.require_tokenizer()
         spelled = {choice: tokenizer.encode(f" {choice}") for choice in decoding.choices}
         if not self.ends:
@@ -305,21 +307,21 @@ class TextGenerator:
                 f"a prompt of {max(map(len, prompts))} tokens leaves no room for all choices: the model has {longest} "
                 "positions; shorten it"
             )
-        return replace(decoding, tokens=trie.longest), trie.after, [trie.longest] * len(prompts)
+        return replace(decoding, max_new_tokens=trie.longest), trie.after, [trie.longest] * len(prompts)
 
     def write_ids(self, prompts: Sequence[list[int]], decoding: GenerationConfig, end: set[int]) -> list[Hypothesis]:
         """Generate a continuation of each prompt, up to one of the `end` tokens."""
         decoding, allowed, limits = self.plan(prompts, decoding)
         ended = stop_condition(decoding.stop, self.model.require_tokenizer())
-        if self.device.type == "cpu" and min(ROWS[0], len(prompts) * decoding.beams) > FEW:
+        if self.device.type == "cpu" and min(ROWS[0], len(prompts) * decoding.num_beams) > FEW:
             make_column_major(self.model.root)
         texts: dict[int, Hypothesis] = {}
         slots = [len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)]
-        for rows in batch_rows(slots, decoding.beams, self.device):
+        for rows in batch_rows(slots, decoding.num_beams, self.device):
             batch, batch_limits = [prompts[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
                 reader = DecodingSession(self.model, len(rows), slots[rows[0]])
-                if decoding.beams > 1:
+                if decoding.num_beams > 1:
                     found = beam_search_texts(reader, batch, batch_limits, decoding, end, allowed, ended)
                 else:
                     found = sample_texts(reader, batch, rows, batch_limits, decoding, end, allowed, ended)
@@ -343,7 +345,7 @@ class TextGenerator:
 
 def check_streamable(decoding: GenerationConfig) -> None:
     """Refuse to stream the result of beam search, which is known only at the end."""
-    if decoding.beams > 1:
+    if decoding.num_beams > 1:
         raise PretuneError("beam search knows its text only at the end and cannot be streamed; leave out the beams")
 
 

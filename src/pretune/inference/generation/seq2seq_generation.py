@@ -48,11 +48,11 @@ class Seq2SeqGenerator:
 
     @classmethod
     def load(
-        cls, reference: str | Path, device: str | None = None, partial: bool = False, languages: str = ""
+        cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False, languages: str = ""
     ) -> Seq2SeqGenerator:
         """Load a model from a run folder or a model folder."""
-        task: Any = Generate(languages=languages)
-        model = load_model(reference, single_objective(task), partial=partial)
+        task: Any = Generate(language_pair=languages)
+        model = load_model(reference, single_objective(task), ignore_mismatched=ignore_mismatched)
         model.require_trained(task.name, reference, "fine-tune it with generate first")
         chosen = choose_device(device)
         model.root.to(chosen).eval()
@@ -70,7 +70,7 @@ class Seq2SeqGenerator:
             return decoding, None
         closed = replace(self.task, closed=True, labels=decoding.choices)
         trie = closed.closed_trie(self.model.require_tokenizer(), self.model.family.template)
-        return replace(decoding, tokens=trie.longest), trie.after
+        return replace(decoding, max_new_tokens=trie.longest), trie.after
 
     @torch.inference_mode()
     def write(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ class Seq2SeqGenerator:
         check_streamable(decoding)
         tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
         begin, end = target_frame(self.model, self.task)
-        limit = min(decoding.tokens, (self.model.backbone.longest or 1 << 30) - len(begin))
+        limit = min(decoding.max_new_tokens, (self.model.backbone.longest or 1 << 30) - len(begin))
         laid = self.tokenize_examples([prompt])
         (packed,) = collate(laid.take(np.arange(1))).packed
         reader = DecodingSession(self.model, 1, len(begin) + limit, [packed.to(self.device)], head=self.task.name)

@@ -26,10 +26,10 @@ TOKENS = 8192  # read and generated per batch, beams included
 def generate_answers(model: Model, task: Any, laid: Arrangement) -> list[Array]:
     """Generate an answer to each input sequence, and return its tokens without the end token."""
     own = task.unwrapped
-    decoding, allowed = GenerationConfig(own.tokens, beams=own.beams), None
-    if task.closed:
+    decoding, allowed = GenerationConfig(own.max_new_tokens, num_beams=own.num_beams), None
+    if task.constrained:
         trie = own.closed_trie(model.require_tokenizer(), model.family.template)
-        decoding, allowed = GenerationConfig(trie.longest, beams=own.beams), trie.after
+        decoding, allowed = GenerationConfig(trie.longest, num_beams=own.num_beams), trie.after
     return [np.array(text.ids, dtype=np.int64) for text in generate_for_sequences(model, task, laid, decoding, allowed)]
 
 
@@ -45,15 +45,15 @@ def generate_for_sequences(
     begin, end = target_frame(model, task)
     longest = model.backbone.longest or 1 << 30
     found: dict[int, Hypothesis] = {}
-    for read in generation_batches(laid, decoding.tokens, decoding.beams):
+    for read in generation_batches(laid, decoding.max_new_tokens, decoding.num_beams):
         rows, prompts, source = read.index, sequence_ids(read), []
         if model.family.template.target:
             (packed,) = collate(read).packed
             prompts, source = [begin] * len(rows), [packed.to(model.backbone.embed.tokens.device)]
-        limits = [min(decoding.tokens, longest - len(prompt)) for prompt in prompts]
+        limits = [min(decoding.max_new_tokens, longest - len(prompt)) for prompt in prompts]
         slots = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
         reader = DecodingSession(model, len(rows), slots, source, head=task.name)
-        if decoding.beams > 1:
+        if decoding.num_beams > 1:
             written = beam_search_texts(reader, prompts, limits, decoding, end, allowed, ended)
         else:
             written = sample_texts(reader, prompts, rows.tolist(), limits, decoding, end, allowed, ended)

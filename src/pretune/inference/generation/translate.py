@@ -62,7 +62,9 @@ class Translator:
     device: torch.device
 
     @classmethod
-    def load(cls, references: Sequence[str | Path], device: str | None = None, partial: bool = False) -> Translator:
+    def load(
+        cls, references: Sequence[str | Path], device: str | None = None, ignore_mismatched: bool = False
+    ) -> Translator:
         """Load models from run folders or model folders."""
         models: list[Model] = []
         found: list[Any] = []
@@ -71,7 +73,7 @@ class Translator:
             writing = [part for part in mixture.objectives if part.two_sided] if mixture is not None else []
             if mixture is None or not writing:
                 raise PretuneError(f"{reference}: this model was not trained to translate; pretrain one with translate")
-            model = load_model(reference, mixture, partial=partial)
+            model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
             if models and model.require_tokenizer().digest != models[0].require_tokenizer().digest:
                 raise PretuneError(
                     f"{reference} has a different tokenizer than {references[0]}; an ensemble needs models with the same "
@@ -116,15 +118,15 @@ class Translator:
         sources, begin = [self.encode(text) for text in texts], self.begin
         end = {tokenizer.role(self.templates[1].single[-1])}
         longest = min(model.backbone.longest or 1 << 30 for model in self.models) - len(begin)
-        limits = [max(1, min(decoding.tokens, 2 * len(source) + SPARE, longest)) for source in sources]
+        limits = [max(1, min(decoding.max_new_tokens, 2 * len(source) + SPARE, longest)) for source in sources]
         slots = [limit + len(begin) for limit in limits]
         found: dict[int, Hypothesis] = {}
-        for rows in batch_rows(slots, decoding.beams, self.device):
+        for rows in batch_rows(slots, decoding.num_beams, self.device):
             batch, batch_limits = [sources[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
                 reader = self.reader(batch, slots[rows[0]])
                 prompts = [begin] * len(rows)
-                if decoding.beams > 1:
+                if decoding.num_beams > 1:
                     written = beam_search_texts(reader, prompts, batch_limits, decoding, end)
                 else:
                     written = sample_texts(reader, prompts, rows, batch_limits, decoding, end)

@@ -13,7 +13,7 @@ from pretune.runtime.plugins import entry_point_objects
 from pretune.runtime.recipe import merge_recipes, read_recipe
 
 GROUP = "pretune.presets"
-SECTIONS = ("config", "tokenizer", "batch", "optimizer", "schedule", "budget", "watching")
+SECTIONS = ("config", "tokenizer", "batch", "optimizer", "schedule", "budget", "monitor")
 KEYS = ("like", "source", "departures", "family", "objective", *SECTIONS)
 
 

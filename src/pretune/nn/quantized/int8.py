@@ -1,6 +1,6 @@
 """Linear layers with int8 weights, using torch's kernels.
 
-`dynamic`: activations are quantized to 8 bits by their range in each call, and integers are multiplied. `weights`: activations
+`dynamic`: activations are quantized to 8 bits by their range in each call, and integers are multiplied. `weight-only`: activations
 stay bf16 and only the weights are int8, which pays off in token-by-token generation; `int4`: the same with 4 bits
 (nn/quantized/int4.py). Kernels differ between machines and may be missing from a torch build; only this module deals with that.
 
@@ -30,7 +30,7 @@ from pretune.nn.quantized.int4 import Int4Linear, check_int4, fits_int4
 from pretune.runtime.compressed_tensors import quantize_rows
 from pretune.runtime.errors import PretuneError
 
-QUANTIZATION_KINDS = ("dynamic", "weights", "int4")
+QUANTIZATION_KINDS = ("dynamic", "weight-only", "int4")
 LARGEST_7_BIT = 64  # largest weight multiplied by 8-bit activations; the sum of two products then fits into 16 bits
 # torch's engines by kind of machine, fastest first. On ARM, qnnpack took 0.09 to 0.6 of oneDNN's time
 # (Neoverse N1, torch 2.13, one thread, 1 to 512 rows).
@@ -45,7 +45,7 @@ def choose_engine() -> str:
     found = next((engine for engine in wanted if engine in known and multiplies_exactly(engine)), None)
     if found is None:
         raise PretuneError(
-            "torch has no int8 kernels that give exact results on this machine; use `pretune quantize --engine onnx` instead"
+            "torch has no int8 kernels that give exact results on this machine; use `pretune quantize --backend onnx` instead"
         )
     return found
 
@@ -77,7 +77,7 @@ def check_kind(kind: str) -> None:
         check_int4()
     elif not hasattr(torch, "_weight_int8pack_mm"):
         raise PretuneError(
-            "this version of torch has no kernel for int8 weights; use `pretune quantize --engine onnx` instead"
+            "this version of torch has no kernel for int8 weights; use `pretune quantize --backend onnx` instead"
         )
 
 
@@ -159,4 +159,4 @@ def replace_linears(module: nn.Module, kind: str) -> None:
         for name, child in list(parent.named_children()):
             if isinstance(child, Linear):
                 made = Int4Linear.of(child) if small and fits_int4(child) else None
-                setattr(parent, name, made or Int8Linear.of(child, "weights" if small else kind))
+                setattr(parent, name, made or Int8Linear.of(child, "weight-only" if small else kind))

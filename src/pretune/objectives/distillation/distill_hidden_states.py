@@ -70,10 +70,10 @@ def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ..
         match = _TERM.fullmatch(term)
         if match is None or match["kind"] not in MATCH_KINDS:
             kind = match["kind"] if match else term.strip()
-            raise PretuneError(f"--match {text}: unknown term {kind!r}; {suggest(kind, MATCH_KINDS)}")
+            raise PretuneError(f"--match-layers {text}: unknown term {kind!r}; {suggest(kind, MATCH_KINDS)}")
         mapped = match["kind"] in KINDS_WITH_LAYERS
         if match["map"] and not mapped:
-            raise PretuneError(f"--match {text}: {match['kind']} maps no layers; leave out ({match['map']})")
+            raise PretuneError(f"--match-layers {text}: {match['kind']} maps no layers; leave out ({match['map']})")
         pairs = map_layers(match["map"] or "skip", student, teacher) if mapped else ()
         found.append(LayerMatch(match["kind"], float(match["weight"] or 1.0), pairs))
     return tuple(found)

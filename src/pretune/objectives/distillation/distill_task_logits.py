@@ -39,7 +39,7 @@ class TeacherTargets:
     hard: int  # the number of labeled rows, which come first
     temperature: float = 1.0
     taught: Array | None = None  # (hard, classes) the teacher's probabilities for labeled rows
-    soft: float = 0.0  # the weight of these; the labels have the rest
+    alpha: float = 0.0  # the weight of these; the labels have the rest
     match: Literal["kl", "mse"] = "kl"
 
 
@@ -90,7 +90,7 @@ class DistillLogits(WrappedTask):
             taught = teaching.shares.copy()
             if teaching.taught is not None:
                 taught[:hard] = teaching.taught
-            share = np.where(np.arange(rows) < hard, teaching.soft, 1.0)
+            share = np.where(np.arange(rows) < hard, teaching.alpha, 1.0)
             known, given, counts = (torch.from_numpy(x).float().to(device) for x in (teaching.shares, taught, share))
             self.tables[device] = (known, given, counts)
         return self.tables[device]

@@ -43,7 +43,7 @@ def resample_languages(arrangement: Arrangement, data: Data, documents: Array, d
     numbers = np.array([data.languages[name] for name in data.store.languages])
     language = np.broadcast_to(numbers[data.store.document_languages[documents]][:, None], arrangement.spans.shape)
     labeled = replace(arrangement, columns=arrangement.columns | {"language": language})
-    return labeled.choose(resample_groups(language[:, 0], data.exponent, draws))
+    return labeled.choose(resample_groups(language[:, 0], data.language_alpha, draws))
 
 
 def resample_groups(groups: Array, power: float, draws: EpochRandom) -> Array:

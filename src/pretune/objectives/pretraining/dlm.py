@@ -28,25 +28,27 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 @register_objective
 @dataclass(frozen=True)
 class DLM(SequenceClassification, LearnsFromRows):
-    """Dialogue language modeling over up to `turns` turns (QRQ, QRR, QQR, …) with their roles as segments, if available.
+    """Dialogue language modeling over up to `max_turns` turns (QRQ, QRR, QQR, …) with their roles as segments, if available.
 
     One turn of each sequence is drawn. Sequences are matched in pairs, at random among those of one source whose drawn
     turns have the same role, about the same length, and different words. Both turns are truncated to the shorter length,
-    and a share `fake` of the pairs exchange them, so that roles, positions, and lengths do not reveal the label. Sequences
+    and a share `replace_rate` of the pairs exchange them, so that roles, positions, and lengths do not reveal the label. Sequences
     without a match are read but not labeled. Windows over long dialogues do not overlap, and start at other turns in later
     epochs.
     """
 
-    turns: int = 3
-    fake: float = 0.5
+    max_turns: int = 3
+    replace_rate: float = 0.5
 
     name: ClassVar[str] = "dlm"
 
     def __post_init__(self) -> None:
-        if self.turns < 2:
-            raise PretuneError(f"dlm(turns={self.turns}): a dialogue has at least 2 turns; give 2 or more")
-        if not 0 <= self.fake <= 1:
-            raise PretuneError(f"dlm(fake={self.fake:g}): the share must be between 0 and 1; give, say, 0.5")
+        if self.max_turns < 2:
+            raise PretuneError(f"dlm(max_turns={self.max_turns}): a dialogue has at least 2 turns; give 2 or more")
+        if not 0 <= self.replace_rate <= 1:
+            raise PretuneError(
+                f"dlm(replace_rate={self.replace_rate:g}): the share must be between 0 and 1; give, say, 0.5"
+            )
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Dialogues:
         """Read dialogues from files, one per row."""
@@ -60,7 +62,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         starts, lengths = tokens.starts[:, 0], tokens.lengths[:, 0]
         dialogue = np.repeat(np.arange(len(rows)), rows.counts)
         used = np.flatnonzero(lengths > 0)  # turns without a token are skipped
-        window = turn_windows(dialogue[used], self.turns, draws)
+        window = turn_windows(dialogue[used], self.max_turns, draws)
         real = window >= 0
         if not real.any():
             raise PretuneError(f"{rows.file}: no dialogue has two turns or more, which dlm needs; add longer dialogues")
@@ -105,7 +107,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         matched = np.flatnonzero(partner >= 0)
         spans[matched, place[matched]] = np.minimum(sizes[matched], sizes[partner[matched]])
         label = np.full(len(turn), UNLABELED)
-        label[matched] = draws.uniform("fake", np.minimum(matched, partner[matched])) < self.fake
+        label[matched] = draws.uniform("fake", np.minimum(matched, partner[matched])) < self.replace_rate
         fake = np.flatnonzero(label == 1)
         turn[fake, place[fake]] = drawn[partner[fake]]
         return label

@@ -26,15 +26,15 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class MaskedItem(TokenPrediction):
-    """Masked item prediction: a share `rate` of the items becomes [MASK] and is predicted.
+    """Masked item prediction: a share `mask_rate` of the items becomes [MASK] and is predicted.
 
-    In a share `last` of the sequences only the last item is masked, as when the model recommends the next item. The last
-    `held` items of every history are held out for evaluation.
+    In a share `mask_last_rate` of the sequences only the last item is masked, as when the model recommends the next item. The last
+    `num_held_out` items of every history are held out for evaluation.
     """
 
-    rate: float = 0.2
-    last: float = 0.1
-    held: int = 2
+    mask_rate: float = 0.2
+    mask_last_rate: float = 0.1
+    num_held_out: int = 2
 
     name: ClassVar[str] = "item"
     pattern: ClassVar[Pattern | None] = full
@@ -43,7 +43,7 @@ class MaskedItem(TokenPrediction):
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.rate)
+        check_positive_fractions(self.name, rate=self.mask_rate)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut histories into windows, from the newest items backward; later epochs cut at other places."""
@@ -54,11 +54,11 @@ class MaskedItem(TokenPrediction):
             raise PretuneError(
                 f"sequences of {packing.length} tokens leave no room for two items; choose a greater length"
             )
-        begin, end = history_bounds(data.store, data.documents, self.held)
+        begin, end = history_bounds(data.store, data.documents, self.num_held_out)
         if not len(begin):
             raise PretuneError(
-                f"item needs histories of {self.held + 2} items or more, of which the last {self.held} are held out for "
-                "evaluation, and the store has none; give it longer histories or a smaller `held`"
+                f"item needs histories of {self.num_held_out + 2} items or more, of which the last {self.num_held_out} are held out for "
+                "evaluation, and the store has none; give it longer histories or a smaller `num_held_out`"
             )
         sizes = end - begin
         shift = draws.integers(items // 2 + 1, "shift", begin) if draws.epoch else np.zeros_like(begin)
@@ -75,15 +75,15 @@ class MaskedItem(TokenPrediction):
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask items, and make the originals the targets."""
-        at = choose_masked(sequences, self.rate, draws)
-        only_last = draws.uniform("last", sequences.index) < self.last
+        at = choose_masked(sequences, self.mask_rate, draws)
+        only_last = draws.uniform("last", sequences.index) < self.mask_last_rate
         at = np.sort(np.concatenate([at[~only_last[sequences.owner[at]]], last_items(sequences)[only_last]]))
         sequences.targets[self.name] = (at, mask_tokens(sequences, at, tokenizer, draws, masked=1.0, swapped=0.0))
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked items."""
-        return {self.name: max_masked(packing, self.rate)}
+        return {self.name: max_masked(packing, self.mask_rate)}
 
 
 def history_bounds(store: Store, documents: Array, held: int) -> tuple[Array, Array]:

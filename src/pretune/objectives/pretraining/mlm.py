@@ -38,34 +38,34 @@ class MLM(Objective):
 
     Parameters
     ----------
-    rate, final_rate
-        The share of tokens that are chosen; with `final_rate` it changes linearly to that over training.
-    masked, swapped
+    mask_rate, final_mask_rate
+        The share of tokens that are chosen; with `final_mask_rate` it changes linearly to that over training.
+    mask_replace_prob, random_replace_prob
         The shares of the chosen tokens that become [MASK] and that become random tokens.
     unit
         What is masked as a whole. In spans, one draw decides between [MASK], random tokens, and no change.
-    copies
+    static_masks
         The number of different masks of each text, used in turn by the epochs; 0 draws new masks in each epoch.
-    stop
+    span_geometric_p
         The parameter of the geometric distribution of span lengths.
-    longest
+    max_span_length
         The maximal number of words of a span (default 10) or an n-gram (default 3).
     phrases
         A file with one phrase per line, for `unit=phrase`.
-    boundary
+    span_boundary
         Whether masked tokens are also predicted from the tokens next to their span (SpanBERT).
     """
 
-    rate: float = 0.15
-    final_rate: float | None = None
-    masked: float = 0.8
-    swapped: float = 0.1
+    mask_rate: float = 0.15
+    final_mask_rate: float | None = None
+    mask_replace_prob: float = 0.8
+    random_replace_prob: float = 0.1
     unit: Unit = "token"
-    copies: int = 0
-    stop: float = 0.2
-    longest: int | None = None
+    static_masks: int = 0
+    span_geometric_p: float = 0.2
+    max_span_length: int | None = None
     phrases: str | None = None
-    boundary: bool = False
+    span_boundary: bool = False
 
     name: ClassVar[str] = "mlm"
     pattern: ClassVar[Pattern | None] = full
@@ -77,8 +77,10 @@ class MLM(Objective):
         units = get_args(Unit)
         if self.unit not in units:
             raise PretuneError(f"{self.name}: unknown unit {self.unit!r}; {suggest(str(self.unit), units)}")
-        masking.check_positive_fractions(self.name, rate=self.rate, final_rate=self.final_rate, stop=self.stop)
-        masking.check_replacements(self.name, self.masked, self.swapped)
+        masking.check_positive_fractions(
+            self.name, rate=self.mask_rate, final_rate=self.final_mask_rate, stop=self.span_geometric_p
+        )
+        masking.check_replacements(self.name, self.mask_replace_prob, self.random_replace_prob)
         if (self.unit == "phrase") != (self.phrases is not None):
             raise PretuneError(
                 f"{self.name}: unit=phrase and phrases=FILE need each other; find phrases in a store with: pretune phrases"
@@ -92,16 +94,16 @@ class MLM(Objective):
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens, and make the originals the targets."""
-        rate = self.rate
-        if self.final_rate is not None:
-            rate += (self.final_rate - self.rate) * draws.progress
+        rate = self.mask_rate
+        if self.final_mask_rate is not None:
+            rate += (self.final_mask_rate - self.mask_rate) * draws.progress
         at = masking.choose_masked(sequences, rate, draws, self._units(sequences, tokenizer, draws))
-        first = masking.first_of_run(sequences, at) if self.unit == "span" or self.boundary else None
-        shares = {"masked": self.masked, "swapped": self.swapped}
+        first = masking.first_of_run(sequences, at) if self.unit == "span" or self.span_boundary else None
+        shares = {"masked": self.mask_replace_prob, "swapped": self.random_replace_prob}
         together = first if self.unit == "span" else None
         original = masking.mask_tokens(sequences, at, tokenizer, draws, together=together, **shares)
         sequences.targets[self.name] = (at, original)
-        if self.boundary and first is not None:
+        if self.span_boundary and first is not None:
             good, places = boundary_targets(sequences, at, first)
             sequences.targets["boundary"] = (places, original[good])
         return sequences
@@ -113,30 +115,32 @@ class MLM(Objective):
             case "word":
                 return masking.word_units(sequences)
             case "span":
-                return masking.span_units(sequences, draws, masking.geometric_weights(self.stop, self.longest or 10))
+                return masking.span_units(
+                    sequences, draws, masking.geometric_weights(self.span_geometric_p, self.max_span_length or 10)
+                )
             case "ngram":
-                return masking.span_units(sequences, draws, masking.inverse_length_weights(self.longest or 3))
+                return masking.span_units(sequences, draws, masking.inverse_length_weights(self.max_span_length or 3))
             case "phrase":
                 return masking.phrase_units(sequences, load_phrases(str(self.phrases), tokenizer))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the largest number of masked tokens of a pack, at the higher of the first and the final rate."""
-        most = masking.max_masked(packing, max(self.rate, self.final_rate or 0.0))
-        return {self.name: most, "boundary": most} if self.boundary else {self.name: most}
+        most = masking.max_masked(packing, max(self.mask_rate, self.final_mask_rate or 0.0))
+        return {self.name: most, "boundary": most} if self.span_boundary else {self.name: most}
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the model family's output layer over the vocabulary, with a second one for span boundaries if needed."""
         head = backbone.vocabulary_head()
-        if self.boundary:
+        if self.span_boundary:
             head.add_module("boundary", BoundaryHead(backbone))
         return head
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy at the chosen tokens and, with `boundary`, that of the boundary predictions."""
+        """Return the cross-entropy at the chosen tokens and, with `span_boundary`, that of the boundary predictions."""
         targets = batch.targets[self.name]
         states, tokens = backbone(*batch.packed).last, backbone.embed.tokens
         loss = vocabulary_loss(self.name, head, states[targets.at], tokens, targets)
-        if self.boundary:
+        if self.span_boundary:
             ends: Any = head.boundary
             targets = batch.targets["boundary"]
             from_ends = vocabulary_loss("boundary", ends, ends.look(states, targets.at), tokens, targets)

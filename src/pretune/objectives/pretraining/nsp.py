@@ -25,23 +25,23 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 @register_objective
 @dataclass(frozen=True)
 class NSP(SequenceClassification):
-    """Next sentence prediction: a share `negatives` of the pairs has its second text from another document.
+    """Next sentence prediction: a share `negative_rate` of the pairs has its second text from another document.
 
     Pairs are matched two by two, at random among those of one source whose second texts have about the same length. Both
     second texts are truncated to the shorter length, and a share of the matches exchange them, so that every text is read
     once per epoch (except the few truncated tokens) and the label is independent of the lengths. Single sentences and
-    pairs without a match, such as those of a source with one document, are read but not labeled. A share `short` of the
+    pairs without a match, such as those of a source with one document, are read but not labeled. A share `short_seq_prob` of the
     documents is read in shorter pairs.
     """
 
-    negatives: float = 0.5
-    short: float = 0.1
+    negative_rate: float = 0.5
+    short_seq_prob: float = 0.1
 
     name: ClassVar[str] = "nsp"
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut spans of documents in two at a random sentence boundary, and exchange second texts."""
-        begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short)
+        begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short_seq_prob)
         assert data.store is not None
         pairs = np.flatnonzero(spans[:, 1] > 0)
         groups = exchange_groups(data.store.document_files, data.store.document_languages, documents[pairs])
@@ -58,7 +58,7 @@ class NSP(SequenceClassification):
         spans[matched, 1] = shorter
         label = np.full(len(begins), UNLABELED)
         # One draw per match. 0 means that the second text follows, as in BERT's released checkpoints.
-        label[matched] = draws.uniform("negative", np.minimum(matched, partner[matched])) < self.negatives
+        label[matched] = draws.uniform("negative", np.minimum(matched, partner[matched])) < self.negative_rate
         second = np.where(label == 1, partner, np.arange(len(begins)))
         begins[:, 1] = begins[second, 1]
         arrangement = Arrangement(

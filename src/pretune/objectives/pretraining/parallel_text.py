@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class ParallelText(LearnsFromRows):
     """Base class of objectives that read a text and its translation as one sequence, each in its own template.
 
-    Subclasses have the options `languages` (such as en-fr, of all pairs, where the names of columns or files do not tell),
+    Subclasses have the options `language_pair` (such as en-fr, of all pairs, where the names of columns or files do not tell),
     and `text` and `pair` (columns of a table).
     """
 
@@ -39,16 +39,18 @@ class ParallelText(LearnsFromRows):
     owns_arrangement: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
-    languages: str
+    language_pair: str
     text: str
     pair: str
 
     def __post_init__(self) -> None:
-        check_languages(self.name, self.languages)
+        check_languages(self.name, self.language_pair)
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows:
         """Read pairs from tables, or from pairs of files with aligned lines."""
-        return read_parallel_languages(files, {"text": str(self.text), "pair": str(self.pair)}, self.languages, errors)
+        return read_parallel_languages(
+            files, {"text": str(self.text), "pair": str(self.pair)}, self.language_pair, errors
+        )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Make one sequence of each pair, drop pairs that are too long or have an empty side, and resample languages.
@@ -76,7 +78,9 @@ class ParallelText(LearnsFromRows):
                 columns["language"] = numbers[groups]
         made = Arrangement(rows, data.tokenizer, template, rows.starts, rows.lengths, columns=columns)
         chosen = np.flatnonzero(fits)
-        return plan_epoch(made.choose(chosen[resample_groups(groups[chosen], data.exponent, draws)]), packing, draws)
+        return plan_epoch(
+            made.choose(chosen[resample_groups(groups[chosen], data.language_alpha, draws)]), packing, draws
+        )
 
 
 def restart_positions(sequences: Sequences) -> Sequences:

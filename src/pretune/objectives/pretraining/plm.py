@@ -29,9 +29,9 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class PLM(TokenPrediction, AddsTokens):
-    """Permutation language modeling: one token in `k` is predicted, in n-grams of up to `longest` words.
+    """Permutation language modeling: one token in `k` is predicted, in n-grams of up to `max_ngram` words.
 
-    The probability of an n-gram of n words is proportional to 1/n. Each sequence is cut into `parts` that are read in
+    The probability of an n-gram of n words is proportional to 1/n. Each sequence is cut into `num_parts` parts that are read in
     order. Within a part, the tokens that are not predicted come first and attend to each other in both directions; the
     predicted tokens follow in random order. The first token of a text is never predicted. With `stateful`, documents are
     read as contiguous streams, and each batch continues where the previous one ended.
@@ -41,8 +41,8 @@ class PLM(TokenPrediction, AddsTokens):
     """
 
     k: float = 6
-    longest: int = 5
-    parts: int = 2
+    max_ngram: int = 5
+    num_parts: int = 2
     stateful: bool = False
 
     name: ClassVar[str] = "plm"
@@ -54,7 +54,7 @@ class PLM(TokenPrediction, AddsTokens):
             raise PretuneError(
                 f"plm: k={self.k:g} leaves no context; one token in k is predicted, so give k greater than 1"
             )
-        for option, value in (("longest", self.longest), ("parts", self.parts)):
+        for option, value in (("max_ngram", self.max_ngram), ("num_parts", self.num_parts)):
             if not (isinstance(value, int) and value >= 1):
                 raise PretuneError(f"plm: {option}={value} is not valid; give an integer of 1 or more")
 
@@ -68,7 +68,7 @@ class PLM(TokenPrediction, AddsTokens):
         The token itself is content for tokens later in the order; its query (1 in column `stream`) predicts it. Column
         `order` gives ranks; context has the rank of the start of its part.
         """
-        units = masking.span_units(sequences, draws, masking.inverse_length_weights(self.longest))
+        units = masking.span_units(sequences, draws, masking.inverse_length_weights(self.max_ngram))
         predicted = np.zeros(len(sequences.ids), dtype=bool)
         predicted[masking.choose_masked(sequences, 1 / self.k, draws, units)] = True
         first = masking.sequence_starts(sequences) | sequences.columns.get("document_start", False)
@@ -91,10 +91,10 @@ class PLM(TokenPrediction, AddsTokens):
 
     def order(self, sequences: Sequences, draws: EpochRandom, context: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
         """Return the rank of every token in the order of prediction, (n,): 2r for context, 2r + 1 for predicted tokens."""
-        cuts = sequences.lengths[:, None] * np.arange(self.parts + 1) // self.parts
-        sizes, number = np.diff(cuts).ravel(), np.arange(self.parts)
+        cuts = sequences.lengths[:, None] * np.arange(self.num_parts + 1) // self.num_parts
+        sizes, number = np.diff(cuts).ravel(), np.arange(self.num_parts)
         rank = np.empty(len(context), dtype=np.int64)
-        index = (sequences.index[:, None] * self.parts + number).ravel()
+        index = (sequences.index[:, None] * self.num_parts + number).ravel()
         rank[segment_shuffle(sizes, draws, "order", index)] = np.arange(len(context))
         return np.where(context, 2 * np.repeat(segment_starts(sizes), sizes), 2 * rank + 1)
 

@@ -97,20 +97,20 @@ class RTDHead(nn.Module):
 @register_objective
 @dataclass(frozen=True)
 class RTD(Objective):
-    """Replaced token detection: a share `rate` of the tokens is masked and filled in by the generator.
+    """Replaced token detection: a share `mask_rate` of the tokens is masked and filled in by the generator.
 
-    The discriminator's loss is weighted by `weight`. By default, the generator has as many `layers` as the backbone, `size`
-    times its width, and one attention head per 64 units; `layers`, `width`, and `heads` override that. As in the released
+    The discriminator's loss is weighted by `discriminator_weight`. By default, the generator has as many `generator_layers` as the backbone, `generator_size`
+    times its width, and one attention head per 64 units; `generator_layers`, `generator_hidden_size`, and `generator_heads` override that. As in the released
     code, every token is classified, special tokens included, and a correct fill counts as original. As in the paper, all
     chosen tokens become [MASK] (the released code leaves 15 % of them unchanged).
     """
 
-    rate: float = 0.15
-    weight: float = 50.0
-    size: float = 0.25
-    layers: int | None = None
-    width: int | None = None
-    heads: int | None = None
+    mask_rate: float = 0.15
+    discriminator_weight: float = 50.0
+    generator_size: float = 0.25
+    generator_layers: int | None = None
+    generator_hidden_size: int | None = None
+    generator_heads: int | None = None
 
     name: ClassVar[str] = "rtd"
     pattern: ClassVar[Pattern | None] = full
@@ -119,7 +119,7 @@ class RTD(Objective):
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.rate, size=self.size)
+        check_positive_fractions(self.name, rate=self.mask_rate, size=self.generator_size)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences."""
@@ -131,7 +131,7 @@ class RTD(Objective):
         The generator's term has the masked tokens; the objective's own term has all tokens in order.
         """
         mask = tokenizer.role("mask")
-        at = choose_masked(sequences, self.rate, draws)
+        at = choose_masked(sequences, self.mask_rate, draws)
         sequences.targets[generator_term(self.name)] = (at, sequences.ids[at])
         sequences.targets[self.name] = (np.arange(len(sequences.ids)), sequences.ids.copy())
         sequences.ids[at] = mask
@@ -139,17 +139,17 @@ class RTD(Objective):
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked tokens, and all tokens."""
-        return {generator_term(self.name): max_masked(packing, self.rate), self.name: packing.tokens}
+        return {generator_term(self.name): max_masked(packing, self.mask_rate), self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the generator and the discriminator's output layers."""
-        width = self.width or max(8, 8 * round(self.size * backbone.width / 8))
-        heads = self.heads or max(1, width // 64)
+        width = self.generator_hidden_size or max(8, 8 * round(self.generator_size * backbone.width / 8))
+        heads = self.generator_heads or max(1, width // 64)
         if width % heads:
             raise PretuneError(
                 f"rtd: the generator's width {width} is not divisible by {heads} heads; give a width and heads that match"
             )
-        layers = self.layers or sum("embed" not in name for name, _ in backbone.groups())
+        layers = self.generator_layers or sum("embed" not in name for name, _ in backbone.groups())
         return RTDHead(backbone, width, layers, heads)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
@@ -164,7 +164,7 @@ class RTD(Objective):
         replaced = (read.ids != original).float()
         losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none")
         loss.sums[self.name] = (losses * every.weight).sum()
-        loss.weights[self.name] = self.weight
+        loss.weights[self.name] = self.discriminator_weight
         judged = detection_logs(logits.detach() > 0, replaced > 0, every.weight)
         loss.logs |= {f"{self.name}/{metric}": value for metric, value in judged.items()}
         loss.packed = (read,)

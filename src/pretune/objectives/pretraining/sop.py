@@ -18,25 +18,25 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 @register_objective
 @dataclass(frozen=True)
 class SOP(SequenceClassification):
-    """Sentence order prediction: two adjacent texts of a document, in a share `swapped` of the pairs in reverse order.
+    """Sentence order prediction: two adjacent texts of a document, in a share `swap_rate` of the pairs in reverse order.
 
     Both texts come from one document, so the topic does not reveal the label. Single sentences are read but not labeled.
     Neither are pairs that start inside a sentence (the rest of one longer than a sequence), because only first texts can
-    start that way. A share `short` of the documents is read in shorter pairs.
+    start that way. A share `short_seq_prob` of the documents is read in shorter pairs.
     """
 
-    swapped: float = 0.5
-    short: float = 0.1
+    swap_rate: float = 0.5
+    short_seq_prob: float = 0.1
 
     name: ClassVar[str] = "sop"
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut spans of documents in two at a random sentence boundary, and swap the texts of some."""
-        begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short)
+        begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short_seq_prob)
         assert data.store is not None
         sentences = data.store.sentence_offsets
         labeled = (spans[:, 1] > 0) & (sentences[np.searchsorted(sentences, begins[:, 0])] == begins[:, 0])
-        swapped = labeled & (draws.uniform("swapped", begins[:, 0]) < self.swapped)
+        swapped = labeled & (draws.uniform("swapped", begins[:, 0]) < self.swap_rate)
         for pairs in (begins, spans):
             pairs[swapped] = pairs[swapped, ::-1]
         labels = {self.name: np.where(labeled, swapped, UNLABELED)}  # 0: in order, as in ALBERT's released checkpoints

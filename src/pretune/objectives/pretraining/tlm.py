@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 class TLM(ParallelText, TokenPrediction):
     """Translation language modeling: tokens of both texts are masked as in `mlm`; positions restart in the second text.
 
-    `languages`, such as en-fr, are those of all pairs, where the names of columns or files do not tell; `text` and `pair`
+    `language_pair`, such as en-fr, are those of all pairs, where the names of columns or files do not tell; `text` and `pair`
     are columns of a table.
     """
 
-    rate: float = 0.15
-    masked: float = 0.8
-    swapped: float = 0.1
-    languages: str = ""
+    mask_rate: float = 0.15
+    mask_replace_prob: float = 0.8
+    random_replace_prob: float = 0.1
+    language_pair: str = ""
     text: str = ""
     pair: str = ""
 
@@ -45,20 +45,22 @@ class TLM(ParallelText, TokenPrediction):
     shared_head: ClassVar[str] = "mlm"  # tlm and mlm share one output layer
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.rate)
-        check_replacements(self.name, self.masked, self.swapped)
+        check_positive_fractions(self.name, rate=self.mask_rate)
+        check_replacements(self.name, self.mask_replace_prob, self.random_replace_prob)
         super().__post_init__()
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens of both texts, with the originals as targets, and restart the positions in the second."""
-        at = choose_masked(sequences, self.rate, draws)
-        original = mask_tokens(sequences, at, tokenizer, draws, masked=self.masked, swapped=self.swapped)
+        at = choose_masked(sequences, self.mask_rate, draws)
+        original = mask_tokens(
+            sequences, at, tokenizer, draws, masked=self.mask_replace_prob, swapped=self.random_replace_prob
+        )
         sequences.targets[self.name] = (at, original)
         return restart_positions(sequences)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the masked tokens."""
-        return {self.name: max_masked(packing, self.rate)}
+        return {self.name: max_masked(packing, self.mask_rate)}
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the model family's output layer over the vocabulary; refuse a model without full attention."""

@@ -17,7 +17,7 @@ class TokenPrediction(Objective):
     """Base class of objectives whose loss is the cross-entropy over the vocabulary at the targets of one term."""
 
     name: ClassVar[str]
-    smoothing: float = 0.0  # label smoothing
+    label_smoothing: float = 0.0
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the model family's output layer over the vocabulary."""
@@ -25,4 +25,4 @@ class TokenPrediction(Objective):
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the cross-entropy at the targets, continuing from the recurrent state of the batch if it has one."""
-        return token_loss(self.name, head, backbone, batch, self.smoothing)
+        return token_loss(self.name, head, backbone, batch, self.label_smoothing)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class TRTD(ParallelText, RTD):
     """Replaced token detection over the pairs of `tlm`, with the options of both.
 
-    In a joint objective with `rtd`, both use its generator, and the `size`, `layers`, `width`, and `heads` given there.
+    In a joint objective with `rtd`, both use its generator, and the `generator_size`, `generator_layers`, `generator_hidden_size`, and `generator_heads` given there.
     """
 
-    languages: str = ""
+    language_pair: str = ""
     text: str = ""
     pair: str = ""
 
@@ -35,7 +35,7 @@ class TRTD(ParallelText, RTD):
     shared_head: ClassVar[str] = "rtd"  # rtd and trtd share one generator and one discriminator
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.rate, size=self.size)
+        check_positive_fractions(self.name, rate=self.mask_rate, size=self.generator_size)
         super().__post_init__()
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:

@@ -39,34 +39,36 @@ class Denoise(Seq2Seq):
 
     Parameters
     ----------
-    permute
+    permute_sentences
         Whether to put sentences in random order.
     rotate
         Whether to rotate each text so that it starts at a random token.
-    infill, mean
-        The share of tokens to replace in spans of Poisson(`mean`) tokens, each by a single mask token; an empty span
+    infill_rate, poisson_lambda
+        The share of tokens to replace in spans of Poisson(`poisson_lambda`) tokens, each by a single mask token; an empty span
         inserts a mask token.
-    mask, delete
+    mask_rate, delete_rate
         The shares of the remaining tokens to mask and to delete, one by one.
     language
         The language whose token is in the template, for a family that has one there (mBART); by default each text's own.
     """
 
-    permute: bool = True
+    permute_sentences: bool = True
     rotate: bool = False
-    infill: float = 0.3
-    mean: float = 3.0
-    mask: float = 0.0
-    delete: float = 0.0
+    infill_rate: float = 0.3
+    poisson_lambda: float = 3.0
+    mask_rate: float = 0.0
+    delete_rate: float = 0.0
     language: str = ""
 
     name: ClassVar[str] = "denoise"
 
     def __post_init__(self) -> None:
-        for option in ("infill", "mask", "delete"):
+        for option in ("infill_rate", "mask_rate", "delete_rate"):
             check_fraction(self.name, option, getattr(self, option))
-        if self.mean <= 0:
-            raise PretuneError(f"denoise(mean={self.mean:g}): the mean span length must be positive; give, say, 3")
+        if self.poisson_lambda <= 0:
+            raise PretuneError(
+                f"denoise(poisson_lambda={self.poisson_lambda:g}): the mean span length must be positive; give, say, 3"
+            )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences."""
@@ -87,17 +89,17 @@ class Denoise(Seq2Seq):
         """Add the chosen kinds of noise in turn; the target is the original text."""
         texts, index = strip_template(sequences), sequences.index
         noisy = texts
-        if self.permute:
+        if self.permute_sentences:
             begins = sequences.columns["sentence"][~sequences.columns["special"]]
             noisy = reorder(noisy, begins, draws, index)
         if self.rotate:
             noisy = rotate(noisy, draws, index)
-        if self.infill:
-            noisy = infill(noisy, self.infill, self.mean, tokenizer.role("mask"), draws, index)
-        if self.mask:
-            noisy = mask(noisy, self.mask, tokenizer.role("mask"), draws, index)
-        if self.delete:
-            noisy = delete(noisy, self.delete, tokenizer.roles.get("mask", -1), draws, index)
+        if self.infill_rate:
+            noisy = infill(noisy, self.infill_rate, self.poisson_lambda, tokenizer.role("mask"), draws, index)
+        if self.mask_rate:
+            noisy = mask(noisy, self.mask_rate, tokenizer.role("mask"), draws, index)
+        if self.delete_rate:
+            noisy = delete(noisy, self.delete_rate, tokenizer.roles.get("mask", -1), draws, index)
         made = make_source_and_target(self.name, sequences, noisy, texts, tokenizer)
         language = next((item for item in sequences.frame if item.startswith("language ")), None)
         return made if language is None else set_language_tokens(made, tokenizer.role(language))

@@ -28,22 +28,22 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class MASS(Seq2Seq):
-    """MASS: a contiguous fragment, a share `share` of each text, is masked and predicted.
+    """MASS: a contiguous fragment, a share `mask_rate` of each text, is masked and predicted.
 
-    For the encoder, a share `masked` of the fragment's tokens becomes [MASK] and a share `swapped` random tokens, as in
-    BERT. The decoder does not see the rest of the text: its other inputs are masked or, with `removed`, left out, which
+    For the encoder, a share `mask_replace_prob` of the fragment's tokens becomes [MASK] and a share `random_replace_prob` random tokens, as in
+    BERT. The decoder does not see the rest of the text: its other inputs are masked or, with `trim_decoder_input`, left out, which
     halves its cost and is what the paper did. Positions are those of the text either way.
     """
 
-    share: float = 0.5
-    masked: float = 0.8
-    swapped: float = 0.1
-    removed: bool = True
+    mask_rate: float = 0.5
+    mask_replace_prob: float = 0.8
+    random_replace_prob: float = 0.1
+    trim_decoder_input: bool = True
 
     name: ClassVar[str] = "mass"
 
     def __post_init__(self) -> None:
-        check_fraction(self.name, "share", self.share)
+        check_fraction(self.name, "mask_rate", self.mask_rate)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences."""
@@ -61,7 +61,7 @@ class MASS(Seq2Seq):
         decoder[at] = np.concatenate([[mask], original[:-1]])
         decoder[begins] = mask  # the first token is predicted from the source alone
         place = sequences.place
-        if self.removed:
+        if self.trim_decoder_input:
             second = Sequences(decoder[at], size, sequences.index, positions=place[at], pattern=causal)
             second.targets[self.name] = (np.arange(len(at)), original)
         else:
@@ -72,23 +72,27 @@ class MASS(Seq2Seq):
         plain = np.flatnonzero(~tokenizer.specials)
         swaps = plain[draws.integers(len(plain), "swap", sequence, place[at])]
         ids = sequences.ids.copy()
-        ids[at] = np.where(fate < self.masked, mask, np.where(fate < self.masked + self.swapped, swaps, original))
+        ids[at] = np.where(
+            fate < self.mask_replace_prob,
+            mask,
+            np.where(fate < self.mask_replace_prob + self.random_replace_prob, swaps, original),
+        )
         return Sequences(ids, sequences.lengths, sequences.index, second=second)
 
     def sizes(self, lengths: Array) -> Array:
         """Return the number of tokens of each text's fragment, (b,)."""
-        return np.maximum(1, np.round(self.share * lengths)).astype(np.int64)
+        return np.maximum(1, np.round(self.mask_rate * lengths)).astype(np.int64)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of both sides; with `removed`, the target side has only the fragments."""
+        """Return the packing limits of both sides; with `trim_decoder_input`, the target side has only the fragments."""
         whole = (packing.tokens, packing.length)
-        if not self.removed:
+        if not self.trim_decoder_input:
             return side_packings(packing, whole, whole)
-        written = self.share * packing.tokens + min(packing.sequences, packing.tokens)
+        written = self.mask_rate * packing.tokens + min(packing.sequences, packing.tokens)
         longest = int(self.sizes(np.array([packing.length]))[0])
         return side_packings(packing, whole, (min(packing.tokens, written), longest))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: the tokens of all fragments."""
-        written = self.share * packing.tokens + min(packing.sequences, packing.tokens)
+        written = self.mask_rate * packing.tokens + min(packing.sequences, packing.tokens)
         return {self.name: int(min(packing.tokens, written))}

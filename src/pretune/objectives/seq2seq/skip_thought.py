@@ -59,7 +59,7 @@ class SkipThought(Seq2Seq):
     added to it.
     """
 
-    pooling: Literal["start", "mean", "max", "last"] = "mean"
+    pooling: Literal["cls", "mean", "max", "last"] = "mean"
 
     name: ClassVar[str] = "skip_thought"
 

@@ -44,21 +44,23 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class SpanCorruption(Seq2Seq):
-    """Span corruption: a share `rate` of the tokens is replaced, in spans of `mean` tokens on average.
+    """Span corruption: a share `noise_density` of the tokens is replaced, in spans of `mean_span_length` tokens on average.
 
     All ways to divide and place the spans are equally likely. The target ends with one more sentinel, as in the paper; the
     released code leaves it out, never starts a text with a span, and always ends it with one.
     """
 
-    rate: float = 0.15
-    mean: float = 3.0
+    noise_density: float = 0.15
+    mean_span_length: float = 3.0
 
     name: ClassVar[str] = "spans"
 
     def __post_init__(self) -> None:
-        check_fraction(self.name, "rate", self.rate)
-        if self.mean < 1:
-            raise PretuneError(f"spans(mean={self.mean:g}): spans have at least one token; give 1 or more")
+        check_fraction(self.name, "noise_density", self.noise_density)
+        if self.mean_span_length < 1:
+            raise PretuneError(
+                f"spans(mean_span_length={self.mean_span_length:g}): spans have at least one token; give 1 or more"
+            )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences; refuse a tokenizer that has too few sentinels."""
@@ -69,7 +71,7 @@ class SpanCorruption(Seq2Seq):
         if need > has:
             raise PretuneError(
                 f"spans in sequences of {packing.length} tokens need {need} sentinels, and this tokenizer has {has}; "
-                f"train one with sentinels={need}, or set batch.length lower"
+                f"train one with sentinels={need}, or set batch.max_length lower"
             )
         longest = int(hidden[0]) + need + count_special_items(template.target) - 1
         return text_epoch(data, packing, draws, spare=max(0, longest - packing.length))
@@ -85,8 +87,8 @@ class SpanCorruption(Seq2Seq):
 
     def amounts(self, lengths: Array) -> tuple[Array, Array]:
         """Return how many tokens to replace, and in how many spans, (b,) each, for texts of these lengths."""
-        hidden = np.clip(np.round(self.rate * lengths), 1, np.maximum(1, lengths - 1)).astype(np.int64)
-        spans = np.maximum(1, np.round(hidden / self.mean)).astype(np.int64)
+        hidden = np.clip(np.round(self.noise_density * lengths), 1, np.maximum(1, lengths - 1)).astype(np.int64)
+        spans = np.maximum(1, np.round(hidden / self.mean_span_length)).astype(np.int64)
         return hidden, np.minimum(
             spans, np.minimum(hidden, lengths - hidden + 1)
         )  # at least one token between any two spans
@@ -114,9 +116,12 @@ class SpanCorruption(Seq2Seq):
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
         """Return the packing limits of both sides; rounding can move a few tokens of each sequence between them."""
         sequences = min(packing.sequences, packing.tokens)
-        shrinks = self.rate * (1 - 1 / self.mean)
+        shrinks = self.noise_density * (1 - 1 / self.mean_span_length)
         read = min(packing.tokens, (1 - shrinks) * packing.tokens + (2 + MAX_TEMPLATE_TOKENS) * sequences)
-        written = self.rate * (1 + 1 / self.mean) * packing.tokens + (4 + MAX_TEMPLATE_TOKENS) * sequences
+        written = (
+            self.noise_density * (1 + 1 / self.mean_span_length) * packing.tokens
+            + (4 + MAX_TEMPLATE_TOKENS) * sequences
+        )
         hidden, count = self.amounts(np.array([packing.length]))
         longest = min(packing.length, int(hidden[0] + count[0]) + 1 + MAX_TEMPLATE_TOKENS)
         return side_packings(packing, (read, packing.length), (written, longest))

@@ -35,24 +35,24 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class Translate(Seq2Seq, LearnsFromRows):
-    """Translation from `text` to `pair` and, with `both`, in the other direction too, with label `smoothing`.
+    """Translation from `text` to `pair` and, with `bidirectional`, in the other direction too; `label_smoothing` is that of the loss.
 
-    `languages`, such as en-fr, are those of text and pair. Their tokens replace the language placeholders of the template
+    `language_pair`, such as en-fr, are those of text and pair. Their tokens replace the language placeholders of the template
     (mBART); in a template without placeholders, the decoder starts from the token of the target language. `text` and
     `pair` are columns of a table.
     """
 
-    smoothing: float = 0.1
-    both: bool = False
-    languages: str = ""
+    label_smoothing: float = 0.1
+    bidirectional: bool = False
+    language_pair: str = ""
     text: str = ""
     pair: str = ""
 
     name: ClassVar[str] = "translate"
 
     def __post_init__(self) -> None:
-        check_fraction(self.name, "smoothing", self.smoothing)
-        check_languages(self.name, self.languages)
+        check_fraction(self.name, "label_smoothing", self.label_smoothing)
+        check_languages(self.name, self.language_pair)
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows:
         """Read pairs from a table, or from two files with aligned lines."""
@@ -60,7 +60,7 @@ class Translate(Seq2Seq, LearnsFromRows):
         return read_parallel(files, {"text": str(self.text), "pair": str(self.pair)}, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Make a source and a target sequence of each row (two of each with `both`), dropping long and empty rows."""
+        """Make a source and a target sequence of each row (two of each with `bidirectional`), dropping long and empty rows."""
         if not isinstance(data.rows, LabeledRows) or data.rows.pairs is None:
             raise PretuneError(
                 "translate learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
@@ -71,7 +71,7 @@ class Translate(Seq2Seq, LearnsFromRows):
         )
         rows = data.token_rows
         starts, lengths = rows.starts, rows.lengths
-        if self.both:
+        if self.bidirectional:
             starts, lengths = (np.concatenate([x, x[:, ::-1]]) for x in (starts, lengths))
         fits = ((lengths + around <= packing.length) & (lengths > 0)).all(1)
         report_dropped_pairs(data.rows, fits, packing, draws)
@@ -88,9 +88,9 @@ class Translate(Seq2Seq, LearnsFromRows):
         """Return the templates of the source and of the target."""
         template = with_target_side(template)
         target = template.target
-        if not self.languages:
+        if not self.language_pair:
             return Template(template.single, ()), Template(target, ())
-        first, second = self.languages.split("-")
+        first, second = self.language_pair.split("-")
         if "language" not in target:
             target = ("language", *target[1:])
         return Template(with_language(template.single, first), ()), Template(with_language(target, second), ())
@@ -98,8 +98,8 @@ class Translate(Seq2Seq, LearnsFromRows):
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set up teacher forcing; where the direction is reversed, exchange the language tokens."""
         assert sequences.second is not None
-        if self.languages:
-            pair = [tokenizer.role(f"language {name}") for name in self.languages.split("-")]
+        if self.language_pair:
+            pair = [tokenizer.role(f"language {name}") for name in self.language_pair.split("-")]
             for side in (sequences, sequences.second):
                 reversed_ = side.labels["backward"][side.owner]
                 side.ids[reversed_] = exchange_ids(side.ids[reversed_], *pair)

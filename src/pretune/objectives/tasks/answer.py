@@ -44,16 +44,16 @@ class AnswerTask(Task):
     """Extractive question answering.
 
     No answer is given if it scores higher than the best span by more than `threshold`; None: never. Passages are read in
-    windows that are `stride` tokens apart, after the first `asked` tokens of the question. Answers have at most `longest`
-    tokens, and the `best` candidates are listed. `drop_bad` leaves out answers that are not in their passage.
+    windows that are `stride` tokens apart, after the first `max_question_length` tokens of the question. Answers have at most `max_answer_length`
+    tokens, and the `n_best` candidates are listed. `drop_invalid` leaves out answers that are not in their passage.
     """
 
     threshold: float | None = None
     stride: int = 128
-    asked: int = 64
-    longest: int = 30
-    best: int = 5
-    drop_bad: bool = False
+    max_question_length: int = 64
+    max_answer_length: int = 30
+    n_best: int = 5
+    drop_invalid: bool = False
     dropout: float = 0.0
 
     name: ClassVar[str] = "answer"
@@ -61,14 +61,14 @@ class AnswerTask(Task):
     primary_metric: ClassVar[str] = "f1"
     combinable: ClassVar[bool] = True
     # Passages are read in windows of 384 tokens (Devlin et al., 2019).
-    settings: ClassVar[Mapping[str, Any]] = {"batch": {"sequences": 32, "length": 384}}
+    settings: ClassVar[Mapping[str, Any]] = {"batch": {"size": 32, "max_length": 384}}
 
     def __post_init__(self) -> None:
         for name, value in {
             "stride": self.stride,
-            "asked": self.asked,
-            "longest": self.longest,
-            "best": self.best,
+            "max_question_length": self.max_question_length,
+            "max_answer_length": self.max_answer_length,
+            "n_best": self.n_best,
         }.items():
             if value < 1:
                 raise PretuneError(f"answer({name}={value}): give 1 or more")
@@ -79,7 +79,7 @@ class AnswerTask(Task):
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Questions:
         """Return questions with their passages."""
-        return read_questions(file, columns, answers=answered, drop_bad=self.drop_bad)
+        return read_questions(file, columns, answers=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: Questions) -> Self:
         """Return the task with a threshold if some questions have no answer; its best value is chosen after training."""
@@ -100,7 +100,7 @@ class AnswerTask(Task):
             )
         tokens, template = data.tokens, data.template
         room = length - template.num_special_tokens(pair=True)
-        asked = tokens.rows.lengths[:, 0].clip(max=min(self.asked, room // 2))
+        asked = tokens.rows.lengths[:, 0].clip(max=min(self.max_question_length, room // 2))
         rooms = room - asked
         if room < 2:
             raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
@@ -174,7 +174,9 @@ class AnswerTask(Task):
                 start, span = laid.starts[i, 1], laid.spans[i, 1]
                 places = laid.tokens["begin"][start : start + span], laid.tokens["end"][start : start + span]
                 window = logits[passage[i] : passage[i] + span]
-                for score, first, last in best_spans(window, places, examples.passages[example], self.longest):
+                for score, first, last in best_spans(
+                    window, places, examples.passages[example], self.max_answer_length
+                ):
                     candidates[first, last] = max(score, candidates.get((first, last), -np.inf))
             ranked = sorted(((score, *place) for place, score in candidates.items()), key=lambda c: (-c[0], c[1:]))
             found.append(self._answer(ranked[:NBEST], lowest, examples.passages[example]))
@@ -197,7 +199,7 @@ class AnswerTask(Task):
             chosen = {"answer": "", "start": None, "end": None, **means}
         else:
             chosen = listed[0]
-        return {**chosen, "no_answer": margin, "candidates": listed[: self.best]}
+        return {**chosen, "no_answer": margin, "candidates": listed[: self.n_best]}
 
     def _answer(self, ranked: list[Candidate], none: float, passage: str) -> Answer:
         """Return the answer, given the best spans and the score of no answer."""
@@ -211,7 +213,7 @@ class AnswerTask(Task):
         ]
         silent = not ranked or (self.threshold is not None and margin > self.threshold)
         nothing = {"answer": "", "start": None, "end": None, "score": none, "probability": float(shares[-1])}
-        return {**(nothing if silent else listed[0]), "no_answer": margin, "candidates": listed[: self.best]}
+        return {**(nothing if silent else listed[0]), "no_answer": margin, "candidates": listed[: self.n_best]}
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return exact match and F1."""

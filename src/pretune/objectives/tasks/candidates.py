@@ -29,7 +29,7 @@ class CandidateTask(Task):
 
     pooling: Pooling  # how the states of a sequence become one vector
     dropout: float
-    most: int  # candidates of a group
+    max_candidates: int  # candidates of a group
 
     combinable: ClassVar[bool] = True
     demonstration_sequences: ClassVar[int] = 2
@@ -51,7 +51,7 @@ class CandidateTask(Task):
         """Set one target per group from a label of each sequence, if it is there."""
         labels = sequences.labels
         if label in labels:
-            sequences.targets[self.name] = group_targets(labels["group"], labels[label], self.most)
+            sequences.targets[self.name] = group_targets(labels["group"], labels[label], self.max_candidates)
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 class Choose(CandidateTask):
     """Multiple choice with any number of choices per example; `pooling` turns the states of a sequence into one vector."""
 
-    pooling: Pooling = "start"
+    pooling: Pooling = "cls"
     dropout: float = 0.1
-    most: int = fitted(0)  # choices of an example
+    max_candidates: int = fitted(0)  # choices of an example
 
     name: ClassVar[str] = "choose"
     primary_metric: ClassVar[str] = "accuracy"
@@ -53,7 +53,7 @@ class Choose(CandidateTask):
 
     def fit(self, examples: ChoiceExamples) -> Self:
         """Return the task with the largest number of choices set."""
-        return replace(self, most=int(examples.sizes.max()))
+        return replace(self, max_candidates=int(examples.sizes.max()))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set one target per example: its right choice."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
-Pooling = Literal["start", "mean", "max", "last", "before_last", "attentive", "concat", "rising", "pair"]
+Pooling = Literal["cls", "mean", "max", "last", "second_to_last", "attention", "concat", "increasing_mean", "pair"]
 POOLED_VECTORS = {"concat": 3, "pair": 4}  # poolings that concatenate several vectors, which no published pooler takes
 
 
@@ -67,7 +67,7 @@ class ClassifyHead(nn.Module):
         super().__init__()
         self.pooling, self.problem = pooling, problem
         self.backward = bool(getattr(backbone, "backward", False))  # its last state is that of the first token
-        self.attention = AttentionPooling(backbone.width) if pooling == "attentive" else None
+        self.attention = AttentionPooling(backbone.width) if pooling == "attention" else None
         self.dropout = Dropout(dropout)
         wide = pooling in POOLED_VECTORS
         self.pooler = nn.Identity() if wide else (pooler or backbone.pooler)()
@@ -119,7 +119,7 @@ class LabelTask(Task):
     @property
     def single_label(self) -> bool:
         """Return whether an example has exactly one label."""
-        return not self.multi
+        return not self.multi_label
 
     def encode_labels(self, rows: LabeledRows) -> Array:
         """Return the class of each row, (m,); a label that the task was not trained on is refused."""
@@ -176,40 +176,40 @@ class LabelTask(Task):
 class Classify(LabelTask):
     """Classification into `labels`; `pooling` turns the states of a sequence into one vector: its start token, the mean …
 
-    `hidden` is the width of a layer between that vector and the classes (ULMFiT); 0: none.
+    `hidden_size` is the width of a layer between that vector and the classes (ULMFiT); 0: none.
 
-    With `multi` a row has any number of labels, and the answer are those with a probability of at least `threshold`. With
-    `weights=balanced` all classes have the same total weight in the loss, however rare they are. `drop_bad` leaves out rows
+    With `multi_label` a row has any number of labels, and the answer are those with a probability of at least `threshold`. With
+    `class_weight=balanced` all classes have the same total weight in the loss, however rare they are. `drop_invalid` leaves out rows
     without a label or a text.
     """
 
     labels: Sequence[str] = fitted(())
-    pooling: Pooling = "start"
+    pooling: Pooling = "cls"
     dropout: float = 0.1
-    multi: bool = False
+    multi_label: bool = False
     threshold: float = 0.5
-    hidden: int = 0
-    weights: Literal["none", "balanced"] = "none"
-    drop_bad: bool = False
-    balance: Sequence[float] = fitted(())  # the weight of each class
+    hidden_size: int = 0
+    class_weight: Literal["none", "balanced"] = "none"
+    drop_invalid: bool = False
+    label_weights: Sequence[float] = fitted(())  # the weight of each class
 
     name: ClassVar[str] = "classify"
 
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
-        if self.weights not in ("none", "balanced"):
-            raise PretuneError(f"classify: unknown weights={self.weights}; choose none or balanced")
+        if self.class_weight not in ("none", "balanced"):
+            raise PretuneError(f"classify: unknown weights={self.class_weight}; choose none or balanced")
 
     @property
     def primary_metric(self) -> str:
         """Return the metric by which models are compared."""
-        return "micro_f1" if self.multi else "accuracy"
+        return "micro_f1" if self.multi_label else "accuracy"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and one or more labels."""
-        read = parse_labels if self.multi else parse_label
-        rows = read_labeled(file, columns, labels=answered, label=read, drop_bad=self.drop_bad)
-        if self.multi and rows.labels is not None:
+        read = parse_labels if self.multi_label else parse_label
+        rows = read_labeled(file, columns, labels=answered, label=read, drop_invalid=self.drop_invalid)
+        if self.multi_label and rows.labels is not None:
             rows.labels = split_labels(rows.labels, self.labels)
         return rows
 
@@ -220,18 +220,18 @@ class Classify(LabelTask):
     def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the labels of the rows, and the weight of each."""
         assert examples.labels is not None
-        known = [label for labels in examples.labels for label in labels] if self.multi else examples.labels
-        labels = sorted_labels(examples.file, known, least=1 if self.multi else 2)
+        known = [label for labels in examples.labels for label in labels] if self.multi_label else examples.labels
+        labels = sorted_labels(examples.file, known, least=1 if self.multi_label else 2)
         balance: tuple[float, ...] = ()
-        if self.weights == "balanced":
+        if self.class_weight == "balanced":
             counts = Counter(known)
             rows = len(examples)
             # Single label: the rows of each class have the same total weight. Multi-label: as much as the rows without it.
             balance = tuple(
-                (rows - counts[label]) / counts[label] if self.multi else rows / len(labels) / counts[label]
+                (rows - counts[label]) / counts[label] if self.multi_label else rows / len(labels) / counts[label]
                 for label in labels
             )
-        return replace(self, labels=tuple(labels), balance=balance)
+        return replace(self, labels=tuple(labels), label_weights=balance)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per row; long ones are truncated."""
@@ -241,8 +241,8 @@ class Classify(LabelTask):
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def encode_labels(self, rows: LabeledRows) -> Array:
-        """Return the class of each row, (m,), or with `multi` which classes it has, (m, classes)."""
-        if not self.multi:
+        """Return the class of each row, (m,), or with `multi_label` which classes it has, (m, classes)."""
+        if not self.multi_label:
             return super().encode_labels(rows)
         assert rows.labels is not None
         number = self._check(rows.labels, rows)
@@ -252,53 +252,53 @@ class Classify(LabelTask):
         return found
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label as the target of each sequence; with `multi`, the weight of each label that it has."""
+        """Set the label as the target of each sequence; with `multi_label`, the weight of each label that it has."""
         sequences = add_global_starts(sequences)
         if "classify" in sequences.labels:
             target = sequences.labels["classify"]
-            balance = np.array(self.balance, dtype=np.float32)
-            weights = () if self.multi or not self.balance else (balance[target],)
-            if self.multi and self.balance:
+            balance = np.array(self.label_weights, dtype=np.float32)
+            weights = () if self.multi_label or not self.label_weights else (balance[target],)
+            if self.multi_label and self.label_weights:
                 target = target * balance
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), target, *weights)
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return a pooler, dropout, and one logit per class."""
-        problem = "multi_label_classification" if self.multi else ""
-        return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem, self.hidden)
+        problem = "multi_label_classification" if self.multi_label else ""
+        return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem, self.hidden_size)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """Return logits, (sequences, classes)."""
-        real = sequences_with_targets(batch, self.name) if self.hidden else None
+        real = sequences_with_targets(batch, self.name) if self.hidden_size else None
         out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1], real)
         return out
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the most probable label, or all that reach the threshold, and the probabilities of all."""
-        if not self.multi:
+        if not self.multi_label:
             return super().answers(outputs, laid, examples)
         logits = np.stack(outputs).astype(np.float64)
         return [self.answer_from(row) for row in np.exp(-np.logaddexp(0, -logits))]
 
     def answer_from(self, probabilities: Array) -> Answer:
         """Return the answer that follows from the probabilities of all labels."""
-        if not self.multi:
+        if not self.multi_label:
             return super().answer_from(probabilities)
         shares = {label: float(p) for label, p in zip(self.labels, probabilities, strict=True)}
         return {"labels": [label for label, p in shares.items() if p >= self.threshold], "probabilities": shares}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of each row; with `multi`, the mean of the binary ones over classes."""
+        """Return the cross-entropy of each row; with `multi_label`, the mean of the binary ones over classes."""
         targets = batch.targets[self.name]
         logits = self.outputs(head, backbone, batch)[targets.at]
-        if self.multi:
+        if self.multi_label:
             return multi_label_loss(self.name, logits, targets)
         return classification_loss(self.name, logits, targets)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the most frequent label, or the most frequent set of labels."""
-        if not self.multi:
+        if not self.multi_label:
             return super().majority_answers(learned, judged)
         several = most_frequent(tuple(sorted(labels)) for labels in learned.labels)
         return repr(", ".join(several)), [{"labels": list(several)}] * len(judged)
@@ -306,7 +306,7 @@ class Classify(LabelTask):
     def demonstration(self) -> LabeledRows:
         """Return two movie reviews with a sentiment."""
         rows = super().demonstration()
-        if self.multi:
+        if self.multi_label:
             rows.labels = [(label,) for label in rows.labels or ()]
         return rows
 

@@ -50,7 +50,7 @@ BLOCK = 1024  # texts among which the pair of a text is ranked
 class Contrast(Task):
     """Contrastive learning of text embeddings.
 
-    `vector` is the pooling that gives the vector of a text: by default that of the model, or the mean if the model has none;
+    `embedding_pooling` is the pooling that gives the vector of a text: by default that of the model, or the mean if the model has none;
     several are joined with +. `normalize` scales vectors to unit length. `embedding` describes how the model to train
     computes vectors already.
 
@@ -59,7 +59,7 @@ class Contrast(Task):
     into batches determines the negatives. With scores, the loss is the squared error of the cosines.
     """
 
-    vector: str = ""
+    embedding_pooling: str = ""
     temperature: float = 0.05
     normalize: bool = False
     scored: bool = fitted(False)
@@ -76,7 +76,7 @@ class Contrast(Task):
     @property
     def described(self) -> TextEmbedding:
         """Return how vectors are computed: as the model does, changed by the options."""
-        return self.embedding.changed(self.vector, self.normalize)
+        return self.embedding.changed(self.embedding_pooling, self.normalize)
 
     @property
     def primary_metric(self) -> str:

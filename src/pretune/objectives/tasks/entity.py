@@ -32,9 +32,9 @@ class Entity(CandidateTask):
     A sequence is the passage and the query with one entity in its gap; `pooling` turns its states into one vector.
     """
 
-    pooling: Pooling = "start"
+    pooling: Pooling = "cls"
     dropout: float = 0.1
-    most: int = fitted(0)  # entities of a passage
+    max_candidates: int = fitted(0)  # entities of a passage
 
     name: ClassVar[str] = "entity"
     shared_head: ClassVar[str] = "choose"
@@ -58,7 +58,7 @@ class Entity(CandidateTask):
             log_info(
                 f"{examples.file}: {lost} of {len(examples)} queries have no answer among their entities and are not used"
             )
-        return replace(self, most=int(examples.sizes.max()))
+        return replace(self, max_candidates=int(examples.sizes.max()))
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return exact match and F1, the best over the right answers of each query."""

@@ -49,8 +49,8 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-TextMetric = Literal["exact", "words", "rouge", "bleu"]
-PRIMARY_METRICS = {"exact": "exact_match", "words": "word_f1", "rouge": "rougeL", "bleu": "bleu"}
+TextMetric = Literal["exact_match", "word_f1", "rouge", "bleu"]
+PRIMARY_METRICS = {"exact_match": "exact_match", "word_f1": "word_f1", "rouge": "rougeL", "bleu": "bleu"}
 
 
 @register_task
@@ -59,21 +59,21 @@ class Generate(TwoSided, Task):
     """Generation of an answer from a source text.
 
     The source begins with `prefix`; a pair of texts is written as in T5, with the names of its `fields`: sentence1: …
-    sentence2: … Answers have at most `tokens` tokens and are found with `beams` beams. With `closed`, only the answers of
-    the training data are possible. `delimiter` precedes the answer in a decoder-only model; `languages`, such as en-ro, are
-    for templates with language tokens. `drop_bad` leaves out rows without a source or a target.
+    sentence2: … Answers have at most `max_new_tokens` tokens and are found with `num_beams` beams. With `constrained`, only the answers of
+    the training data are possible. `delimiter` precedes the answer in a decoder-only model; `language_pair`, such as en-ro, are
+    for templates with language tokens. `drop_invalid` leaves out rows without a source or a target.
     """
 
     prefix: str = ""
     fields: str = "sentence1/sentence2"
-    closed: bool = False
-    tokens: int = 64
-    beams: int = 1
-    judged: TextMetric = "exact"
-    smoothing: float = 0.0
+    constrained: bool = False
+    max_new_tokens: int = 64
+    num_beams: int = 1
+    metric: TextMetric = "exact_match"
+    label_smoothing: float = 0.0
     delimiter: str = "="
-    languages: str = ""
-    drop_bad: bool = False
+    language_pair: str = ""
+    drop_invalid: bool = False
     labels: Sequence[str] = fitted(())
 
     name: ClassVar[str] = "generate"
@@ -81,40 +81,46 @@ class Generate(TwoSided, Task):
     each: ClassVar[Literal["sequence", "token", "text"]] = "text"
 
     def __post_init__(self) -> None:
-        check_fraction(self.name, "smoothing", self.smoothing)
-        if self.judged not in get_args(TextMetric):
+        check_fraction(self.name, "label_smoothing", self.label_smoothing)
+        if self.metric not in get_args(TextMetric):
             raise PretuneError(
-                f"generate(judged={self.judged}): unknown metric; {suggest(self.judged, get_args(TextMetric))}"
+                f"generate(metric={self.metric}): unknown metric; {suggest(self.metric, get_args(TextMetric))}"
             )
-        for option, value in {"tokens": self.tokens, "beams": self.beams}.items():
+        for option, value in {"max_new_tokens": self.max_new_tokens, "num_beams": self.num_beams}.items():
             if value < 1:
                 raise PretuneError(f"generate({option}={value}): give 1 or more")
         if len(self.fields.split("/")) != 2:
             raise PretuneError(
                 f"generate(fields={self.fields}): give the names of both texts, as in fields=question/context"
             )
-        if self.languages and len(self.languages.split("-")) != 2:
-            raise PretuneError(f"generate(languages={self.languages}): give two languages, as in languages=en-ro")
+        if self.language_pair and len(self.language_pair.split("-")) != 2:
+            raise PretuneError(
+                f"generate(language_pair={self.language_pair}): give two languages, as in language_pair=en-ro"
+            )
 
     @property
     def single_label(self) -> bool:
         """Return whether answers are restricted to the labels."""
-        return self.closed
+        return self.constrained
 
     @property
     def primary_metric(self) -> str:
         """Return the metric by which models are compared."""
-        return "accuracy" if self.closed else PRIMARY_METRICS[self.judged]
+        return "accuracy" if self.constrained else PRIMARY_METRICS[self.metric]
 
     # -- examples ---------------------------------------------------------------------------------------------------
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two source texts, and a target."""
-        return read_text_to_text(file, columns, answered=answered, drop_bad=self.drop_bad)
+        return read_text_to_text(file, columns, answered=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the answers of the examples, if `closed`."""
-        return replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ()))) if self.closed else self
+        """Return the task with the answers of the examples, if `constrained`."""
+        return (
+            replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ())))
+            if self.constrained
+            else self
+        )
 
     def sources(self, rows: Any) -> list[str]:
         """Return the source text of each row."""
@@ -138,9 +144,9 @@ class Generate(TwoSided, Task):
         """Return the templates of the source and of the target, as item names."""
         if not template.target:
             return template.single[: template.single.index("A") + 1], ("A", "end")
-        if not self.languages:
+        if not self.language_pair:
             return template.single, template.target
-        first, second = self.languages.split("-")
+        first, second = self.language_pair.split("-")
         return with_language(template.single, first), with_language(template.target, second)
 
     def delimit(self, tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -164,7 +170,7 @@ class Generate(TwoSided, Task):
 
     def most(self, data: Data) -> int:
         """Return the largest number of tokens of an answer."""
-        return self.closed_trie(data.tokenizer, data.template).longest if self.closed else self.tokens
+        return self.closed_trie(data.tokenizer, data.template).longest if self.constrained else self.max_new_tokens
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return the source of each row as one sequence; a decoder-only model keeps room for the answer.
@@ -240,7 +246,7 @@ class Generate(TwoSided, Task):
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the cross-entropy of the target's tokens."""
-        return token_loss(self.name, head, backbone, batch, self.smoothing)
+        return token_loss(self.name, head, backbone, batch, self.label_smoothing)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """Return the logits of the next token after each token of the target, (n, vocabulary)."""
@@ -258,11 +264,11 @@ class Generate(TwoSided, Task):
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics | None:
         """Return the metrics of generated texts; None if the answers are labels."""
-        return None if self.closed else text_metrics(answers, examples, self)
+        return None if self.constrained else text_metrics(answers, examples, self)
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
         """Return the metrics of generated texts, and if the answers are labels those of a classifier."""
-        return closed_set_metrics(answers, examples, self) if self.closed else super().metrics(answers, examples)
+        return closed_set_metrics(answers, examples, self) if self.constrained else super().metrics(answers, examples)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return the F1 of the words of each answer."""
@@ -270,7 +276,7 @@ class Generate(TwoSided, Task):
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
         """Return the most frequent answer, if the answers are labels."""
-        if not self.closed:
+        if not self.constrained:
             return None
         usual = most_frequent(learned.labels)
         return repr(usual), [{"answer": usual}] * len(judged)

@@ -64,19 +64,19 @@ class MatchHead(nn.Module):
 class Match(LabelTask):
     """Classification of two marked spans into `labels`; `pooling` gives the vector of the whole sequence.
 
-    `drop_bad` leaves out rows without a label, or whose spans are not in their texts.
+    `drop_invalid` leaves out rows without a label, or whose spans are not in their texts.
     """
 
     labels: Sequence[str] = fitted(())
-    pooling: Literal["start", "mean", "max", "last"] = "start"
+    pooling: Literal["cls", "mean", "max", "last"] = "cls"
     dropout: float = 0.1
-    drop_bad: bool = False
+    drop_invalid: bool = False
 
     name: ClassVar[str] = "match"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return rows with two spans and a label."""
-        return read_span_pairs(file, columns, labels=answered, drop_bad=self.drop_bad)
+        return read_span_pairs(file, columns, labels=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the labels of the rows."""

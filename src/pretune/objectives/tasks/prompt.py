@@ -34,38 +34,38 @@ if TYPE_CHECKING:
 @register_task
 @dataclass(frozen=True)
 class Prompt(LabelTask):
-    """Classification by a `cloze` with a [MASK]; `words` are the words of the labels: good/bad, or yes:good/no:bad.
+    """Classification by a `template` with a [MASK]; `verbalizer` are the words of the labels: good/bad, or yes:good/no:bad.
 
-    `drop_bad` leaves out rows without a label or a text.
+    `drop_invalid` leaves out rows without a label or a text.
     """
 
-    cloze: str = "It was [MASK]."
-    words: str = ""
+    template: str = "It was [MASK]."
+    verbalizer: str = ""
     labels: Sequence[str] = fitted(())
     ids: tuple[int, ...] = fitted(())  # the tokens of the words
     mask: int = fitted(-1)
-    drop_bad: bool = False
+    drop_invalid: bool = False
 
     name: ClassVar[str] = "prompt"
     shared_head: ClassVar[str] = "mlm"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and a label."""
-        return read_labeled(file, columns, labels=answered, drop_bad=self.drop_bad)
+        return read_labeled(file, columns, labels=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the labels of the rows."""
         labels = tuple(sorted_labels(examples.file, examples.labels or ()))
-        verbalizer_words(self.words, labels)
+        verbalizer_words(self.verbalizer, labels)
         return replace(self, labels=labels)
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
         """Return the task with the tokens of its words."""
-        space = Cloze.parse(self.cloze, pair="{pair}" in self.cloze).space
-        ids = tuple(single_token(word, tokenizer, space) for word in verbalizer_words(self.words, self.labels))
+        space = Cloze.parse(self.template, pair="{pair}" in self.template).space
+        ids = tuple(single_token(word, tokenizer, space) for word in verbalizer_words(self.verbalizer, self.labels))
         if len(set(ids)) < len(ids):
             raise PretuneError(
-                f"prompt(words={self.words}): two labels have the same word in this tokenizer; choose other words"
+                f"prompt(verbalizer={self.verbalizer}): two labels have the same word in this tokenizer; choose other words"
             )
         return replace(self, ids=ids, mask=tokenizer.role("mask"))
 
@@ -74,9 +74,9 @@ class Prompt(LabelTask):
         rows, template = require_labeled(self.name, data), data.template
         if template.target:
             raise PretuneError(
-                "prompt needs a masked language model; with an encoder-decoder, use generate(closed=true)"
+                "prompt needs a masked language model; with an encoder-decoder, use generate(constrained=true)"
             )
-        parts = Cloze.parse(self.cloze, rows.pairs is not None).parts(rows, data.tokenizer)
+        parts = Cloze.parse(self.template, rows.pairs is not None).parts(rows, data.tokenizer)
         laid = compose_sequences(parts, data.tokenizer, template.single, length)
         gap = parts.index((data.tokenizer.role("mask"),))
         laid.labels["gap"] = template.single.index("A") + laid.spans[:, :gap].sum(1)

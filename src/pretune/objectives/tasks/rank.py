@@ -44,16 +44,16 @@ ROLES = {"group": ("group", "qid", "query_id", "question_id", "topic_id", "topic
 class Rank(CandidateTask):
     """Ranking of the candidates of a query.
 
-    With `over=query`, the loss is a softmax over a query's candidates with target probabilities in proportion to their
-    relevance; with `over=row`, it is binary, for each row alone. `pooling` turns the states of a sequence into one vector.
-    `drop_bad` leaves out rows without a relevance or a text.
+    With `ranking_loss=listwise`, the loss is a softmax over a query's candidates with target probabilities in proportion to their
+    relevance; with `ranking_loss=pointwise`, it is binary, for each row alone. `pooling` turns the states of a sequence into one vector.
+    `drop_invalid` leaves out rows without a relevance or a text.
     """
 
-    over: Literal["query", "row"] = "query"
-    pooling: Pooling = "start"
+    ranking_loss: Literal["listwise", "pointwise"] = "listwise"
+    pooling: Pooling = "cls"
     dropout: float = 0.1
-    drop_bad: bool = False
-    most: int = fitted(0)  # candidates of a query
+    drop_invalid: bool = False
+    max_candidates: int = fitted(0)  # candidates of a query
     highest: float = fitted(1.0)  # relevance
 
     name: ClassVar[str] = "rank"
@@ -62,15 +62,17 @@ class Rank(CandidateTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.over not in ("query", "row"):
-            raise PretuneError(f"rank: unknown over={self.over}; choose query or row")
+        if self.ranking_loss not in ("listwise", "pointwise"):
+            raise PretuneError(f"rank: unknown ranking_loss={self.ranking_loss}; choose listwise or pointwise")
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return rows with a query, a candidate, and a relevance.
 
         Rows with the same `group` belong together; without that column, those with the same text of the query.
         """
-        rows = read_labeled(file, columns, labels=answered, label=relevance, roles=ROLES, drop_bad=self.drop_bad)
+        rows = read_labeled(
+            file, columns, labels=answered, label=relevance, roles=ROLES, drop_invalid=self.drop_invalid
+        )
         require_pairs(self.name, rows)
         rows.more.setdefault("group", rows.texts)
         return rows
@@ -84,31 +86,31 @@ class Rank(CandidateTask):
             raise PretuneError(
                 f"{examples.file}: no candidate is relevant, so there is nothing to learn; check the labels"
             )
-        if self.over == "query" and sizes.max() == 1:
+        if self.ranking_loss == "listwise" and sizes.max() == 1:
             raise PretuneError(
                 f"{examples.file}: every query has one candidate{advise_options('name the column of query ids', ['group'])}; "
-                "or learn from each row alone: rank(over=row)"
+                "or learn from each row alone: rank(ranking_loss=pointwise)"
             )
-        if self.over == "query" and (found == 0).any():
+        if self.ranking_loss == "listwise" and (found == 0).any():
             log_info(
                 f"{examples.file}: {int((found == 0).sum())} of {len(sizes)} queries have no relevant candidate and are "
                 "not used"
             )
-        return replace(self, most=int(sizes.max()), highest=float(relevances.max()))
+        return replace(self, max_candidates=int(sizes.max()), highest=float(relevances.max()))
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per row; the longer text of a sequence that is too long is truncated."""
         rows = require_labeled(self.name, data)
         require_pairs(self.name, rows)
         check_pooling(self.name, self.pooling, data.template)
-        labels = {"group": rows.queries} if self.over == "query" else {}
+        labels = {"group": rows.queries} if self.ranking_loss == "listwise" else {}
         labels |= {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the relevances as the target of each query, or of each row."""
         sequences = add_global_starts(sequences)
-        if self.over == "query":
+        if self.ranking_loss == "listwise":
             return self.set_targets(sequences, self.name)
         if self.name in sequences.labels:
             relevances = sequences.labels[self.name] / self.highest
@@ -126,7 +128,7 @@ class Rank(CandidateTask):
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the cross-entropy over the candidates of each query, or the binary cross-entropy of each row."""
         targets, scores = batch.targets[self.name], self.outputs(head, backbone, batch)
-        if self.over == "query":
+        if self.ranking_loss == "listwise":
             return group_loss(self.name, scores, targets)
         logits = scores.float()[targets.at]
         losses = F.binary_cross_entropy_with_logits(logits, targets.target, reduction="none")

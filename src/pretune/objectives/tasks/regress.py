@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 @register_task
 @dataclass(frozen=True)
 class Regress(Task):
-    """Regression; `pooling` turns the states of a sequence into one vector. `drop_bad` leaves out rows without a number or text.
+    """Regression; `pooling` turns the states of a sequence into one vector. `drop_invalid` leaves out rows without a number or text.
 
     The head learns standardized numbers, of mean 0 and deviation 1. After training, mean and deviation are folded into its
     last layer, which then predicts numbers on the original scale.
     """
 
-    pooling: Pooling = "start"
+    pooling: Pooling = "cls"
     dropout: float = 0.1
-    drop_bad: bool = False
+    drop_invalid: bool = False
     mean: float = fitted(0.0)
     deviation: float = fitted(1.0)
 
@@ -58,7 +58,7 @@ class Regress(Task):
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and a number."""
-        return read_labeled(file, columns, labels=answered, label=parse_number, drop_bad=self.drop_bad)
+        return read_labeled(file, columns, labels=answered, label=parse_number, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
         """Return the task with the mean and the deviation of the numbers."""

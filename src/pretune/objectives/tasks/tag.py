@@ -53,7 +53,7 @@ class Tag(Task):
     overlap: int = 32
     predicate: str | None = None
     dropout: float = 0.1
-    usual: str = ""  # the tag of words without a token
+    default_tag: str = ""  # the tag of words without a token
 
     name: ClassVar[str] = "tag"
     each: ClassVar[Literal["sequence", "token", "text"]] = "token"
@@ -94,7 +94,7 @@ class Tag(Task):
             said = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
             raise PretuneError(f"{examples.file}: {said}; tagging needs two tags or more")
         if scheme == "plain":
-            return replace(self, labels=tuple(sorted(counts)), scheme=scheme, usual=counts.most_common(1)[0][0])
+            return replace(self, labels=tuple(sorted(counts)), scheme=scheme, default_tag=counts.most_common(1)[0][0])
         marked = [parse_tags(tags) for tags in examples.tags]
         sizes = map(len, examples.tags)
         broken = sum(map(operator.ne, map(write_tags, marked, sizes, repeat(found)), examples.tags))
@@ -103,7 +103,7 @@ class Tag(Task):
                 f"{examples.file}: {broken} of {len(examples)} sentences break the rules of {found}; they are corrected as conlleval does"
             )
         kinds = sorted({entity.kind for entities in marked for entity in entities})
-        return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, usual=OUTSIDE)
+        return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, default_tag=OUTSIDE)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per sentence, or overlapping windows of it; a predicate follows as a second text."""
@@ -196,7 +196,7 @@ class Tag(Task):
             shown[chosen] = np.minimum(at, span - 1 - at)
             tags[chosen] = rows.argmax(-1)
             probabilities[chosen] = 1 / np.exp(rows - rows.max(-1, keepdims=True)).sum(-1)
-        usual = self.usual or (OUTSIDE if OUTSIDE in self.labels else self.labels[0])
+        usual = self.default_tag or (OUTSIDE if OUTSIDE in self.labels else self.labels[0])
         names = [usual if tag < 0 else self.labels[tag] for tag in tags]
         return [
             self._answer(words, names[begin:end], probabilities[begin:end])

@@ -14,7 +14,7 @@ from pretune.runtime.errors import PretuneError, if_option, suggest
 from pretune.text.corpus.annotations import ANNOTATED_FORMATS, Spans, read_spans
 from pretune.text.corpus.files import ByteMeter, Errors, file_format, open_stream, read_lines
 
-TextLayout = Literal["auto", "line", "blank", "file"]
+SplitBy = Literal["auto", "line", "blank-line", "file"]
 TEXT_COLUMNS = ("text", "content", "body", "document", "sentence", "review")
 PARQUET_ROWS = 1024
 csv.field_size_limit(1 << 30)
@@ -33,22 +33,22 @@ class Document:
 def read_documents(
     files: Iterable[Path],
     *,
-    layout: TextLayout = "auto",
-    column: str | None = None,
-    spans: str | None = None,
-    errors: Errors = "strict",
+    split_by: SplitBy = "auto",
+    text_field: str | None = None,
+    span_field: str | None = None,
+    encoding_errors: Errors = "strict",
     meter: ByteMeter | None = None,
 ) -> Iterator[Document]:
     """Yield the documents of the given files in order, skipping those that contain only whitespace.
 
     Parameters
     ----------
-    layout
-        How .txt files are split: one document per `line`, documents separated by a `blank` line, or the whole `file` as one
-        document. `auto` chooses `blank` if a blank line separates text near the beginning of the file, else `line`.
-    column
+    split_by
+        How .txt files are split: one document per `line`, documents separated by a `blank-line`, or the whole `file` as one
+        document. `auto` chooses `blank-line` if a blank line separates text near the beginning of the file, else `line`.
+    text_field
         The text field of .jsonl, .csv, .tsv and .parquet files; guessed by default.
-    spans
+    span_field
         A field of .jsonl and .parquet files that lists annotated character spans of the text.
     meter
         Counts the bytes read, for progress bars.
@@ -56,57 +56,62 @@ def read_documents(
     >>> for document in read_documents([Path("a.txt")]): print(document.text)  # doctest: +SKIP
     """
     for file in files:
-        for document in _read_file(file, layout, column, spans, errors, meter):
+        for document in _read_file(file, split_by, text_field, span_field, encoding_errors, meter):
             text = document.text
             if text and not text.isspace():
                 yield document
 
 
 def _read_file(
-    file: Path, layout: TextLayout, column: str | None, spans: str | None, errors: Errors, meter: ByteMeter | None
+    file: Path,
+    split_by: SplitBy,
+    text_field: str | None,
+    span_field: str | None,
+    encoding_errors: Errors,
+    meter: ByteMeter | None,
 ) -> Iterator[Document]:
     rows: Iterator[tuple[int, dict[str, Any]]]
-    if spans and file_format(file) not in ANNOTATED_FORMATS:
+    if span_field and file_format(file) not in ANNOTATED_FORMATS:
         raise PretuneError(f"{file}: annotated spans can be read only from {' and '.join(ANNOTATED_FORMATS)} files")
     match file_format(file):
         case ".txt":
-            yield from _read_text(file, layout, errors, meter)
+            yield from _read_text(file, split_by, encoding_errors, meter)
             return
         case ".jsonl":
-            rows = read_jsonl(file, errors, meter)
+            rows = read_jsonl(file, encoding_errors, meter)
         case ".csv" | ".tsv":
-            rows = read_table(file, errors, meter)
+            rows = read_table(file, encoding_errors, meter)
         case ".parquet":
-            rows = read_parquet(file, column and [column, *([spans] if spans else [])], meter)
+            rows = read_parquet(file, text_field and [text_field, *([span_field] if span_field else [])], meter)
         case _:
             raise PretuneError(f"{file}: unsupported file format; use .txt, .jsonl, .csv, .tsv or .parquet")
     for line, row in rows:
-        yield _from_row(row, file, line, column, spans, errors)
+        yield _from_row(row, file, line, text_field, span_field, encoding_errors)
 
 
-def guess_text_layout(file: Path, errors: Errors = "strict") -> TextLayout:
-    """Return `blank` if a blank line separates text within the first 2,000 lines of a file, else `line`."""
+def guess_split_by(file: Path, errors: Errors = "strict") -> SplitBy:
+    """Return `blank-line` if a blank line separates text within the first 2,000 lines of a file, else `line`."""
     text_before = gap = False
     for _, line in islice(read_lines(file, errors), 2000):
         if line.isspace() or not line:
             gap = text_before
         elif gap:
-            return "blank"
+            return "blank-line"
         else:
             text_before = True
     return "line"
 
 
-def _read_text(file: Path, layout: TextLayout, errors: Errors, meter: ByteMeter | None) -> Iterator[Document]:
-    if layout == "auto":
-        layout = guess_text_layout(file, errors)
-    if layout == "line":
+def _read_text(file: Path, split_by: SplitBy, errors: Errors, meter: ByteMeter | None) -> Iterator[Document]:
+    if split_by == "auto":
+        split_by = guess_split_by(file, errors)
+    if split_by == "line":
         for number, line in read_lines(file, errors, meter):
             yield Document(line, file, number)
         return
     start, lines = 1, list[str]()
     for number, line in read_lines(file, errors, meter):
-        if layout == "blank" and (not line or line.isspace()):
+        if split_by == "blank-line" and (not line or line.isspace()):
             if lines:
                 yield Document("\n".join(lines), file, start)
             lines = []
@@ -204,13 +209,15 @@ def read_parquet(
 
 
 def _from_row(
-    row: dict[str, Any], file: Path, line: int, column: str | None, spans: str | None, errors: Errors
+    row: dict[str, Any], file: Path, line: int, text_field: str | None, span_field: str | None, errors: Errors
 ) -> Document:
-    name = column or guess_text_column(row)
-    for field in (name, spans) if spans else (name,):
+    name = text_field or guess_text_column(row)
+    for field in (name, span_field) if span_field else (name,):
         if field is None or field not in row:
             names = ", ".join(map(repr, row)) or "none"
-            choose = if_option("column", "; choose one with --column") or if_option("text", "; choose one with --text")
+            choose = if_option("text-field", "; choose one with --text-field") or if_option(
+                "text", "; choose one with --text"
+            )
             hint = f"; {suggest(field, row)}" if field and row else choose
             raise PretuneError(f"{file}, line {line}: no field named {field or 'text'!r}; the fields are {names}{hint}")
     assert name is not None
@@ -226,10 +233,10 @@ def _from_row(
             if errors == "strict":
                 raise PretuneError(
                     f"{file}, line {line}: field {name!r} contains a lone surrogate, which is not valid text; "
-                    f"correct the file{if_option('errors', ', or replace such characters with --errors replace')}"
+                    f"correct the file{if_option('encoding-errors', ', or replace such characters with --encoding-errors replace')}"
                 ) from error
             value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    marked = read_spans(row[spans], len(value), f"{file}, line {line}, field {spans!r}") if spans else ()
+    marked = read_spans(row[span_field], len(value), f"{file}, line {line}, field {span_field!r}") if span_field else ()
     return Document(value, file, line, marked)
 
 

@@ -186,7 +186,7 @@ def decode_line(data: bytes, path: Path, line: int, errors: Errors) -> str:
             return data.decode("utf-8", errors="replace")
         raise PretuneError(
             f"{path}, line {line}: not valid UTF-8 (byte 0x{data[error.start]:02x} at column {error.start + 1}); "
-            f"convert the file to UTF-8{if_option('errors', ', or replace invalid bytes with --errors replace')}"
+            f"convert the file to UTF-8{if_option('encoding-errors', ', or replace invalid bytes with --encoding-errors replace')}"
         ) from error
 
 

@@ -17,12 +17,12 @@ ITEMS = (*SEQUENCES, "item", "item_id", "itemid", "product", "product_id", "movi
 TIMES = ("time", "timestamp", "date", "datetime")
 
 
-def write_histories(files: Iterable[Path], out: Path, least: int = 3, **columns: str | None) -> dict[str, Any]:
+def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **columns: str | None) -> dict[str, Any]:
     """Write the histories of all users to a text file, one user per line, and return counts for the report.
 
     A row of the .jsonl, .csv, .tsv or .parquet files has a user, an item and optionally a time; or a user and all
     items, as a list or separated by spaces. Without times, the order of the rows is the order of the items. Users with
-    fewer than `least` items are left out. `columns` (user, item, time) are inferred from usual names if they are not
+    fewer than `min_items` items are left out. `columns` (user, item, time) are inferred from usual names if they are not
     given.
     """
     seen: dict[str, list[tuple[Any, str]]] = {}
@@ -38,16 +38,18 @@ def write_histories(files: Iterable[Path], out: Path, least: int = 3, **columns:
                 if check_text(item, f"{place}: an item").split() != [item]:
                     raise PretuneError(f"{place}: the item {quote(item)} is empty or contains spaces; rename it")
                 history.append((_sort_key(row[time]) if time else (0, 0), item))
-    kept = {user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= least}
+    kept = {
+        user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= min_items
+    }
     if not kept:
         raise PretuneError(
-            f"None of the {len(seen)} users has {least} or more items; lower the minimum number of items"
+            f"None of the {len(seen)} users has {min_items} or more items; lower the minimum number of items"
         )
     write_bytes(out, "".join(" ".join(items) + "\n" for items in kept.values()).encode())
     return {
         "histories": str(out),
         "users": len(kept),
-        "left_out": len(seen) - len(kept),
+        "dropped_users": len(seen) - len(kept),
         "items": len({item for items in kept.values() for item in items}),
         "events": sum(map(len, kept.values())),
     }

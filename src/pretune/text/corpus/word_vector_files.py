@@ -45,8 +45,8 @@ class WordVectors:
         return int(self.vectors.shape[1])
 
 
-def read_word_vectors(path: str | Path, most: int | None = None) -> WordVectors:
-    """Read word vectors in any of the supported formats; `most` limits the number of words that are read.
+def read_word_vectors(path: str | Path, max_words: int | None = None) -> WordVectors:
+    """Read word vectors in any of the supported formats; `max_words` limits the number of words that are read.
 
     >>> read_word_vectors("glove.6B.300d.txt", most=50_000).width  # doctest: +SKIP
     300
@@ -55,7 +55,7 @@ def read_word_vectors(path: str | Path, most: int | None = None) -> WordVectors:
     if not path.is_file():
         raise PretuneError(f"{path}: no such word vector file")
     with _open(path) as file:
-        found = _read(file, path, most)
+        found = _read(file, path, max_words)
     finite = np.isfinite(found.vectors).all(1)
     if not finite.all():
         word = found.words[int(finite.argmin())]
@@ -77,19 +77,19 @@ def _open(path: Path) -> Iterator[Any]:
         raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
-def _read(file: Any, path: Path, most: int | None) -> WordVectors:
+def _read(file: Any, path: Path, max_words: int | None) -> WordVectors:
     if file.peek(4)[:4] == struct.pack("<i", FASTTEXT):
         file.read(4)
-        return _read_fasttext(file, path, most)
+        return _read_fasttext(file, path, max_words)
     first = file.readline(LONGEST)
     fields = first.split()
     if len(fields) != 2 or not all(field.isdigit() and len(field) <= DIGITS for field in fields):
-        return _from_lines(_chain(first, 1, file), len(fields) - 1, path, most)
+        return _from_lines(_chain(first, 1, file), len(fields) - 1, path, max_words)
     count, width = map(int, fields)
     if _is_binary(file.peek(LONGEST), width):
-        _check_size(path, count if most is None else min(count, most), width)
-        return _read_binary(file, count, width, path, most)
-    return _from_lines(_lines(file, 2), width, path, most)
+        _check_size(path, count if max_words is None else min(count, max_words), width)
+        return _read_binary(file, count, width, path, max_words)
+    return _from_lines(_lines(file, 2), width, path, max_words)
 
 
 def _check_size(path: Path, rows: int, width: int) -> None:
@@ -124,7 +124,7 @@ def _chain(first: bytes, number: int, file: BinaryIO) -> Iterator[tuple[int, byt
     yield from _lines(file, number + 1)
 
 
-def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, most: int | None) -> WordVectors:
+def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, max_words: int | None) -> WordVectors:
     if width < 1:
         raise PretuneError(
             f"{path}: the file contains no word vectors; expected word2vec, GloVe or fastText, text or binary"
@@ -132,7 +132,7 @@ def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, most
     words: list[str] = []
     rows: list[Array] = []
     for number, line in lines:
-        if most is not None and len(words) == most:
+        if max_words is not None and len(words) == max_words:
             break
         fields = line.rstrip().rsplit(b" ", width)  # words in GloVe files may contain spaces
         if len(fields) < 2 and not fields[0]:
@@ -152,9 +152,9 @@ def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, most
     return WordVectors(words, np.stack(rows))
 
 
-def _read_binary(file: BinaryIO, count: int, width: int, path: Path, most: int | None) -> WordVectors:
+def _read_binary(file: BinaryIO, count: int, width: int, path: Path, max_words: int | None) -> WordVectors:
     words: list[str] = []
-    count = count if most is None else min(count, most)
+    count = count if max_words is None else min(count, max_words)
     vectors = np.empty((count, width), dtype=np.float32)
     for number in range(count):
         word = bytearray()
@@ -171,7 +171,7 @@ def _read_binary(file: BinaryIO, count: int, width: int, path: Path, most: int |
 # -- fastText's binary format ------------------------------------------------------------------------------------------
 
 
-def _read_fasttext(file: BinaryIO, path: Path, most: int | None) -> WordVectors:
+def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVectors:
     def numbers(layout: str) -> tuple[Any, ...]:
         content = file.read(struct.calcsize(f"<{layout}"))
         if len(content) < struct.calcsize(f"<{layout}"):
@@ -213,7 +213,7 @@ def _read_fasttext(file: BinaryIO, path: Path, most: int | None) -> WordVectors:
     if len(content) < 4 * rows * columns:
         raise PretuneError(f"{path}: the file ends too early; it may be truncated")
     matrix = np.frombuffer(content, dtype="<f4").reshape(rows, columns)
-    chosen = words[:most]
+    chosen = words[:max_words]
     with np.errstate(over="ignore", invalid="ignore"):  # the caller rejects values that are not finite
         means = np.stack(
             [

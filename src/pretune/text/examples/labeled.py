@@ -141,7 +141,7 @@ def read_labeled(
     labels: bool = True,
     label: Callable[[Any], Any] | None = None,
     roles: Mapping[str, Sequence[str]] | None = None,
-    drop_bad: bool = False,
+    drop_invalid: bool = False,
 ) -> LabeledRows:
     """Read the examples of a .csv, .tsv, .jsonl or .parquet file, or of an excerpt of one.
 
@@ -157,7 +157,7 @@ def read_labeled(
         Converts a cell to a label, by default to a string; its ValueError describes what is wrong with the cell.
     roles
         Further roles, with the usual names of their columns.
-    drop_bad
+    drop_invalid
         Whether to leave out rows without a label and rows without any text.
 
     >>> rows = read_labeled("train.csv", {"label": "sentiment"})  # doctest: +SKIP
@@ -190,10 +190,10 @@ def read_labeled(
         what = (
             f"{table.path}: {len(unlabeled)} of {len(made) + len(unlabeled)} rows have no label in {found['label']!r}"
         )
-        drop_or_raise(what, [f"line {line}" for line in unlabeled], drop_bad)
-    if drop_bad and labels and (empty := made.empty()):
+        drop_or_raise(what, [f"line {line}" for line in unlabeled], drop_invalid)
+    if drop_invalid and labels and (empty := made.empty()):
         what = f"{table.path}: {len(empty)} of {len(made)} rows have no text"
-        drop_or_raise(what, [f"line {made.lines[row]}" for row in empty], drop_bad)
+        drop_or_raise(what, [f"line {made.lines[row]}" for row in empty], drop_invalid)
         made = made.take(sorted({*range(len(made))} - {*empty}))
     if not made.texts:
         raise PretuneError(f"{table.path}: no row has both a text and a label")
@@ -315,7 +315,7 @@ def drop_or_raise(what: str, bad: Sequence[str], drop: bool | None) -> None:
     """
     listed = ", ".join(bad[:LISTED]) + (" …" if len(bad) > LISTED else "")
     if not drop:
-        advice = "" if drop is None else if_option("drop-bad", ", or leave them out with --drop-bad")
+        advice = "" if drop is None else if_option("drop-invalid", ", or leave them out with --drop-invalid")
         raise PretuneError(f"{what}: {listed}; correct them{advice}")
     log_info(f"{what}: {listed}; these rows are left out")
 

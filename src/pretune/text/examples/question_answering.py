@@ -120,12 +120,12 @@ def read_questions(
     columns: Mapping[str, str] | None = None,
     *,
     answers: bool = True,
-    drop_bad: bool = False,
+    drop_invalid: bool = False,
 ) -> Questions:
     """Read questions, passages and answers.
 
     `columns` names the `text` (question), `pair` (passage) and `label` (answers) fields. Answers that are not in their
-    passage at the given position are an error, which lists them; with `drop_bad`, questions that have no other answer
+    passage at the given position are an error, which lists them; with `drop_invalid`, questions that have no other answer
     are left out.
 
     >>> read_questions("dev-v2.0.json").answers[0][0].text  # doctest: +SKIP
@@ -161,7 +161,7 @@ def read_questions(
             found.answers.append(kept)
     if bad:
         what = f"{path}: {len(bad)} answers in {names['label']!r} are not at the given position of their passage"
-        drop_or_raise(what, bad, drop_bad)
+        drop_or_raise(what, bad, drop_invalid)
     if not found.questions:
         raise PretuneError(f"{path}: the file contains no questions")
     return found

@@ -38,16 +38,16 @@ def read_span_pairs(
     *,
     errors: Errors = "strict",
     labels: bool = True,
-    drop_bad: bool = False,
+    drop_invalid: bool = False,
 ) -> LabeledRows:
     """Read rows with one span in each of two texts, or two in one text; `more["spans"]` has both spans of a row.
 
     Spans are given by character offsets (`start1`, `end1`, `start2`, `end2`) or by their words: `word` for both, or
     `word1` and `word2`. If the words occur several times, the span is the first occurrence, or the one nearest to the
     whitespace-separated word with the index `place1` or `place2`. Spans that are not in their texts are an error, which
-    lists them; with `drop_bad`, such rows are left out.
+    lists them; with `drop_invalid`, such rows are left out.
     """
-    rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES, drop_bad=drop_bad and labels)
+    rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES, drop_invalid=drop_invalid and labels)
     for which in (1, 2):
         if not (
             {f"start{which}", f"end{which}"} <= rows.columns.keys() or {"word", f"word{which}"} & rows.columns.keys()
@@ -67,7 +67,7 @@ def read_span_pairs(
             bad.append(f"{rows.place(row).removeprefix(f'{rows.file}, ')}: {error}")
     if bad:
         what = f"{rows.file}: {len(bad)} of {len(rows)} rows have spans that are not in their texts"
-        drop_or_raise(what, bad, drop_bad if labels else None)
+        drop_or_raise(what, bad, drop_invalid if labels else None)
     if not spans:
         raise PretuneError(f"{rows.file}: no row has both of its spans")
     rows = rows.take(spans)
@@ -164,7 +164,7 @@ def truncate_around_spans(laid: Arrangement, rows: LabeledRows, length: int) -> 
         row = int(np.argmax(over))
         raise PretuneError(
             f"{rows.place(row)}: the spans do not fit into a sequence of {length} tokens; choose a larger length "
-            "with --set batch.length=…"
+            "with --set batch.max_length=…"
         )
     middle = (first + last + 1 - laid.spans) // 2
     begin = np.clip(middle, np.maximum(0, last + 1 - laid.spans), np.minimum(first, source.lengths - laid.spans))

@@ -29,7 +29,7 @@ TRIPLES = (("question", "context", "answer"), ("question", "context", "answers")
 
 
 def read_text_to_text(
-    file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True, drop_bad: bool = False
+    file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True, drop_invalid: bool = False
 ) -> LabeledRows:
     """Read rows whose labels are target texts; columns are inferred from usual names, or are the only two of the table.
 
@@ -41,7 +41,7 @@ def read_text_to_text(
     if not given and (given := guess_source_target(names, answered)):
         guessed = ", ".join(f"{role} = {name!r}" for role, name in given.items())
         log_info(f"{path}: {guessed}{advise_options('override', ROLES)}")
-    return read_labeled(file, given, labels=answered, drop_bad=drop_bad)
+    return read_labeled(file, given, labels=answered, drop_invalid=drop_invalid)
 
 
 def guess_source_target(names: Sequence[str], answered: bool = True) -> dict[str, str]:

@@ -23,8 +23,10 @@ def check_texts(rows: LabeledRows) -> None:
     where = list_first(f"line {rows.lines[row]}" for row in empty)
     if 2 * len(empty) > len(rows):
         column = if_option("text", "; choose another column with --text")
-        raise PretuneError(f"{what} ({where}){column}{if_option('drop-bad', ', or leave them out with --drop-bad')}")
-    log_info(f"{what} ({where}); they are kept{if_option('drop-bad', '; leave them out with --drop-bad')}")
+        raise PretuneError(
+            f"{what} ({where}){column}{if_option('drop-invalid', ', or leave them out with --drop-invalid')}"
+        )
+    log_info(f"{what} ({where}); they are kept{if_option('drop-invalid', '; leave them out with --drop-invalid')}")
 
 
 def check_classes(rows: LabeledRows) -> None:
@@ -46,7 +48,7 @@ def check_classes(rows: LabeledRows) -> None:
     for label in (label for label in counts if label.casefold() in MISSING_VALUES):
         log_info(
             f"{rows.file}: {counts[label]} of {len(labels)} labels are {label!r}, which is treated as a class; if it stands for "
-            f"a missing label, leave these cells empty{if_option('drop-bad', ' and drop the rows with --drop-bad')}"
+            f"a missing label, leave these cells empty{if_option('drop-invalid', ' and drop the rows with --drop-invalid')}"
         )
     single = sorted(label for label, count in counts.items() if count == 1)
     if single:

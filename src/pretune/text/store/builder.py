@@ -29,8 +29,8 @@ from pretune.runtime.atomic_io import remove_temporaries, sync_folder, write_byt
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.parsing import write_checksummed_json
 from pretune.runtime.progress import ProgressBar, SilentProgress, log_info, progress
-from pretune.runtime.ray_jobs import Engine
-from pretune.text.corpus.documents import Document, TextLayout, read_documents
+from pretune.runtime.ray_jobs import Executor
+from pretune.text.corpus.documents import Document, SplitBy, read_documents
 from pretune.text.corpus.files import ByteMeter, Errors
 from pretune.text.store.shards import (
     ShardWorker,
@@ -63,15 +63,15 @@ class StoreSettings:
     """The settings that determine the content of a store, in addition to the files and the tokenizer."""
 
     language: str = "en"  # of the sentence splitter; "lines": one sentence per line
-    layout: TextLayout = "auto"
-    column: str | None = None
-    errors: Errors = "strict"
+    split_by: SplitBy = "auto"
+    text_field: str | None = None
+    encoding_errors: Errors = "strict"
     shard_bytes: int = SHARD_BYTES
-    spans: str | None = None  # a field with annotated spans, each of which counts as one word
+    span_field: str | None = None  # a field with annotated spans, each of which counts as one word
 
     def describe(self) -> dict[str, Any]:
         """Return the settings as they are recorded in the manifest, which identifies the store."""
-        return {key: value for key, value in asdict(self).items() if key != "spans" or value}
+        return {key: value for key, value in asdict(self).items() if key != "span_field" or value}
 
 
 class PartBuilder(Protocol):
@@ -87,11 +87,11 @@ def build_store(
     out: Path,
     settings: StoreSettings,
     processes: int | None = None,
-    engine: Engine = "local",
+    executor: Executor = "local",
 ) -> Store:
     """Tokenize files into a store at `out`; return the existing store if it was built from the same input.
 
-    `engine` is "local", with `processes` worker processes, or "ray", with at most `processes` jobs at a time on a
+    `executor` is "local", with `processes` worker processes, or "ray", with at most `processes` jobs at a time on a
     cluster.
 
     >>> build_store([Path("a.txt")], tokenizer, Path("store"), StoreSettings())  # doctest: +SKIP
@@ -119,7 +119,7 @@ def build_store(
     remove_temporaries(partial)
     try:
         with progress("tokenizing", sum(file.stat().st_size for file in files)) as bar:
-            if engine == "ray":
+            if executor == "ray":
                 shards = _build_on_cluster(files, tokenizer, partial, settings, processes, bar)
             else:
                 units = enumerate(_units(files))
@@ -284,10 +284,10 @@ def _cut(
         last: Path | None = None
         documents = read_documents(
             group,
-            layout=settings.layout,
-            column=settings.column,
-            spans=settings.spans,
-            errors=settings.errors,
+            split_by=settings.split_by,
+            text_field=settings.text_field,
+            span_field=settings.span_field,
+            encoding_errors=settings.encoding_errors,
             meter=meter,
         )
         for number, shard in enumerate(_by_size(documents, settings.shard_bytes)):

@@ -46,17 +46,23 @@ class NgramCounts:
 
 
 def find_collocations(
-    store: Store, *, count: int = 10_000, least: int = 10, bits: float = 3.0, tokens: float = 1e8, limit: int = KINDS
+    store: Store,
+    *,
+    max_phrases: int = 10_000,
+    min_count: int = 10,
+    min_pmi: float = 3.0,
+    max_tokens: float = 1e8,
+    limit: int = KINDS,
 ) -> list[dict[str, Any]]:
     """Return the phrases of a store, each with its text, its count, and its mutual information per word boundary.
 
-    A phrase is a pair or triple of words within a sentence that occurs at least `least` times and has at least `bits`
+    A phrase is a pair or triple of words within a sentence that occurs at least `min_count` times and has at least `min_pmi`
     bits of pointwise mutual information (3 bits: 8 times as often as independent words would meet). Phrases are sorted
-    by count times mutual information. At most the first `tokens` tokens are read.
+    by count times mutual information. At most the first `max_tokens` tokens are read.
     """
     tables = {size: NgramCounts(limit) for size in range(1, LONGEST + 1)}
     sentences = store.sentence_offsets
-    end = int(sentences[np.searchsorted(sentences, min(tokens, store.tokens), side="right") - 1])
+    end = int(sentences[np.searchsorted(sentences, min(max_tokens, store.tokens), side="right") - 1])
     start = 0
     while start < end:
         stop = int(sentences[np.searchsorted(sentences, start + CHUNK, side="right") - 1])
@@ -72,7 +78,7 @@ def find_collocations(
     found: list[tuple[float, float, int, int, int]] = []
     for size in range(2, LONGEST + 1):
         table = tables[size]
-        often = table.times >= least
+        often = table.times >= min_count
         if not often.any():
             continue
         times, facts = table.times[often], table.facts[often]
@@ -80,7 +86,7 @@ def find_collocations(
         with np.errstate(divide="ignore"):
             chance = np.log2(alone / total).sum(0)  # log2 probability of independent words meeting
         shared = (np.log2(times / total) - chance) / (size - 1)
-        good = (alone > 0).all(0) & (shared >= bits)
+        good = (alone > 0).all(0) & (shared >= min_pmi)
         found += zip(
             (times * shared)[good].tolist(), shared[good].tolist(), times[good].tolist(), *facts[good][:, :2].T.tolist(),
             strict=True,
@@ -89,8 +95,8 @@ def find_collocations(
     for _, shared_bits, occurrences, place, length in sorted(found, reverse=True):
         text = _text(store, place, length)
         if text is not None and text not in rows:
-            rows[text] = {"phrase": text, "times": occurrences, "bits": round(shared_bits, 2)}
-        if len(rows) == count:
+            rows[text] = {"phrase": text, "count": occurrences, "pmi": round(shared_bits, 2)}
+        if len(rows) == max_phrases:
             break
     return list(rows.values())
 

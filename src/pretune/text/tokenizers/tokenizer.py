@@ -416,7 +416,7 @@ class Tokenizer:
 
     def describe(self) -> dict[str, Any]:
         """Return a summary for reports: the training report, or kind, size and roles."""
-        return self.report or {"kind": self.kind, "size": self.size, "roles": sorted(self.roles)}
+        return self.report or {"kind": self.kind, "vocab_size": self.size, "roles": sorted(self.roles)}
 
 
 def _without_private(text: str) -> str:

@@ -25,7 +25,17 @@ from pretune.text.corpus.word_counts import WordCounts, scale_counts
 from pretune.text.tokenizers.character_ids import MAX_CHARACTERS
 from pretune.text.tokenizers.tokenizer import TRAINED_SPECIALS, Tokenizer
 
-Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters"]
+Kind = Literal[
+    "wordpiece",
+    "bpe",
+    "byte-level-bpe",
+    "unigram",
+    "sentencepiece-bpe",
+    "sentencepiece-unigram",
+    "items",
+    "words",
+    "characters",
+]
 
 DISTINCT = 1_000_000  # distinct words kept while counting
 OCCURRENCES = 30_000_000  # word occurrences passed to the trainer
@@ -39,14 +49,14 @@ MERGES_SHOWN = 10
 def train_on_documents(
     documents: Iterable[Document],
     kind: Kind,
-    size: int,
+    vocab_size: int,
     *,
     lowercase: bool = False,
-    sentinels: int = 0,
+    extra_ids: int = 0,
     languages: Iterable[str] = (),
     least: int = 1,
-    distinct: int = DISTINCT,
-    occurrences: int = OCCURRENCES,
+    max_distinct_words: int = DISTINCT,
+    max_occurrences: int = OCCURRENCES,
     fit: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> Tokenizer:
@@ -56,13 +66,13 @@ def train_on_documents(
     ----------
     kind
         The algorithm. `raw-` variants do not pre-tokenize, as SentencePiece; `items`, `words` and `characters` have whole words.
-    size
+    vocab_size
         The number of tokens, including special tokens.
-    sentinels, languages
+    extra_ids, languages
         The number of sentinel tokens (<extra_id_0>, …) and the languages that get a token (<lang:en>).
     least
         The minimum count of a word, for the kinds with whole words.
-    distinct, occurrences
+    max_distinct_words, max_occurrences
         The maximum number of distinct words kept while counting, and of word occurrences passed to the trainer.
     fit
         Whether to increase a size that is too small for the characters of the text instead of raising an error.
@@ -75,57 +85,57 @@ def train_on_documents(
         raise PretuneError(f"Unknown kind of tokenizer {kind!r}; {suggest(kind, get_args(Kind))}")
     started = time.monotonic()
     roles = dict(TRAINED_SPECIALS)
-    if kind == "byte-bpe":
+    if kind == "byte-level-bpe":
         del roles["unknown"]  # bytes can represent any text
-    roles |= {f"sentinel {i}": f"<extra_id_{i}>" for i in range(sentinels)}
+    roles |= {f"sentinel {i}": f"<extra_id_{i}>" for i in range(extra_ids)}
     roles |= {f"language {name}": f"<lang:{name}>" for name in languages}
     specials = list(dict.fromkeys(roles.values()))
     if kind in ("items", "words", "characters"):
-        return _train_words(documents, kind, size, roles, specials, distinct, lowercase, least)
+        return _train_words(documents, kind, vocab_size, roles, specials, max_distinct_words, lowercase, least)
 
-    words = WordCounts(limit=distinct)
+    words = WordCounts(limit=max_distinct_words)
     held_out = _count(documents, words, note)
     if not words.table:
         raise PretuneError("The corpus contains no words to train a tokenizer on; pass files with text")
     backend = _untrained(kind, lowercase)
-    alphabet, left_out = _alphabet(backend, words.table, min(SMALL_ALPHABET, size // 8))
+    alphabet, left_out = _alphabet(backend, words.table, min(SMALL_ALPHABET, vocab_size // 8))
     table = words.table
-    if kind in ("unigram", "raw-unigram") and left_out:  # this trainer cannot limit its alphabet
+    if kind in ("unigram", "sentencepiece-unigram") and left_out:  # this trainer cannot limit its alphabet
         table = Counter({word: n for word, n in table.items() if left_out.isdisjoint(word)}) or table
     # Passed as special tokens, so that their order does not depend on a hash map; made normal tokens again below.
     continuations = _continuations(backend, table, alphabet) if kind in ("wordpiece", "bpe") else []
-    trainer = _trainer(kind, size, specials + continuations, sorted(alphabet))
+    trainer = _trainer(kind, vocab_size, specials + continuations, sorted(alphabet))
     note(f"{words.seen:,} words, {len(words.table):,} distinct; learning pieces")
-    if kind in ("raw-bpe", "raw-unigram"):  # pieces do not cross words, so word counts suffice
+    if kind in ("sentencepiece-bpe", "sentencepiece-unigram"):  # pieces do not cross words, so word counts suffice
         backend.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
     try:
-        backend.train_from_iterator(_feed(table, occurrences), trainer)
+        backend.train_from_iterator(_feed(table, max_occurrences), trainer)
     except BaseException as error:  # the library's panics are not Exceptions
         if isinstance(error, KeyboardInterrupt):
             raise
         raise PretuneError(
-            f"Training a {kind} tokenizer of size {size} failed ({error}); try another size or more text"
+            f"Training a {kind} tokenizer of size {vocab_size} failed ({error}); try another size or more text"
         ) from error
-    if kind in ("raw-bpe", "raw-unigram"):
+    if kind in ("sentencepiece-bpe", "sentencepiece-unigram"):
         backend.pre_tokenizer = None  # type: ignore[assignment]
     backend = _only_special(backend, specials)
-    if backend.get_vocab_size() > size and not fit:
+    if backend.get_vocab_size() > vocab_size and not fit:
         raise PretuneError(
-            f"A {kind} tokenizer of size {size} is too small for this text: special tokens and single characters alone "
+            f"A {kind} tokenizer of size {vocab_size} is too small for this text: special tokens and single characters alone "
             f"are {backend.get_vocab_size()}; choose a larger size"
         )
     backend.post_processor = _template(backend)
     tokenizer = Tokenizer(backend, roles)
     tokenizer.report = {
         "kind": kind,
-        "size": tokenizer.size,
-        "requested": size,
-        "alphabet": 256 if kind == "byte-bpe" else len(alphabet),
+        "vocab_size": tokenizer.size,
+        "requested": vocab_size,
+        "alphabet": 256 if kind == "byte-level-bpe" else len(alphabet),
         "words": words.seen,
         "distinct_words": len(words.table),
         "pruned_words": words.dropped_words,
         "pruned_share": words.dropped_occurrences / words.seen,
-        "sampled_share": min(1.0, occurrences / max(1, sum(table.values()))),
+        "sampled_share": min(1.0, max_occurrences / max(1, sum(table.values()))),
         "held_out": _evaluate(tokenizer, held_out or _most_common(words.table), bool(held_out)),
         "first_merges": first_merges(tokenizer),
         "seconds": round(time.monotonic() - started, 1),
@@ -139,7 +149,7 @@ def _train_words(
     size: int,
     roles: dict[str, str],
     specials: list[str],
-    distinct: int,
+    max_distinct_words: int,
     lowercase: bool,
     least: int,
 ) -> Tokenizer:
@@ -148,7 +158,7 @@ def _train_words(
     Items are separated by spaces; words are also split from punctuation. With `characters`, every word is encoded by
     its bytes, in ELMo's 262 symbols, whether it is in the vocabulary or not.
     """
-    counts = WordCounts(limit=distinct, longest=None)
+    counts = WordCounts(limit=max_distinct_words, longest=None)
     for document in documents:
         counts.add(document.text)
     if not counts.table:
@@ -167,7 +177,7 @@ def _train_words(
     total = counts.seen if kind == "items" else table.total()
     tokenizer.report = {
         "kind": kind,
-        "size": tokenizer.size,
+        "vocab_size": tokenizer.size,
         "requested": size,
         names[0]: len(table),
         names[1]: total,
@@ -245,13 +255,13 @@ def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
         backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
-    elif kind == "byte-bpe":
+    elif kind == "byte-level-bpe":
         backend = tokenizers.Tokenizer(models.BPE())
         backend.normalizer = normalizers.Sequence(lower)
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
     else:
-        if kind == "raw-bpe":
+        if kind == "sentencepiece-bpe":
             backend = tokenizers.Tokenizer(models.BPE(unk_token="[UNK]", fuse_unk=True))
         else:
             backend = tokenizers.Tokenizer(models.Unigram())
@@ -272,9 +282,9 @@ def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) -> Any:
-    if kind in ("unigram", "raw-unigram"):
+    if kind in ("unigram", "sentencepiece-unigram"):
         return trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token="[UNK]", show_progress=False)
-    if kind == "byte-bpe":
+    if kind == "byte-level-bpe":
         alphabet = pre_tokenizers.ByteLevel.alphabet()
     # The characters are listed, not only limited in number: a limit alone breaks ties at random.
     common: dict[str, Any] = {
@@ -331,10 +341,10 @@ def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokeniz
     return clean
 
 
-def _feed(table: Counter[str], occurrences: int) -> Iterator[str]:
+def _feed(table: Counter[str], max_occurrences: int) -> Iterator[str]:
     """Yield the word counts as text: each word repeated by its count, after a space, in lines of about 1,000 words."""
     line: list[str] = []
-    for word, count in scale_counts(table, occurrences):
+    for word, count in scale_counts(table, max_occurrences):
         while count > 0:
             part = min(count, 1000)
             line += [word] * part

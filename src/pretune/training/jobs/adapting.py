@@ -70,8 +70,12 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
     if seconds < SHORT:
         factor = SETTINGS["batch"]["tokens"] // SMALL
         optimizer = SETTINGS["optimizer"] | {"lr": SETTINGS["optimizer"]["lr"] / factor}
-        return SETTINGS | {"batch": {"tokens": SMALL}, "optimizer": optimizer, "watching": {"packs": factor}}
-    return SETTINGS | {"watching": {"packs": min(int(seconds // 60), resolve_section(Monitoring, None).packs or 1)}}
+        return SETTINGS | {"batch": {"tokens": SMALL}, "optimizer": optimizer, "monitor": {"max_eval_batches": factor}}
+    return SETTINGS | {
+        "monitor": {
+            "max_eval_batches": min(int(seconds // 60), resolve_section(Monitoring, None).max_eval_batches or 1)
+        }
+    }
 
 
 def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
@@ -81,8 +85,12 @@ def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False
     before, after = (losses_and_perplexities(evaluations[place]) if evaluations else {} for place in (0, -1))
     if "mlm" not in after:
         return AdaptationResult(run, before, after, [])
-    store, _, held_out = hold_out_documents(get_store(plan) if store is None else store, plan.watching.held_out or 0.0)
-    return AdaptationResult(run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.partial))
+    store, _, held_out = hold_out_documents(
+        get_store(plan) if store is None else store, plan.monitor.held_out_fraction or 0.0
+    )
+    return AdaptationResult(
+        run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.ignore_mismatched)
+    )
 
 
 def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
@@ -93,20 +101,20 @@ def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
 
 
 def compare_fills(
-    before: str, after: Path, store: Store, documents: Any, partial: bool = False
+    before: str, after: Path, store: Store, documents: Any, ignore_mismatched: bool = False
 ) -> list[dict[str, Any]]:
     """Return the words that both models predict for masks in held-out sentences; without the old model if it has no head."""
     gaps = mask_words(store, documents)
     fillers = {"after": MaskFiller.load(after)}
-    old = load_model(before, parse_objective("mlm"), partial=partial)
+    old = load_model(before, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
     if not any(name.startswith("heads.") for name in old.untrained):
         fillers = {"before": MaskFiller.of(old), **fillers}
     rows = []
     for ids, place, word in gaps:
         shown = store.tokenizer.decode([*ids[1:place]]) + f" {MASK} " + store.tokenizer.decode(ids[place + 1 : -1])
-        best = {name: filler.candidates(ids, [place], top=3)[0] for name, filler in fillers.items()}
+        best = {name: filler.candidates(ids, [place], top_k=3)[0] for name, filler in fillers.items()}
         answers = {name: ", ".join(candidate["token"] for candidate in found) for name, found in best.items()}
-        rows.append({"text": shown, "was": word, **answers})
+        rows.append({"text": shown, "word": word, **answers})
     return rows
 
 

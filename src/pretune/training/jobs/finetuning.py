@@ -66,10 +66,10 @@ ENOUGH = 512  # maximum length, in tokens, of the example by which the template 
 RANGES = "activation_ranges.json"  # learned by quantization-aware training, for `quantize`
 # Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models need larger learning rates.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
-    "schedule": {"kind": "linear", "warmup": 0.1},
-    "batch": {"sequences": 32, "length": 128},
-    "watching": {"save": 0, "log": 10},
+    "optimizer": {"lr": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0},
+    "schedule": {"kind": "linear", "warmup_ratio": 0.1},
+    "batch": {"size": 32, "max_length": 128},
+    "monitor": {"save_every": 0, "log_every": 10},
 }
 
 
@@ -89,28 +89,30 @@ class FinetuningJob:
     optimizer: Optimizer
     schedule: Schedule
     batch: Batching
-    watching: Monitoring
+    monitor: Monitoring
     seed: int
-    seeds: int | None
+    num_seeds: int | None
     deterministic: bool
     tokenizer: str | None
-    scratch: bool
+    from_scratch: bool
     device: str | None
     shots: int | None = None  # examples per class; None: all
-    sampling: str = "proportional"  # how several tasks are sampled
+    task_sampling: str = "proportional"  # how several tasks are sampled
     unlabeled: str | None = None  # texts for a teacher to label
-    confident: float = 0.9  # minimum confidence of the teacher
-    soft: float | None = None  # temperature of the teacher's probabilities as soft labels; None: hard labels
+    confidence_threshold: float = 0.9  # minimum confidence of the teacher
+    distill_temperature: float | None = (
+        None  # temperature of the teacher's probabilities as soft labels; None: hard labels
+    )
     teacher: tuple[str, ...] | None = None  # runs that label as an ensemble; None: train one
-    partial: bool = False  # load the model even if tensors are missing or unexpected
-    drop_bad: bool = False  # skip examples whose spans are not in their texts
-    vectors: str | None = None  # a file of word vectors to initialize embeddings from
+    ignore_mismatched: bool = False  # load the model even if tensors are missing or unexpected
+    drop_invalid: bool = False  # skip examples whose spans are not in their texts
+    word_vectors: str | None = None  # a file of word vectors to initialize embeddings from
     dropout: Mapping[str, float] | None = None  # overrides the model's, under the names of its config
     devices: int = 1  # over which seeds are distributed
 
     def __post_init__(self) -> None:
         check_number("epochs", self.epochs, NOT_NEGATIVE)
-        for name in ("seeds", "shots", "devices"):
+        for name in ("num_seeds", "shots", "devices"):
             check_number(name, getattr(self, name), COUNT)
         for name, rate in (self.dropout or {}).items():
             check_number(f"dropout.{name}", rate, FRACTION_BELOW_1)
@@ -129,7 +131,7 @@ def resolve_finetuning(model: str, given: dict[str, Any]) -> FinetuningJob:
         "optimizer": Optimizer,
         "schedule": Schedule,
         "batch": Batching,
-        "watching": Monitoring,
+        "monitor": Monitoring,
     }
     usual = dict(SETTINGS)
     for task in tasks_in(parse_objective(given["objective"])):
@@ -205,13 +207,13 @@ def requested_objectives(plan: FinetuningJob, objective: str, pooling: str | Non
 
     `pooling` is for tasks that do not set one; the default is the model family's.
     """
-    usual: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "start")}
+    usual: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "cls")}
     if (embedding := model_embedding(plan)) is not None:
         usual["embedding"] = embedding
-    usual |= {"drop_bad": True} if plan.drop_bad else {}
+    usual |= {"drop_invalid": True} if plan.drop_invalid else {}
     mixture = parse_objective(objective, **usual)
-    if plan.drop_bad and not any(task.has_option("drop_bad") for task in tasks_in(mixture)):
-        raise PretuneError(f"--drop-bad: {mixture} cannot skip bad examples; correct them instead")
+    if plan.drop_invalid and not any(task.has_option("drop_invalid") for task in tasks_in(mixture)):
+        raise PretuneError(f"--drop-invalid: {mixture} cannot skip bad examples; correct them instead")
     return mixture
 
 
@@ -256,7 +258,7 @@ def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool
     mixture = mixture.with_part(learned)
     labels = list(task.labels)
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
-    length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
+    length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
     strategy = resolve_strategy(plan, model, [task], len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
     answer = (
@@ -264,7 +266,7 @@ def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool
     )  # raises an error for unknown labels
     resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
     if material.taken:
-        write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
+        write_json(plan.out / SPLIT, {"file": str(rows.file), "dev_rows": material.taken})
     data, packing, truncated = tokenize_examples(plan, model, task, rows, length, device)
     streams = make_streams(
         strategy.wrap(mixture, learned), data, tokens=packing.tokens, packing=packing, seed=plan.seed
@@ -300,25 +302,25 @@ def train_model(
 ) -> dict[str, float]:
     """Train a prepared model, and return the last metrics; `epoch` is the number of steps per epoch."""
     steps = max(1, round(plan.epochs * epoch))
-    watching = plan.watching
-    if watching.patience and not watching.evaluate:
-        watching = replace(watching, evaluate=epoch)
+    monitor = plan.monitor
+    if monitor.patience and not monitor.eval_every:
+        monitor = replace(monitor, eval_every=epoch)
     training = Training(
         root=model.root,
         streams=streams,
         budget=plan.budget or Budget(steps=steps),
-        optimizer=scale_lr_to_batch(plan.optimizer, plan.batch.sequences or 32),
+        optimizer=scale_lr_to_batch(plan.optimizer, plan.batch.size or 32),
         schedule=plan.schedule,
-        watching=watching,
+        monitor=monitor,
         seed=plan.seed,
         device=device,
         run=plan.out,
         cuda_graphs=device.type == "cuda" and not (streams.mixture.needs_host_sync or has_recurrent_layers(model.root)),
         starts=starts,
         after=strategy.after(model),
-        recompute=bool(plan.batch.recompute),
+        gradient_checkpointing=bool(plan.batch.gradient_checkpointing),
         # The final model is evaluated after training anyway.
-        evaluate=evaluate if watching.evaluate else None,
+        evaluate=evaluate if monitor.eval_every else None,
         primary_metric=primary_metric,
     )
     try:
@@ -343,7 +345,7 @@ def tokenize_examples(
     laid = task.tokenize_examples(data, length)
     if laid.truncated:
         log_info(f"{rows.file}: {laid.truncated} of {len(laid)} texts were truncated to {length} tokens")
-    return data, row_packing(laid, plan.batch.sequences or 32, length, device.type == "cuda"), laid.truncated
+    return data, row_packing(laid, plan.batch.size or 32, length, device.type == "cuda"), laid.truncated
 
 
 def finalize_task(
@@ -388,10 +390,10 @@ def resolve_strategy(plan: FinetuningJob, model: Model, tasks: Iterable[Task], e
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon cannot train only some matrices; choose another optimizer")
     if not judged:
-        for key in ("patience", "evaluate"):
-            if getattr(plan.watching, key):
+        for key in ("patience", "eval_every"):
+            if getattr(plan.monitor, key):
                 advice = if_option("dev", "; give them with --dev")
-                raise PretuneError(f"watching.{key} needs examples to evaluate on{advice}")
+                raise PretuneError(f"monitor.{key} needs examples to evaluate on{advice}")
     return strategy
 
 
@@ -420,8 +422,8 @@ def find_task(mixture: Mixture) -> Task:
 def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
     """Return the model to fine-tune, with heads for all objectives, and with word vectors if the job names some."""
     model = model_with_heads(plan, mixture)
-    if plan.vectors is not None:
-        copy_word_vectors(model, read_word_vectors(plan.vectors), plan.vectors)
+    if plan.word_vectors is not None:
+        copy_word_vectors(model, read_word_vectors(plan.word_vectors), plan.word_vectors)
     return model
 
 
@@ -436,10 +438,12 @@ def model_with_heads(plan: FinetuningJob, mixture: Mixture) -> Model:
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
         model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
         model.tokenizer = tokenizer
-    elif plan.scratch:
-        model = random_copy(load_model(plan.model, partial=plan.partial, dropout=plan.dropout), plan.seed)
+    elif plan.from_scratch:
+        model = random_copy(
+            load_model(plan.model, ignore_mismatched=plan.ignore_mismatched, dropout=plan.dropout), plan.seed
+        )
     else:
-        model = load_model(plan.model, mixture, plan.seed, plan.partial, plan.dropout)
+        model = load_model(plan.model, mixture, plan.seed, plan.ignore_mismatched, plan.dropout)
         model.report_skipped_heads(plan.model)
         if isinstance(model.backbone, OnnxBackbone):
             raise PretuneError(

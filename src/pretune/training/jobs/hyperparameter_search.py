@@ -176,7 +176,9 @@ class HyperparameterSearch:
             rows = []
             for name, share in shares.items():
                 rank = float(spearmanr([trial.settings[name] for trial in numbers], values).statistic)
-                rows.append({"setting": name, "share": share, "correlation": 0.0 if math.isnan(rank) else rank})
+                rows.append(
+                    {"hyperparameter": name, "importance": share, "correlation": 0.0 if math.isnan(rank) else rank}
+                )
         return rows
 
     def _spent(self, trials: int | None, seconds: float | None, going: int = 0, at_once: int = 1) -> bool:

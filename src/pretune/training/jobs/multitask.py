@@ -94,15 +94,15 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
     model.labels, model.options, model.tasks, model.objective = [], {}, {}, material.objective
     labels = {name: list(task.labels) for name, task in tasks.items()}
     device = choose_device(plan.device)
-    length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
+    length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
     strategy = resolve_strategy(plan, model, tasks.values(), material.size, material.judged)
     starts = strategy.prepare(model, plan.seed)
     judges = {
         n: Predictor(model, tasks[n], part.dev, length).report_truncated() for n, part in parts.items() if part.judged
     }
-    sampling = parse_sampling(plan.sampling)
+    sampling = parse_sampling(plan.task_sampling)
     resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
-    if taken := {n: {"file": str(p.rows.file), "judged": p.taken} for n, p in parts.items() if p.taken}:
+    if taken := {n: {"file": str(p.rows.file), "dev_rows": p.taken} for n, p in parts.items() if p.taken}:
         write_json(plan.out / SPLIT, taken)
     names = [task_of(joint).name for joint in mixture.joints]
     for task in tasks.values():
@@ -127,7 +127,7 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": material.objective}
     results |= {"rows": dict(zip(names, sizes, strict=True)), "truncated": truncated}
-    results |= {"turns": {name: stream.taken for name, stream in zip(names, streams, strict=True)}}
+    results |= {"batches": {name: stream.taken for name, stream in zip(names, streams, strict=True)}}
     results |= {"labels": labels, **last}
     if judges:
         results |= {f"dev/{name}": value for name, value in evaluate_tasks(judges, answers).items()}

@@ -113,17 +113,17 @@ def prepare_training(
     spoken = languages_in(own)
     learned = mixture if taught is None else taught(mixture, tokenizer)
     model = get_model(plan, tokenizer, learned, spoken)
-    stages = plan.batch.stages or ((1.0, plan.batch.length or 128),)
+    stages = plan.batch.length_schedule or ((1.0, plan.batch.max_length or 128),)
     length = check_stages(stages, model)[0]
     languages = number_languages(model, spoken, plan.model)
     data = Data(
         tokenizer,
         model.family.template,
         languages=languages,
-        exponent=1.0 if plan.batch.exponent is None else plan.batch.exponent,
+        language_alpha=1.0 if plan.batch.language_alpha is None else plan.batch.language_alpha,
         **own,
     )
-    pack = min(plan.batch.pack or 1, plan.batch.tokens or 1)
+    pack = min(plan.batch.microbatch_tokens or 1, plan.batch.tokens or 1)
     fixed = device.type == "cuda"
     packing = Packing(tokens=max(pack, length), length=length, fixed=fixed)
     streams = make_streams(
@@ -132,16 +132,18 @@ def prepare_training(
         tokens=plan.batch.tokens or 1,
         packing=packing,
         seed=plan.seed,
-        stages=stages,
-        ramp=plan.batch.ramp,
+        length_schedule=stages,
+        size_warmup=plan.batch.size_warmup,
     )
     warn_of_idle_processes(world, streams)
     packing = streams.streams[0].packing
-    evaluation = held_out_batches(mixture.joints[0], replace(data, exponent=1.0, **held_out), packing, plan.watching)
-    if compared and plan.watching.held_out and not evaluation:
+    evaluation = held_out_batches(
+        mixture.joints[0], replace(data, language_alpha=1.0, **held_out), packing, plan.monitor
+    )
+    if compared and plan.monitor.held_out_fraction and not evaluation:
         raise PretuneError(
             f"{', '.join(plan.data)}: there is too little text to hold some out for {mixture.joints[0]}; add text, or skip "
-            "the comparison with --set watching.held_out=0"
+            "the comparison with --set monitor.held_out_fraction=0"
         )
     training = Training(
         root=model.root,
@@ -149,20 +151,20 @@ def prepare_training(
         budget=plan.budget,
         optimizer=scale_lr_to_batch(plan.optimizer, plan.batch.tokens or 1),
         schedule=plan.schedule,
-        watching=plan.watching,
+        monitor=plan.monitor,
         seed=plan.seed,
         device=device,
         run=plan.out,
         world=world,
         parallel=plan.parallel,
-        reduce=plan.reduce or "fp32",
+        reduce_dtype=plan.reduce_dtype or "fp32",
         compiled=fixed,
         cuda_graphs=fixed
         and world.size == 1
         and not (plan.deterministic or mixture.stateful or learned.needs_host_sync or has_recurrent_layers(model.root)),
-        recompute=bool(plan.batch.recompute),
+        gradient_checkpointing=bool(plan.batch.gradient_checkpointing),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
-        evaluate_first=not is_preset(plan.model) or plan.from_ is not None,
+        evaluate_first=not is_preset(plan.model) or plan.init_from is not None,
         restore_state=getattr(model.backbone, "restore_state", None),
     )
     return model, learned, training

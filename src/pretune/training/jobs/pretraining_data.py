@@ -45,7 +45,7 @@ def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues
     if len(reading) > 1:
         raise PretuneError(
             f"{mixture}: {' and '.join(part.name for part in reading)} need different kinds of rows; "
-            f"train with one after the other{if_option('from', ', with --from')}"
+            f"train with one after the other{if_option('init-from', ', with --init-from')}"
         )
     mixed = not all(any(part.learns_from_rows for part in joint.objectives) for joint in mixture.joints)
     files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
@@ -54,14 +54,14 @@ def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues
             f"{mixture}: some of {', '.join(names)} train on rows and some on running text; "
             "give a store for the text (see `pretune prepare`) in addition to the files of rows"
         )
-    return reading[0].read_rows(files if mixed else plan.data, plan.errors)
+    return reading[0].read_rows(files if mixed else plan.data, plan.encoding_errors)
 
 
 def get_data(
     plan: PretrainingJob, rows: LabeledRows | Dialogues | None, store: Store | None
 ) -> tuple[Tokenizer, Fields, Fields]:
     """Return the tokenizer, the training data, and the held-out data, both as fields of Data: rows, documents, or both."""
-    share = plan.watching.held_out or 0.0
+    share = plan.monitor.held_out_fraction or 0.0
     own: Fields = {}
     held_out: Fields = {}
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
@@ -94,7 +94,7 @@ def get_store(plan: PretrainingJob) -> Store:
     files: dict[str, list[Path]] = {}
     for language, path in given:
         files.setdefault(language or plan.language, []).extend(find_files(path))
-    how: Fields = {"layout": plan.layout, "column": plan.column, "errors": plan.errors}
+    how: Fields = {"split_by": plan.split_by, "text_field": plan.text_field, "encoding_errors": plan.encoding_errors}
     tokenizer = get_tokenizer(plan, read_documents((file for group in files.values() for file in group), **how))
     folder = plan.out / "store"
     return join_stores(
@@ -142,13 +142,13 @@ def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: S
         )
     else:
         tokenizer = train_tokenizer(documents, **how, fit=True)
-        tokenizer.set_target(train_tokenizer(second, **how | {"size": int(target)}, fit=True))
+        tokenizer.set_target(train_tokenizer(second, **how | {"vocab_size": int(target)}, fit=True))
     tokenizer.save(folder)
     return tokenizer
 
 
 def held_out_batches(
-    joint: JointObjective, data: Data, packing: Packing, watching: Monitoring
+    joint: JointObjective, data: Data, packing: Packing, monitor: Monitoring
 ) -> list[tuple[JointObjective, Batch]]:
     """Return the batches for evaluation, always the same, with a fixed masking rate whatever training uses."""
     if not len(data.documents) and not data.rows:
@@ -165,12 +165,17 @@ def held_out_batches(
         packing = replace(packing, sequences=max(packing.sequences, int(epoch.sizes().max(initial=0)) + 1))
     capacity = joint.capacity(packing)
     batches = []
-    for index in range(min(len(epoch), watching.packs or 1)):
+    for index in range(min(len(epoch), monitor.max_eval_batches or 1)):
         sequences = joint.corrupt(epoch.pack(index), data.tokenizer, draws)
         batches.append((joint, collate(sequences, capacity)))
     return batches
 
 
 def _plain(objective: MLM) -> dict[str, Any]:
-    plain = {"rate": EVALUATION_RATE, "final_rate": None, "masked": 0.8, "swapped": 0.1}
-    return {**plain, "unit": "token", "copies": 0, "phrases": None, "boundary": False}
+    plain = {
+        "mask_rate": EVALUATION_RATE,
+        "final_mask_rate": None,
+        "mask_replace_prob": 0.8,
+        "random_replace_prob": 0.1,
+    }
+    return {**plain, "unit": "token", "static_masks": 0, "phrases": None, "span_boundary": False}

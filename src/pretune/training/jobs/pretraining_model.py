@@ -27,18 +27,18 @@ def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, lang
         padding = tokenizer.roles.get("padding")
         other = target if tokenizer.target is not tokenizer else None
         model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages, target=other)
-        if plan.from_ is not None:
-            source = load_model(plan.from_, partial=plan.partial)
-            check_tokenizer(source, tokenizer, plan.from_)
-            _copy(source, model, plan.from_)
+        if plan.init_from is not None:
+            source = load_model(plan.init_from, ignore_mismatched=plan.ignore_mismatched)
+            check_tokenizer(source, tokenizer, plan.init_from)
+            _copy(source, model, plan.init_from)
     else:
-        model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        model = load_model(plan.model, mixture, seed=plan.seed, ignore_mismatched=plan.ignore_mismatched)
         model.report_skipped_heads(plan.model)
         check_tokenizer(model, tokenizer, plan.model)
     model.add_heads(mixture.objectives, plan.seed)
     model.tokenizer, model.objective, model.labels = tokenizer, plan.objective, []
-    if plan.vectors is not None:
-        copy_word_vectors(model, read_word_vectors(plan.vectors), plan.vectors)
+    if plan.word_vectors is not None:
+        copy_word_vectors(model, read_word_vectors(plan.word_vectors), plan.word_vectors)
     return model
 
 
@@ -69,7 +69,7 @@ def check_length(length: int, model: Model) -> int:
     longest = model.backbone.longest
     if longest is not None and length > longest:
         raise PretuneError(
-            f"sequences have {length} tokens, but the model has {longest} positions; set a smaller batch.length"
+            f"sequences have {length} tokens, but the model has {longest} positions; set a smaller batch.max_length"
         )
     return length
 
@@ -78,7 +78,9 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
     """Return the sequence lengths of all stages; raise an error unless their shares increase and end at 1."""
     shares = [share for share, _ in stages]
     if shares != sorted(shares) or shares[-1] != 1.0:
-        raise PretuneError(f"batch.stages: the shares of the budget are {shares}, but must increase and end at 1")
+        raise PretuneError(
+            f"batch.length_schedule: the shares of the budget are {shares}, but must increase and end at 1"
+        )
     return [check_length(length, model) for _, length in stages]
 
 

@@ -19,7 +19,7 @@ from pretune.runtime.devices import choose_device, peak_flops
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.runtime.recipe import merge_recipes
-from pretune.text.corpus.documents import TextLayout
+from pretune.text.corpus.documents import SplitBy
 from pretune.text.corpus.files import Errors
 from pretune.text.store.store import MANIFEST
 from pretune.training.flops import module_sizes
@@ -49,22 +49,22 @@ class PretrainingJob:
     objective: str
     tokenizer: dict[str, Any] | str | None  # settings to train one, or its folder; None: that of the stores
     language: str
-    from_: str | None  # a model to start from
+    init_from: str | None  # a model to start from
     budget: Budget
     optimizer: Optimizer
     schedule: Schedule
     batch: Batching
-    watching: Monitoring
+    monitor: Monitoring
     seed: int
     deterministic: bool
     device: str | None
-    partial: bool = False  # load the model even if tensors are missing or unexpected
-    parallel: ParallelMode = "replicate"
-    reduce: ReduceDtype | None = None
-    vectors: str | None = None  # a file of word vectors to initialize embeddings from
-    layout: TextLayout = "auto"  # how .txt files are split into documents
-    column: str | None = None  # the text field of other files
-    errors: Errors = "strict"  # how to handle invalid UTF-8
+    ignore_mismatched: bool = False  # load the model even if tensors are missing or unexpected
+    parallel: ParallelMode = "ddp"
+    reduce_dtype: ReduceDtype | None = None
+    word_vectors: str | None = None  # a file of word vectors to initialize embeddings from
+    split_by: SplitBy = "auto"  # how .txt files are split into documents
+    text_field: str | None = None  # the text field of other files
+    encoding_errors: Errors = "strict"  # how to handle invalid UTF-8
 
     def recipe(self) -> dict[str, Any]:
         """Return all settings that determine the result, under the names of the verb's options."""
@@ -92,25 +92,25 @@ def resolve_pretraining(
         out=Path(out),
         objective=given.get("objective") or preset.get("objective") or "mlm",
         tokenizer=choose_tokenizer(
-            given.get("tokenizer"), preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000}, data
+            given.get("tokenizer"), preset.get("tokenizer") or {"kind": "wordpiece", "vocab_size": 30_000}, data
         ),
         language=given.get("language") or "en",
-        from_=given.get("from_"),
+        init_from=given.get("init_from"),
         budget=resolve_section(Budget, given.get("budget"), preset.get("budget")),
         optimizer=resolve_section(Optimizer, given.get("optimizer"), preset.get("optimizer")),
         schedule=resolve_section(Schedule, given.get("schedule"), preset.get("schedule")),
         batch=resolve_section(Batching, given.get("batch"), preset.get("batch"), ON_ROWS),
-        watching=resolve_section(Monitoring, given.get("watching"), preset.get("watching"), ON_ROWS),
+        monitor=resolve_section(Monitoring, given.get("monitor"), preset.get("monitor"), ON_ROWS),
         seed=seed,
         deterministic=bool(given.get("deterministic")),
         device=device,
-        partial=bool(given.get("partial")),
-        parallel=given.get("parallel") or "replicate",
-        reduce=given.get("reduce"),
-        vectors=given.get("vectors"),
-        layout=given.get("layout") or "auto",
-        column=given.get("column"),
-        errors=given.get("errors") or "strict",
+        ignore_mismatched=bool(given.get("ignore_mismatched")),
+        parallel=given.get("parallel") or "ddp",
+        reduce_dtype=given.get("reduce_dtype"),
+        word_vectors=given.get("word_vectors"),
+        split_by=given.get("split_by") or "auto",
+        text_field=given.get("text_field"),
+        encoding_errors=given.get("encoding_errors") or "strict",
     )
 
 

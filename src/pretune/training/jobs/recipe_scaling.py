@@ -97,14 +97,14 @@ def scale_to(
     tokens = min(amount * tokens_per_unit[name], most)
     share = batch or whole
     if name != "steps" and batch is None:
-        longest = max([length for _, length in course.batch.stages or ()] or [course.batch.length or 1])
+        longest = max([length for _, length in course.batch.length_schedule or ()] or [course.batch.max_length or 1])
         while tokens / share < LEAST_STEPS and share // 2 >= LEAST_SEQUENCES * longest:
             share //= 2
     optimizer, rates = _scale_rates(course.optimizer, share / whole)
     budget = _budget({name: amount} | own)
     made = replace(course, budget=budget, optimizer=optimizer, batch=replace(course.batch, tokens=share))
     steps = max(1, round(tokens / share))
-    warmup = course.schedule.warmup or 0.0
+    warmup = course.schedule.warmup_ratio or 0.0
     about = "" if name == "steps" else "about "
     before = f"{round(most / whole):,} of " if most < float("inf") else ""
     return made, (
@@ -115,13 +115,11 @@ def scale_to(
 
 def _scale_rates(optimizer: Optimizer, factor: float) -> tuple[Optimizer, str]:
     """Scale learning rates to a batch `factor` times as large, unless the recipe names a reference batch for them."""
-    if factor == 1 or optimizer.meant_for is not None:
+    if factor == 1 or optimizer.reference_batch_size is not None:
         return optimizer, ""
     rule = "in proportion to" if optimizer.name in LINEAR else "with the square root of"
     by = factor if optimizer.name in LINEAR else factor**0.5
-    lr, matrix_lr = (
-        None if rate is None else float(f"{rate * by:.3g}") for rate in (optimizer.lr, optimizer.matrix_lr)
-    )
-    return replace(optimizer, lr=lr, matrix_lr=matrix_lr), (
+    lr, matrix_lr = (None if rate is None else float(f"{rate * by:.3g}") for rate in (optimizer.lr, optimizer.muon_lr))
+    return replace(optimizer, lr=lr, muon_lr=matrix_lr), (
         f"\nlearning rates are scaled {rule} the batch: by {by:.3g}, to lr {lr:g}" if lr is not None else ""
     )

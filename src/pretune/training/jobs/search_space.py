@@ -33,7 +33,7 @@ def make_space(layers: int, given: Mapping[str, Any]) -> tuple[SearchSpace, Sett
     usual: Settings = {
         "lr": SETTINGS["optimizer"]["lr"],
         "epochs": 3,
-        "batch": SETTINGS["batch"]["sequences"],
+        "batch": SETTINGS["batch"]["size"],
         "layer_decay": 1.0,
         "layers": layers,
     }

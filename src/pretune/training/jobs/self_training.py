@@ -38,15 +38,17 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     The student is evaluated on the same dev examples as its teacher.
     """
     assert plan.unlabeled is not None
-    if not 0 < plan.confident <= 1:
-        raise PretuneError(f"--confident {plan.confident:g}: the confidence must be a probability, for example 0.9")
-    if plan.soft is not None and not plan.soft > 0:
+    if not 0 < plan.confidence_threshold <= 1:
         raise PretuneError(
-            f"--soft {plan.soft:g}: the temperature must be above 0; 1 keeps the probabilities as they are"
+            f"--confidence-threshold {plan.confidence_threshold:g}: the confidence must be a probability, for example 0.9"
+        )
+    if plan.distill_temperature is not None and not plan.distill_temperature > 0:
+        raise PretuneError(
+            f"--distill-temperature {plan.distill_temperature:g}: the temperature must be above 0; 1 keeps the probabilities as they are"
         )
     material = read_task_data(plan)
     rows, labels = material.rows, list(material.task.labels)
-    if material.task.name not in ("classify", "prompt") or material.task.multi:
+    if material.task.name not in ("classify", "prompt") or material.task.multi_label:
         raise PretuneError(f"{plan.objective}: only tasks with one label per text can label texts: classify, prompt")
     if plan.teacher:
         teacher_task(plan.teacher, labels)
@@ -55,19 +57,33 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     teacher = None if plan.teacher else train_teacher(plan, material, finetune, resume)
     cache = plan.out / INTERMEDIATE / "teacher-texts.npz"
     given = label_with_teachers(
-        [str(teacher.folder)] if teacher else plan.teacher or (), texts, labels, cache, partial=plan.partial
+        [str(teacher.folder)] if teacher else plan.teacher or (),
+        texts,
+        labels,
+        cache,
+        ignore_mismatched=plan.ignore_mismatched,
     )
     likely = [labels[number] for number in given.argmax(-1)]
-    chosen = list(range(len(texts))) if plan.soft is not None else select_confident(plan, given.max(-1), likely)
+    chosen = (
+        list(range(len(texts)))
+        if plan.distill_temperature is not None
+        else select_confident(plan, given.max(-1), likely)
+    )
     file = plan.out / INTERMEDIATE / "student.jsonl"
     both = append_rows(rows, texts.take(chosen), [likely[row] for row in chosen], file)
     write_bytes(file, ("\n".join(to_json_lines(both)) + "\n").encode())
     taught = replace(material, rows=both)
-    if plan.soft is not None:
+    if plan.distill_temperature is not None:
         known = np.eye(len(labels))[[labels.index(label) for label in rows.labels or []]]
-        taught = replace(taught, teaching=TeacherTargets(np.concatenate([known, given]), len(rows), plan.soft))
+        taught = replace(
+            taught, teaching=TeacherTargets(np.concatenate([known, given]), len(rows), plan.distill_temperature)
+        )
     student = finetune(plan, taught, resume)
-    results = {**student.results, "labeled": len(rows), "taken": dict(Counter((both.labels or [])[len(rows) :]))}
+    results = {
+        **student.results,
+        "labeled": len(rows),
+        "pseudo_labeled": dict(Counter((both.labels or [])[len(rows) :])),
+    }
     if teacher is not None:
         results |= {f"teacher/{name}": value for name, value in teacher.results.items() if name.startswith("dev/")}
     return finish_run(student.folder, results), taught
@@ -78,16 +94,16 @@ def train_teacher(plan: FinetuningJob, material: TaskData, finetune: Finetune, r
     folder = plan.out / INTERMEDIATE / "teacher"
     if resume and is_finished(folder):
         return Run(folder)
-    return finetune(replace(plan, out=folder, unlabeled=None, soft=None), material, resume)
+    return finetune(replace(plan, out=folder, unlabeled=None, distill_temperature=None), material, resume)
 
 
 def select_confident(plan: FinetuningJob, certainty: Array, labels: Sequence[str]) -> list[int]:
     """Return the texts that the teacher labels with enough confidence, and report how many there are."""
-    sure: list[int] = np.flatnonzero(certainty >= plan.confident).tolist()
+    sure: list[int] = np.flatnonzero(certainty >= plan.confidence_threshold).tolist()
     if not sure:
         raise PretuneError(
             f"{plan.unlabeled}: the teacher is confident about none of {len(labels)} texts (at most {certainty.max():.2f})"
-            f"{if_option('confident', '; lower --confident')}"
+            f"{if_option('confidence-threshold', '; lower --confidence-threshold')}"
         )
     counts = Counter(labels[row] for row in sure)
     log_info(

@@ -25,26 +25,26 @@ Finetune = Callable[[FinetuningJob, Any, bool], Run]
 def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, finetune: Finetune = finetune) -> Run:
     """Run a fine-tuning job with several seeds, and return the best run, with a summary of all."""
     few = material.judged and material.size < MANY
-    count = plan.seeds or (USUAL if few else 1)
+    count = plan.num_seeds or (USUAL if few else 1)
     if count == 1:
-        if plan.devices > 1 and plan.seeds is None:
+        if plan.devices > 1 and plan.num_seeds is None:
             raise PretuneError(
-                f"--devices applies only to several seeds, but {material.size:,} examples are trained with one; remove it{if_option('seeds', ', or give --seeds')}"
+                f"--devices applies only to several seeds, but {material.size:,} examples are trained with one; remove it{if_option('num-seeds', ', or give --num-seeds')}"
             )
         return finetune(plan, material, resume)
     if not material.judged:
         raise PretuneError(
             f"{plan.train}: comparing {count} seeds needs dev examples{if_option('dev', '; give a file with --dev')}"
         )
-    if plan.seeds is None:
-        quicker = if_option("seeds", "; --seeds 1 is quicker")
+    if plan.num_seeds is None:
+        quicker = if_option("num-seeds", "; --num-seeds 1 is quicker")
         log_info(f"training {count} seeds, because {material.size:,} examples are few, and keeping the best{quicker}")
     new = not (plan.out / RECIPE).is_file()
     start_run(plan.out, "finetune", plan.recipe(), resume)
     jobs = {}
     for number in range(count):
         seed = plan.seed + number
-        own = replace(plan, seed=seed, seeds=1, devices=1, out=plan.out / FOLDER / str(seed))
+        own = replace(plan, seed=seed, num_seeds=1, devices=1, out=plan.out / FOLDER / str(seed))
         jobs[f"seed {seed} ({number + 1} of {count})"] = own, material, finetune
     with remove_if_refused(plan.out, new):
         runs = {plan.seed + number: run for number, run in enumerate(run_seeds(jobs, plan.devices))}
@@ -96,7 +96,7 @@ def keep_best(plan: FinetuningJob, material: Any, runs: dict[int, Run | None]) -
         "count": len(runs),
         "failed": failed,
         "best": best,
-        "each": list(scores.values()),
+        "scores": list(scores.values()),
         **summary,
     }
     spread = summary[name]

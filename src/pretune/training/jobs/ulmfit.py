@@ -26,7 +26,7 @@ from pretune.objectives.tasks.classify import Classify
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
-from pretune.text.corpus.documents import Document, TextLayout, read_documents
+from pretune.text.corpus.documents import Document, SplitBy, read_documents
 from pretune.text.corpus.files import Errors, find_files
 from pretune.text.examples.validation import check_classes
 from pretune.text.store.builder import StoreSettings, build_store
@@ -41,15 +41,17 @@ from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optim
 from pretune.training.run_folder import Run
 
 SLOWER = 1 / 2.6  # the learning rate of a layer relative to the layer above
-OPTIMIZER = Optimizer(name="adam", betas=(0.7, 0.99), eps=1e-8, decay=0.0, clip=0.25, layer_decay=SLOWER)
-SCHEDULE = Schedule(kind="triangular", warmup=0.1, final=1 / 32)
+OPTIMIZER = Optimizer(
+    name="adam", betas=(0.7, 0.99), eps=1e-8, weight_decay=0.0, max_grad_norm=0.25, layer_decay=SLOWER
+)
+SCHEDULE = Schedule(kind="slanted-triangular", warmup_ratio=0.1, min_lr_ratio=1 / 32)
 LM_OPTIMIZER = replace(OPTIMIZER, lr=4e-3)
 WINDOW = 70  # tokens per stream of text in a step
 STREAMS = 4, 64, 256  # streams of text in a step: minimum, default, and maximum
 STEPS = 40, 1000  # per epoch: below the first, fewer streams are used; above the second, more
 LEAST = 2  # occurrences that a word needs to enter the vocabulary; words seen once train the unknown token
 FEW, MANY_EPOCHS, FEW_EPOCHS = 1000, 50.0, 10.0  # rows that are few, and the epochs for few and for many rows
-OBJECTIVE = "classify(pooling=concat,hidden=50,dropout=0.4)"
+OBJECTIVE = "classify(pooling=concat,hidden_size=50,dropout=0.4)"
 DIRECTIONS = "forward", "backward"
 
 
@@ -60,20 +62,20 @@ class UlmfitJob:
     train: str
     dev: str | None
     columns: Mapping[str, str]
-    texts: tuple[str, ...] = ()  # files of further, unlabeled texts
-    layout: TextLayout = "auto"  # how .txt files of these are split into documents
-    column: str | None = None  # the text field of other files
-    errors: Errors = "strict"  # how to handle invalid UTF-8
-    vocabulary: int | None = None  # words of the new vocabulary; None: the size of the old one
+    unlabeled: tuple[str, ...] = ()  # files of further, unlabeled texts
+    split_by: SplitBy = "auto"  # how .txt files of these are split into documents
+    text_field: str | None = None  # the text field of other files
+    encoding_errors: Errors = "strict"  # how to handle invalid UTF-8
+    vocab_size: int | None = None  # words of the new vocabulary; None: the size of the old one
     lm_epochs: float = 5.0
     epochs: float | None = None  # None: MANY_EPOCHS for few rows, FEW_EPOCHS for many
-    length: int = 400  # maximum tokens that the classifier reads
-    rows: int = 32  # per step
-    rate: float = 4e-3  # peak learning rate of the classifier and the top layer
+    max_length: int = 400  # maximum tokens that the classifier reads
+    batch_size: int = 32  # per step
+    lr: float = 4e-3  # peak learning rate of the classifier and the top layer
     dropout: Mapping[str, float] | None = None  # of the classifier; None: that of the language model
     language: str = "en"
     seed: int = 0
-    seeds: int | None = 1
+    num_seeds: int | None = 1
     device: str | None = None
 
 
@@ -110,9 +112,9 @@ def run_ulmfit(models: Sequence[str], stages: UlmfitJob, out: Path) -> UlmfitRes
     check_classes(rows)  # the classifier is trained last, but errors in its rows are reported now
     out.mkdir(parents=True, exist_ok=True)
     texts = out / "texts.jsonl"
-    name = stages.column or "text"  # the same for all files
+    name = stages.text_field or "text"  # the same for all files
     write_bytes(texts, "".join(json.dumps({name: text}, ensure_ascii=False) + "\n" for text in rows.texts).encode())
-    files = [texts, *(file for path in stages.texts for file in find_files(path))]
+    files = [texts, *(file for path in stages.unlabeled for file in find_files(path))]
     runs = {}
     for way, model in zip(ways, models, strict=True):
         adapted = adapt(model, files, out / way, stages)
@@ -144,7 +146,7 @@ def adapt(
     if not (start / "config.json").is_file():
         match_model_vocabulary(model, files, start, stages)
     tokenizer = Tokenizer.load(start)
-    how = StoreSettings(stages.language, stages.layout, stages.column, stages.errors)
+    how = StoreSettings(stages.language, stages.split_by, stages.text_field, stages.encoding_errors)
     made = build_store(files, tokenizer, store, how)
     given = {
         "objective": "lm(stateful=true)"
@@ -156,7 +158,7 @@ def adapt(
         "optimizer": optimizer,
         "schedule": schedule,
         "batch": lm_batch(made),
-        "watching": Monitoring(save=0, held_out=0.05),
+        "monitor": Monitoring(save_every=0, held_out_fraction=0.05),
     }
     plan = pretraining_settings.resolve_pretraining(
         str(start), [store], out / "texts", given, stages.seed, stages.device
@@ -169,7 +171,7 @@ def lm_batch(store: Store) -> Batching:
     (least, usual, most), (few, many) = STREAMS, STEPS
     windows = store.tokens // WINDOW
     lanes = max(least, min(usual, windows // few), min(most, windows // many))
-    return Batching(tokens=lanes * WINDOW, length=WINDOW)
+    return Batching(tokens=lanes * WINDOW, max_length=WINDOW)
 
 
 def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stages: UlmfitJob) -> None:
@@ -180,17 +182,21 @@ def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stage
     old = load_model(model, parse_objective("lm" if reading_direction(model) == "forward" else "lm(backward=true)"))
     tokenizer = old.require_tokenizer()
     if tokenizer.kind == "WordLevel":
-        size = stages.vocabulary or tokenizer.size
-        how: dict[str, Any] = {"layout": stages.layout, "column": stages.column, "errors": stages.errors}
+        size = stages.vocab_size or tokenizer.size
+        how: dict[str, Any] = {
+            "split_by": stages.split_by,
+            "text_field": stages.text_field,
+            "encoding_errors": stages.encoding_errors,
+        }
         texts: list[Document] = list(read_documents(files, **how))
         small = lowercases(tokenizer)
         own = train_tokenizer(texts, "words", size, lowercase=small, least=LEAST)
         words = list(dict.fromkeys([*own.vocabulary, *tokenizer.vocabulary]))[:size]
         old, report = replace_vocabulary(old, word_level_tokenizer(words, lowercase=small))
         log_info(f"vocabulary: {report['tokens']:,} words, of which {model} has embeddings for {report['matched']:,}")
-    elif stages.vocabulary is not None:
+    elif stages.vocab_size is not None:
         raise PretuneError(
-            f"--vocabulary applies only to models with word tokens, but the tokens of {model} are subwords; remove it"
+            f"--vocab-size applies only to models with word tokens, but the tokens of {model} are subwords; remove it"
         )
     old.save(start)
 
@@ -215,15 +221,15 @@ def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
         "strategy": unfreezing_strategy(adapted.folder, epochs),
         "epochs": epochs,
         "budget": None,
-        "optimizer": replace(OPTIMIZER, lr=stages.rate),
+        "optimizer": replace(OPTIMIZER, lr=stages.lr),
         "schedule": SCHEDULE,
-        "batch": Batching(sequences=stages.rows, length=stages.length),
-        "watching": None,
+        "batch": Batching(size=stages.batch_size, max_length=stages.max_length),
+        "monitor": None,
         "deterministic": False,
         "seed": stages.seed,
-        "seeds": stages.seeds,
+        "num_seeds": stages.num_seeds,
         "tokenizer": None,
-        "scratch": False,
+        "from_scratch": False,
         "dropout": stages.dropout,
         "device": stages.device,
     }

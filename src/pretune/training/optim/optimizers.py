@@ -37,7 +37,7 @@ def make_optimizers(
     if settings.name == "adafactor" and any(is_sharded(p) for p in parameters):
         raise PretuneError(
             "adafactor needs means over whole rows and columns, which PyTorch cannot compute on sharded parameters; "
-            f"choose another optimizer{if_option('parallel', ', or --parallel replicate')}"
+            f"choose another optimizer{if_option('parallel', ', or --parallel ddp')}"
         )
     matrices = hidden_matrices(root) if settings.name == "muon" else {}
     plain = [p for p in parameters if p not in matrices]
@@ -51,7 +51,7 @@ def make_optimizers(
             # Norms and biases have no weight decay (Devlin et al., 2019), and LAMB does not scale their updates.
             {
                 "params": members,
-                "weight_decay": (settings.decay or 0.0) if matrix else 0.0,
+                "weight_decay": (settings.weight_decay or 0.0) if matrix else 0.0,
                 "layer_adaptation": matrix,
                 "lr": factor * (settings.lr or 0.0),
                 "start": start,
@@ -61,7 +61,7 @@ def make_optimizers(
         optimizers.append(KINDS[settings.name or "adamw"](made, settings, root))
     moving = {p: stacked for p, stacked in matrices.items() if p.requires_grad}
     if moving:
-        rate, momentum, decay = settings.matrix_lr or 0.02, settings.momentum or 0.95, settings.decay or 0.0
+        rate, momentum, decay = settings.muon_lr or 0.02, settings.momentum or 0.95, settings.weight_decay or 0.0
         optimizers.append(Muon(moving, rate, momentum, decay, factors))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -77,9 +77,9 @@ def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
     Heads have `head_factor` times the rate of the backbone.
     """
     factors: dict[Tensor, float] = {}
-    if settings.head_factor is not None:
+    if settings.head_lr_factor is not None:
         heads: Any = root.heads
-        factors |= dict.fromkeys(heads.parameters(), settings.head_factor)
+        factors |= dict.fromkeys(heads.parameters(), settings.head_lr_factor)
     if settings.layer_decay is not None:
         backbone: Any = root.backbone
         groups = backbone.groups()
@@ -147,17 +147,17 @@ def _on_gpu(groups: Groups) -> bool:
 def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
     """Scale the learning rates in proportion to the batch size (Goyal et al., 2017) if the settings name a reference batch.
 
-    >>> scale_lr_to_batch(Optimizer(lr=1e-4, meant_for=256), 512).lr
+    >>> scale_lr_to_batch(Optimizer(lr=1e-4, reference_batch_size=256), 512).lr
     0.0002
     """
-    if settings.meant_for is None:
+    if settings.reference_batch_size is None:
         return settings
-    factor = batch / settings.meant_for
-    lr, matrix_lr = ((rate * factor if rate is not None else None) for rate in (settings.lr, settings.matrix_lr))
+    factor = batch / settings.reference_batch_size
+    lr, matrix_lr = ((rate * factor if rate is not None else None) for rate in (settings.lr, settings.muon_lr))
     log_info(
-        f"lr scaled by {factor:g} to {lr:g}: it is set for batches of {settings.meant_for:,}, and batches have {batch:,.0f}"
+        f"lr scaled by {factor:g} to {lr:g}: it is set for batches of {settings.reference_batch_size:,}, and batches have {batch:,.0f}"
     )
-    return replace(settings, lr=lr, matrix_lr=matrix_lr)
+    return replace(settings, lr=lr, muon_lr=matrix_lr)
 
 
 def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:

@@ -1,12 +1,12 @@
-"""Learning rate schedules over the budget, each with a linear warmup unless it says otherwise.
+"""Learning rate schedules over the budget, each with a linear warmup unless noted.
 
-linear         linear decay
-cosine         cosine decay
-constant       no decay
-inverse-sqrt   decay with the inverse square root of the time (the Transformer; Vaswani et al., 2017)
-triangular     linear from the final rate to the peak and back (slanted triangular; Howard and Ruder, 2018)
-one-cycle      along a cosine from 1/25 of the peak, then cosine decay (Smith, 2018)
-stable         constant, with a linear decay at the end (warmup-stable-decay)
+linear               linear decay
+cosine               cosine decay
+constant             no decay
+inverse-sqrt         decay with the inverse square root of the time (the Transformer; Vaswani et al., 2017)
+slanted-triangular   linear from the final rate to the peak and back (Howard and Ruder, 2018)
+one-cycle            along a cosine from 1/25 of the peak, then cosine decay (Smith, 2018)
+warmup-stable-decay  constant, with a linear decay at the end
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ START = 1 / 25  # initial rate of one-cycle, relative to the peak
 def lr_factor(schedule: Schedule, before: float, after: float) -> float:
     """Return the factor on the peak learning rate for a step that moves the budget from share `before` to `after`.
 
-    >>> lr_factor(Schedule("linear", warmup=0.5, final=0.0), 0.0, 0.25)
+    >>> lr_factor(Schedule("linear", warmup_ratio=0.5, min_lr_ratio=0.0), 0.0, 0.25)
     0.5
     """
-    warmup, final = schedule.warmup or 0.0, schedule.final or 0.0
+    warmup, final = schedule.warmup_ratio or 0.0, schedule.min_lr_ratio or 0.0
     if after < warmup:
         up = after / warmup
         match schedule.kind:
-            case "triangular":
+            case "slanted-triangular":
                 return final + (1.0 - final) * up
             case "one-cycle":
                 return START + (1.0 - START) * _cosine(1.0 - up)
@@ -41,8 +41,8 @@ def lr_factor(schedule: Schedule, before: float, after: float) -> float:
             return math.sqrt(warmup / after) if warmup > 0.0 else 1.0
         case "cosine" | "one-cycle":
             return final + (1.0 - final) * _cosine(1.0 - left)
-        case "stable":
-            decay = schedule.decay or 1.0
+        case "warmup-stable-decay":
+            decay = schedule.decay_ratio or 1.0
             return final + (1.0 - final) * min(1.0, (1.0 - before) / decay)
     return final + (1.0 - final) * left
 

@@ -29,7 +29,7 @@ class WeightAverage(Callback):
 
     def __init__(self, root: nn.Module, settings: Optimizer, clock: Clock) -> None:
         self.clock = clock
-        self.ema, self.start = settings.ema, 1.0 - (settings.average or 1.0)
+        self.ema, self.start = settings.ema_decay, 1.0 - (settings.average_fraction or 1.0)
         self.parameters = {name: p for name, p in root.named_parameters() if p.requires_grad}
         self.means = {name: p.detach().clone() for name, p in self.parameters.items()}
         self.count = 0  # steps in the mean

@@ -20,7 +20,7 @@ from pretune.models.model import Network
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.training.parallel.rendezvous import new_rendezvous_store
 
-ParallelMode = Literal["replicate", "shard"]
+ParallelMode = Literal["ddp", "fsdp"]
 ReduceDtype = Literal["fp32", "bf16"]
 Made = TypeVar("Made")
 LOST = ("Connection", "connection", "gloo", "NCCL", "Broken pipe", "Timed out", "timed out")  # in torch's errors then
@@ -124,21 +124,21 @@ def report_lost_process(world: World) -> Iterator[None]:
         ) from error
 
 
-def parallelize(root: Network, world: World, how: ParallelMode, reduce: ReduceDtype = "fp32") -> nn.Module:
+def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: ReduceDtype = "fp32") -> nn.Module:
     """Return the module whose forward the steps call: the root itself, a replica of it, or a shard.
 
-    Gradients are summed up in `reduce`: bf16 is half the traffic, and rounds each of them.
+    Gradients are summed up in `reduce_dtype`: bf16 is half the traffic, and rounds each of them.
     """
     if not world.joined:
         return root
     root.keep_all_gradients = True
-    if how == "replicate":
+    if how == "ddp":
         from torch.nn.parallel import DistributedDataParallel
 
         # XLNet has parameters that only some batches use: for queries, for segments.
         unused = any(getattr(module, "has_unused_parameters", False) for module in root.modules())
         replica = DistributedDataParallel(root, find_unused_parameters=unused, gradient_as_bucket_view=True)
-        if reduce == "bf16":
+        if reduce_dtype == "bf16":
             replica.register_comm_hook(world.size, lambda size, bucket: mean_in_bf16(size, bucket))  # type: ignore[misc]
         return replica
     from torch.distributed.device_mesh import init_device_mesh
@@ -148,7 +148,7 @@ def parallelize(root: Network, world: World, how: ParallelMode, reduce: ReduceDt
     for tensor in root.tensors().values():
         dist.broadcast(tensor.detach(), src=0)
     mesh = init_device_mesh(next(root.parameters()).device.type, (world.size,))
-    precision = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if reduce == "bf16" else None)
+    precision = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if reduce_dtype == "bf16" else None)
     backbone: Any = root.backbone
     for name, modules in () if getattr(backbone, "whole", False) else backbone.groups():
         if "embed" not in name:  # read by tied heads: it stays with the root, gathered during the whole forward pass

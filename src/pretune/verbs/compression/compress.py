@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         *BY_BUDGET,
         "seed",
         "device",
-        where="to sequences that train, not to int8 alone",
-        when=lambda o: not o.sequences or any(text.strip() != "int8" for text in o.sequences),
+        where="to pipelines that train, not to int8 alone",
+        when=lambda o: not o.pipelines or any(text.strip() != "int8" for text in o.pipelines),
     ),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
@@ -34,7 +34,7 @@ def compress(
     train: opt.TrainFile,
     dev: str | Path,
     out: opt.RunFolder,
-    sequences: Sequence[str] = (),
+    pipelines: Sequence[str] = (),
     text: opt.Text = None,
     pair: opt.Pair = None,
     label: opt.Label = None,
@@ -44,25 +44,26 @@ def compress(
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.RowBatch = None,
-    watching: opt.RowWatching = None,
+    monitor: opt.RowMonitor = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
 ) -> Run:
-    """Compress a fine-tuned model to a target: try sequences of distillation, pruning, and quantization, and keep the best.
+    """Compress a fine-tuned model to a target: try pipelines of distillation, pruning, and quantization, and keep the best.
 
     pareto.png plots quality against size and against latency.
 
     Parameters
     ----------
     target
-        Targets that the model must meet together: latency=5ms (for one text), size=20MB, quality>=0.97 (relative to the uncompressed
-        model). With a limit of latency or size, the best model within it is kept; if only quality is limited, the fastest.
+        Targets that the model must meet, all at once: latency=5ms (for one text), size=20MB, quality>=0.97 (relative to the
+        uncompressed model). Under a limit on latency or size, the most accurate model is kept; otherwise the fastest one.
     dev
         Labeled examples to compare the candidates on.
     out
         Folder for the new run, with the candidates in it.
-    sequences
-        Sequences of steps to try instead of the default ones, such as "layers=6 > units=0.5 > int8".
+    pipelines
+        Pipelines to try instead of the default ones, such as "layers=6 > ffn_units=0.5 > int8". Steps: layers=N (distill into the N
+        lowest layers), heads=F, ffn_units=F, and sparsity=F (prune this fraction), int8 (quantize).
     epochs
         Passes over the training data in each step.
     budget

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def uses_predictions(o: Options) -> bool:
     """Return whether the student is trained on the teacher's predictions, and not only on its hidden states."""
-    return bool(o.data or o.unlabeled or o.augment or o.soft)
+    return bool(o.data or o.unlabeled or o.num_augmentations or o.alpha)
 
 
 def has_probabilities(o: Options) -> bool:
@@ -30,16 +30,16 @@ def has_probabilities(o: Options) -> bool:
 
 @verb(
     only(
-        "dev", "text", "pair", "label", "columns", "soft", "loss", "augment", "epochs", "processes", "engine", *ROW_KEYS,
+        "dev", "text", "pair", "label", "columns", "alpha", "loss", "num_augmentations", "epochs", "processes", "executor", *ROW_KEYS,
         where="to a student for a task (--train or --unlabeled), not with --data", when=lambda o: not o.data,
     ),
-    *reading_rules("layout", "column", "errors", files=lambda o: o.data, of=" of --data"),
-    only("loss_weights", "write", *TEXT_KEYS, where="with --data", when=lambda o: bool(o.data)),
-    only("soft", where="with --train, against whose labels it is weighted", when=lambda o: o.train is not None),
-    only("control", where="with --train or --data", when=lambda o: o.train is not None or bool(o.data)),
+    *reading_rules("split_by", "text_field", "encoding_errors", files=lambda o: o.data, of=" of --data"),
+    only("loss_weights", "generate_tokens", *TEXT_KEYS, where="with --data", when=lambda o: bool(o.data)),
+    only("alpha", where="with --train, against whose labels it is weighted", when=lambda o: o.train is not None),
+    only("baseline", where="with --train or --data", when=lambda o: o.train is not None or bool(o.data)),
     only(
-        "temperature", "loss", "processes", "engine",
-        where="if the teacher predicts: with --unlabeled, --augment or --soft above 0", when=uses_predictions,
+        "temperature", "loss", "processes", "executor",
+        where="if the teacher predicts: with --unlabeled, --num-augmentations or --alpha above 0", when=uses_predictions,
     ),
     only("temperature", "loss", where="to teachers that classify or predict tokens", when=has_probabilities),
     EPOCHS_RULE,
@@ -53,30 +53,30 @@ def distill(
     train: str | Path | None = None,
     unlabeled: str | Path | None = None,
     data: Sequence[str | Path] | str | Path = (),
-    layout: opt.Layout = "auto",
-    column: opt.TextField = None,
-    errors: opt.Errors = "strict",
+    split_by: opt.SplitBy = "auto",
+    text_field: opt.TextField = None,
+    encoding_errors: opt.EncodingErrors = "strict",
     dev: opt.DevFile = None,
     text: opt.Text = None,
     pair: opt.Pair = None,
     label: opt.Label = None,
     columns: opt.Columns = None,
     temperature: float = 2.0,
-    soft: float = 0.5,
+    alpha: float = 0.5,
     loss: Literal["kl", "mse"] = "kl",
-    match: str | None = None,
+    match_layers: str | None = None,
     loss_weights: Mapping[str, float] | None = None,
-    augment: int = 0,
-    write: int = 0,
-    control: bool = False,
+    num_augmentations: int = 0,
+    generate_tokens: int = 0,
+    baseline: bool = False,
     epochs: opt.Epochs = 3.0,
     budget: opt.Limits = None,
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.Batch = None,
-    watching: opt.AnyWatching = None,
+    monitor: opt.AnyMonitor = None,
     processes: opt.Processes = 1,
-    engine: opt.Engine = "local",
+    executor: opt.Executor = "local",
     seed: opt.Seed = 0,
     device: opt.Device = None,
 ) -> Run:
@@ -93,7 +93,7 @@ def distill(
         layers=6 (evenly spaced layers of the teacher), first=6 (its lower layers), shared=128 (one layer shared by all depths, with
         embeddings of this width), a preset (randomly initialized), or a run folder or model folder (a pretrained student).
     out
-        Folder for the new run. OUT/intermediate holds the initial student, the control, and the teacher's predictions.
+        Folder for the new run. OUT/intermediate holds the initial student, the baseline, and the teacher's predictions.
     train
         Labeled examples.
     unlabeled
@@ -101,35 +101,36 @@ def distill(
     data
         Running text for task-agnostic distillation, with the losses of DistilBERT: language modeling (mlm or lm), the teacher's token
         probabilities (distillation), and its hidden states (cosine).
-    layout
+    split_by
         How .txt files of --data are split into documents: one per line, separated by blank lines, or one per file.
-    column
+    text_field
         Text field of .jsonl, .csv, .tsv, and .parquet files of --data.
-    errors
+    encoding_errors
         How to handle invalid UTF-8 in --data.
     temperature
-        Temperature that softens the probabilities of teacher and student.
-    soft
-        Weight of the teacher relative to the labels of --train, from 0 to 1. For generated texts: 0 for the labels, 1 for the
-        teacher's texts, anything between for both.
+        Temperature of the softmax of teacher and student; larger values give softer probabilities.
+    alpha
+        Weight of the distillation loss relative to that of the labels in --train, from 0 to 1. For text generation: 0 for the labels, 1
+        for the teacher's texts, anything between for both.
     loss
         Distillation loss: kl (divergence of probabilities) or mse (squared error of logits).
-    match
-        Layers to match as well, joined with +: 100*hidden(skip) (patient distillation), states(last), attention(1:2/2:4), embedding,
-        or cosine.
+    match_layers
+        Layers of the teacher to match, too, joined with +: 100*hidden(skip) (patient knowledge distillation), states(last),
+        attention(1:2/2:4), embedding, or cosine.
     loss_weights
         Weights of the losses with --data, e.g. --loss-weights.cosine 0; by default those of DistilBERT: distillation 5, mlm (or lm) 2,
         cosine 1.
-    augment
-        Number of variants of each text, with words removed, for the teacher to label.
-    write
-        Number of tokens that a generative teacher generates from the beginning of each text in --data, to train on.
-    control
-        Also train the same student without a teacher, in OUT/intermediate/control.
+    num_augmentations
+        Number of augmented copies of each text, with words removed, for the teacher to label.
+    generate_tokens
+        Train on texts that a generative teacher continues from the beginning of each text in --data, with this many tokens; 0 trains
+        on --data itself.
+    baseline
+        Also train the same student without a teacher, in OUT/intermediate/baseline, and compare.
 
     Examples
     --------
-    >>> distill("runs/task", student="layers=6", train="train.csv", match="100*hidden(skip)", out="runs/half")  # doctest: +SKIP
+    >>> distill("runs/task", student="layers=6", train="train.csv", match_layers="100*hidden(skip)", out="runs/half")  # doctest: +SKIP
     """
     from pretune.compression.distillation import DistillationJob, run_distillation
     from pretune.verbs.shared_inputs import as_path_list, compression_options, split_models

@@ -15,20 +15,24 @@ if TYPE_CHECKING:
 
 
 @verb(
-    only("bits", where="with --how weights", when=lambda o: o.how == "weights"),
-    only("engine", where="to int8 weights, not with --how bf16 or fp16", when=lambda o: o.how not in ("bf16", "fp16")),
+    only("bits", where="with --method weight-only", when=lambda o: o.method == "weight-only"),
+    only(
+        "backend",
+        where="to int8 and int4 weights, not with --method bf16 or fp16",
+        when=lambda o: o.method not in ("bf16", "fp16"),
+    ),
     only(
         "per_channel",
-        where="with --how dynamic or static and the onnx engine",
-        when=lambda o: o.how in ("dynamic", "static") and o.engine != "torch",
+        where="with --method dynamic or static and the onnx backend",
+        when=lambda o: o.method in ("dynamic", "static") and o.backend != "torch",
     ),
-    only("train", where="with --how static or aware", when=lambda o: o.how in ("static", "aware")),
+    only("train", where="with --method static or qat", when=lambda o: o.method in ("static", "qat")),
     only(
         *BY_BUDGET,
         "seed",
         "device",
-        where="to training, with --how aware and --train",
-        when=lambda o: o.how == "aware" and o.train,
+        where="to training, with --method qat and --train",
+        when=lambda o: o.method == "qat" and o.train,
     ),
     only("text", "pair", "label", "columns", where="with --train or --dev", when=lambda o: o.train or o.dev),
     EPOCHS_RULE,
@@ -39,8 +43,8 @@ def quantize(
     model: opt.Model,
     *,
     out: str | Path,
-    how: Literal["dynamic", "static", "aware", "weights", "bf16", "fp16"] = "dynamic",
-    engine: Literal["onnx", "torch"] | None = None,
+    method: Literal["dynamic", "static", "qat", "weight-only", "bf16", "fp16"] = "dynamic",
+    backend: Literal["onnx", "torch"] | None = None,
     per_channel: bool = True,
     bits: int = 8,
     train: str | Path | None = None,
@@ -54,38 +58,39 @@ def quantize(
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.RowBatch = None,
-    watching: opt.RowWatching = None,
+    monitor: opt.RowMonitor = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
-    partial: opt.Partial = False,
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> Run:
     """Quantize a model, and compare it with the original by quality, size, and speed.
 
-    int8 models give the same results on every processor, with or without VNNI, as weights of int8 products have 7 bits. Use the new
-    folder like any model.
+    The new folder is used like any model. int8 models give the same results on every processor, with or without VNNI, because the
+    weights of int8 matrix products are limited to 7 bits.
 
     Parameters
     ----------
     out
-        Folder for the new run. With --how aware, OUT/intermediate holds the fine-tuned model (aware) and the model that is quantized
-        without training (control).
-    how
-        Method: dynamic, activation ranges computed in each call; static, calibrated on --train; aware, quantization-aware training
-        on --train (Q8BERT); weights, int8 or int4 weights only, for generative models; bf16 or fp16, half precision on disk.
-    engine
-        onnx for ONNX Runtime, or torch for PyTorch's own int8 kernels; by default torch for generative models, otherwise onnx.
+        Folder for the new run. With --method qat, OUT/intermediate/qat is the fine-tuned model before quantization, and
+        OUT/intermediate/baseline the original model, quantized without fine-tuning.
+    method
+        dynamic: int8, activation ranges computed at run time; static: int8, activation ranges calibrated on --train; qat: int8,
+        quantization-aware training on --train (Q8BERT); weight-only: int8 or int4 weights, for generative models; bf16 or fp16: half
+        precision on disk.
+    backend
+        onnx for ONNX Runtime, or torch for PyTorch's int8 kernels; by default torch for generative models, and onnx for all others.
     per_channel
-        Use one range per row of a weight matrix instead of one per matrix.
+        Use one scale per output channel of a weight matrix instead of one per matrix.
     bits
-        Bits per weight: 8, or 4 with --how weights.
+        Bits per weight with --method weight-only: 8 or 4.
     train
-        Labeled examples, for --how static and aware. A model made by `pretune finetune --strategy full+int8` needs none for aware.
+        Labeled examples for --method static and qat. A model trained by `pretune finetune --strategy full+int8` needs none for qat.
     epochs
         Passes over the training data of quantization-aware training.
 
     Examples
     --------
-    >>> quantize("runs/task", dev="dev.csv", out="runs/int8").results["times_smaller"]  # doctest: +SKIP
+    >>> quantize("runs/task", dev="dev.csv", out="runs/int8").results["compression_ratio"]  # doctest: +SKIP
     3.9
     """
     from pretune.compression.quantization import QuantizationJob, run_quantization

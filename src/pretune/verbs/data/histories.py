@@ -15,10 +15,10 @@ def histories(
     files: Sequence[str | Path] | str | Path,
     *,
     out: str | Path,
-    user: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
-    least: int = 3,
+    user_column: str | None = None,
+    item_column: str | None = None,
+    time_column: str | None = None,
+    min_items: int = 3,
 ) -> ResultSummary:
     """Convert user-item interactions to text with one user per line, items in chronological order.
 
@@ -30,14 +30,14 @@ def histories(
         .jsonl, .csv, .tsv, or .parquet files with one row per interaction, or one row per user with all items.
     out
         Text file to write.
-    user
-        Column with the user; inferred from common names by default.
-    item
-        Column with the item, or with all items of a user; inferred by default.
-    time
-        Column to sort by; inferred by default; without one, rows are taken in their order.
-    least
-        Drop users with fewer items.
+    user_column
+        Column with the user; inferred from its name by default.
+    item_column
+        Column with the item, or with all items of a user; inferred from its name by default.
+    time_column
+        Column with the time, to sort by; inferred from its name by default. Without one, rows keep their order.
+    min_items
+        Minimum number of items of a user; users with fewer are dropped.
 
     Examples
     --------
@@ -48,4 +48,8 @@ def histories(
     from pretune.text.corpus.user_histories import write_histories
 
     formats = (".jsonl", ".csv", ".tsv", ".parquet")
-    return ResultSummary(write_histories(find_files(files, formats), Path(out), least, user=user, item=item, time=time))
+    return ResultSummary(
+        write_histories(
+            find_files(files, formats), Path(out), min_items, user=user_column, item=item_column, time=time_column
+        )
+    )

@@ -15,10 +15,10 @@ def phrases(
     store: opt.Store,
     *,
     out: str | Path,
-    count: int = 10_000,
-    least: int = 10,
-    bits: float = 3.0,
-    tokens: float = 1e8,
+    max_phrases: int = 10_000,
+    min_count: int = 10,
+    min_pmi: float = 3.0,
+    max_tokens: float = 1e8,
 ) -> ResultSummary:
     """Find collocations of two or three words in a store, for whole-phrase masking with mlm(unit=phrase,phrases=FILE).
 
@@ -26,13 +26,13 @@ def phrases(
     ----------
     out
         File to write, with one phrase per line; edit it as you like.
-    count
+    max_phrases
         Maximum number of phrases.
-    least
+    min_count
         Minimum number of occurrences of a phrase.
-    bits
-        Minimum pointwise mutual information between neighboring words, in bits; 3 means 8 times as often as at random.
-    tokens
+    min_pmi
+        Minimum pointwise mutual information of neighboring words, in bits; 3 means that they occur together 8 times as often as by chance.
+    max_tokens
         Maximum number of tokens of the store to read.
 
     Examples
@@ -46,8 +46,10 @@ def phrases(
     from pretune.text.store.store import Store
 
     opened = store if isinstance(store, Store) else Store(store)
-    found = find_collocations(opened, count=count, least=least, bits=bits, tokens=tokens)
+    found = find_collocations(
+        opened, max_phrases=max_phrases, min_count=min_count, min_pmi=min_pmi, max_tokens=max_tokens
+    )
     if not found:
-        raise PretuneError(f"{opened.folder}: no phrase occurs {least} times; lower --least or --bits")
+        raise PretuneError(f"{opened.folder}: no phrase occurs {min_count} times; lower --min-count or --min-pmi")
     write_bytes(Path(out), "".join(row["phrase"] + "\n" for row in found).encode())
     return ResultSummary({"file": str(out), "phrases": len(found), "first": found[:10]})

@@ -21,12 +21,12 @@ def prepare(
     out: str | Path,
     *,
     language: opt.Language = "en",
-    layout: opt.Layout = "auto",
-    column: opt.TextField = None,
-    spans: str | None = None,
-    errors: opt.Errors = "strict",
+    split_by: opt.SplitBy = "auto",
+    text_field: opt.TextField = None,
+    span_field: str | None = None,
+    encoding_errors: opt.EncodingErrors = "strict",
     processes: int | None = None,
-    engine: opt.Engine = "local",
+    executor: opt.Executor = "local",
 ) -> Store:
     """Tokenize a corpus into a memory-mapped, checksummed store that indexes documents, sentences, and words.
 
@@ -36,7 +36,7 @@ def prepare(
     ----------
     out
         Folder for the new store.
-    spans
+    span_field
         Field of .jsonl and .parquet files with annotated spans, such as entity names, each of which is treated as one word:
         [[start, end], …] in characters, or objects with start and end.
     processes
@@ -56,6 +56,12 @@ def prepare(
     if processes is not None and processes < 1:
         raise PretuneError(f"--processes {processes}: the number of processes must be at least 1")
     loaded = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
-    settings = StoreSettings(language=language, layout=layout, column=column, errors=errors, spans=spans)
-    files = find_files(corpus, ANNOTATED_FORMATS if spans else FORMATS)
-    return build_store(files, loaded, Path(out), settings, processes, engine)
+    settings = StoreSettings(
+        language=language,
+        split_by=split_by,
+        text_field=text_field,
+        encoding_errors=encoding_errors,
+        span_field=span_field,
+    )
+    files = find_files(corpus, ANNOTATED_FORMATS if span_field else FORMATS)
+    return build_store(files, loaded, Path(out), settings, processes, executor)

@@ -22,7 +22,7 @@ WHOLE_WORDS = ("items", "words", "characters")  # kinds without subwords
 @verb(
     only("lowercase", where="to kinds other than items, which are never changed", when=lambda o: o.kind != "items"),
     only(
-        "occurrences",
+        "max_occurrences",
         where=f"to subword kinds, not to {', '.join(WHOLE_WORDS)}",
         when=lambda o: o.kind not in WHOLE_WORDS,
     ),
@@ -33,47 +33,55 @@ def train_tokenizer(
     corpus: opt.Corpus,
     *,
     kind: Literal[
-        "wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters"
+        "wordpiece",
+        "bpe",
+        "byte-level-bpe",
+        "unigram",
+        "sentencepiece-bpe",
+        "sentencepiece-unigram",
+        "items",
+        "words",
+        "characters",
     ] = "wordpiece",
-    size: int = 30_000,
+    vocab_size: int = 30_000,
     out: str | Path | None = None,
     lowercase: bool = False,
-    sentinels: int = 0,
+    extra_ids: int = 0,
     languages: Sequence[str] = (),
-    layout: opt.Layout = "auto",
-    column: opt.TextField = None,
-    errors: opt.Errors = "strict",
-    distinct: int = 1_000_000,
-    occurrences: int = 30_000_000,
+    split_by: opt.SplitBy = "auto",
+    text_field: opt.TextField = None,
+    encoding_errors: opt.EncodingErrors = "strict",
+    max_distinct_words: int = 1_000_000,
+    max_occurrences: int = 30_000_000,
 ) -> Tokenizer:
     """Train a tokenizer on a corpus of any size, and report how well it covers held-out text.
 
-    The raw kinds work as in SentencePiece: spaces become ▁, and there is no pre-tokenization. WordPiece is trained by pair frequency,
-    as in the `tokenizers` library, not by likelihood gain.
+    The sentencepiece kinds do not pre-tokenize, and write spaces as ▁. WordPiece is trained by pair frequency, as in the `tokenizers`
+    library, not by likelihood gain.
 
     Parameters
     ----------
     kind
-        Algorithm. The kinds without subwords are items, which are separated by spaces; words, which are also separated from
-        punctuation; and characters, words that are spelled byte by byte (ELMo).
-    size
+        Tokenization algorithm. Without subwords: items, separated by spaces; words, also separated from punctuation; characters, words
+        that are read byte by byte (ELMo).
+    vocab_size
         Vocabulary size, including special tokens.
     out
         Folder for tokenizer.json and tokenizer_config.json.
     lowercase
         Lowercase the text; accents are kept.
-    sentinels
-        Number of sentinel tokens <extra_id_k> to add, for T5's span corruption.
+    extra_ids
+        Number of sentinel tokens <extra_id_0>, <extra_id_1>, … to add, for T5's span corruption.
     languages
-        Languages to add a language token for.
-    distinct
-        Maximum number of distinct words to count; the rarest are pruned, and their number is reported.
-    occurrences
-        Maximum number of word occurrences for the trainer; larger counts are scaled down.
+        Languages to add a language token for, such as en_XX (mBART).
+    max_distinct_words
+        Maximum number of distinct words to count; the rarest are dropped, and their number is reported.
+    max_occurrences
+        Maximum number of word occurrences that are passed to the trainer; larger counts are scaled down.
 
     Examples
     --------
-    >>> tokenizer = train_tokenizer("corpus/", kind="wordpiece", size=30_000, out="tokenizer/")  # doctest: +SKIP
+    >>> tokenizer = train_tokenizer("corpus/", kind="wordpiece", vocab_size=30_000, out="tokenizer/")  # doctest: +SKIP
     """
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import progress
@@ -81,23 +89,25 @@ def train_tokenizer(
     from pretune.text.corpus.files import ByteMeter, find_files
     from pretune.text.tokenizers.training import train_on_documents
 
-    if size < 16:
+    if vocab_size < 16:
         raise PretuneError(
-            f"--size {size}: a vocabulary of {size} is too small; choose at least 16 (usually thousands)"
+            f"--vocab-size {vocab_size}: a vocabulary of {vocab_size} is too small; choose at least 16 (usually thousands)"
         )
     files = find_files(corpus)
     meter = ByteMeter()
-    documents = read_documents(files, layout=layout, column=column, errors=errors, meter=meter)
+    documents = read_documents(
+        files, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors, meter=meter
+    )
     with progress("reading", sum(file.stat().st_size for file in files)) as bar:
         tokenizer = train_on_documents(
             documents,
             kind,
-            size,
+            vocab_size,
             lowercase=lowercase,
-            sentinels=sentinels,
+            extra_ids=extra_ids,
             languages=languages,
-            distinct=distinct,
-            occurrences=occurrences,
+            max_distinct_words=max_distinct_words,
+            max_occurrences=max_occurrences,
             note=lambda text: bar.update(meter.bytes, text),
         )
     if out is not None:
@@ -145,9 +155,9 @@ def inspect_tokenizer(tokenizer: opt.Tokenizer, texts: Sequence[str] = ()) -> To
     return TokenizerInspection(
         {
             "kind": loaded.kind,
-            "size": loaded.size,
+            "vocab_size": loaded.size,
             "roles": named,
-            "sentinels": sum(name.startswith("sentinel ") for name in loaded.roles),
+            "extra_ids": sum(name.startswith("sentinel ") for name in loaded.roles),
             "languages": [name.split(" ", 1)[1] for name in loaded.roles if name.startswith("language ")],
             "first_merges": first_merges(loaded),
             "splits": splits,

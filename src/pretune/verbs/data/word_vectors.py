@@ -11,47 +11,47 @@ from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import verb
 
 
-@verb(*reading_rules("layout", "column", files=lambda o: o.data), out=check_new_folder)
+@verb(*reading_rules("split_by", "text_field", files=lambda o: o.corpus), out=check_new_folder)
 def train_vectors(
-    data: opt.Corpus,
+    corpus: opt.Corpus,
     *,
     out: opt.ModelFolder,
     kind: Literal["skipgram", "cbow", "fasttext"] = "skipgram",
-    width: int = 100,
+    vector_size: int = 100,
     window: int = 5,
-    negatives: int = 5,
-    rarest: int = 5,
+    negative: int = 5,
+    min_count: int = 5,
     epochs: int = 5,
     lowercase: bool = True,
     language: opt.Language = "en",
-    layout: opt.Layout = "auto",
-    column: opt.TextField = None,
-    errors: opt.Errors = "strict",
+    split_by: opt.SplitBy = "auto",
+    text_field: opt.TextField = None,
+    encoding_errors: opt.EncodingErrors = "strict",
     seed: opt.Seed = 0,
-    processes: int = 1,
+    workers: int = 1,
 ) -> ResultSummary:
     """Train word vectors with gensim (the extra `vectors`), and save them as a model folder.
 
-    With one process, the same seed gives the same vectors.
+    With one worker, the same seed gives the same vectors.
 
     Parameters
     ----------
     kind
         Algorithm: skipgram and cbow (word2vec), or fasttext (skip-gram with subwords).
-    width
+    vector_size
         Dimension of the vectors.
     window
         Size of the context window, in words on either side.
-    negatives
+    negative
         Number of negative samples per word.
-    rarest
+    min_count
         Minimum number of occurrences of a word.
     epochs
         Passes over the corpus.
     lowercase
         Lowercase the text.
-    processes
-        Number of threads; with several, vectors differ from run to run.
+    workers
+        Number of worker threads; with several, vectors differ from run to run.
 
     Examples
     --------
@@ -61,8 +61,16 @@ def train_vectors(
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import find_files
 
-    options = {"vector_size": width, "window": window, "negative": negatives, "min_count": rarest, "epochs": epochs}
-    documents = read_documents(find_files(data), layout=layout, column=column, errors=errors)
-    vectors = train_word_vectors(documents, kind, language, lowercase, seed=seed, workers=processes, **options)
+    options = {
+        "vector_size": vector_size,
+        "window": window,
+        "negative": negative,
+        "min_count": min_count,
+        "epochs": epochs,
+    }
+    documents = read_documents(
+        find_files(corpus), split_by=split_by, text_field=text_field, encoding_errors=encoding_errors
+    )
+    vectors = train_word_vectors(documents, kind, language, lowercase, seed=seed, workers=workers, **options)
     make_word_vector_model(vectors).save(out)
     return ResultSummary({"model": str(out), "words": len(vectors), "width": vectors.width, "kind": kind})

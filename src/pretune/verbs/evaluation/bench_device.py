@@ -32,7 +32,7 @@ class DeviceBenchmark:
         return {
             "device": self.device,
             "dtype": self.dtype,
-            "products": rows,
+            "matmul": rows,
             "peak_teraflops": self.peak / 1e12,
             "gigabytes_per_second": self.bandwidth / 1e9,
         }

@@ -11,7 +11,7 @@ from pretune.verbs.verb import verb
 
 @verb()
 def contamination(
-    store: opt.Store, *, suite: str, data: str | Path, tasks: opt.Tasks = (), words: int = 13
+    store: opt.Store, *, suite: str, data: str | Path, tasks: opt.Tasks = (), ngram_size: int = 13
 ) -> ResultTable:
     """Measure how much of a suite's dev and test files occurs in a pretraining store, by shared n-grams of words.
 
@@ -23,12 +23,12 @@ def contamination(
         Suite to look for: glue, superglue, russian-superglue, …, or a .yaml file.
     data
         Folder with the suite's official files.
-    words
+    ngram_size
         Length of an n-gram in words. Shorter texts, of at least 5 words, must occur as a whole.
 
     Examples
     --------
-    >>> contamination("store/", suite="glue", data="glue/")[0]["share"]  # doctest: +SKIP
+    >>> contamination("store/", suite="glue", data="glue/")[0]["contaminated"]  # doctest: +SKIP
     0.003
     """
     from pretune.evaluation.contamination import FEWEST, ngram_overlap, read_splits
@@ -36,12 +36,12 @@ def contamination(
     from pretune.runtime.errors import PretuneError
     from pretune.text.store.store import Store
 
-    if words < FEWEST:
+    if ngram_size < FEWEST:
         raise PretuneError(
-            f"--words {words}: n-grams must have at least {FEWEST} words, as shorter ones occur in any store"
+            f"--ngram-size {ngram_size}: n-grams must have at least {FEWEST} words, as shorter ones occur in any store"
         )
-    splits = read_splits(find_suite(suite).chosen(list(tasks)), Path(data), subsets=True)
+    splits = read_splits(find_suite(suite).chosen(list(tasks)), Path(data), allow_incomplete=True)
     if not splits:
         raise PretuneError(f"{data}: this folder has no dev or test file of {suite}")
     opened = store if isinstance(store, Store) else Store(store)
-    return ResultTable("overlap", ngram_overlap(opened, splits, words), hidden=("first",))
+    return ResultTable("overlap", ngram_overlap(opened, splits, ngram_size), hidden=("first",))

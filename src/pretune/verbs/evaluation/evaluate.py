@@ -14,7 +14,7 @@ from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.evaluation.suites.suite_runner import Evaluation
-FINETUNING = ("strategy", *BY_BUDGET, "scratch", "deterministic")  # options of the fine-tuning on each task
+FINETUNING = ("strategy", *BY_BUDGET, "from_scratch", "deterministic")  # options of the fine-tuning on each task
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ def in_several_languages(o: Options) -> bool:
 
 @verb(
     only(
-        "tasks", "language", "seeds", "seed", "shots", "out", "subsets", "keep", *FINETUNING, "devices",
+        "tasks", "language", "num_seeds", "seed", "shots", "out", "allow_incomplete", "keep_models", *FINETUNING, "devices",
         where="with --suite", when=lambda o: o.suite is not None,
     ),
-    only("text", "pair", "length", "stride", "limit", "layout", "errors", where="without --suite, to texts", when=lambda o: o.suite is None),
-    *reading_rules("layout", files=lambda o: o.data if o.suite is None else ()),
+    only("text", "pair", "max_length", "stride", "limit", "split_by", "encoding_errors", where="without --suite, to texts", when=lambda o: o.suite is None),
+    *reading_rules("split_by", files=lambda o: o.data if o.suite is None else ()),
     only(
-        "keep", *FINETUNING,
+        "keep_models", *FINETUNING,
         where="to fine-tuning; with --shots nothing is trained", when=lambda o: o.shots is None,
     ),
-    only("seeds", "seed", where="where examples are sampled, not with --shots 0", when=lambda o: o.shots != 0),
+    only("num_seeds", "seed", where="where examples are sampled, not with --shots 0", when=lambda o: o.shots != 0),
     only("language", where="to suites whose tasks have files in several languages", when=in_several_languages),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
@@ -73,31 +73,31 @@ def evaluate(
     suite: str | None = None,
     tasks: opt.Tasks = (),
     language: str = "",
-    seeds: int = 3,
+    num_seeds: int = 3,
     shots: int | None = None,
     out: str | Path | None = None,
-    subsets: bool = False,
-    keep: bool = False,
+    allow_incomplete: bool = False,
+    keep_models: bool = False,
     strategy: opt.Strategy = "full",
     epochs: opt.Epochs = 3.0,
     budget: opt.Limits = None,
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.RowBatch = None,
-    watching: opt.RowWatching = None,
-    scratch: opt.Scratch = False,
+    monitor: opt.RowMonitor = None,
+    from_scratch: opt.FromScratch = False,
     deterministic: opt.Deterministic = False,
     seed: opt.Seed = 0,
     text: str | None = None,
     pair: str | None = None,
-    length: int | None = None,
+    max_length: int | None = None,
     stride: int | None = None,
     limit: int | None = None,
-    layout: opt.Layout = "auto",
-    errors: opt.Errors = "strict",
+    split_by: opt.SplitBy = "auto",
+    encoding_errors: opt.EncodingErrors = "strict",
     device: opt.Device = None,
     devices: opt.Devices = 1,
-    partial: opt.Partial = False,
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> SuiteResult | ResultSummary:
     """Evaluate a model on a benchmark suite, or its perplexity on texts.
 
@@ -120,15 +120,15 @@ def evaluate(
         file.
     language
         Training language of tasks that have files in several languages.
-    seeds
+    num_seeds
         Number of fine-tuning runs per task, or of samples of in-context examples; mean and standard deviation are reported.
     shots
         Number of in-context examples (per class, if the task has classes) to prompt with, without fine-tuning; 0 for zero-shot.
     out
         Folder for the evaluation.
-    subsets
-        Accept incomplete files of the suite, and report that the scores are not comparable.
-    keep
+    allow_incomplete
+        Accept incomplete files of the suite; the report notes that the scores are not comparable to published ones.
+    keep_models
         Keep the weights of all fine-tuned models.
     seed
         First of the random seeds.
@@ -136,10 +136,10 @@ def evaluate(
         Column with the text; with --pair, the source text of an encoder-decoder.
     pair
         Column with the target text of an encoder-decoder.
-    length
-        Number of tokens per window, for texts that exceed it.
+    max_length
+        Maximum number of tokens of a window; longer texts are read in several windows. By default the model's maximum length.
     stride
-        Number of tokens between the starts of consecutive windows.
+        Number of tokens between the starts of consecutive windows; by default half of --max-length.
     limit
         Maximum number of texts, or of pairs per file, to read.
 
@@ -157,10 +157,12 @@ def evaluate(
         from pretune.evaluation.language_modeling import ReadingOptions, evaluate_language
         from pretune.inference.likelihood import LikelihoodScorer
 
-        scorer = LikelihoodScorer.load(os.fspath(model), device, partial)
+        scorer = LikelihoodScorer.load(os.fspath(model), device, ignore_mismatched)
         columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
         return ResultSummary(
-            evaluate_language(scorer, data, ReadingOptions(length, stride, limit, layout, errors), columns)
+            evaluate_language(
+                scorer, data, ReadingOptions(max_length, stride, limit, split_by, encoding_errors), columns
+            )
         )
     from pretune.evaluation.suites.declaration import find_suite
     from pretune.evaluation.suites.suite_report import write_report
@@ -172,25 +174,25 @@ def evaluate(
     if len(folders) != 1 or not Path(folders[0]).is_dir():
         given = ", ".join(map(str, folders))
         raise PretuneError(f"{given}: not a folder; --data must name the folder with the files of {suite}")
-    if seeds < 1:
-        raise PretuneError(f"--seeds {seeds}: the number of seeds must be at least 1")
+    if num_seeds < 1:
+        raise PretuneError(f"--num-seeds {num_seeds}: the number of seeds must be at least 1")
     if shots is not None and shots < 0:
         raise PretuneError(f"--shots {shots}: the number of examples must be 0 or more")
     if shots == 0:
-        seeds = 1  # without examples nothing is sampled
+        num_seeds = 1  # without examples nothing is sampled
     arguments = dict(locals())
-    settings = {name: arguments[name] for name in (*FINETUNING, "partial")}
+    settings = {name: arguments[name] for name in (*FINETUNING, "ignore_mismatched")}
     chosen = find_suite(suite, language).chosen(list(tasks))
     request = EvaluationJob(
         os.fspath(model),
         chosen,
         Path(folders[0]),
         Path(out),
-        seeds,
+        num_seeds,
         seed,
         settings,
-        subsets,
-        keep,
+        allow_incomplete,
+        keep_models,
         device,
         shots,
         devices,

@@ -23,7 +23,7 @@ from pretune.verbs.verb import only, verb
     ),
     only("shots", "seed", where="with --examples", when=lambda o: o.examples is not None),
     only("calibrate", where="with --answers", when=lambda o: bool(o.answers)),
-    only("tokens", where="without --answers, to generated answers", when=lambda o: not o.answers),
+    only("max_new_tokens", where="without --answers, to generated answers", when=lambda o: not o.answers),
     only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
     out=check_new_file,
 )
@@ -31,19 +31,19 @@ def ask(
     model: opt.Model,
     inputs: Sequence[str | Path] | str | Path = (),
     *,
-    cloze: str = "{text} [MASK]",
+    template: str = "{text} [MASK]",
     answers: Sequence[str] = (),
     examples: str | Path | None = None,
     shots: int = 1,
     calibrate: bool = False,
-    tokens: int = 20,
+    max_new_tokens: int = 20,
     text: opt.Text = None,
     pair: opt.Pair = None,
     label: str | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     safe_csv: opt.SafeCsv = False,
-    partial: opt.Partial = False,
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
     """Prompt a pretrained language model with a cloze template: zero-shot, one-shot, or few-shot.
 
@@ -55,8 +55,8 @@ def ask(
         Run folder or model folder of a masked language model (BERT) or a generative model (GPT-2).
     inputs
         Texts to classify or complete, or files of them: .csv, .tsv, .jsonl, or .parquet.
-    cloze
-        Template with {text} (and {pair}) for the input and [MASK] for the answer, as in "{text} It was [MASK]."
+    template
+        Prompt template with {text} (and {pair}) for the input and [MASK] for the answer, as in "{text} It was [MASK]."
     answers
         Answers to choose from, as ANSWER or LABEL:ANSWER; without them, a generative model generates the answer.
     examples
@@ -65,8 +65,8 @@ def ask(
         Number of in-context examples; per class, if there are answers to choose from.
     calibrate
         Divide the probability of each answer by its probability for a content-free text (contextual calibration).
-    tokens
-        Maximum number of tokens of a generated answer.
+    max_new_tokens
+        Maximum number of tokens to generate for an answer.
     label
         Column with the label in the examples, and in files, whose answers are then scored.
     seed
@@ -76,7 +76,7 @@ def ask(
 
     Examples
     --------
-    >>> ask("runs/mine", ["a delightful film"], cloze="It was [MASK].", answers=["good", "bad"])[0]["label"]  # doctest: +SKIP
+    >>> ask("runs/mine", ["a delightful film"], template="It was [MASK].", answers=["good", "bad"])[0]["label"]  # doctest: +SKIP
     'good'
     """
     import os
@@ -108,7 +108,7 @@ def ask(
         found = read_labeled(examples, columns)
         shown = shuffle_examples((sample_per_class if labels else sample_examples)(found, shots, seed), seed)
     answer = load_cloze_predictor(
-        os.fspath(model), ClozeQuestion(cloze, labels, words, shown, calibrate, tokens), partial
+        os.fspath(model), ClozeQuestion(template, labels, words, shown, calibrate, max_new_tokens), ignore_mismatched
     )
     judged = bool(files and label)
     if not files:

@@ -23,7 +23,7 @@ def embed(
     prompt: str | None = None,
     prompt_name: str | None = None,
     out: str | Path | None = None,
-    partial: opt.Partial = False,
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
     """Compute an embedding for each text, in order.
 
@@ -64,7 +64,7 @@ def embed(
         texts += read_labeled(file, {"text": text} if text else {}, labels=False).texts
     if not texts:
         raise PretuneError("there is nothing to embed; give texts or files")
-    vectors = embed_texts(os.fspath(model), texts, pooling, layer, partial, prompt, prompt_name)
+    vectors = embed_texts(os.fspath(model), texts, pooling, layer, ignore_mismatched, prompt, prompt_name)
     if out is not None:
         buffer = io.BytesIO()
         np.save(buffer, vectors)

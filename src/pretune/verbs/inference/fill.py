@@ -10,17 +10,17 @@ from pretune.verbs.verb import only, verb
 
 
 @verb(
-    only("top", where="without --mask-rate", when=lambda o: o.mask_rate is None),
+    only("top_k", where="without --mask-rate", when=lambda o: o.mask_rate is None),
     only("seed", where="with --mask-rate", when=lambda o: o.mask_rate is not None),
 )
 def fill(
     model: opt.Model,
     texts: Sequence[str] = (),
     *,
-    top: int = 5,
+    top_k: int = 5,
     mask_rate: float | None = None,
     seed: int = 0,
-    partial: opt.Partial = False,
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
     """Predict the words at [MASK] tokens with a masked language model.
 
@@ -30,8 +30,8 @@ def fill(
         Run folder or model folder with a masked language modeling head.
     texts
         Texts with one or more [MASK] tokens.
-    top
-        Number of candidates to show for each [MASK].
+    top_k
+        Number of most likely candidates to show for each [MASK].
     mask_rate
         Mask this fraction of each text's words, and show the original, masked, and restored text instead.
     seed
@@ -48,12 +48,12 @@ def fill(
 
     if not texts:
         raise PretuneError("there is nothing to fill; give texts with [MASK]")
-    filler = MaskFiller.load(os.fspath(model), partial)
+    filler = MaskFiller.load(os.fspath(model), ignore_mismatched)
     if mask_rate is not None:
         return ResultTable("restored", [filler.restore(text, mask_rate, seed) for text in texts])
     rows = []
     for text in texts:
-        found = filler.fill(text, top)
+        found = filler.fill(text, top_k)
         for number, gap in enumerate(found["gaps"], 1):
             best = {f"{place}.": f"{c['token']} {c['probability']:.2f}" for place, c in enumerate(gap, 1)}
             rows.append({"text": text, "gap": number, **best, "filled": found["filled"], "candidates": gap})

@@ -27,29 +27,29 @@ def takes_languages(o: Options) -> bool:
 
 @verb(
     only("seed", where="to sampling (--temperature, --top-k or --top-p)", when=samples),
-    only("length_penalty", where="to beam search (--beams 2 or more)", when=lambda o: o.beams > 1),
-    only("tokens", where="without --choices, which have their own length", when=lambda o: not o.choices),
-    only("languages", where="to models that take language tokens, such as mBART", when=takes_languages),
+    only("length_penalty", where="to beam search (--num-beams 2 or more)", when=lambda o: o.num_beams > 1),
+    only("max_new_tokens", where="without --choices, which have their own length", when=lambda o: not o.choices),
+    only("language_pair", where="to models that take language tokens, such as mBART", when=takes_languages),
 )
 def generate(
     model: opt.Model,
     prompts: Sequence[str] = (),
     *,
-    tokens: int = 50,
+    max_new_tokens: int = 50,
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
-    beams: opt.Beams = 1,
+    num_beams: opt.NumBeams = 1,
     length_penalty: opt.LengthPenalty = 1.0,
     repetition_penalty: float = 1.0,
-    no_repeat_ngram: int = 0,
+    no_repeat_ngram_size: int = 0,
     stop: Sequence[str] = (),
     choices: Sequence[str] = (),
-    languages: str = "",
+    language_pair: str = "",
     stream: bool = False,
     seed: opt.Seed = 0,
     device: opt.Device = None,
-    partial: opt.Partial = False,
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
     """Generate text from prompts with greedy decoding, sampling, or beam search.
 
@@ -62,8 +62,8 @@ def generate(
         Run folder or model folder of a causal language model (GPT, GPT-2, or any run with the objective lm) or an encoder-decoder.
     prompts
         Texts to continue; the empty prompt "" generates from the beginning.
-    tokens
-        Maximum number of new tokens; generation also stops at the end-of-text token.
+    max_new_tokens
+        Maximum number of tokens to generate; generation also stops at the end-of-text token.
     temperature
         Sampling temperature; values below 1 favor likely tokens.
     top_k
@@ -72,13 +72,13 @@ def generate(
         Sample from the smallest set of most likely tokens with at least this total probability (nucleus sampling).
     repetition_penalty
         Penalty for tokens that occurred before; 1 is none, larger values penalize more.
-    no_repeat_ngram
-        Length of n-grams that must not occur twice; 0 allows all.
+    no_repeat_ngram_size
+        Length of n-grams that must not occur twice; 0 allows repetition.
     stop
         Stop sequences; the text ends before the first of them.
     choices
         Constrain the output to one of these texts, such as labels.
-    languages
+    language_pair
         Source and target language, as in en-ro, for models with language tokens (mBART).
     stream
         Print each text to stderr while it is generated, one prompt at a time.
@@ -97,14 +97,14 @@ def generate(
     if not prompts:
         raise PretuneError('there is no prompt; give one, or "" to generate from the beginning')
     how = GenerationConfig(
-        tokens,
+        max_new_tokens,
         temperature,
         top_k,
         top_p,
-        beams,
+        num_beams,
         length_penalty,
         repetition_penalty,
-        no_repeat_ngram,
+        no_repeat_ngram_size,
         seed,
         tuple(stop),
         tuple(choices),
@@ -112,9 +112,9 @@ def generate(
     reference = os.fspath(model)
     writer: TextGenerator | Seq2SeqGenerator
     if is_encoder_decoder(reference):
-        writer = Seq2SeqGenerator.load(reference, device, partial, languages)
+        writer = Seq2SeqGenerator.load(reference, device, ignore_mismatched, language_pair)
     else:
-        writer = TextGenerator.load(reference, device, partial)
+        writer = TextGenerator.load(reference, device, ignore_mismatched)
     if stream:
         rows = [stream_text(writer.stream(prompt, how, row)) for row, prompt in enumerate(prompts)]
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import reading_rules
@@ -12,49 +13,49 @@ from pretune.verbs.verb import only, verb
 
 
 @verb(
-    only("uses", where="without a text", when=lambda o: not o.text),
-    *reading_rules("layout", "column", "errors", files=lambda o: o.in_, of=" of --in"),
+    only("occurrences", where="without a context", when=lambda o: not o.context),
+    *reading_rules("split_by", "text_field", "encoding_errors", files=lambda o: o.corpus, of=" of --corpus"),
 )
 def neighbors(
     model: opt.Model,
     word: str,
-    text: str = "",
+    context: str = "",
     *,
-    in_: Sequence[str | Path] | str | Path = (),
-    uses: int = 3,
-    top: int = 10,
+    corpus: Sequence[str | Path] | str | Path = (),
+    occurrences: int = 3,
+    top_k: int = 10,
     layer: int = -1,
-    words: int = 20_000,
+    max_words: int = 20_000,
     language: opt.Language = "en",
-    layout: opt.Layout = "auto",
-    column: opt.TextField = None,
-    errors: opt.Errors = "strict",
-    partial: opt.Partial = False,
+    split_by: opt.SplitBy = "auto",
+    text_field: opt.TextField = None,
+    encoding_errors: opt.EncodingErrors = "strict",
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
-    """Find the words of a corpus whose contextual embeddings are nearest to that of a word in a text.
+    """Find the words of a corpus whose contextual embeddings are nearest to that of a word in its context.
 
-    Without a text, the word is looked up in the corpus, and the neighbors of its most different occurrences are shown.
+    Without a context, the word is looked up in the corpus, and neighbors of its most different occurrences are shown.
 
     Parameters
     ----------
     word
         Word to find neighbors of.
-    text
-        Text that contains the word.
-    in_
-        Files, folders, and glob patterns of text to search; by default the example messages of the package.
-    uses
-        Number of occurrences of the word to show, without a text.
-    top
+    context
+        Text in which the word occurs.
+    corpus
+        Files, folders, or glob patterns of text to search; by default the example messages of the package.
+    occurrences
+        Number of occurrences of the word to show, without a context.
+    top_k
         Number of neighbors to show.
     layer
         Layer to compare: 0 for the embeddings, which do not depend on the context, -1 for the top layer.
-    words
+    max_words
         Maximum number of words of the corpus to read.
 
     Examples
     --------
-    >>> neighbors("runs/mine", "bank", "He sat on the bank of the river.", in_="corpus/")[0]["word"]  # doctest: +SKIP
+    >>> neighbors("runs/mine", "bank", "He sat on the bank of the river.", corpus="corpus/")[0]["word"]  # doctest: +SKIP
     'shore'
     """
     import os
@@ -64,8 +65,12 @@ def neighbors(
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import find_files
 
-    paths = [in_] if isinstance(in_, str | Path) else list(in_)
+    paths = [corpus] if isinstance(corpus, str | Path) else list(corpus)
     files = find_files(paths) if paths else [example("messages_train.csv"), example("messages_test.csv")]
-    documents = (document.text for document in read_documents(files, layout=layout, column=column, errors=errors))
-    options = {"top": top, "layer": layer, "most": words, "language": language, "partial": partial, "uses": uses}
-    return ResultTable("neighbors", find_neighbors(os.fspath(model), word, text or None, documents, **options))  # type: ignore[arg-type]
+    documents = (
+        document.text
+        for document in read_documents(files, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors)
+    )
+    options: dict[str, Any] = {"top_k": top_k, "layer": layer, "max_words": max_words, "occurrences": occurrences}
+    options |= {"language": language, "ignore_mismatched": ignore_mismatched}
+    return ResultTable("neighbors", find_neighbors(os.fspath(model), word, context or None, documents, **options))

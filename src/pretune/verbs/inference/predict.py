@@ -46,8 +46,8 @@ def predict(
     out: str | Path | None = None,
     safe_csv: opt.SafeCsv = False,
     processes: opt.Processes = 1,
-    engine: opt.Engine = "local",
-    partial: opt.Partial = False,
+    executor: opt.Executor = "local",
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
     """Predict with a fine-tuned model, or with the averaged predictions of several, one prediction per text or row, in order.
 
@@ -105,9 +105,9 @@ def predict(
         named if files else {"text": "text"},
         answered=score,
         processes=processes,
-        partial=partial,
+        ignore_mismatched=ignore_mismatched,
         name=task,
-        engine=engine,
+        executor=executor,
     )
     beside, scores = PredictionColumns(probabilities, nested=out is None), ScoreTable(runs, task)
     kept: list[dict[str, Any]] = []
@@ -133,7 +133,7 @@ def predict(
         log_info(f"{truncated} of {rows} texts were truncated to the model's maximum length")
     facts: dict[str, Any] = {"scores": scores.table()} if score else {}
     if score and (positive := positive_class(shared_task(runs, task))) is not None:
-        facts["f1_is_of"] = positive
+        facts["positive_class"] = positive
     if out is not None:
         return ResultTable("written", [{"file": str(out), "rows": rows}], facts=facts)
     return ResultTable(

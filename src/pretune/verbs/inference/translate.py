@@ -25,7 +25,7 @@ def reads_tables(o: Options) -> bool:
 
 @verb(
     only("text", where="to tables, not to texts or .txt files", when=reads_tables),
-    only("length_penalty", where="to beam search (--beams 2 or more)", when=lambda o: o.beams > 1),
+    only("length_penalty", where="to beam search (--num-beams 2 or more)", when=lambda o: o.num_beams > 1),
     only("alignments", where="without --out, as a .txt file cannot hold them", when=lambda o: o.out is None),
     out=check_new_file,
     plot=check_new_file,
@@ -36,14 +36,14 @@ def translate(
     *,
     text: opt.Text = None,
     references: str | Path | None = None,
-    beams: opt.Beams = 5,
+    num_beams: opt.NumBeams = 5,
     length_penalty: opt.LengthPenalty = 1.0,
-    tokens: int = 200,
+    max_new_tokens: int = 200,
     alignments: bool = False,
     plot: str | Path | None = None,
     out: str | Path | None = None,
     device: opt.Device = None,
-    partial: opt.Partial = False,
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
     """Translate texts with an encoder-decoder, or an ensemble of several, by beam search.
 
@@ -58,8 +58,8 @@ def translate(
         More models, followed by texts or by files: .txt with one text per line, .csv, .tsv, .jsonl, or .parquet.
     references
         .txt file with one reference translation per line, to compute BLEU and chrF with sacrebleu (the extra `eval`).
-    tokens
-        Maximum number of tokens of a translation.
+    max_new_tokens
+        Maximum number of tokens to generate for a translation.
     alignments
         Add the attention weights over the source to each row.
     plot
@@ -90,8 +90,10 @@ def translate(
         raise PretuneError(
             f"{references}: the file has {len(right)} references for {len(texts)} texts; give one reference per text"
         )
-    translator = Translator.load(runs, device, partial)
-    written = translator.write(texts, GenerationConfig(tokens, beams=beams, length_penalty=length_penalty))
+    translator = Translator.load(runs, device, ignore_mismatched)
+    written = translator.write(
+        texts, GenerationConfig(max_new_tokens, num_beams=num_beams, length_penalty=length_penalty)
+    )
     rows = translator.describe(texts, written, alignments)
     said = [row["translation"] for row in rows]
     facts: dict[str, Any] = {} if right is None else translation_metrics(said, right)

@@ -16,50 +16,50 @@ from pretune.verbs.verb import only, verb
 @verb(
     only(
         "dtype",
-        "shard_size",
-        where="with --to hf or sentence-transformers (for smaller ONNX graphs use `pretune quantize`)",
-        when=lambda o: o.to != "onnx",
+        "max_shard_size",
+        where="with --format hf or sentence-transformers (for smaller ONNX graphs use `pretune quantize`)",
+        when=lambda o: o.format != "onnx",
     ),
     only(
         "pooling",
         "normalize",
         "max_length",
-        where="with --to sentence-transformers",
-        when=lambda o: o.to in (None, "sentence-transformers"),
+        where="with --format sentence-transformers",
+        when=lambda o: o.format in (None, "sentence-transformers"),
     ),
-    only("new_positions", where="with --longer", when=lambda o: o.longer is not None),
+    only("position_init", where="with --max-positions", when=lambda o: o.max_positions is not None),
     out=check_new_folder,
 )
 def export(
     model: opt.Model,
     *,
     out: str | Path,
-    to: Literal["hf", "sentence-transformers", "onnx"] | None = None,
+    format: Literal["hf", "sentence-transformers", "onnx"] | None = None,
     head: str | None = None,
     pooling: opt.Pooling = None,
     normalize: bool = False,
     max_length: int | None = None,
     license: str | None = None,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-    shard_size: str | None = None,
-    match_vocabulary: str | Path | None = None,
-    longer: int | None = None,
-    new_positions: Literal["copy", "interpolate"] = "copy",
-    partial: opt.Partial = False,
+    max_shard_size: str | None = None,
+    new_tokenizer: str | Path | None = None,
+    max_positions: int | None = None,
+    position_init: Literal["copy", "interpolate"] = "copy",
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultSummary:
     """Export a model to a folder for transformers, sentence-transformers, or ONNX Runtime, with a model card.
 
-    The vocabulary can be replaced and the maximum length extended on the way; continue from the new folder with adapt, pretrain, or
-    finetune.
+    --new-tokenizer replaces the vocabulary, and --max-positions extends the maximum length; train the result further with adapt,
+    pretrain, or finetune.
 
     Parameters
     ----------
     out
         Folder to write.
-    to
-        Format: hf, config.json and model.safetensors as on the Hugging Face Hub; sentence-transformers, the same with pooling modules;
-        onnx, a graph with the outputs last_hidden_state and, for a task or language model, logits, which pretune predicts and embeds
-        with, too. By default sentence-transformers for models that were trained with contrast, and hf for all others.
+    format
+        hf: config.json and model.safetensors, as on the Hugging Face Hub; sentence-transformers: the same with pooling modules; onnx: a
+        graph with the outputs last_hidden_state and, for a task or language model, logits, which also works with pretune. By default
+        sentence-transformers for models that were trained with contrast, and hf for all others.
     head
         Head to keep: mlm, lm, classify, …, or none for the bare model; all by default.
     normalize
@@ -70,14 +70,14 @@ def export(
         License for the model card, such as apache-2.0; by default that of the source's card, if it has one.
     dtype
         Data type of the weights.
-    shard_size
+    max_shard_size
         Maximum size of a weight file, e.g. 2GB; larger models are split.
-    match_vocabulary
-        Tokenizer that replaces the model's: shared tokens keep their embeddings, new ones start from the mean.
-    longer
-        New number of position embeddings, for a model with learned positions.
-    new_positions
-        How new position embeddings are initialized: by repeating the old ones (copy), or by stretching them (interpolate).
+    new_tokenizer
+        Tokenizer to replace the model's: shared tokens keep their embeddings, new ones are initialized with the mean.
+    max_positions
+        New maximum number of positions, for a model with learned position embeddings.
+    position_init
+        How new position embeddings are initialized: by repeating the old ones (copy), or by interpolating them (interpolate).
 
     Examples
     --------
@@ -101,32 +101,32 @@ def export(
 
     out, reference = Path(out), os.fspath(model)
     source = Path(reference) if Path(reference).is_dir() else find_folder(reference)
-    size = parse_size(shard_size) if shard_size is not None else None
-    tokenizer = Tokenizer.load(match_vocabulary) if match_vocabulary is not None else None
-    loaded = load(reference, partial=partial)
-    if to is None:
-        to = "sentence-transformers" if gives_vectors(loaded, head) else "hf"
-    if to != "sentence-transformers" and (pooling is not None or normalize or max_length is not None):
+    size = parse_size(max_shard_size) if max_shard_size is not None else None
+    tokenizer = Tokenizer.load(new_tokenizer) if new_tokenizer is not None else None
+    loaded = load(reference, ignore_mismatched=ignore_mismatched)
+    if format is None:
+        format = "sentence-transformers" if gives_vectors(loaded, head) else "hf"
+    if format != "sentence-transformers" and (pooling is not None or normalize or max_length is not None):
         raise PretuneError(
-            "--pooling, --normalize and --max-length apply only with --to sentence-transformers; leave them out"
+            "--pooling, --normalize and --max-length apply only with --format sentence-transformers; leave them out"
         )
-    if to != "onnx" and not loaded.family.elsewhere:
+    if format != "onnx" and not loaded.family.elsewhere:
         raise PretuneError(
             f"{reference}: `transformers` has no model class for {loaded.family.name}; use the model with pretune"
         )
     heads = loaded.root.heads
     known = {name for names in loaded.family.classes for name in names}
     own = {loaded.embedding_head[0]} if loaded.embedding_head is not None else set()
-    if to == "sentence-transformers":
+    if format == "sentence-transformers":
         keep_vectors(loaded, reference, head, pooling, normalize)
-    elif head is not None or to == "hf":
+    elif head is not None or format == "hf":
         keep_heads(loaded, head or "+".join(sharing(heads, known)) or "none", reference)
     report: dict[str, Any] = {}
     facts: dict[str, Any]
     if tokenizer is not None:
         loaded, report["vocabulary"] = match(loaded, tokenizer)
-    if longer is not None:
-        loaded, report["positions"] = extend_positions(loaded, longer, new_positions)
+    if max_positions is not None:
+        loaded, report["positions"] = extend_positions(loaded, max_positions, position_init)
     if max_length is not None:
         least, most = loaded.family.template.num_special_tokens(pair=False) + 1, loaded.backbone.longest or max_length
         if not least <= max_length <= most:
@@ -134,7 +134,7 @@ def export(
                 f"--max-length {max_length}: choose a length from {least} to {most} tokens for {reference}"
             )
         loaded.max_length = max_length
-    if to == "onnx":
+    if format == "onnx":
         from pretune.models.checkpoint_heads import stored_objectives
         from pretune.models.onnx_export import export_graph
 
@@ -149,11 +149,11 @@ def export(
     kind = getattr(torch, dtype)
     name = loaded.export(out, kind, compute=kind, shard=size, companions=not loaded.untrained)
     its = {head for names, kind in loaded.family.classes.items() if kind == name for head in names}
-    its |= own if to == "sentence-transformers" else set()
+    its |= own if format == "sentence-transformers" else set()
     left = [name for name in heads if name not in sharing(heads, its)] if head is None else []
     same = not (left or report or (head is not None and set(head.split("+")) != set(heads)))
     write_card(out, history(source, same), exported=True, source=source, license=license)
-    facts = {"folder": str(out), "layout": to, "class": name}
+    facts = {"folder": str(out), "format": format, "class": name}
     if loaded.embedding_head is not None:
         facts |= loaded.embedding_head[1].embedding.describe(loaded.backbone.width)
         facts["max_length"] = loaded.longest or DEFAULT_MAX_LENGTH
@@ -162,8 +162,10 @@ def export(
         "dtype": dtype,
         "files": sorted(file.name for file in out.iterdir()),
     }
-    facts |= {"no_place_for": left} if left else {}
-    return ResultSummary({**facts, **({"left_random": loaded.untrained} if loaded.untrained else {}), **report})
+    facts |= {"dropped_heads": left} if left else {}
+    return ResultSummary(
+        {**facts, **({"randomly_initialized": loaded.untrained} if loaded.untrained else {}), **report}
+    )
 
 
 def history(source: Path, whole: bool) -> Any:
@@ -193,12 +195,12 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
 
     name, own = model.embedding_head or ("", None)
     if head is not None and head != name:
-        raise PretuneError(f"--head {head}: sentence-transformers folders have no such head; use --to hf")
+        raise PretuneError(f"--head {head}: sentence-transformers folders have no such head; use --format hf")
     if any(
         isinstance(h, LayerFeaturesHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()
     ):
         raise PretuneError(
-            f"{reference}: {model.objective} reads several layers, which the sentence-transformers layout cannot express; export it with --to hf"
+            f"{reference}: {model.objective} reads several layers, which the sentence-transformers layout cannot express; export it with --format hf"
         )
     embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).changed(pooling, normalize)
     made = TextEmbeddingHead(embedding, model.backbone.width)

@@ -11,12 +11,12 @@ from pretune.verbs.verb import only, verb
 
 
 @verb(
-    only("vocabulary", where="to a folder of ELMo's files", when=lambda o: Path(o.source).is_dir()),
-    only("words", where="to a file of word vectors", when=lambda o: not Path(o.source).is_dir()),
+    only("vocab_file", where="to a folder of ELMo's files", when=lambda o: Path(o.source).is_dir()),
+    only("max_words", where="to a file of word vectors", when=lambda o: not Path(o.source).is_dir()),
     out=check_new_folder,
 )
 def import_model(
-    source: str | Path, *, out: opt.ModelFolder, vocabulary: str | Path | None = None, words: int | None = None
+    source: str | Path, *, out: opt.ModelFolder, vocab_file: str | Path | None = None, max_words: int | None = None
 ) -> ResultSummary:
     """Convert word vectors (word2vec, GloVe, fastText; text or binary) or a published ELMo checkpoint to a model folder.
 
@@ -24,10 +24,10 @@ def import_model(
     ----------
     source
         File of word vectors, or folder with ELMo's options.json and weights.hdf5 (the extra `elmo`).
-    vocabulary
-        For ELMo: file with one word per line, the words to give their own ids. Other words are read by their characters as well.
-    words
-        For word vectors: number of vectors to read from the beginning of the file.
+    vocab_file
+        For ELMo: vocabulary file with one word per line. Words that are not in it are encoded from their characters, too.
+    max_words
+        For word vectors: maximum number of vectors to read, from the beginning of the file.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def import_model(
             raise PretuneError(
                 f"{source}: this folder has no ELMo checkpoint (options.json and *.hdf5); give such a folder, or a file of word vectors"
             )
-        known = [] if vocabulary is None else read_text(Path(vocabulary)).split("\n")
+        known = [] if vocab_file is None else read_text(Path(vocab_file)).split("\n")
         tokenizer = word_level_tokenizer([word for word in known if word and not word.isspace()], spelled=True)
         config, tensors = read_published(source, tokenizer.size)
         tokenizer.characters = config.max_characters
@@ -59,7 +59,7 @@ def import_model(
             model = Model(ELMO, config, Network(build(config)), tokenizer)
         model.backbone.load_state_dict(tensors, strict=False)
     else:
-        model = make_word_vector_model(read_word_vectors(source, words))
+        model = make_word_vector_model(read_word_vectors(source, max_words))
     with torch.no_grad():
         model.save(out)
     count = sum(p.numel() for p in model.root.parameters())

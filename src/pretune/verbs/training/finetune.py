@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.output_paths import check_run_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import EPOCHS_RULE, NO_TEXT_KEYS, PARTIAL_RULE, TOKENIZER_RULE, starts_from_preset
+from pretune.verbs.option_modes import EPOCHS_RULE, MISMATCH_RULE, NO_TEXT_KEYS, TOKENIZER_RULE, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ def several_tasks(o: Options) -> bool:
     NO_TEXT_KEYS,
     EPOCHS_RULE,
     TOKENIZER_RULE,
-    PARTIAL_RULE,
+    MISMATCH_RULE,
     only(
-        "scratch",
+        "from_scratch",
         where="to models that have weights; a preset is always randomly initialized",
         when=lambda o: not starts_from_preset(o),
     ),
@@ -37,22 +37,24 @@ def several_tasks(o: Options) -> bool:
         where="to models that have weights; a preset sets dropout under `config`",
         when=lambda o: not starts_from_preset(o),
     ),
-    only("sampling", where="to several tasks (NAME=FILE …)", when=several_tasks),
+    only("task_sampling", where="to several tasks (NAME=FILE …)", when=several_tasks),
     only("unlabeled", where="to one task", when=lambda o: not several_tasks(o)),
-    only("soft", "teacher", where="with --unlabeled", when=lambda o: o.unlabeled is not None),
+    only("distill_temperature", "teacher", where="with --unlabeled", when=lambda o: o.unlabeled is not None),
     only(
-        "confident",
-        where="with --unlabeled and without --soft",
-        when=lambda o: o.unlabeled is not None and o.soft is None,
+        "confidence_threshold",
+        where="with --unlabeled and without --distill-temperature",
+        when=lambda o: o.unlabeled is not None and o.distill_temperature is None,
     ),
     only(
-        "curve",
-        "control",
+        "learning_curve",
+        "scratch_baseline",
         where="to one task and without --unlabeled",
         when=lambda o: o.unlabeled is None and not several_tasks(o),
     ),
     only(
-        "devices", where="to several seeds, --curve or --control", when=lambda o: o.seeds != 1 or o.curve or o.control
+        "devices",
+        where="to several seeds, --learning-curve or --scratch-baseline",
+        when=lambda o: o.num_seeds != 1 or o.learning_curve or o.scratch_baseline,
     ),
     out=check_run_folder,
 )
@@ -66,35 +68,35 @@ def finetune(
     pair: opt.Pair = None,
     label: opt.Label = None,
     columns: opt.Columns = None,
-    drop_bad: opt.DropBad = False,
+    drop_invalid: opt.DropInvalid = False,
     objective: opt.Objective = "classify",
     strategy: opt.Strategy = "full",
-    sampling: str = "proportional",
+    task_sampling: str = "proportional",
     epochs: opt.Epochs = 3.0,
     budget: opt.Limits = None,
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.RowBatch = None,
-    watching: opt.RowWatching = None,
+    monitor: opt.RowMonitor = None,
     shots: int | None = None,
     unlabeled: str | Path | None = None,
-    confident: float = 0.9,
-    soft: float | None = None,
+    confidence_threshold: float = 0.9,
+    distill_temperature: float | None = None,
     teacher: Sequence[str | Path | Run] | str | Path | Run = (),
     seed: opt.Seed = 0,
-    seeds: int | None = None,
+    num_seeds: int | None = None,
     report: bool = True,
-    curve: Sequence[int] = (),
-    control: bool = False,
+    learning_curve: Sequence[int] = (),
+    scratch_baseline: bool = False,
     tokenizer: opt.PresetTokenizer = None,
-    scratch: opt.Scratch = False,
+    from_scratch: opt.FromScratch = False,
     dropout: Mapping[str, float] | None = None,
     deterministic: opt.Deterministic = False,
     resume: opt.Resume = False,
     device: opt.Device = None,
     devices: opt.Devices = 1,
-    partial: opt.Partial = False,
-    vectors: opt.WordVectors = None,
+    ignore_mismatched: opt.IgnoreMismatched = False,
+    word_vectors: opt.WordVectors = None,
 ) -> Run:
     """Fine-tune a model on labeled examples of one task, or of several tasks at once.
 
@@ -115,29 +117,30 @@ def finetune(
         Column with the second text of a pair: for question answering the passage.
     label
         Column with the label: for tagging the tags, for question answering the answer. Unnamed columns are numbered from 1.
-    sampling
-        How batches are sampled from several tasks: proportional, uniform, temperature(2), or annealed(0.2).
+    task_sampling
+        How several tasks are sampled: proportional to their size, uniform, temperature(2), or annealed(0.2).
     shots
         Train on this many examples of each class, sampled at random (few-shot learning).
     unlabeled
-        Unlabeled texts for self-training: a teacher labels those it is confident about, and a student is trained on all of them.
-    confident
-        Lowest probability at which a label of the teacher is used.
-    soft
-        Train on the teacher's probabilities for all unlabeled texts, softened by this temperature, instead of its labels.
+        Unlabeled texts for self-training: a teacher labels those it is confident about, and a student is trained on these and --train.
+    confidence_threshold
+        Minimum probability of a teacher's label (pseudo-label) for the text to be used.
+    distill_temperature
+        Train on the teacher's probabilities for all unlabeled texts (soft labels), softened by this temperature, instead of
+        pseudo-labels.
     teacher
-        Runs whose averaged predictions label the texts; by default a teacher is trained on the labeled examples.
-    seeds
+        Run folders whose averaged predictions label the texts; by default a teacher is trained on the labeled examples.
+    num_seeds
         Number of runs with different seeds; the best run is kept, and mean and standard deviation are reported. By default 5 if there
         are fewer than 10,000 examples, otherwise 1.
     report
         Write report.html with confidence intervals, baselines, the confusion matrix, calibration, and the worst errors.
-    curve
+    learning_curve
         Training set sizes of a learning curve, e.g. 50 100 500, each trained with three seeds; the report plots it.
-    control
-        Also train from random weights, at each size of the learning curve, or on all examples without one.
+    scratch_baseline
+        Also train from randomly initialized weights, at each size of the learning curve, or on all examples without one.
     dropout
-        Dropout probabilities to change, under their names in config.json, e.g. --dropout.hidden_dropout_prob 0.2.
+        Dropout probabilities that replace the model's, under their names in config.json, e.g. --dropout.hidden_dropout_prob 0.2.
 
     Examples
     --------
@@ -146,7 +149,7 @@ def finetune(
     """
     import os
 
-    from pretune.evaluation.learning_curve import check_sizes, learning_curve
+    from pretune.evaluation.learning_curve import check_sizes, run_learning_curve
     from pretune.evaluation.task_report import write_report
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import log_info
@@ -181,11 +184,11 @@ def finetune(
         run, material = self_train(plan, finetune_seeds, resume)
     else:
         material = read_task_data(plan)
-        if curve or control:
-            check_sizes(material, curve)
+        if learning_curve or scratch_baseline:
+            check_sizes(material, learning_curve)
         run = finetune_seeds(plan, material, resume)
-        if curve or control:
-            learning_curve(plan, material, run, curve, control)
+        if learning_curve or scratch_baseline:
+            run_learning_curve(plan, material, run, learning_curve, scratch_baseline)
     if report and (page := write_report(run, material)):
         log_info(f"report: {page}")
     return run

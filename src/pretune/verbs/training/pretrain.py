@@ -25,8 +25,8 @@ def needs_tokenizer(o: Options) -> bool:
 
 
 def has_weights(o: Options) -> bool:
-    """Return whether weights are loaded: those of the model, or those named with --from."""
-    return o.from_ is not None or not starts_from_preset(o)
+    """Return whether weights are loaded: those of the model, or those named with --init-from."""
+    return o.init_from is not None or not starts_from_preset(o)
 
 
 def in_parallel(o: Options) -> bool:
@@ -39,9 +39,9 @@ def in_parallel(o: Options) -> bool:
     LANGUAGE_RULE,
     *DATA_RULES,
     only("tokenizer", where="to text files; a store has its own", when=needs_tokenizer),
-    only("from_", where="to a preset; a model folder has its own weights", when=starts_from_preset),
-    only("partial", where="if weights are loaded, from a model folder or with --from", when=has_weights),
-    only("parallel", "reduce", where="to several processes, started by torchrun", when=in_parallel),
+    only("init_from", where="to a preset; a model folder has its own weights", when=starts_from_preset),
+    only("ignore_mismatched", where="if weights are loaded, from a model folder or with --init-from", when=has_weights),
+    only("parallel", "reduce_dtype", where="to several processes, started by torchrun", when=in_parallel),
     out=check_run_folder,
 )
 def pretrain(
@@ -52,24 +52,24 @@ def pretrain(
     objective: str | None = None,
     tokenizer: str | Path | dict[str, Any] | None = None,
     language: opt.Language = "en",
-    layout: opt.Layout = "auto",
-    column: opt.TextField = None,
-    errors: opt.Errors = "strict",
+    split_by: opt.SplitBy = "auto",
+    text_field: opt.TextField = None,
+    encoding_errors: opt.EncodingErrors = "strict",
     budget: opt.TextLimits = None,
     scale_to: str | None = None,
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.TextBatch = None,
-    watching: opt.TextWatching = None,
+    monitor: opt.TextMonitor = None,
     seed: opt.Seed = 0,
-    from_: str | Path | Run | None = None,
+    init_from: str | Path | Run | None = None,
     deterministic: opt.Deterministic = False,
     resume: opt.Resume = False,
     device: opt.Device = None,
-    parallel: Literal["replicate", "shard"] = "replicate",
-    reduce: Literal["fp32", "bf16"] | None = None,
-    partial: opt.Partial = False,
-    vectors: opt.WordVectors = None,
+    parallel: Literal["ddp", "fsdp"] = "ddp",
+    reduce_dtype: Literal["fp32", "bf16"] | None = None,
+    ignore_mismatched: opt.IgnoreMismatched = False,
+    word_vectors: opt.WordVectors = None,
 ) -> Run:
     """Pretrain a model on raw text within a training budget.
 
@@ -91,16 +91,16 @@ def pretrain(
         Pretraining objective, e.g. mlm, mlm(unit=span)+sop, tlm|mlm, rtd, spans, translate, or 0.9*mlm|0.1*lm (see `pretune show
         objectives`); the preset's by default.
     tokenizer
-        Tokenizer to use; or, in a recipe, how to train one: kind, size, lowercase.
+        Tokenizer to use; or, in a recipe, how to train one: kind, vocab_size, lowercase.
     scale_to
         Budget to scale the preset's recipe (steps, warmup, batch size, and learning rates) down to: e.g. 10min, 2h, 500steps,
         1e9tokens, or 1e15flops.
-    from_
-        Initialize the weights from another run of the same architecture, and start a new training.
+    init_from
+        Run folder or model folder of the same architecture to initialize the weights from; training starts anew.
     parallel
-        With several processes: replicate the model in each (DDP), or shard parameters and optimizer state over them (FSDP).
-    reduce
-        Data type in which gradients are reduced over processes; bf16 halves the traffic. By default fp32.
+        With several processes: ddp replicates the model in each; fsdp shards parameters and optimizer state over them.
+    reduce_dtype
+        Data type in which gradients are reduced over processes; bf16 halves the communication. By default fp32.
 
     Examples
     --------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretune.runtime.output_paths import RECIPE, check_resumable_folder
 from pretune.training.recipe_sections import Batching, Optimizer
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import NO_TEXT_KEYS, PARTIAL_RULE, TOKENIZER_RULE
+from pretune.verbs.option_modes import MISMATCH_RULE, NO_TEXT_KEYS, TOKENIZER_RULE
 from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import verb
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from pretune.training.run_folder import Run
 
 
-@verb(NO_TEXT_KEYS, TOKENIZER_RULE, PARTIAL_RULE, out=check_resumable_folder(RECIPE, "a search"))
+@verb(NO_TEXT_KEYS, TOKENIZER_RULE, MISMATCH_RULE, out=check_resumable_folder(RECIPE, "a search"))
 def tune(
     model: opt.ModelOrPreset,
     train: opt.TrainFile,
     *,
     dev: str | Path,
     out: str | Path,
-    trials: int | None = None,
-    seconds: float | None = None,
+    num_trials: int | None = None,
+    max_seconds: float | None = None,
     text: opt.Text = None,
     pair: opt.Pair = None,
     label: opt.Label = None,
     columns: opt.Columns = None,
-    drop_bad: opt.DropBad = False,
+    drop_invalid: opt.DropInvalid = False,
     objective: opt.Objective = "classify",
     strategy: str | None = None,
     epochs: float | None = None,
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.RowBatch = None,
-    watching: opt.RowWatching = None,
+    monitor: opt.RowMonitor = None,
     seed: opt.Seed = 0,
     tokenizer: opt.PresetTokenizer = None,
     deterministic: opt.Deterministic = False,
     device: opt.Device = None,
     devices: opt.Devices = 1,
-    partial: opt.Partial = False,
+    ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
     """Search the hyperparameters of a fine-tuning, and keep the best model in OUT/best.
 
@@ -57,10 +57,10 @@ def tune(
         examples.
     out
         Folder for the search: one run folder per trial, without weights, and that of the best model, with them.
-    trials
+    num_trials
         Maximum number of trials.
-    seconds
-        Time limit; no trial is started that would exceed it.
+    max_seconds
+        Time limit in seconds; no trial is started that would exceed it.
     strategy
         Which parameters are trained, as in `pretune finetune`, instead of searching the number of layers.
     epochs
@@ -68,7 +68,7 @@ def tune(
     optimizer
         Optimizer settings; lr and layer_decay are searched unless given.
     batch
-        Batch settings; sequences, the batch size, is searched unless given.
+        Batch settings; size is searched unless given.
     seed
         Random seed of the search and of all trials.
     devices
@@ -77,7 +77,7 @@ def tune(
 
     Examples
     --------
-    >>> tune("runs/mine", "train.csv", dev="dev.csv", out="runs/tuned", trials=20)  # doctest: +SKIP
+    >>> tune("runs/mine", "train.csv", dev="dev.csv", out="runs/tuned", num_trials=20)  # doctest: +SKIP
     """
     import os
     import shutil
@@ -94,18 +94,18 @@ def tune(
     from pretune.verbs.shared_inputs import columns_by_role
     from pretune.verbs.training.finetune import finetune
 
-    if trials is None and seconds is None:
-        raise PretuneError("a search needs a budget: give --trials or --seconds")
+    if num_trials is None and max_seconds is None:
+        raise PretuneError("a search needs a budget: give --num-trials or --max-seconds")
     reference, out = os.fspath(model), Path(out)
     rates, steps = optimizer or Optimizer(), batch or Batching()
     layers = count_layers(reference)
     given: dict[str, Any] = {
-        "lr": rates.lr, "epochs": epochs, "batch": steps.sequences, "layers": strategy, "layer_decay": rates.layer_decay,
+        "lr": rates.lr, "epochs": epochs, "batch": steps.size, "layers": strategy, "layer_decay": rates.layer_decay,
     }  # fmt: skip
     space, usual = make_space(layers, given)
     common: dict[str, Any] = {
-        "objective": objective, "text": text, "pair": pair, "label": label, "columns": columns, "drop_bad": drop_bad, "schedule": schedule, "watching": watching,
-        "seed": seed, "tokenizer": tokenizer, "deterministic": deterministic, "partial": partial,
+        "objective": objective, "text": text, "pair": pair, "label": label, "columns": columns, "drop_invalid": drop_invalid, "schedule": schedule, "monitor": monitor,
+        "seed": seed, "tokenizer": tokenizer, "deterministic": deterministic, "ignore_mismatched": ignore_mismatched,
     }  # fmt: skip
 
     def attempt(chosen: dict[str, Any], folder: Path) -> Run:
@@ -117,10 +117,10 @@ def tune(
             "strategy": strategy or ("full" if moving == layers else f"top({moving})"),
             "epochs": picked["epochs"],
             "optimizer": replace(rates, lr=picked["lr"], layer_decay=picked["layer_decay"]),
-            "batch": replace(steps, sequences=picked["batch"]),
+            "batch": replace(steps, size=picked["batch"]),
             "resume": True,
             "device": device,
-            "seeds": 1,  # the same seed in every trial, so that settings are compared, not seeds
+            "num_seeds": 1,  # the same seed in every trial, so that settings are compared, not seeds
             "report": False,
             **common,
         }
@@ -128,7 +128,7 @@ def tune(
             return finetune(reference, train, **options)
         return pool.submit(finetune, reference, train, **options).result()
 
-    sections = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
+    sections = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "monitor": monitor}
     recipe: dict[str, Any] = {"model": reference, "train": str(train), "dev": str(dev), **common}
     recipe |= {"strategy": strategy, "epochs": epochs, "tokenizer": None if tokenizer is None else str(tokenizer)}
     recipe |= {name: {k: v for k, v in asdict(s).items() if v is not None} for name, s in sections.items() if s}
@@ -138,7 +138,7 @@ def tune(
         if value is not None
     }
     check_same_recipe(out, recipe)
-    task = find_task(parse_objective(objective, drop_bad=drop_bad))
+    task = find_task(parse_objective(objective, drop_invalid=drop_invalid))
     examples = task.read(train, columns_by_role(columns, text=text, pair=pair, label=label))
     search = HyperparameterSearch(out, space, usual, task.fit(examples).primary_metric, seed)
     new = not out.exists()
@@ -146,7 +146,7 @@ def tune(
     pool = None
     try:
         with device_pool(devices) if devices != 1 else nullcontext() as pool:
-            search.run(attempt, trials, seconds, devices)
+            search.run(attempt, num_trials, max_seconds, devices)
     except PretuneError:
         if new and not (out / "trials").exists():  # refused before the first trial
             shutil.rmtree(out)
@@ -160,4 +160,4 @@ def tune(
         shown = [{name: value for name, value in row.items() if name != "error"} for row in shown]
     best = {"trial": search.best.number, search.metric: search.best.value, "model": str(out / BEST)}
     mattered = search.setting_importances() or "too few different trials to tell"
-    return ResultTable("trials", shown, facts={"mattered": mattered, "best": best})
+    return ResultTable("trials", shown, facts={"importances": mattered, "best": best})

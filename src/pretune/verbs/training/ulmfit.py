@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @verb(
-    *reading_rules("layout", "column", "errors", files=lambda o: o.texts, of=" of --texts"),
+    *reading_rules("split_by", "text_field", "encoding_errors", files=lambda o: o.unlabeled, of=" of --unlabeled"),
     out=check_resumable_folder("texts.jsonl", "a run of ULMFiT"),
 )
 def ulmfit(
@@ -25,24 +25,24 @@ def ulmfit(
     train: opt.TrainFile,
     *,
     out: str | Path,
-    backward: str | Path | Run | None = None,
+    backward_model: str | Path | Run | None = None,
     dev: str | Path | None = None,
-    texts: Sequence[str | Path] = (),
-    layout: opt.Layout = "auto",
-    column: opt.TextField = None,
-    errors: opt.Errors = "strict",
+    unlabeled: Sequence[str | Path] = (),
+    split_by: opt.SplitBy = "auto",
+    text_field: opt.TextField = None,
+    encoding_errors: opt.EncodingErrors = "strict",
     text: opt.Text = None,
     label: opt.Label = None,
-    vocabulary: int | None = None,
+    vocab_size: int | None = None,
     lm_epochs: float = 5.0,
     epochs: float | None = None,
-    length: int = 400,
-    rows: int = 32,
-    rate: float = 4e-3,
+    max_length: int = 400,
+    batch_size: int = 32,
+    lr: float = 4e-3,
     dropout: Mapping[str, float] | None = None,
     language: opt.Language = "en",
     seed: opt.Seed = 0,
-    seeds: int = 1,
+    num_seeds: int = 1,
     device: opt.Device = None,
 ) -> UlmfitResult:
     """Fine-tune a recurrent language model on the texts of a task, then train a classifier on top of it (ULMFiT).
@@ -57,38 +57,38 @@ def ulmfit(
         Pretrained recurrent language model.
     out
         Folder for the new runs: forward/texts and forward/task, backward/texts and backward/task.
-    backward
-        Second language model, which reads backward; the predictions of both classifiers are averaged.
+    backward_model
+        Second language model, trained on reversed text; the predictions of both classifiers are averaged.
     dev
         Labeled examples to evaluate on. By default a fifth of the training examples is held out, if there are at least 50.
-    texts
-        Files with more unlabeled texts from the same domain.
-    layout
-        How .txt files of --texts are split into documents: one per line, separated by blank lines, or one per file.
-    column
-        Text field of .jsonl, .csv, .tsv, and .parquet files of --texts.
-    errors
-        How to handle invalid UTF-8 in --texts.
-    vocabulary
-        Size of the new vocabulary; by default that of the language model.
+    unlabeled
+        Files, folders, or glob patterns of more unlabeled text from the same domain, for the language model.
+    split_by
+        How .txt files of --unlabeled are split into documents: one per line, separated by blank lines, or one per file.
+    text_field
+        Text field of .jsonl, .csv, .tsv, and .parquet files of --unlabeled.
+    encoding_errors
+        How to handle invalid UTF-8 in --unlabeled.
+    vocab_size
+        Size of the new vocabulary; by default that of the pretrained language model.
     lm_epochs
         Passes of the language model over the texts.
     epochs
         Passes of the classifier over the training examples; by default 50 if there are fewer than 1,000, otherwise 10.
-    length
-        Maximum number of tokens that the classifier reads of a text.
-    rows
+    max_length
+        Maximum number of tokens of a text that the classifier reads.
+    batch_size
         Batch size of the classifier.
-    rate
+    lr
         Peak learning rate of the classifier and the top layer. 2e-3 may suit few long texts, 1e-2 many short ones.
     dropout
-        Dropout probabilities of the classifier that differ from the language model's, e.g. --dropout.weight_drop 0.5.
-    seeds
+        Dropout probabilities of the classifier that replace the language model's, e.g. --dropout.weight_drop 0.5.
+    num_seeds
         Number of classifiers to train with different seeds; the best is kept, and mean and standard deviation are reported.
 
     Examples
     --------
-    >>> fitted = ulmfit("runs/lm", "imdb.csv", backward="runs/backward", out="runs/imdb")  # doctest: +SKIP
+    >>> fitted = ulmfit("runs/lm", "imdb.csv", backward_model="runs/backward", out="runs/imdb")  # doctest: +SKIP
     >>> predict(fitted.classifiers, ["a delightful film"])  # doctest: +SKIP
     """
     import os
@@ -98,7 +98,7 @@ def ulmfit(
 
     given = job_options(UlmfitJob, locals())
     given["columns"] = columns_by_role(None, text=text, label=label)
-    given["texts"] = tuple(as_path_list(texts))
+    given["unlabeled"] = tuple(as_path_list(unlabeled))
     given["dropout"] = dict(dropout) if dropout else None
-    models = [os.fspath(one) for one in (model, backward) if one is not None]
+    models = [os.fspath(one) for one in (model, backward_model) if one is not None]
     return run_ulmfit(models, UlmfitJob(**given), Path(out))
