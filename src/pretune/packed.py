@@ -62,7 +62,6 @@ class Packed:
     host_offsets: Array | None = (
         None  # offsets on the host; None on an accelerator, where reading them would synchronize
     )
-    rows: Tensor | None = None  # (b, L) mask of real tokens in the padded input of an exported graph; None elsewhere
 
     def __len__(self) -> int:
         return self.ids.shape[0]

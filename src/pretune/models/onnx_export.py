@@ -34,9 +34,10 @@ from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model
 from pretune.models.weight_files import HEAD_FILE
 from pretune.nn.attention.patterns import Pattern
+from pretune.nn.attention.query_key_layout import TracedPacked
 from pretune.objectives import OBJECTIVES, Task
 from pretune.objectives.wrappers import CachedBackbone
-from pretune.packed import Batch, Packed
+from pretune.packed import Batch
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.checksummed_safetensors import file_digest, write_tensors
 from pretune.runtime.errors import PretuneError
@@ -116,14 +117,14 @@ class PaddedModel(nn.Module):
         rows = real.flatten().nonzero().squeeze(1)  # (n,)
         ends = mask.sum(1).cumsum(0)
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids).flatten()[rows]
-        packed = Packed(
+        packed = TracedPacked(
             ids=ids.flatten()[rows],
             offsets=torch.cat([ends.new_zeros(1), ends]).int(),
             positions=places,
             longest=self.longest,
             columns={"segment": segments.flatten()[rows], "global": attends_all.flatten()[rows]},
             pattern=self.scorer.pattern if self.scorer is not None else None,
-            rows=real,
+            mask=real,
         )
         backbone = CachedBackbone(self.root.backbone)
         states = backbone(packed).last

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.nn.initialization import InitializationScheme
 from pretune.nn.operation_counts import OperationSizes
 
 
@@ -33,6 +34,12 @@ class Linear(nn.Linear):
     def quantized(self, x: Tensor) -> Tensor:
         """Return the input, rounded if there is an input quantizer."""
         return x if self.input_quantizer is None else self.input_quantizer(x)
+
+    def initialize_parameters(self, scheme: InitializationScheme) -> None:
+        """Initialize the weight by its number of inputs, and the bias to 0."""
+        scheme.draw(self.weight, fan_in=self.in_features)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def add_operations(self, sizes: OperationSizes) -> None:
         """Add the weights to the sizes that determine the operations."""

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.query_key_layout import permute_rows
+from pretune.nn.attention.query_key_layout import TracedPacked, permute_rows
 from pretune.nn.dropout import Dropout
 from pretune.nn.operation_counts import OperationSizes
 from pretune.packed import Packed, copy_async
@@ -47,8 +47,8 @@ class TimeMajorRows:
     @classmethod
     def make(cls, packed: Packed) -> TimeMajorRows:
         """Build the rows of a `Packed`; the column `document_start` marks tokens that begin a document."""
-        if packed.rows is not None:
-            return cls.from_padding_mask(packed.ids, packed.rows)
+        if isinstance(packed, TracedPacked):
+            return cls.from_padding_mask(packed.ids, packed.mask)
         # On the host, which needs the lengths anyway: one transfer from the GPU instead of one per operation below.
         offsets = packed.offsets.cpu().numpy() if packed.host_offsets is None else packed.host_offsets
         starts = np.zeros(len(packed) + 1, dtype=bool)

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from pretune.nn.initialization import ResidualBranch
 from pretune.nn.linear import Linear
 
 
-class Prunable(nn.Module):
+class Prunable(ResidualBranch):
     """A layer with units that can be removed.
 
     A unit has `unit_width` rows in each matrix of the input projections, and as many columns of the output matrix.

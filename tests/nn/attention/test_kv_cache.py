@@ -109,7 +109,7 @@ def shared() -> TransformerStack:
 STACKS: dict[str, Any] = {
     "layers that see all, a batch that is causal": tiny_training_cases.encoder,
     "rotary": tiny_training_cases.modern,
-    "relative bias": lambda: relative(T5RelativeBias(2, both_ways=False)),
+    "relative bias": lambda: relative(T5RelativeBias(2, bidirectional=False)),
     "transformer-xl": lambda: relative(
         TransformerXLScore(tiny_training_cases.WIDTH, 2, tiny_training_cases.WIDTH // 2)
     ),

@@ -172,10 +172,10 @@ def test_gradients_have_one_memory_layout_with_any_mask(monkeypatch: pytest.Monk
 def test_t5_bias_matches_transformers() -> None:
     from transformers.models.t5.modeling_t5 import T5Attention
 
-    for both_ways in (True, False):
-        ours = T5RelativeBias(HEADS, buckets=16, max_distance=40, both_ways=both_ways)
+    for bidirectional in (True, False):
+        ours = T5RelativeBias(HEADS, buckets=16, max_distance=40, bidirectional=bidirectional)
         distances = torch.arange(-90, 91)
-        theirs = T5Attention._relative_position_bucket(distances, both_ways, 16, 40)
+        theirs = T5Attention._relative_position_bucket(distances, bidirectional, 16, 40)
         assert torch.equal(ours.bucket(distances), theirs)
     torch.nn.init.normal_(ours.weight)
     lengths = [6, 3]

@@ -79,7 +79,7 @@ def build(config: GPTConfig) -> TransformerStack:
 def head_of(config: Any) -> nn.Module:
     """Build the language-model head from a configuration with GPT's keys."""
     head = vocabulary_head(config.vocab_size, config.n_embd, tied=config.tie_word_embeddings, bias=False)
-    return initialize(head, config.initializer_range) if not config.tie_word_embeddings else head
+    return initialize(head, config.initializer_range)
 
 
 # The rows that GPT and GPT-2 share.

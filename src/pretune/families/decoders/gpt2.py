@@ -32,7 +32,7 @@ from pretune.nn.blocks import PreNorm, TransformerLayer
 from pretune.nn.embedding.positional_encoding import LearnedPositions
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
-from pretune.nn.initialization import initialize, scale_outputs
+from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.text.tokenizers.template import Template
 
@@ -85,7 +85,7 @@ def build(config: GPT2Config) -> TransformerStack:
         classifier=partial(OutputLinear, width, bias=False),
         choice_output=partial(OutputLinear, width),
     )
-    return scale_outputs(initialize(encoder, config.initializer_range), (2 * config.n_layer) ** -0.5)
+    return initialize(encoder, config.initializer_range, output_scale=(2 * config.n_layer) ** -0.5)
 
 
 GPT2 = Family(

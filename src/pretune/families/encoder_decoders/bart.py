@@ -73,7 +73,7 @@ def wire(
 
     def head() -> nn.Module:
         made = vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings, bias=False)
-        return FixedBias(made if config.tie_word_embeddings else initialize(made, std), config.vocab_size)
+        return FixedBias(initialize(made, std), config.vocab_size)
 
     encoder_layer = config.encoder_attention_heads, config.encoder_ffn_dim, False
     decoder_layer = config.decoder_attention_heads, config.decoder_ffn_dim, True

@@ -100,7 +100,7 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
         dropout=config.dropout,
         vocabulary_head=head,
     )
-    return initialize_uniform(backbone, config.initializer_range, everywhere=True)
+    return initialize_uniform(backbone, config.initializer_range, embeddings_only=False)
 
 
 def _rows() -> list[Row]:

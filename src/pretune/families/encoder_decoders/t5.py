@@ -94,7 +94,7 @@ def build(config: T5Config) -> EncoderDecoder:
     model = EncoderDecoder(
         encoder,
         embed=_embeddings(config),
-        score=_relative_bias(config, both_ways=False),
+        score=_relative_bias(config, bidirectional=False),
         layers=[_layer(config, decoder=True) for _ in range(config.num_decoder_layers or config.num_layers)],
         norm=_last_norm(config),
     )
@@ -113,11 +113,11 @@ def _encoder(config: T5Config) -> TransformerStack:
     def head() -> nn.Module:
         scale, tied = Scale(width**-0.5) if config.scale_decoder_outputs else None, config.tie_word_embeddings
         made = vocabulary_head(config.vocab_size, width, tied=tied, transform=scale, bias=False)
-        return made if tied else initialize_by_fan_in(made, factor)
+        return initialize_by_fan_in(made, factor)
 
     return TransformerStack(
         embed=_embeddings(config),
-        score=_relative_bias(config, both_ways=True),
+        score=_relative_bias(config, bidirectional=True),
         layers=[_layer(config, decoder=False) for _ in range(config.num_layers)],
         norm=_last_norm(config),
         vocabulary_head=head,
@@ -147,14 +147,14 @@ def _last_norm(config: T5Config) -> nn.Module:
     return nn.Sequential(RMSNorm(config.d_model, config.layer_norm_epsilon), Dropout(config.dropout_rate))
 
 
-def _relative_bias(config: T5Config, both_ways: bool) -> T5RelativeBias:
+def _relative_bias(config: T5Config, bidirectional: bool) -> T5RelativeBias:
     buckets, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
     if buckets < 4 or furthest <= buckets // 2:
         raise PretuneError(
             f"t5: relative_attention_num_buckets {buckets} with relative_attention_max_distance {furthest} is not supported; "
             "use at least 4 buckets and a distance of more than half of them"
         )
-    return T5RelativeBias(config.num_heads, buckets, furthest, both_ways=both_ways)
+    return T5RelativeBias(config.num_heads, buckets, furthest, bidirectional, width=config.d_model)
 
 
 def _attention(published: str, ours: str) -> list[Row]:

@@ -143,7 +143,7 @@ def build(config: ModernBertConfig) -> TransformerStack:
         pooler=transform,
         tagger=transform,
     )
-    return initialize(encoder, config.initializer_range, config.zero_outputs)
+    return initialize(encoder, config.initializer_range, output_scale=0.0 if config.zero_outputs else 1.0)
 
 
 _LAYER = "model.layers.{i}"

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pretune.nn.attention.flex_block_mask import BLOCK
 from pretune.nn.attention.interval_arithmetic import IntervalMask, ValueInterval
 from pretune.nn.attention.multi_head import AttentionContext, head_width_of
 from pretune.nn.attention.patterns import Pattern, PatternColumns, effective_pattern
 from pretune.nn.attention.scaled_dot_product import attend_self
+from pretune.nn.initialization import ResidualBranch
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
 from pretune.runtime.errors import PretuneError
@@ -26,7 +27,7 @@ LEVELS = 1 << 15  # of a random number: times a number of blocks, it still fits 
 MOST_NUMBERS = 1 << 26  # largest size of the table of random blocks
 
 
-class BlockSparseAttention(nn.Module):
+class BlockSparseAttention(ResidualBranch):
     """Self-attention over blocks of `size` tokens.
 
     The first and the last block of a sequence see all and are seen by all. Every other block sees itself, the blocks beside

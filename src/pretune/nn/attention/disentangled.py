@@ -16,6 +16,7 @@ from pretune.nn.attention.patterns import effective_pattern, full
 from pretune.nn.attention.scaled_dot_product import attend
 from pretune.nn.attention.score_mods import DisentangledScore, disentangled_scale
 from pretune.nn.dropout import Dropout
+from pretune.nn.initialization import ResidualBranch
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
 from pretune.packed import Packed
@@ -94,7 +95,7 @@ class SharedProjections(nn.Module):
         return queries, keys
 
 
-class DisentangledAttention(nn.Module):
+class DisentangledAttention(ResidualBranch):
     """Self-attention by content and by the relative position embeddings of the stack."""
 
     def __init__(

@@ -19,12 +19,13 @@ from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.patterns import Pattern, effective_pattern, full
 from pretune.nn.attention.query_key_layout import TokenLayout
 from pretune.nn.dropout import Noise
+from pretune.nn.initialization import ResidualBranch
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
 from pretune.runtime.arrays import Array
 
 
-class LSHAttention(nn.Module):
+class LSHAttention(ResidualBranch):
     """Self-attention within chunks of tokens sorted by their hash; a token attends to itself only if it sees no other."""
 
     def __init__(

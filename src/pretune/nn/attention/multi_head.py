@@ -15,6 +15,7 @@ from pretune.nn.attention.query_key_layout import AttentionLayout
 from pretune.nn.attention.scaled_dot_product import KERNEL_HEAD_WIDTHS, ScoreMod, attend, attend_self
 from pretune.nn.attention.score_mods import ScoreModBuilder
 from pretune.nn.embedding.positional_encoding import RotaryPositions
+from pretune.nn.initialization import InitializationScheme, ResidualBranch
 from pretune.nn.kernels import supports_custom_kernels
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
@@ -145,7 +146,7 @@ def rotary_angles(rotary: RotaryPositions, layout: AttentionLayout) -> tuple[Ten
     return layout.cache[name]  # type: ignore[no-any-return]
 
 
-class GlobalAttention(nn.Module):
+class GlobalAttention(ResidualBranch):
     """Self-attention with global tokens, where the column `global` is 1 (Longformer).
 
     Global tokens attend to all tokens, with separate projections; the others attend to what the pattern allows and to the
@@ -183,7 +184,7 @@ class GlobalAttention(nn.Module):
         sizes.matrices -= self.global_qkv.weight.numel()  # as without global tokens, which most objectives do not have
 
 
-class RelativeAttention(nn.Module):
+class RelativeAttention(ResidualBranch):
     """Self-attention, also to memory, with a score modification (T5, Transformer-XL, XLNet)."""
 
     def __init__(
@@ -230,6 +231,12 @@ class RelativeAttention(nn.Module):
         mixed = attend(q, k, v, flow.layout, pattern, bend, self.scale, dropout=dropout, stages=self.stages)
         return self.output(mixed.flatten(1))
 
+    def refine_parameters(self, scheme: InitializationScheme) -> None:
+        """Let the scheme change the output matrix and, if logits are not scaled, the query matrix."""
+        super().refine_parameters(scheme)
+        if self.scale == 1.0:
+            scheme.refine_unscaled_query(self.query.weight, self.head_width)
+
     def add_operations(self, sizes: OperationSizes) -> None:
         """Add the attention to the sizes that determine the operations."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
@@ -275,6 +282,12 @@ class CrossAttention(PrunableHeads):
         assert source is not None
         k, v = self.key_value(source).view(-1, 2, self.heads, self.head_width).unbind(1)
         return k, v
+
+    def refine_parameters(self, scheme: InitializationScheme) -> None:
+        """Let the scheme change the output matrix and, if logits are not scaled, the query matrix."""
+        super().refine_parameters(scheme)
+        if self.scale == 1.0:
+            scheme.refine_unscaled_query(self.query.weight, self.head_width)
 
     def add_operations(self, sizes: OperationSizes) -> None:
         """Add the attention to the sizes that determine the operations."""

@@ -92,13 +92,20 @@ class AttentionLayout:
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # shared by the layers of one forward pass
 
 
+@dataclass(kw_only=True)
+class TracedPacked(Packed):
+    """A batch packed from padded rows inside a graph that is traced for export, which must hold for batches of any shape."""
+
+    mask: Tensor  # (b, L) True for the real tokens of the padded rows
+
+
 def token_layout(packed: Packed) -> TokenLayout:
     """Return the tokens of a `Packed` as one side of an attention call."""
     columns = {"position": packed.positions}
     columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
     side = TokenLayout(packed.offsets, packed.longest, columns, packed.host_offsets)
-    if packed.rows is not None:
-        side.cache["sequence"] = packed.rows.nonzero()[:, 0].int()
+    if isinstance(packed, TracedPacked):
+        side.cache["sequence"] = packed.mask.nonzero()[:, 0].int()
     return side
 
 
@@ -141,8 +148,8 @@ def self_layout(packed: Packed) -> AttentionLayout:
     """
     side = token_layout(packed)
     layout = AttentionLayout(side, side)
-    if packed.rows is not None:
-        layout.cache["groups"] = groups_from_mask(packed.rows)
+    if isinstance(packed, TracedPacked):
+        layout.cache["groups"] = groups_from_mask(packed.mask)
     return layout
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pretune.nn.attention.patterns import PatternColumns
 from pretune.nn.attention.query_key_layout import AttentionLayout
 from pretune.nn.attention.scaled_dot_product import ScoreMod
+from pretune.nn.initialization import InitializationScheme
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 
@@ -20,16 +21,28 @@ class T5RelativeBias(nn.Module):
     Half of the buckets are single small distances; the others grow logarithmically up to `max_distance`.
     """
 
-    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, both_ways: bool = True) -> None:
+    def __init__(
+        self,
+        heads: int,
+        buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        width: int | None = None,
+    ) -> None:
+        """Build the table; `width` is that of the hidden states, by which T5 initializes the weights."""
         super().__init__()
-        self.buckets, self.max_distance, self.both_ways = buckets, max_distance, both_ways
+        self.buckets, self.max_distance, self.bidirectional, self.width = buckets, max_distance, bidirectional, width
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
+
+    def initialize_parameters(self, scheme: InitializationScheme) -> None:
+        """Initialize the weights like a matrix with as many inputs as hidden states have dimensions."""
+        scheme.draw(self.weight, fan_in=self.width)
 
     def bucket(self, distance: Tensor) -> Tensor:
         """Return the bucket of a distance, key position − query position."""
         buckets = self.buckets
         offset = torch.zeros_like(distance)
-        if self.both_ways:
+        if self.bidirectional:
             buckets //= 2
             offset = (distance > 0).to(distance.dtype) * buckets
             distance = distance.abs()

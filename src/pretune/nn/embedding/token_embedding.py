@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pretune.nn.attention.query_key_layout import token_layout
 from pretune.nn.dropout import Dropout
+from pretune.nn.initialization import InitializationScheme
 from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
@@ -68,6 +69,11 @@ class Embeddings(nn.Module):
         self.word_dropout = Dropout(word_dropout)
         self.project = project
         self.compute = torch.float32  # the dtype of all computations that follow
+
+    def initialize_parameters(self, scheme: InitializationScheme) -> None:
+        """Initialize the vectors of tokens, of the query stream, and of segments."""
+        for table in self.parameters(recurse=False):
+            scheme.draw_embedding(table)
 
     @property
     def vocabulary(self) -> int:
