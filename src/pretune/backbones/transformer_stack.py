@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
+from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, TaskParts, selected_layers
 from pretune.backbones.segment_memory import MemoryContext, SegmentMemory, within_documents
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
@@ -29,14 +30,9 @@ class TransformerStack(TaskHeadParts, nn.Module):
         distances: nn.Module | None = None,
         norm: nn.Module | None = None,
         vocabulary_head: Callable[[], nn.Module],
-        pooler: Callable[[], nn.Module],
-        classifier: Callable[[int], nn.Module] | None = None,
-        tagger: Callable[[], nn.Module] = nn.Identity,
-        answerer: Callable[[], nn.Module] | None = None,
-        choice_pooler: Callable[[], nn.Module] | None = None,
-        choice_output: Callable[[int], nn.Module] | None = None,
         order: Sequence[int] | None = None,
         memory: int = 0,
+        **parts: Unpack[TaskParts],
     ) -> None:
         """Assemble the stack.
 
@@ -46,12 +42,14 @@ class TransformerStack(TaskHeadParts, nn.Module):
             Modifies the attention logits of all layers (T5's relative position bias).
         distances
             Relative position embeddings that all layers share (DeBERTa).
-        vocabulary_head, pooler, classifier, tagger, answerer, choice_pooler, choice_output
-            Factories of the modules of heads: see `TaskHeadParts`.
+        vocabulary_head
+            Makes the head from hidden states to logits over the vocabulary.
         order
             The index of the layer that runs at each depth, where layers are shared between depths (ALBERT).
         memory
             The number of tokens of earlier segments that each layer remembers (Transformer-XL).
+        parts
+            Factories of the modules of task heads: see `TaskParts`.
         """
         super().__init__()
         self.embed = embed
@@ -60,15 +58,7 @@ class TransformerStack(TaskHeadParts, nn.Module):
         self.order = range(len(self.layers)) if order is None else order
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.memory = vocabulary_head, memory
-        self.set_task_parts(
-            embed.width,
-            pooler=pooler,
-            classifier=classifier,
-            tagger=tagger,
-            answerer=answerer,
-            choice_pooler=choice_pooler,
-            choice_output=choice_output,
-        )
+        self.set_task_parts(embed.width, **parts)
 
     @property
     def width(self) -> int:

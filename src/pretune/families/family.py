@@ -28,6 +28,17 @@ def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[froze
     return {frozenset({"tag"}): f"{name}ForTokenClassification", frozenset({"answer"}): f"{name}For{answering}"}
 
 
+def encoder_classes(name: str) -> dict[frozenset[str], str]:
+    """Return the classes of `transformers` that most encoders have, by their heads; `name` is the prefix of the classes."""
+    return {
+        frozenset(): f"{name}Model",
+        frozenset({"mlm"}): f"{name}ForMaskedLM",
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"choose"}): f"{name}ForMultipleChoice",
+        **token_classes(name),
+    }
+
+
 @dataclass(frozen=True)
 class Family:
     """A published architecture: its configuration, backbone, input template and checkpoint layout.

@@ -32,6 +32,15 @@ def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> l
     return rows
 
 
+def pooled_heads(pooler: str, output: str) -> list[Row]:
+    """Return the rows of classification and multiple-choice heads, given the published names of pooler and output layer."""
+    return [
+        (published, f"heads.{head}.{part}.{{p}}")
+        for head in ("classify", "choose")
+        for published, part in ((pooler, "pooler.dense"), (output, "output"))
+    ]
+
+
 class NameTable:
     """A table of published parameter names and ours, read in both directions.
 

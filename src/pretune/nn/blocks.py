@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Self
+
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -57,6 +60,17 @@ class TransformerLayer(nn.Module):
         for name, part in parts.items():
             self.add_module(name, part)
         self.recompute = False  # activation checkpointing: keep no activations, and recompute them in the backward pass
+
+    @classmethod
+    def normalized(
+        cls,
+        block: type[PostNorm] | type[PreNorm],
+        norm: Callable[[], nn.Module],
+        dropout: float = 0.0,
+        **parts: nn.Module,
+    ) -> Self:
+        """Build a layer from attention and feed-forward modules, each in a block with its own norm."""
+        return cls(**{name: block(part, norm(), dropout) for name, part in parts.items()})
 
     def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
         """Apply all sublayers: (n, width) → (n, width)."""

@@ -59,9 +59,7 @@ def build(config: GPTConfig) -> TransformerStack:
     def layer() -> TransformerLayer:
         attention = SelfAttention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
         feed_forward = FeedForward(width, 4 * width, activation)
-        return TransformerLayer(
-            attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
-        )
+        return TransformerLayer.normalized(PostNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
     encoder = TransformerStack(
         embed=Embeddings(
@@ -69,7 +67,6 @@ def build(config: GPTConfig) -> TransformerStack:
         ),
         layers=[layer() for _ in range(config.n_layer)],
         vocabulary_head=lambda: head_of(config),
-        pooler=nn.Identity,
         classifier=partial(OutputLinear, width, bias=False),
         choice_output=partial(OutputLinear, width),
     )

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from torch import nn
-
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import DECODER_VALUES
 from pretune.families.decoders.gpt import (
@@ -70,9 +68,7 @@ def build(config: GPT2Config) -> TransformerStack:
     def layer() -> TransformerLayer:
         attention = SelfAttention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
         feed_forward = FeedForward(width, config.n_inner or 4 * width, ACTIVATIONS[config.activation_function])
-        return TransformerLayer(
-            attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout)
-        )
+        return TransformerLayer.normalized(PreNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
     encoder = TransformerStack(
         embed=Embeddings(
@@ -81,7 +77,6 @@ def build(config: GPT2Config) -> TransformerStack:
         layers=[layer() for _ in range(config.n_layer)],
         norm=norm(),
         vocabulary_head=lambda: head_of(config),
-        pooler=nn.Identity,
         classifier=partial(OutputLinear, width, bias=False),
         choice_output=partial(OutputLinear, width),
     )

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import nn
-
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.family import Family
 from pretune.families.parameter_names import NameTable
@@ -90,9 +88,7 @@ def build(config: TransfoXLConfig) -> TransformerStack:
             dropout=config.dropatt,
         )
         feed_forward = FeedForward(width, config.d_inner, ACTIVATIONS["relu"], dropout=dropout)
-        return TransformerLayer(
-            attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
-        )
+        return TransformerLayer.normalized(PostNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
     embed: Any = AdaptiveEmbeddings(
         config.vocab_size, width, config.d_embed, config.cutoffs, config.div_val, dropout=dropout
@@ -101,7 +97,6 @@ def build(config: TransfoXLConfig) -> TransformerStack:
         embed=embed,
         layers=[layer() for _ in range(config.n_layer)],
         vocabulary_head=lambda: AdaptiveHead(embed, config.init_std),
-        pooler=nn.Identity,
         classifier=partial(Linear, width, bias=False),
         memory=config.mem_len,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
@@ -69,7 +70,7 @@ def wire(
         if decoder:
             parts["cross"] = CrossAttention(width, heads, dropout=dropout)
         parts["feed_forward"] = FeedForward(width, inner, activation, dropout=config.activation_dropout)
-        return TransformerLayer(**{name: block(part, LayerNorm(width), config.dropout) for name, part in parts.items()})
+        return TransformerLayer.normalized(block, partial(LayerNorm, width), config.dropout, **parts)
 
     def head() -> nn.Module:
         made = vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings, bias=False)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -135,8 +136,8 @@ def _layer(config: T5Config, decoder: bool) -> TransformerLayer:
     kind = GatedFeedForward if config.gated else FeedForward
     name = "gated_feed_forward" if config.gated else "feed_forward"  # they have different published names
     parts[name] = kind(width, config.d_ff, ACTIVATIONS[config.activation], bias=False, dropout=dropout)
-    eps = config.layer_norm_epsilon
-    return TransformerLayer(**{name: PreNorm(part, RMSNorm(width, eps), dropout) for name, part in parts.items()})
+    norm = partial(RMSNorm, width, config.layer_norm_epsilon)
+    return TransformerLayer.normalized(PreNorm, norm, dropout, **parts)
 
 
 def _embeddings(config: T5Config) -> Embeddings:

@@ -25,18 +25,19 @@ from pretune.families.encoders.bert import (
     SUPPORTED,
     BertConfig,
     embeddings_of,
+    encoder_of,
     encoder_rows,
     layer_of,
+    pooler_of,
     unused,
-    vocabulary_head_of,
 )
-from pretune.families.family import Family, token_classes
+from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import NameTable
 from pretune.nn.attention.big_bird import BlockSparseAttention
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import DenseTransform, ResidualFeedForward
+from pretune.nn.output_heads import ResidualFeedForward
 
 FULL, SPARSE = "original_full", "block_sparse"
 
@@ -77,12 +78,12 @@ class BigBirdConfig(BertConfig):
 def build(config: BigBirdConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
-    encoder = TransformerStack(
+    return encoder_of(
+        config,
         embed=embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
         layers=[layer_of(config, config.attention(number)) for number in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
-        pooler=lambda: initialize(DenseTransform(width, activation), config.initializer_range),
-        choice_pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        pooler_activation=config.hidden_act,
+        choice_pooler=pooler_of(config),
         answerer=lambda: initialize(
             ResidualFeedForward(
                 FeedForward(width, config.intermediate_size, activation),
@@ -92,7 +93,6 @@ def build(config: BigBirdConfig) -> TransformerStack:
             config.initializer_range,
         ),
     )
-    return initialize(encoder, config.initializer_range)
 
 
 BIG_BIRD = Family(
@@ -119,13 +119,7 @@ BIG_BIRD = Family(
         unused=unused("bert"),
         unsupported={"cls.seq_relationship.{p}": "the head of pairs"},
     ),
-    classes={
-        frozenset(): "BigBirdModel",
-        frozenset({"mlm"}): "BigBirdForMaskedLM",
-        frozenset({"classify"}): "BigBirdForSequenceClassification",
-        frozenset({"choose"}): "BigBirdForMultipleChoice",
-        **token_classes("BigBird"),
-    },
+    classes=encoder_classes("BigBird"),
     other_classes={"BigBirdForPreTraining": frozenset({"mlm"}), "BigBirdForCausalLM": frozenset({"mlm"})},
     supported={**SUPPORTED, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
 )

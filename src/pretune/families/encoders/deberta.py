@@ -12,22 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import (
+    BERT,
     MLM_COPIED,
     MLM_OUTPUT,
     MLM_ROWS,
     BertConfig,
     embeddings_of,
+    encoder_of,
     encoder_rows,
     layer_of,
     unused,
-    vocabulary_head_of,
 )
 from pretune.families.family import Family, SupportedValues, token_classes
-from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row, pooled_heads
 from pretune.nn.attention.disentangled import (
     DisentangledAttention,
     RelativeEmbeddings,
@@ -38,11 +42,8 @@ from pretune.nn.attention.score_mods import DisentangledScore
 from pretune.nn.blocks import TransformerLayer
 from pretune.nn.convolution import Convolution, WithConvolution
 from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import DenseTransform
 from pretune.runtime.errors import PretuneError
-from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
@@ -88,31 +89,42 @@ class DebertaV2Config(DebertaConfig):
 def build(config: DebertaConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     check("deberta", config)
-    encoder = _encoder(config, DisentangledScore(config.max_relative_positions), SeparateProjections)
-    return initialize(encoder, config.initializer_range)
+    score = DisentangledScore(config.max_relative_positions)
+    return _encoder(config, score, _layers(config, score, SeparateProjections))
 
 
 def build_v2(config: DebertaV2Config) -> TransformerStack:
     """Build the backbone of version 2 or 3 from its configuration."""
     check("deberta-v2", config)
     score = DisentangledScore(config.max_relative_positions, max(config.position_buckets, 0))
-    norm = LayerNorm(config.hidden_size, config.layer_norm_eps) if config.norm_rel_ebd == "layer_norm" else None
-    encoder = _encoder(config, score, SharedProjections, norm)
+    layers, norm = (
+        _layers(config, score, SharedProjections),
+        partial(LayerNorm, config.hidden_size, config.layer_norm_eps),
+    )
     if config.conv_kernel_size > 0:
-        width, activation = config.hidden_size, ACTIVATIONS[config.conv_act]
-        convolution, after = Convolution(width, config.conv_kernel_size), LayerNorm(width, config.layer_norm_eps)
-        first = WithConvolution(encoder.layers[0], convolution, activation, after, config.hidden_dropout_prob)
-        encoder.layers[0] = first
-    return initialize(encoder, config.initializer_range)
+        convolution = Convolution(config.hidden_size, config.conv_kernel_size)
+        activation, dropout = ACTIVATIONS[config.conv_act], config.hidden_dropout_prob
+        layers[0] = WithConvolution(layers[0], convolution, activation, norm(), dropout)
+    return _encoder(config, score, layers, norm() if config.norm_rel_ebd == "layer_norm" else None)
 
 
 def _encoder(
-    config: DebertaConfig,
-    score: DisentangledScore,
-    project: type[SeparateProjections | SharedProjections],
-    norm_of_distances: LayerNorm | None = None,
+    config: DebertaConfig, score: DisentangledScore, layers: list[nn.Module], norm: LayerNorm | None = None
 ) -> TransformerStack:
-    """Assemble the encoder from layers with the given attention."""
+    """Build and initialize the encoder; `norm` normalizes the relative position embeddings."""
+    return encoder_of(
+        config,
+        embed=embeddings_of(config, config.hidden_size, first=0 if config.position_biased_input else None),
+        layers=layers,
+        distances=RelativeEmbeddings(2 * score.side, config.hidden_size, norm),
+        pooler_activation=config.pooler_hidden_act,
+    )
+
+
+def _layers(
+    config: DebertaConfig, score: DisentangledScore, project: type[SeparateProjections | SharedProjections]
+) -> list[nn.Module]:
+    """Build the layers, with disentangled attention that projects positions by `project`."""
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob
 
     def layer() -> TransformerLayer:
@@ -126,15 +138,7 @@ def _encoder(
         )
         return layer_of(config, attention)
 
-    return TransformerStack(
-        embed=embeddings_of(config, width, first=0 if config.position_biased_input else None),
-        distances=RelativeEmbeddings(2 * score.side, width, norm_of_distances),
-        layers=[layer() for _ in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS[config.hidden_act], width),
-        pooler=lambda: initialize(
-            DenseTransform(width, ACTIVATIONS[config.pooler_hidden_act]), config.initializer_range
-        ),
-    )
+    return [layer() for _ in range(config.num_hidden_layers)]
 
 
 def check(family: str, config: DebertaConfig) -> None:
@@ -161,10 +165,7 @@ def _table(*own: Row) -> NameTable:
         ),  # parallel to a convolution
         ("deberta.encoder.rel_embeddings.weight", "backbone.distances.weight"),
         *MLM_ROWS,
-        ("pooler.dense.{p}", "heads.classify.pooler.dense.{p}"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
-        ("pooler.dense.{p}", "heads.choose.pooler.dense.{p}"),
-        ("classifier.{p}", "heads.choose.output.{p}"),
+        *pooled_heads("pooler.dense.{p}", "classifier.{p}"),
         *TOKEN_HEADS,
         prefix="deberta.",
         embedding=("deberta.embeddings.word_embeddings.weight",),
@@ -194,7 +195,6 @@ def _classes(name: str) -> Mapping[frozenset[str], str]:
     }
 
 
-TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 _SUPPORTED: Mapping[str, SupportedValues] = {
     **ENCODER_VALUES,
     "relative_attention": (True,),
@@ -212,7 +212,7 @@ DEBERTA = Family(
     name="deberta",
     config=DebertaConfig,
     build=build,
-    template=TEMPLATE,
+    template=BERT.template,
     table=_table(
         (f"{_SELF}.in_proj.weight", f"{_PROJECT}.content.weight"),
         (f"{_SELF}.q_bias", f"{_PROJECT}.query_bias"),
@@ -229,7 +229,7 @@ DEBERTA_V2 = Family(
     name="deberta-v2",
     config=DebertaV2Config,
     build=build_v2,
-    template=TEMPLATE,
+    template=BERT.template,
     table=_table(
         ([f"{_SELF}.{part}_proj.{{p}}" for part in ("query", "key", "value")], f"{_PROJECT}.qkv.{{p}}"),
         ("deberta.encoder.LayerNorm.{p}", "backbone.distances.norm.{p}"),

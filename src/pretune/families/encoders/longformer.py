@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.encoders import bert, roberta
-from pretune.families.family import Family
+from pretune.families.family import Family, encoder_classes
 from pretune.nn.attention.multi_head import GlobalAttention
 from pretune.nn.attention.patterns import window
 from pretune.nn.blocks import TransformerLayer
@@ -67,7 +67,7 @@ LONGFORMER = Family(
             "backbone.layers.{i}.attention.part.global_qkv.{p}",
         ),
     ),
-    classes=roberta.classes("Longformer"),
+    classes=encoder_classes("Longformer"),
     supported={**bert.SUPPORTED, "attention_mode": ("longformer", "sliding_chunks")},
     harmless={"ignore_attention_mask": "a leftover of the published code; nothing reads it"},
 )

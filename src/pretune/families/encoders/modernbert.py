@@ -16,7 +16,7 @@ from torch import nn
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import ENCODER_VALUES
-from pretune.families.family import Family, token_classes
+from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import NameTable, Row, output_rows
 from pretune.nn.attention.multi_head import SelfAttention, head_width_of
 from pretune.nn.attention.patterns import full, window
@@ -185,13 +185,7 @@ MODERNBERT = Family(
         embedding=("model.embeddings.tok_embeddings.weight",),
         output="decoder.weight",
     ),
-    classes={
-        frozenset(): "ModernBertModel",
-        frozenset({"mlm"}): "ModernBertForMaskedLM",
-        frozenset({"classify"}): "ModernBertForSequenceClassification",
-        frozenset({"choose"}): "ModernBertForMultipleChoice",
-        **token_classes("ModernBert"),
-    },
+    classes=encoder_classes("ModernBert"),
     poolings={"cls": "start", "mean": "mean"},
     supported={
         **ENCODER_VALUES,

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import nn
-
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import post_norm_layer
@@ -80,7 +78,6 @@ def build(config: XlmConfig) -> TransformerStack:
         vocabulary_head=lambda: initialize(
             vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings), config.embed_init_std
         ),
-        pooler=nn.Identity,
         choice_pooler=lambda: initialize(Linear(width, SUMMARY_WIDTH), config.init_std),
         choice_output=lambda outputs: initialize(OutputLinear(SUMMARY_WIDTH, outputs), config.init_std),
     )

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from torch import nn
-
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.family import Family
@@ -51,9 +49,7 @@ def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
     def layer() -> TransformerLayer:
         attention = SelfAttention(width, config.num_attention_heads, pattern=causal)
         feed_forward = FeedForward(width, config.intermediate_size, ACTIVATIONS[config.hidden_act])
-        return TransformerLayer(
-            attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout)
-        )
+        return TransformerLayer.normalized(PreNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
     embed = Embeddings(
         config.vocab_size, width, positions=SinusoidalPositions(width), scale=width**0.5, dropout=dropout
@@ -64,7 +60,6 @@ def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
             [layer() for _ in range(config.num_hidden_layers)],
             norm=norm(),
             vocabulary_head=lambda: TiedVocabularyHead(config.vocab_size),
-            pooler=nn.Identity,
         )
         for _ in range(2)
     )
