@@ -101,7 +101,7 @@ def families() -> dict[str, str]:
         source, tests = ABOUT[name]
         heads = list(dict.fromkeys(HEADS[head] for names in family.classes for head in sorted(names)))
         bare = ["bare", *(["bare encoder"] if family.variants else [])]
-        listed = ", ".join([*bare, *heads]) if family.elsewhere else "none: the layout is our own"
+        listed = ", ".join([*bare, *heads]) if family.in_transformers else "none: the layout is our own"
         found = (next((ROOT / "tests").rglob(file)) for file in tests.split())
         files = ", ".join(f"`{file.relative_to(ROOT)}`" for file in found)
         parity = NOT_LIKE_THE_PEER.get(name, "yes")

@@ -306,7 +306,7 @@ NOT_KEYS = {
     "xlnet": {"n_layers"},  # of a converter
     "reformer": {"n_layers", "chunk_length", "num_chunks_after", "num_chunks_before"},  # parts of names
 }
-PUBLISHED = [name for name, family in FAMILIES.items() if family.elsewhere and name != "transfo-xl"]
+PUBLISHED = [name for name, family in FAMILIES.items() if family.in_transformers and name != "transfo-xl"]
 
 
 def test_all_families_that_transformers_has_are_here() -> None:

@@ -49,7 +49,7 @@ SAME_HEADS = [
 
 
 def test_all_encoders_are_here() -> None:
-    assert {family.name for family in ENCODERS if family.elsewhere} == set(SMALL)
+    assert {family.name for family in ENCODERS if family.in_transformers} == set(SMALL)
 
 
 @pytest.mark.parametrize(("name", "objective"), SAME_HEADS)

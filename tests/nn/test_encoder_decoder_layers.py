@@ -55,17 +55,17 @@ def test_heads_compose() -> None:
 
 
 def test_a_layer_without_a_score_uses_that_of_its_stack() -> None:
-    flow = AttentionContext(self_layout(pack_lists([[1, 2, 3], [4, 5]])))
+    context = AttentionContext(self_layout(pack_lists([[1, 2, 3], [4, 5]])))
     score = T5RelativeBias(2, buckets=4, max_distance=3)
     attention = initialize_by_fan_in(RelativeAttention(8, 2))
     torch.nn.init.normal_(score.weight, std=3.0)
     x = torch.randn(5, 8)
-    unbent = attention(x, flow)
-    flow.score_mod = score(x, flow.layout)
-    bent = attention(x, flow)
+    unbent = attention(x, context)
+    context.score_mod = score(x, context.layout)
+    bent = attention(x, context)
     assert not torch.allclose(unbent, bent)
-    attention.score, flow.score_mod = score, None
-    torch.testing.assert_close(attention(x, flow), bent)
+    attention.score, context.score_mod = score, None
+    torch.testing.assert_close(attention(x, context), bent)
 
 
 def test_the_bias_is_constant_beyond_the_largest_distance() -> None:
@@ -73,8 +73,8 @@ def test_the_bias_is_constant_beyond_the_largest_distance() -> None:
     torch.nn.init.normal_(score.weight)
     ids = np.zeros(40, dtype=int).tolist()
     layout = self_layout(pack_lists([ids]))
-    bend = score(torch.zeros(40, 1, 4), layout)
+    score_mod = score(torch.zeros(40, 1, 4), layout)
     query, key = {"position": torch.arange(40)[:, None]}, {"position": torch.arange(40)[None, :]}
-    ours = bend(torch.zeros(40, 40), torch.zeros(1, dtype=torch.long), query, key)
+    ours = score_mod(torch.zeros(40, 40), torch.zeros(1, dtype=torch.long), query, key)
     distance = torch.arange(40)[None, :] - torch.arange(40)[:, None]
     assert torch.equal(ours, score.weight[score.bucket(distance), 0])

@@ -30,17 +30,17 @@ def stack(**changes: Any) -> Any:
     return FAMILIES["reformer"].build(FAMILIES["reformer"].read_config(SMALL | changes))
 
 
-def flows(network: Any, packed: Packed) -> list[AttentionContext]:
-    flow = AttentionContext(self_layout(packed))
-    return [replace(flow, depth=depth) for depth in range(len(network.layers))]
+def contexts(network: Any, packed: Packed) -> list[AttentionContext]:
+    context = AttentionContext(self_layout(packed))
+    return [replace(context, depth=depth) for depth in range(len(network.layers))]
 
 
-def plainly(network: Any, flows: list[AttentionContext], x: Tensor) -> list[Tensor]:
+def plainly(network: Any, contexts: list[AttentionContext], x: Tensor) -> list[Tensor]:
     """Return the streams of every layer, with all activations kept for the backward pass."""
     first = second = x
     states = []
-    for layer, flow in zip(network.layers, flows, strict=True):
-        first, second = layer(first, second, flow, torch.float32)
+    for layer, context in zip(network.layers, contexts, strict=True):
+        first, second = layer(first, second, context, torch.float32)
         states.append(torch.cat([first, second], 1))
     return states
 
@@ -48,9 +48,9 @@ def plainly(network: Any, flows: list[AttentionContext], x: Tensor) -> list[Tens
 def test_a_layer_inverts() -> None:
     network, packed = stack(), pack_lists(TEXTS)
     first, second = torch.randn(27, 12), torch.randn(27, 12)
-    for layer, flow in zip(network.layers, flows(network, packed), strict=True):
-        there = layer(first, second, flow, torch.float32)
-        back = layer.invert(*there, flow, torch.float32)
+    for layer, context in zip(network.layers, contexts(network, packed), strict=True):
+        there = layer(first, second, context, torch.float32)
+        back = layer.invert(*there, context, torch.float32)
         torch.testing.assert_close(back[0], first, atol=1e-6, rtol=0)
         torch.testing.assert_close(back[1], second, atol=1e-6, rtol=0)
 
@@ -65,7 +65,7 @@ def test_gradients_match_plain_backpropagation(changes: dict[str, Any], wanted: 
     x = torch.randn(27, 12, requires_grad=True)
     results = []
     for run in (lambda way: run_reversible(list(network.layers), way, x, wanted), lambda way: plainly(network, way, x)):
-        states = run(flows(network, packed))
+        states = run(contexts(network, packed))
         states = states if len(states) == len(wanted) else [states[number - 1] for number in sorted(wanted)]
         loss = sum((state * torch.arange(24)).sin().sum() for state in states)
         parameters = dict(network.layers.named_parameters())
@@ -94,7 +94,7 @@ def test_only_the_last_streams_are_saved_for_backward() -> None:
     kept: list[int] = []
     x = network.embed(packed)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        run_reversible(list(network.layers), flows(network, packed), x, {4})
+        run_reversible(list(network.layers), contexts(network, packed), x, {4})
     assert sum(kept) == 2 * 27 * 12
 
 

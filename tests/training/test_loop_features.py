@@ -143,10 +143,10 @@ def test_dropout_stops_at_the_scheduled_progress() -> None:
     training = make("mlm+nsp", 4)
     layers = [m for m in training.root.modules() if isinstance(m, Dropout)]
     for layer in layers:
-        layer.share = 0.1
+        layer.rate = 0.1
     training.schedule = Schedule("constant", 0.0, 1.0, dropout=0.5)
     shares: list[float] = []
-    training.root.register_forward_hook(lambda *_: shares.append(max(layer.share for layer in layers)))
+    training.root.register_forward_hook(lambda *_: shares.append(max(layer.rate for layer in layers)))
     train(training)
     assert shares == [0.1] * 4 + [0.0] * 4  # two packs a step
 
@@ -156,7 +156,7 @@ def test_gradient_checkpointing_does_not_change_the_gradients(name: str) -> None
     plain, again = make(name, 3), make(name, 3, recompute=True)
     for training in (plain, again):
         for layer in (m for m in training.root.modules() if isinstance(m, Dropout)):
-            layer.share = 0.1
+            layer.rate = 0.1
         train(training)
     same(plain, again)
     saved = []

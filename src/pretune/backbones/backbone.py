@@ -19,7 +19,7 @@ LayerSelection = Literal["last", "all"] | Sequence[int]
 
 @dataclass
 class BackboneOutput:
-    """The hidden states of the requested layers, (n, width) each, and the state to pass to the next batch."""
+    """The output of a backbone: the hidden states of the requested layers, (n, width) each, and its state after the batch."""
 
     layers: list[Tensor]
     carry: Any = None  # detached: segment memory, recurrent state, or key-value cache
@@ -57,7 +57,7 @@ class TaskHeadParts:
         self.choice_output = parts.get("choice_output", self.classifier)
 
     def copy_parts(self, other: TaskHeadParts) -> None:
-        """Use the factories of another backbone."""
+        """Use the factories of task heads of another backbone."""
         self.pooler, self.classifier = other.pooler, other.classifier
         self.tagger, self.answerer = other.tagger, other.answerer
         self.choice_pooler, self.choice_output = other.choice_pooler, other.choice_output
@@ -90,7 +90,7 @@ class Backbone(Protocol):
     def __call__(self, *packed: Packed, carry: Any = None, keep: LayerSelection = "last") -> BackboneOutput: ...
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the named groups of modules from the embeddings to the top; shared layers form one group."""
+        """Return the names and modules of groups of parameters, from the embeddings to the top layer."""
 
 
 def selected_layers(keep: LayerSelection, layers: int) -> set[int]:

@@ -84,12 +84,12 @@ class EncoderDecoder(TaskHeadParts, nn.Module):
             layout, source_layout = self_layout(target), cross_layout(target, source)
         else:
             layout, source_layout = carry.layout(target), carry.source_layout(target, source)
-        flow = AttentionContext(layout, target.pattern, source=encoded, source_layout=source_layout, cache=carry)
+        context = AttentionContext(layout, target.pattern, source=encoded, source_layout=source_layout, cache=carry)
         if self.score is not None:
-            flow.score_mod = self.score(x, flow.layout)
+            context.score_mod = self.score(x, context.layout)
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(self.layers, 1):
-            x = layer(x, replace(flow, depth=number - 1))
+            x = layer(x, replace(context, depth=number - 1))
             if number == len(self.layers):
                 x = self.norm(x)
             if number in wanted:
@@ -97,7 +97,7 @@ class EncoderDecoder(TaskHeadParts, nn.Module):
         return BackboneOutput(layers, carry)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the groups of modules from the encoder's embeddings to the decoder's top layer."""
+        """Return the names and modules of groups of parameters, from the encoder's embeddings to the decoder's top layer."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].extend([self.embed] if self.score is None else [self.embed, self.score])
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

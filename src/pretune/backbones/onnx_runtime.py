@@ -33,7 +33,7 @@ def import_onnxruntime() -> Any:
 
 
 def open_session(path: Path, threads: int | None = None) -> Any:
-    """Return an inference session for an ONNX file, with as many threads as torch uses by default."""
+    """Return an inference session for an ONNX file; by default, with as many threads as torch uses."""
     runtime = import_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
@@ -42,7 +42,7 @@ def open_session(path: Path, threads: int | None = None) -> Any:
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime has no common class for its errors
-        raise PretuneError(f"{path}: ONNX Runtime cannot load the graph ({str(error).splitlines()[0]}).") from error
+        raise PretuneError(f"{path}: ONNX Runtime cannot load the graph ({str(error).splitlines()[0]})") from error
 
 
 class OnnxBackbone(TaskHeadParts, nn.Module):
@@ -66,7 +66,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
     def embed(self) -> Any:
         """Raise an error: the embeddings of an ONNX model are not accessible outside the graph."""
         raise PretuneError(
-            f"{self.path}: the token embeddings are inside the ONNX graph; use the model that it was exported from."
+            f"{self.path}: the token embeddings are inside the ONNX graph; use the model that it was exported from"
         )
 
     def forward(self, packed: Packed, carry: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
@@ -74,7 +74,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         if keep != "last" and list(keep) not in ([-1], [self.depth]):
             raise PretuneError(
                 f"{self.path}: an ONNX graph returns only the hidden states of its top layer; use the model that it was "
-                "exported from."
+                "exported from"
             )
         states = np.empty((len(packed), self.width), dtype=np.float32)
         for feed, indices in padded_inputs(packed):
@@ -88,12 +88,12 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
             (states,) = self.session.run([STATES], feed, self.options)
         except Exception as error:  # ONNX Runtime has no common class for its errors
             raise PretuneError(
-                f"{self.path}: ONNX Runtime cannot run the graph ({str(error).splitlines()[0]})."
+                f"{self.path}: ONNX Runtime cannot run the graph ({str(error).splitlines()[0]})"
             ) from error
         if not isinstance(states, np.ndarray) or states.shape != (*shape, self.width):
             raise PretuneError(
                 f"{self.path}: the graph returns hidden states of shape {np.shape(states)}, but the config.json beside it "
-                f"describes {(*shape, self.width)}; the files do not belong together, or one is damaged."
+                f"describes {(*shape, self.width)}; the files do not belong together, or one is damaged; export the model again"
             )
         return states
 
@@ -103,7 +103,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
 
 
 def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
-    """Yield padded inputs of a graph, (b, L) each, and the indices (n,) of their tokens in the packed batch.
+    """Yield the padded inputs of an ONNX graph by name, (b, L) each, and the indices (n,) of their tokens in the batch.
 
     Sequences of similar length form one batch, since the graph computes padding tokens too.
     """
@@ -121,20 +121,20 @@ def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
 
 
 def _length_buckets(lengths: Array) -> list[Array]:
-    """Return the indices of nonempty sequences, grouped by similar length."""
+    """Return the indices of nonempty sequences in groups of similar length, given all lengths."""
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
     return [order[first:last] for first, last in pairwise(length_groups(lengths[order])) if last > first]
 
 
 def _token_indices(starts: Array, lengths: Array) -> Array:
-    """Return the indices of the tokens of the given sequences."""
+    """Return the indices of all tokens of some sequences, given the starts and lengths of these."""
     ends = np.cumsum(lengths)
     return np.arange(int(ends[-1])) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def _pad(column: Array, real: Array) -> Array:
-    """Return the column (n,) padded with 0 to (b, L)."""
+    """Return a column (n,) padded with 0 to (b, L), given the mask of real tokens."""
     rows = np.zeros(real.shape, dtype=np.int64)
     rows[real] = column
     return rows

@@ -19,7 +19,7 @@ from pretune.packed import Packed
 
 
 class TransformerStack(TaskHeadParts, nn.Module):
-    """Embeddings, a stack of layers, and a final norm where the layers are pre-norm."""
+    """A backbone of embeddings, a stack of Transformer layers, and a final norm if the layers are pre-norm."""
 
     def __init__(
         self,
@@ -91,25 +91,25 @@ class TransformerStack(TaskHeadParts, nn.Module):
         wanted = selected_layers(keep, len(stack))
         x = self.embed(packed)
         cache = carry if isinstance(carry, KVCache) else None
-        flow = AttentionContext(
+        context = AttentionContext(
             self_layout(packed) if cache is None else cache.layout(packed), packed.pattern, cache=cache
         )
         recall = None
         # Stateful batches have the column `document_start`; the first of them comes without a memory.
         if self.memory and not isinstance(carry, KVCache) and (carry is not None or "document_start" in packed.columns):
-            recall = MemoryContext(packed, flow.layout, carry, self.memory)
-            flow = AttentionContext(recall.layout, recall.pattern(packed.pattern))
+            recall = MemoryContext(packed, context.layout, carry, self.memory)
+            context = AttentionContext(recall.layout, recall.pattern(packed.pattern))
         elif cache is None and "document_start" in packed.columns:
-            flow = within_documents(flow.layout, packed.pattern)
+            context = within_documents(context.layout, packed.pattern)
         if self.score is not None:
-            flow.score_mod = self.score(x, flow.layout)
+            context.score_mod = self.score(x, context.layout)
         if self.distances is not None:
-            flow.distances = self.distances().to(x.dtype)
+            context.distances = self.distances().to(x.dtype)
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(stack, 1):
             # Each depth gets its own context: a layer recomputed in the backward pass must find the same one again.
-            context = recall.context(number - 1, x) if recall is not None else None
-            x = layer(x, replace(flow, depth=number - 1, context=context))
+            key_states = recall.key_states(number - 1, x) if recall is not None else None
+            x = layer(x, replace(context, depth=number - 1, key_states=key_states))
             if number == len(stack):
                 x = self.norm(x)
             if number in wanted:
@@ -121,7 +121,7 @@ class TransformerStack(TaskHeadParts, nn.Module):
         return SegmentMemory.from_tensors(tensors)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the groups of modules from the embeddings to the top; shared layers appear once."""
+        """Return the names and modules of groups of parameters, from the embeddings to the top; shared layers appear once."""
         middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
         middle[-1][1].append(self.norm)
         lowest = [part for part in (self.embed, self.score, self.distances) if part is not None]

@@ -38,7 +38,7 @@ class WordVectorBackbone(TaskHeadParts, nn.Module):
 
 
 def _refuse_vocabulary_head() -> nn.Module:
-    """Raise an error: static vectors see no context to predict tokens from."""
+    """Raise an error: static vectors have no context to predict tokens from."""
     raise PretuneError(
-        "Word vectors cannot predict tokens; fine-tune them on a task, or use them as the embedding of another model."
+        "word vectors cannot predict tokens; fine-tune them on a task, or use them as the embedding of another model"
     )

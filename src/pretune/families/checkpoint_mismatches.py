@@ -59,7 +59,7 @@ def find_mismatches(
 
 
 def skipped_heads(table: NameTable, extra: Sequence[str]) -> list[str]:
-    """Return those of the unused tensors that belong to heads.
+    """Return the names of those unused tensors of a checkpoint (`extra`) that belong to heads.
 
     A pooler does not count as a head, since the heads of several tasks start with it.
     """
@@ -68,6 +68,7 @@ def skipped_heads(table: NameTable, extra: Sequence[str]) -> list[str]:
 
 
 def _in_backbone(table: NameTable, name: str) -> bool:
+    """Return whether a published name belongs to a parameter of the backbone."""
     return any(own.startswith("backbone.") for own in table.our_names(name))
 
 

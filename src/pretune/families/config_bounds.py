@@ -79,21 +79,17 @@ def check_bounds(key: str, value: Any, where: str) -> None:
     if isinstance(value, list | tuple) and len(value) > LAYERS.most:
         raise PretuneError(f"{where}: {key} has {len(value):,} entries; at most {LAYERS.most:,} are allowed")
     bound = BOUNDS.get(key)
-    for number in _numbers(value) if bound is not None else ():
-        if bound is not None and not bound.least <= number <= bound.most:
-            raise PretuneError(f"{where}: {key} is {quote(value)}; it must be {bound}")
+    if bound is not None and not all(bound.least <= number <= bound.most for number in _numbers(value)):
+        raise PretuneError(f"{where}: {key} is {quote(value)}; it must be {bound}")
 
 
 def count_layers(config: Any) -> int:
-    """Return the largest number of layers in a configuration."""
-    return max(
-        (getattr(config, key) or 0 for key, bound in BOUNDS.items() if bound is LAYERS and hasattr(config, key)),
-        default=0,
-    )
+    """Return the number of layers of the deepest stack in a configuration."""
+    return max((getattr(config, key, 0) or 0 for key, bound in BOUNDS.items() if bound is LAYERS), default=0)
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """Yield the numbers in a value, which may be a nested list or mapping."""
+    """Yield the numbers in a value of config.json, which may be a nested list or mapping."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

@@ -76,7 +76,7 @@ class Family:
         Maps config.json keys that do not change the output to the reason.
     companions
         Exports of heads that are published in this layout too (ELECTRA's generator).
-    elsewhere
+    in_transformers
         Whether `transformers` reads this layout.
     variants
         Families with the same `model_type` but another architecture, identified by their class (T5EncoderModel).
@@ -95,11 +95,11 @@ class Family:
     supported: Mapping[str, SupportedValues] = field(default_factory=dict)
     harmless: Mapping[str, str] = field(default_factory=dict)
     companions: tuple[str, ...] = ()
-    elsewhere: bool = True
+    in_transformers: bool = True
     variants: tuple[Family, ...] = ()
 
     def variant(self, class_name: str) -> Family:
-        """Return the variant that has a class of `transformers`, or this family if none has it."""
+        """Return the variant of this family that a class of `transformers` belongs to, or the family itself."""
         return next((family for family in self.variants if family.has_class(class_name)), self)
 
     def has_class(self, class_name: str) -> bool:
@@ -112,12 +112,12 @@ class Family:
         `where` is the file, for error messages.
         """
         where = where or self.name
-        given = {key: value for key, value in content.items() if key not in self.aliases}
+        values = {key: value for key, value in content.items() if key not in self.aliases}
         for alias, key in self.aliases.items():
             value = content.get(alias)
-            if value is not None and given.setdefault(key, value) != value:
+            if value is not None and values.setdefault(key, value) != value:
                 raise PretuneError(
-                    f"{where}: {alias} is {_json(value)}, but {key}, which means the same, is {_json(given[key])}; "
+                    f"{where}: {alias} is {_json(value)}, but {key}, which means the same, is {_json(values[key])}; "
                     "correct one of them"
                 )
         for key, meaning in UNSUPPORTED_KEYS.items():
@@ -125,16 +125,16 @@ class Family:
                 raise PretuneError(f"{where}: {key}: {meaning}")
         known = get_type_hints(self.config)
         # Token ids that the file sets to null come from the tokenizer.
-        stated = {key: value for key, value in given.items() if value is not None or not key.endswith("_token_id")}
+        stated = {key: value for key, value in values.items() if value is not None or not key.endswith("_token_id")}
         own = {key: _typed(value, known[key], f"{where}: {key}") for key, value in stated.items() if key in known}
         for key, value in own.items():
             check_bounds(key, value, where)
         config = self.config(**own)
         for key, allowed in self.supported.items():
             value = getattr(config, key) if key in known else content.get(key)
-            values = allowed(config) if callable(allowed) else allowed
-            if value not in values and not (value is None and key not in known):
-                listed = " or ".join(map(_json, values))
+            supported = allowed(config) if callable(allowed) else allowed
+            if value not in supported and not (value is None and key not in known):
+                listed = " or ".join(map(_json, supported))
                 raise PretuneError(f"{where}: {key} {_json(value)} is not supported for {self.name}; only {listed}")
         return config
 
@@ -145,7 +145,7 @@ class Family:
         return sorted(key for key, value in content.items() if key not in known and value is not None)
 
     def heads_of(self, class_name: str) -> frozenset[str]:
-        """Return the heads of a class of `transformers`; where several objectives share the class, those of the first."""
+        """Return the heads of a class of `transformers`; where several sets of heads share the class, the first of these."""
         published = (heads for heads, name in self.classes.items() if name == class_name)
         return next(published, self.other_classes.get(class_name, frozenset()))
 
@@ -155,11 +155,12 @@ class Family:
 
 
 def _json(value: Any) -> str:
+    """Return a value of config.json as shortened JSON, for error messages."""
     return shorten(json.dumps(value, default=str), LONGEST_QUOTE)
 
 
 def _typed(value: Any, expected: Any, where: str) -> Any:
-    """Return a value of config.json as the type of its key, or raise an error."""
+    """Return a value of config.json converted to the type of its key, or raise an error."""
     if expected is bool and value in (0, 1):  # some files write booleans as numbers
         return bool(value)
     return validate_schema(as_tuples(value) if get_origin(expected) is tuple else value, expected, where)

@@ -52,8 +52,8 @@ def cross_attention_weights(backbone: Any, source: Packed, target: Packed) -> Te
         backbone(source, target)
     finally:
         handle.remove()
-    x, flow = inputs[0]
-    return head_weights(chosen, x, flow.source, flow.source_layout)
+    x, context = inputs[0]
+    return head_weights(chosen, x, context.source, context.source_layout)
 
 
 def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:

@@ -46,10 +46,10 @@ def test_chunks_of_whole_sequences_match_full_attention(name: str, lengths: list
     q, k, v = qkv(sum(lengths))
     bias = T5RelativeBias(HEADS)
     torch.nn.init.normal_(bias.weight)
-    bend = bias(q, layout) if scored else None
-    whole = attend(q, k, v, layout, PATTERNS[name], bend, 0.3)
+    score_mod = bias(q, layout) if scored else None
+    whole = attend(q, k, v, layout, PATTERNS[name], score_mod, 0.3)
     for before in (0, 1):  # a chunk before that is the same one again weighs all alike
-        chunks = attend_chunks(q, k, v, layout, PATTERNS[name], bend, 0.3, size=21, before=before)
+        chunks = attend_chunks(q, k, v, layout, PATTERNS[name], score_mod, 0.3, size=21, before=before)
         torch.testing.assert_close(chunks, whole)
 
 
@@ -167,11 +167,11 @@ def test_noise_is_normal_and_follows_from_seed_and_depth() -> None:
 
 def test_recomputation_uses_the_same_hashes() -> None:
     attention, packed = lsh().train(), random_packed([13])
-    flow, x = AttentionContext(self_layout(packed)), torch.randn(13, WIDTH)
+    context, x = AttentionContext(self_layout(packed)), torch.randn(13, WIDTH)
     share_dropout_seed(attention, torch.device("cpu")).fill_(7)
-    before = attention(x, flow)
+    before = attention(x, context)
     share_dropout_seed(attention, torch.device("cpu")).fill_(8)
-    assert torch.equal(before, attention(x, flow))
+    assert torch.equal(before, attention(x, context))
     assert not torch.equal(before, attention(x, AttentionContext(self_layout(packed))))
 
 

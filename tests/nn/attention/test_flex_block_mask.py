@@ -179,5 +179,5 @@ def test_listed_blocks_are_enough_for_attention(name: str) -> None:
     layout = self_layout(random_packed([300, 70, 500, 30, 333]))
     with torch.no_grad():
         q, k, v = (torch.randn(1233, 2, 32) for _ in range(3))
-        dense, flex = (attend(q, k, v, layout, PATTERNS[name], path=path) for path in ("dense", "flex"))
+        dense, flex = (attend(q, k, v, layout, PATTERNS[name], backend=backend) for backend in ("dense", "flex"))
     torch.testing.assert_close(flex, dense, atol=1e-5, rtol=1e-5)

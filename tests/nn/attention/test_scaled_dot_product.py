@@ -212,9 +212,11 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
     sparse = block_sparse(random_numbers(0, HEADS, 23, 1), 4, "4")
     scored = [(pattern, bias) for pattern in (full, PATTERNS["longformer"], sparse)]
     for pattern, score in [*((pattern, None) for pattern in (*PATTERNS.values(), sparse)), *scored]:
-        bend = None if score is None else score(q, layout)
-        dense = attend(q, k, v, layout, pattern, bend, path="dense")
-        torch.testing.assert_close(attend(q, k, v, layout, pattern, bend, path="flex"), dense, atol=1e-5, rtol=1e-5)
+        score_mod = None if score is None else score(q, layout)
+        dense = attend(q, k, v, layout, pattern, score_mod, backend="dense")
+        torch.testing.assert_close(
+            attend(q, k, v, layout, pattern, score_mod, backend="flex"), dense, atol=1e-5, rtol=1e-5
+        )
 
 
 def test_sequence_indices_are_right_with_unused_offsets() -> None:

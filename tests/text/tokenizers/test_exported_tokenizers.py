@@ -21,7 +21,7 @@ from tests.support.texts import KOREAN, RUSSIAN, T5_IDS, english_documents, russ
 from tests.support.tricky_strings import SPECIALS, TRICKY
 
 # mBART's template wants a language, which is not known before a text is.
-THERE = sorted(name for name, family in FAMILIES.items() if family.elsewhere and name != "mbart")
+THERE = sorted(name for name, family in FAMILIES.items() if family.in_transformers and name != "mbart")
 TEXTS = [text for text in TRICKY if text not in SPECIALS][::6]
 SOLID = [text for text in TEXTS if text.isprintable() and text.strip()]  # a second text without tokens is none here
 LONGEST = 13

@@ -116,7 +116,7 @@ def build(config: ReformerConfig) -> ReversibleBackbone:
         feed_forward = FeedForward(width, config.feed_forward_size, activation, dropout=dropout)
         return ReversibleLayer(
             attention=ReversibleBranch(attention(kind), norm(), dropout),
-            feed_forward=ReversibleBranch(feed_forward, norm(), dropout, at_once=config.chunk_size_feed_forward),
+            feed_forward=ReversibleBranch(feed_forward, norm(), dropout, chunk_size=config.chunk_size_feed_forward),
         )
 
     axial = config.axial_pos_embds
@@ -141,7 +141,7 @@ def build(config: ReformerConfig) -> ReversibleBackbone:
 
 
 def check(config: ReformerConfig) -> None:
-    """Raise an error for values that contradict each other."""
+    """Raise an error for values of a configuration that contradict each other."""
     unknown = sorted(set(config.attn_layers) - {LOCAL, LSH})
     if unknown or not config.attn_layers:
         raise PretuneError(

@@ -54,13 +54,13 @@ class BartConfig:
     decoder_start_token_id: int | None = 2
 
 
-def wire(
+def assemble(
     config: BartConfig,
     embed: Callable[[], Embeddings],
     block: type[PostNorm] | type[PreNorm] = PostNorm,
     norm: Callable[[], nn.Module] = nn.Identity,
 ) -> EncoderDecoder:
-    """Assemble the encoder and the decoder on the given embeddings, each with a final `norm`."""
+    """Assemble and initialize an encoder and a decoder on new embeddings, each with blocks of one kind and a final `norm`."""
     width, std = config.d_model, config.init_std
     activation = ACTIVATIONS[config.activation_function]
 
@@ -93,7 +93,7 @@ def wire(
 
 
 def embeddings(config: BartConfig) -> Embeddings:
-    """Build token and learned position embeddings with a norm."""
+    """Build token and learned position embeddings with a norm, from a configuration with BART's keys."""
     width = config.d_model
     return Embeddings(
         config.vocab_size,
@@ -107,11 +107,11 @@ def embeddings(config: BartConfig) -> Embeddings:
 
 def build(config: BartConfig) -> EncoderDecoder:
     """Build the backbone from its configuration."""
-    return wire(config, embed=lambda: embeddings(config))
+    return assemble(config, embed=lambda: embeddings(config))
 
 
 def _layer(published: str, ours: str) -> list[Row]:
-    """Return the rows that encoder and decoder layers share."""
+    """Return the rows of a layer of the encoder or the decoder, without cross-attention."""
     return [
         ([f"{published}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
         (f"{published}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),

@@ -22,8 +22,8 @@ from pretune.families.encoder_decoders.bart import (
     SUPPORTED,
     UNUSED,
     BartConfig,
+    assemble,
     norms,
-    wire,
 )
 from pretune.families.family import Family
 from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable
@@ -59,7 +59,7 @@ def build(config: MarianConfig) -> EncoderDecoder:
             dropout=config.dropout,
         )
 
-    return wire(config, embed)
+    return assemble(config, embed)
 
 
 MARIAN = Family(

@@ -23,10 +23,10 @@ from pretune.families.encoder_decoders.bart import (
     TASK_HEADS,
     UNUSED,
     BartConfig,
+    assemble,
     classes,
     embeddings,
     norms,
-    wire,
 )
 from pretune.families.family import Family
 from pretune.families.parameter_names import NameTable
@@ -46,7 +46,7 @@ class MBartConfig(BartConfig):
 
 def build(config: MBartConfig) -> EncoderDecoder:
     """Build the backbone from its configuration."""
-    return wire(config, lambda: embeddings(config), PreNorm, partial(LayerNorm, config.d_model))
+    return assemble(config, lambda: embeddings(config), PreNorm, partial(LayerNorm, config.d_model))
 
 
 MBART = Family(

@@ -104,6 +104,7 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
 
 
 def _rows() -> list[Row]:
+    """Return the rows of the backbone: the published names are those of pretune."""
     names = [
         *("encoder.embed.tokens", "embed.tokens", "encoder.layers.{i}.cells.{p}", "layers.{i}.cells.{p}"),
         *(f"encoder.{way}.layers.{{i}}.cells.{{p}}" for way in ("ahead", "back")),
@@ -126,5 +127,5 @@ SEQ2SEQ = Family(
     ),
     classes={frozenset(): "RecurrentEncoderDecoder"},
     poolings={"": "last"},
-    elsewhere=False,
+    in_transformers=False,
 )

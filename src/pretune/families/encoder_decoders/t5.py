@@ -104,11 +104,12 @@ def build(config: T5Config) -> EncoderDecoder:
 
 
 def build_encoder(config: T5Config) -> TransformerStack:
-    """Build the encoder alone."""
+    """Build the backbone of the encoder alone from its configuration."""
     return initialize_by_fan_in(_encoder(config), config.initializer_factor)
 
 
 def _encoder(config: T5Config) -> TransformerStack:
+    """Assemble the encoder, without initializing it."""
     width, factor = config.d_model, config.initializer_factor
 
     def head() -> nn.Module:
@@ -127,6 +128,7 @@ def _encoder(config: T5Config) -> TransformerStack:
 
 
 def _layer(config: T5Config, decoder: bool) -> TransformerLayer:
+    """Build a layer of the encoder, or of the decoder with cross-attention."""
     width, heads, dropout = config.d_model, config.num_heads, config.dropout_rate
     attention: dict[str, Any] = {"head_width": config.d_kv, "scale": 1.0, "bias": False}
     pattern = causal if decoder else full
@@ -141,14 +143,17 @@ def _layer(config: T5Config, decoder: bool) -> TransformerLayer:
 
 
 def _embeddings(config: T5Config) -> Embeddings:
+    """Build the token embeddings."""
     return Embeddings(config.vocab_size, config.d_model, dropout=config.dropout_rate)
 
 
 def _last_norm(config: T5Config) -> nn.Module:
+    """Build the norm and the dropout at the end of a stack."""
     return nn.Sequential(RMSNorm(config.d_model, config.layer_norm_epsilon), Dropout(config.dropout_rate))
 
 
 def _relative_bias(config: T5Config, bidirectional: bool) -> T5RelativeBias:
+    """Build the relative position bias of a stack."""
     buckets, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
     if buckets < 4 or furthest <= buckets // 2:
         raise PretuneError(
@@ -187,7 +192,7 @@ _BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def _encoder_rows(ours: str) -> list[Row]:
-    """Return the rows of the token embedding and of the encoder, whose path in pretune is `ours`."""
+    """Return the rows of the token embedding and of the encoder, which pretune names `ours`."""
     return [
         ("shared.weight", f"{ours}.embed.tokens"),
         *_attention("encoder.block.{i}.layer.0.SelfAttention", f"{ours}.layers.{{i}}.attention"),
@@ -232,6 +237,7 @@ TEMPLATE = Template(single=("A", "end"), pair=("B", "end"), segments=False, targ
 
 
 def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any]) -> Family:
+    """Return the family of T5 or mT5; `prefix` is that of its classes, `only` are further supported values of keys."""
     family = Family(
         name=name,
         config=config,

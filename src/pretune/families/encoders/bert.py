@@ -174,7 +174,7 @@ MLM_ROWS: list[Row] = [
 
 
 def unused(name: str) -> dict[str, str]:
-    """Return the tensors that do not affect the output, with the prefix of a family, and the reason for each."""
+    """Return the names of tensors that do not affect the output, with the prefix of a family, and the reason for each."""
     return {
         f"{name}.embeddings.position_ids": "the numbers 0, 1, 2 …",
         f"{name}.embeddings.token_type_ids": "zeros, the default segment ids",
@@ -201,7 +201,7 @@ def table(name: str, *rows: Row) -> NameTable:
 
 
 def classes(name: str) -> Mapping[frozenset[str], str]:
-    """Return the classes of `transformers` for each set of heads, with the class prefix of a family."""
+    """Return the classes of `transformers` for each set of heads of BERT, with the class prefix of a family."""
     return {
         **encoder_classes(name),
         frozenset({"nsp"}): f"{name}ForNextSentencePrediction",

@@ -66,8 +66,8 @@ class DebertaConfig(BertConfig):
     @property
     def terms(self) -> set[str]:
         """Return the position terms of attention: content-to-position (c2p), position-to-content (p2c)."""
-        given = self.pos_att_type or ()
-        return {term.strip().lower() for term in (given.split("|") if isinstance(given, str) else given)}
+        terms = self.pos_att_type or ()
+        return {term.strip().lower() for term in (terms.split("|") if isinstance(terms, str) else terms)}
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _encoder(
         config,
         embed=embeddings_of(config, config.hidden_size, first=0 if config.position_biased_input else None),
         layers=layers,
-        distances=RelativeEmbeddings(2 * score.side, config.hidden_size, norm),
+        distances=RelativeEmbeddings(2 * score.per_direction, config.hidden_size, norm),
         pooler_activation=config.pooler_hidden_act,
     )
 
@@ -157,6 +157,7 @@ _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{
 
 
 def _table(*own: Row) -> NameTable:
+    """Return the parameter names of a version of DeBERTa, given the rows of its attention."""
     rows = [*own, *encoder_rows("deberta")]
     return NameTable(
         *rows,
@@ -187,6 +188,7 @@ def _table(*own: Row) -> NameTable:
 
 
 def _classes(name: str) -> Mapping[frozenset[str], str]:
+    """Return the classes of `transformers` for each set of heads, with the class prefix of a version."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",

@@ -29,15 +29,15 @@ class LongformerConfig(roberta.RobertaConfig):
     attention_window: int | Sequence[int] = 512  # the width of the whole window, for all layers or for each
 
     def windows(self) -> Sequence[int]:
-        """Return the reach of attention to each side, for each layer."""
-        given, layers = self.attention_window, self.num_hidden_layers
-        sizes = [given] * layers if isinstance(given, int) else given
+        """Return the number of tokens on each side that attention reaches, for each layer."""
+        window, layers = self.attention_window, self.num_hidden_layers
+        sizes = [window] * layers if isinstance(window, int) else window
         if len(sizes) != layers:
             raise PretuneError(
                 f"longformer: attention_window has {len(sizes)} sizes, but num_hidden_layers is {layers}"
             )
         if any(size <= 0 or size % 2 for size in sizes):
-            raise PretuneError(f"longformer: attention_window must be even and positive, not {given}")
+            raise PretuneError(f"longformer: attention_window must be even and positive, not {window}")
         return [size // 2 for size in sizes]
 
 

@@ -151,7 +151,7 @@ _OURS = "backbone.layers.{i}"
 
 
 def _head(name: str, transform: str) -> list[Row]:
-    """Return the rows of a head; all heads have the same published names."""
+    """Return the rows of a task head, whose dense layer pretune names `transform`; all heads have the same published names."""
     return [
         ("head.dense.{p}", f"heads.{name}.{transform}.dense.{{p}}"),
         ("head.norm.{p}", f"heads.{name}.{transform}.norm.{{p}}"),

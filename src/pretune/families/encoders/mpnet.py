@@ -38,7 +38,7 @@ class MPNetConfig(BertConfig):
 
 
 def build(config: MPNetConfig) -> TransformerStack:
-    """Build the encoder."""
+    """Build the backbone from its configuration."""
     width, heads = config.hidden_size, config.num_attention_heads
 
     def layer() -> TransformerLayer:

@@ -48,5 +48,5 @@ PERFORMER = Family(
     ),
     classes={frozenset(): "Encoder"},
     supported=bert.SUPPORTED,
-    elsewhere=False,
+    in_transformers=False,
 )

@@ -64,5 +64,5 @@ BILSTM = Family(
     ),
     classes={frozenset(): "BiLSTM"},
     poolings={"": "max"},
-    elsewhere=False,
+    in_transformers=False,
 )

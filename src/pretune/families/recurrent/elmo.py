@@ -50,7 +50,7 @@ def build(config: ElmoConfig) -> BidirectionalBackbone:
     embed = CharacterEmbeddings(
         config.vocab_size,
         width,
-        [(seen, count) for seen, count in config.filters],
+        config.filters,
         vectors=config.character_size,
         letters=config.max_characters,
         highways=config.highways,
@@ -76,6 +76,7 @@ def build(config: ElmoConfig) -> BidirectionalBackbone:
 
 
 def _rows() -> list[Row]:
+    """Return the rows of the backbone: the published names are those of pretune."""
     names = [
         *("embed.symbols", "embed.filters.{i}.{p}", "embed.project.{p}"),
         *(f"embed.highways.{{i}}.{part}.{{p}}" for part in ("transform", "gate")),
@@ -95,5 +96,5 @@ ELMO = Family(
         ("classifier.{p}", "heads.classify.output.{p}"),
     ),
     classes={frozenset(): "TwoWays"},
-    elsewhere=False,
+    in_transformers=False,
 )

@@ -88,5 +88,5 @@ ELMO_TRANSFORMER = Family(
         ("classifier.{p}", "heads.classify.output.{p}"),
     ),
     classes={frozenset(): "TwoWays"},
-    elsewhere=False,
+    in_transformers=False,
 )

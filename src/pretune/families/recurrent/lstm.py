@@ -79,5 +79,5 @@ LSTM = Family(
     ),
     classes={frozenset(): "Recurrent"},
     poolings={"": "last"},
-    elsewhere=False,
+    in_transformers=False,
 )

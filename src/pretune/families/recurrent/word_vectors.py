@@ -40,5 +40,5 @@ WORD_VECTORS = Family(
     ),
     classes={frozenset(): "Static"},
     poolings={"": "pair"},
-    elsewhere=False,
+    in_transformers=False,
 )

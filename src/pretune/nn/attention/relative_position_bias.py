@@ -39,7 +39,7 @@ class T5RelativeBias(nn.Module):
         scheme.draw(self.weight, fan_in=self.width)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the bucket of a distance, key position − query position."""
+        """Return the bucket of each distance, key position − query position."""
         buckets = self.buckets
         offset = torch.zeros_like(distance)
         if self.bidirectional:
@@ -54,7 +54,7 @@ class T5RelativeBias(nn.Module):
         return offset + torch.where(distance < exact, distance, far)
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the modification that adds weight[bucket, head] to a logit."""
+        """Return the score modification that adds weight[bucket, head] to an attention logit."""
         # All distances beyond `max_distance` are alike, so a small table per distance is enough, instead of one entry per pair.
         furthest = self.max_distance
         distances = torch.arange(-furthest, furthest + 1, device=q.device)

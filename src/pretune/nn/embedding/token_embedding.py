@@ -16,7 +16,7 @@ from pretune.packed import Packed
 
 
 class ColumnEmbedding(nn.Module):
-    """An embedding of a column. Without that column, `absent` is its value; None: nothing is added."""
+    """An embedding of a column of token features; batches without the column get the vector `absent`, or none if it is None."""
 
     def __init__(self, column: str, values: int, width: int, absent: int | None = 0) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class ColumnEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(values, width))
 
     def forward(self, packed: Packed) -> Tensor:
-        """Embed the column: (n, width), or a tensor that broadcasts to it."""
+        """Return the vectors of the column, (n, width), or a tensor that broadcasts to that shape."""
         if self.column in packed.columns:
             return F.embedding(packed.columns[self.column], self.weight)
         return self.weight.new_zeros(()) if self.absent is None else self.weight[self.absent]
@@ -82,13 +82,13 @@ class Embeddings(nn.Module):
 
     @property
     def width(self) -> int:
-        """Return the output width, which may differ from that of token vectors."""
+        """Return the output width, which differs from that of token vectors if these are projected."""
         return self.tokens.shape[1] if self.project is None else self.project.out_features
 
     def vectors(self, packed: Packed) -> Tensor:
-        """Embed token ids without the final projection: (n,) → (n, width of token vectors)."""
+        """Return the embeddings of token ids before the final projection: (n,) → (n, width of token vectors)."""
         x = F.embedding(packed.ids, self.tokens)
-        if self.training and self.word_dropout.share:
+        if self.training and self.word_dropout.rate:
             x = x * self.word_dropout(x.new_ones(self.vocabulary))[packed.ids, None]
         if self.query is not None and "stream" in packed.columns:
             x = torch.where(packed.columns["stream"][:, None] > 0, self.query[0], x)
@@ -105,7 +105,7 @@ class Embeddings(nn.Module):
         return self.dropout(self.norm(x.to(self.compute)))
 
     def forward(self, packed: Packed) -> Tensor:
-        """Embed token ids: (n,) → (n, width)."""
+        """Return the embeddings of token ids: (n,) → (n, width)."""
         x = self.vectors(packed)
         return x if self.project is None else self.project(x)
 
@@ -125,7 +125,7 @@ def positions_without_padding(packed: Packed, padding: int) -> Tensor:
 
 
 class ProjectedEmbeddings(nn.Module):
-    """A projection of vectors that come with the tokens, column `vectors`: it lets a network share an embedding."""
+    """A projection of the column `vectors`, with which a network reads the token embeddings of another one."""
 
     positions: None = None
 
@@ -135,6 +135,6 @@ class ProjectedEmbeddings(nn.Module):
         self.project = Linear(vectors, width) if vectors != width else nn.Identity()
 
     def forward(self, packed: Packed) -> Tensor:
-        """Project the given vectors: (n, vectors) → (n, width)."""
+        """Return the projected column `vectors`: (n, vectors) → (n, width)."""
         out: Tensor = self.project(packed.columns["vectors"])
         return out

@@ -110,7 +110,7 @@ def export(
         raise PretuneError(
             "--pooling, --normalize and --max-length apply only with --to sentence-transformers; leave them out"
         )
-    if to != "onnx" and not loaded.family.elsewhere:
+    if to != "onnx" and not loaded.family.in_transformers:
         raise PretuneError(
             f"{reference}: `transformers` has no model class for {loaded.family.name}; use the model with pretune"
         )
@@ -200,7 +200,9 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
         raise PretuneError(
             f"{reference}: {model.objective} reads several layers, which the sentence-transformers layout cannot express; export it with --to hf"
         )
-    embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).changed(pooling, normalize)
+    embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).with_options(
+        pooling, normalize
+    )
     made = TextEmbeddingHead(embedding, model.backbone.width)
     if own is not None:  # pooling and normalization have no parameters
         made.load_state_dict(own.state_dict())
