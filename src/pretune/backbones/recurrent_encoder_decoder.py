@@ -95,23 +95,12 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         dropout: float = 0.0,
         vocabulary_head: Callable[[], nn.Module],
     ) -> None:
-        """Assemble the network.
+        """Assemble the network; `embed` and `layers` are those of the decoder.
 
-        Parameters
-        ----------
-        embed, layers
-            The embeddings and the layers of the decoder.
-        alignment
-            The attention of the decoder to the encoder's states.
-        every
-            Feed the sentence vector to the decoder at every step (Cho et al., 2014).
-        feed
-            Attend before the state update and feed the context to the decoder.
-        readout
-            The width of a maxout layer over state, context and input embedding, before the vocabulary. Without it,
-            models with attention have a tanh layer over state and context.
-        dropout
-            Variational dropout of the decoder's embeddings.
+        `alignment` is the attention of the decoder to the encoder's states. With `every`, the decoder reads the sentence vector
+        at every step (Cho et al., 2014); with `feed`, it attends before the state update and reads the context. `readout` is
+        the width of a maxout layer over state, context and input embedding, before the vocabulary; without it, models with
+        attention have a tanh layer over state and context. `dropout` is variational dropout of the decoder's embeddings.
         """
         super().__init__()
         self.encoder, self.embed = encoder, embed

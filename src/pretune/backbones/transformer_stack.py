@@ -36,20 +36,10 @@ class TransformerStack(TaskHeadParts, nn.Module):
     ) -> None:
         """Assemble the stack.
 
-        Parameters
-        ----------
-        score
-            Modifies the attention logits of all layers (T5's relative position bias).
-        distances
-            Relative position embeddings that all layers share (DeBERTa).
-        vocabulary_head
-            Makes the head from hidden states to logits over the vocabulary.
-        order
-            The index of the layer that runs at each depth, where layers are shared between depths (ALBERT).
-        memory
-            The number of tokens of earlier segments that each layer remembers (Transformer-XL).
-        parts
-            Factories of the modules of task heads: see `TaskParts`.
+        `score` modifies the attention logits of all layers (T5's relative position bias); `distances` are relative position
+        embeddings that all layers share (DeBERTa); `vocabulary_head` makes the head from hidden states to logits over the
+        vocabulary; `order` is the index of the layer that runs at each depth, where layers are shared (ALBERT); `memory` is
+        the number of tokens of earlier segments that each layer remembers (Transformer-XL).
         """
         super().__init__()
         self.embed = embed

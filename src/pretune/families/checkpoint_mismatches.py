@@ -23,16 +23,9 @@ def find_mismatches(
 ) -> dict[str, list[str]]:
     """Return the differences between a checkpoint and a model, by kind, as messages; empty if the checkpoint fits.
 
-    Parameters
-    ----------
-    tensors
-        The tensors of the checkpoint, as `NameTable.normalize` returns them.
-    wanted
-        The parameters of the model.
-    missing, extra
-        The missing and the unused names, as `NameTable.read` returns them.
-    classes
-        The number of classes in config.json.
+    `tensors` are those of the checkpoint, as `NameTable.normalize` returns them; `wanted` are the parameters of the model;
+    `missing` and `extra` are the missing and the unused names, as `NameTable.read` returns them; `classes` is the number of
+    classes in config.json.
     """
     table = family.table
     there = table.depths(tensors)

@@ -73,5 +73,6 @@ ENCODER_VALUES: Mapping[str, Sequence[Any]] = {
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
 }
+ENCODER_DECODER_VALUES: Mapping[str, Sequence[Any]] = {**ENCODER_VALUES, "is_encoder_decoder": (True,)}
 # The supported values for decoders without an encoder, whatever `is_decoder` says.
 DECODER_VALUES: Mapping[str, Sequence[Any]] = {"add_cross_attention": (False,), "is_encoder_decoder": (False,)}

@@ -16,16 +16,8 @@ def detect_family(
 ) -> tuple[Family, str]:
     """Return the family of a config.json without `model_type`, and the evidence for it, in words.
 
-    Parameters
-    ----------
-    content
-        The content of the config.json.
-    class_name
-        The class of `transformers` that it names, or "".
-    names
-        Returns the names of the checkpoint's tensors; called only if the class does not identify the family.
-    where
-        The file, for error messages.
+    `content` is that of the config.json and `class_name` the class of `transformers` that it names, or ""; `names` returns the
+    names of the checkpoint's tensors, and is called only if the class does not identify the family; `where` is the file.
     """
     published = [family for family in known_families().values() if family.in_transformers]
     by_class = [found for family in published if (found := family.variant(class_name)).has_class(class_name)]

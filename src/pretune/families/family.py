@@ -10,7 +10,7 @@ from typing import Any, get_origin, get_type_hints
 from pretune.backbones.backbone import Backbone
 from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import DESCRIPTIVE_KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS
-from pretune.families.parameter_names import NameTable
+from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable
 from pretune.runtime.errors import LONGEST_QUOTE, PretuneError, shorten
 from pretune.runtime.parsing import as_tuples, validate_schema
 from pretune.text.tokenizers.template import Template
@@ -28,8 +28,18 @@ def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[froze
     return {frozenset({"tag"}): f"{name}ForTokenClassification", frozenset({"answer"}): f"{name}For{answering}"}
 
 
+def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
+    """Return the classes of `transformers` that most encoder-decoders have, by their heads; `name` is their prefix."""
+    return {
+        frozenset(): f"{name}Model",
+        **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"answer"}): f"{name}ForQuestionAnswering",
+    }
+
+
 def encoder_classes(name: str) -> dict[frozenset[str], str]:
-    """Return the classes of `transformers` that most encoders have, by their heads; `name` is the prefix of the classes."""
+    """Return the classes of `transformers` that most encoders have, by their heads; `name` is their prefix."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
@@ -45,58 +55,28 @@ class Family:
 
     Every key of a config.json must be accounted for: as a field of `config`, in `aliases`, in `supported` with its supported
     values, or in `harmless`. Every tensor of a checkpoint must be accounted for by the `table`.
-
-    Attributes
-    ----------
-    name
-        The `model_type` in config.json.
-    config
-        A dataclass whose fields are keys of config.json.
-    build
-        Builds the backbone, with random parameters, from a configuration.
-    template
-        The special tokens around the texts of an input.
-    table
-        The published parameter names.
-    classes
-        Maps each set of heads to the class of `transformers` that has them.
-    other_classes
-        Maps further classes of `transformers` to those of their heads that pretune has; other heads are not loaded.
-    unsupported_classes
-        Maps classes of `transformers` whose heads pretune does not have to a description of these. They are loaded
-        without their heads and cannot be used for predictions.
-    poolings
-        Maps values of `classifier_pooling` in config.json to ours. The key "" stands for layouts without that entry;
-        without an entry here, they pool with the start token.
-    aliases
-        Maps alternative names of config.json keys to the keys.
-    supported
-        Maps config.json keys that change the output to their supported values.
-    harmless
-        Maps config.json keys that do not change the output to the reason.
-    companions
-        Exports of heads that are published in this layout too (ELECTRA's generator).
-    in_transformers
-        Whether `transformers` reads this layout.
-    variants
-        Families with the same `model_type` but another architecture, identified by their class (T5EncoderModel).
     """
 
-    name: str
-    config: type[Any]
-    build: Callable[[Any], Backbone]
-    template: Template
-    table: NameTable
-    classes: Mapping[frozenset[str], str]
+    name: str  # the `model_type` in config.json
+    config: type[Any]  # a dataclass whose fields are keys of config.json
+    build: Callable[[Any], Backbone]  # builds the backbone, with random parameters, from a configuration
+    template: Template  # the special tokens around the texts of an input
+    table: NameTable  # the published parameter names
+    classes: Mapping[frozenset[str], str]  # maps each set of heads to the class of `transformers` that has them
+    # Maps further classes of `transformers` to those of their heads that pretune has; other heads are not loaded.
     other_classes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Maps classes of `transformers` whose heads pretune does not have to a description of these heads. The models are
+    # loaded without their heads and cannot be used for predictions.
     unsupported_classes: Mapping[str, str] = field(default_factory=dict)
+    # Maps values of `classifier_pooling` in config.json to poolings. The key "" stands for layouts without that entry;
+    # families without the key pool with the start token.
     poolings: Mapping[str, str] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    supported: Mapping[str, SupportedValues] = field(default_factory=dict)
-    harmless: Mapping[str, str] = field(default_factory=dict)
-    companions: tuple[str, ...] = ()
-    in_transformers: bool = True
-    variants: tuple[Family, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)  # maps alternative names of config.json keys to the keys
+    supported: Mapping[str, SupportedValues] = field(default_factory=dict)  # supported values of config.json keys
+    harmless: Mapping[str, str] = field(default_factory=dict)  # keys that do not change the output, and the reason
+    companions: tuple[str, ...] = ()  # exports of heads that are published in this layout too (ELECTRA's generator)
+    in_transformers: bool = True  # whether `transformers` reads this layout
+    variants: tuple[Family, ...] = ()  # same `model_type`, but another architecture, identified by its class
 
     def variant(self, class_name: str) -> Family:
         """Return the variant of this family that a class of `transformers` belongs to, or the family itself."""

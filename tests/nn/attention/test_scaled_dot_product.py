@@ -191,7 +191,7 @@ def test_t5_bias_matches_transformers() -> None:
 def test_groups_cover_every_token_once_with_little_padding() -> None:
     lengths = [3, 90, 5, 80, 4, 4, 31, 2]
     layout = self_layout(random_packed(lengths))
-    groups, back = padded_groups(layout).groups, padded_groups(layout).queries.back
+    groups, back = padded_groups(layout).groups, padded_groups(layout).queries.inverse
     rows = torch.cat([group.queries.flatten()[group.real_queries.flatten()] for group in groups])
     assert sorted(rows.tolist()) == list(range(sum(lengths)))
     assert sorted(back.tolist()) == sorted(set(back.tolist()))

@@ -95,10 +95,7 @@ LAYERS = (
 )
 TRANSPOSED = tuple(published.replace("{p}", "weight") for published, _ in MATRICES)
 OUTPUT = "lm_head.weight"
-UNUSED = {
-    f"{_LAYER}.attn.bias": "the causal mask",
-    f"{_LAYER}.attn.masked_bias": "the constant for masked logits",
-}
+UNUSED = {f"{_LAYER}.attn.bias": "the causal mask", f"{_LAYER}.attn.masked_bias": "the constant for masked logits"}
 # The head for multiple choice scores the last token with a linear layer; these keys must agree.
 CHOICE: Row = ("multiple_choice_head.summary.{p}", "heads.choose.output.{p}")
 SUMMARY = {

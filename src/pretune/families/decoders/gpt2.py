@@ -10,18 +10,7 @@ from functools import partial
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import DECODER_VALUES
-from pretune.families.decoders.gpt import (
-    ALIASES,
-    CHOICE,
-    HARMLESS,
-    LAYERS,
-    OUTPUT,
-    SUMMARY,
-    TRANSPOSED,
-    UNUSED,
-    classes,
-    head_of,
-)
+from pretune.families.decoders import gpt
 from pretune.families.family import Family, token_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.nn.attention.multi_head import SelfAttention
@@ -76,7 +65,7 @@ def build(config: GPT2Config) -> TransformerStack:
         ),
         layers=[layer() for _ in range(config.n_layer)],
         norm=norm(),
-        vocabulary_head=lambda: head_of(config),
+        vocabulary_head=lambda: gpt.head_of(config),
         classifier=partial(OutputLinear, width, bias=False),
         choice_output=partial(OutputLinear, width),
     )
@@ -92,25 +81,30 @@ GPT2 = Family(
     table=NameTable(
         ("transformer.wte.weight", "backbone.embed.tokens"),
         ("transformer.wpe.weight", "backbone.embed.positions.weight"),
-        *LAYERS,
+        *gpt.LAYERS,
         ("transformer.ln_f.{p}", "backbone.norm.{p}"),
-        *output_rows("lm", OUTPUT),
+        *output_rows("lm", gpt.OUTPUT),
         ("score.{p}", "heads.classify.output.{p}"),
-        CHOICE,
+        gpt.CHOICE,
         *TOKEN_HEADS,
         prefix="transformer.",
         embedding=("transformer.wte.weight",),
-        output=OUTPUT,
-        unused=UNUSED,
-        transposed=TRANSPOSED,
+        output=gpt.OUTPUT,
+        unused=gpt.UNUSED,
+        transposed=gpt.TRANSPOSED,
     ),
-    classes={**classes("GPT2"), **token_classes("GPT2")},
+    classes={**gpt.classes("GPT2"), **token_classes("GPT2")},
     poolings={"": "last"},
-    aliases=ALIASES,
+    aliases=gpt.ALIASES,
     # Attention is scaled by the head width, in the same way in all layers.
-    supported={**DECODER_VALUES, **SUMMARY, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    supported={
+        **DECODER_VALUES,
+        **gpt.SUMMARY,
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    },
     harmless={
-        **HARMLESS,
+        **gpt.HARMLESS,
         "hidden_dropout": "dropout of a head",
         "reorder_and_upcast_attn": "the precision of attention, which is always fp32 here",
     },

@@ -16,6 +16,7 @@ from functools import partial
 from torch import nn
 
 from pretune.backbones.reversible import ReversibleBackbone
+from pretune.families.config_keys import DECODER_VALUES
 from pretune.families.family import Family
 from pretune.families.parameter_names import NameTable
 from pretune.nn.attention.chunked import ChunkedAttention
@@ -206,9 +207,8 @@ REFORMER = Family(
     poolings={"": "last"},
     # The values of the released models.
     supported={
+        **DECODER_VALUES,
         "is_decoder": (True,),
-        "add_cross_attention": (False,),
-        "is_encoder_decoder": (False,),
         "local_num_chunks_after": (0,),
         "lsh_num_chunks_after": (0,),
         "tie_word_embeddings": (False,),

@@ -13,8 +13,9 @@ from torch import nn
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.families.family import Family
-from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.families.config_keys import ENCODER_DECODER_VALUES
+from pretune.families.family import Family, seq2seq_classes
+from pretune.families.parameter_names import NameTable, Row
 from pretune.nn.attention.multi_head import CrossAttention, SelfAttention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.blocks import PostNorm, PreNorm, TransformerLayer
@@ -157,7 +158,6 @@ ALIASES = {
     "num_hidden_layers": "encoder_layers",
     "num_attention_heads": "encoder_attention_heads",
 }
-SUPPORTED = {"is_encoder_decoder": (True,), "is_decoder": (False,), "add_cross_attention": (False,)}
 HARMLESS = {
     **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "skips layers, only in training"),
     **dict.fromkeys(
@@ -165,16 +165,6 @@ HARMLESS = {
     ),
     "extra_pos_embeddings": "from older versions of `transformers`; nothing reads it",
 }
-
-
-def classes(name: str) -> dict[frozenset[str], str]:
-    """Return the classes of `transformers` that BART and mBART share, with the class prefix of a family."""
-    return {
-        frozenset(): f"{name}Model",
-        **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
-        frozenset({"classify"}): f"{name}ForSequenceClassification",
-        frozenset({"answer"}): f"{name}ForQuestionAnswering",
-    }
 
 
 def norms(before: bool, embedded: bool, last: bool) -> dict[str, tuple[bool]]:
@@ -193,19 +183,13 @@ BART = Family(
         target=("end", "start", "A", "end"),
     ),
     table=NameTable(
-        *COMMON,
-        *POSITIONS,
-        *TASK_HEADS,
-        prefix="model.",
-        embedding=EMBEDDING,
-        output=OUTPUT,
-        unused=UNUSED,
+        *COMMON, *POSITIONS, *TASK_HEADS, prefix="model.", embedding=EMBEDDING, output=OUTPUT, unused=UNUSED
     ),
-    classes=classes("Bart"),
+    classes=seq2seq_classes("Bart"),
     poolings={"": "last"},
     aliases=ALIASES,
     supported={
-        **SUPPORTED,
+        **ENCODER_DECODER_VALUES,
         **norms(before=False, embedded=True, last=False),
         "static_position_embeddings": (False,),
         "add_bias_logits": (False,),

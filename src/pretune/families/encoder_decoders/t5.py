@@ -20,7 +20,8 @@ from torch import nn
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.families.family import Family
+from pretune.families.config_keys import ENCODER_DECODER_VALUES
+from pretune.families.family import Family, seq2seq_classes
 from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
 from pretune.nn.attention.multi_head import CrossAttention, RelativeAttention
 from pretune.nn.attention.patterns import causal, full
@@ -244,12 +245,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
         build=build,
         template=TEMPLATE,
         table=TABLE,
-        classes={
-            frozenset(): f"{prefix}Model",
-            **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
-            frozenset({"classify"}): f"{prefix}ForSequenceClassification",
-            frozenset({"answer"}): f"{prefix}ForQuestionAnswering",
-        },
+        classes=seq2seq_classes(prefix),
         poolings={"": "last"},
         aliases={
             "hidden_size": "d_model",
@@ -258,9 +254,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
             "head_dim": "d_kv",
         },
         supported={
-            "is_encoder_decoder": (True,),
-            "is_decoder": (False,),
-            "add_cross_attention": (False,),
+            **ENCODER_DECODER_VALUES,
             # Newer files repeat the information of feed_forward_proj.
             "dense_act_fn": lambda config: (config.activation,),
             "is_gated_act": lambda config: (config.gated,),
@@ -273,10 +267,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
         build=build_encoder,
         template=replace(TEMPLATE, target=()),
         table=ENCODER_TABLE,
-        classes={
-            frozenset(): f"{prefix}EncoderModel",
-            frozenset({"tag"}): f"{prefix}ForTokenClassification",
-        },
+        classes={frozenset(): f"{prefix}EncoderModel", frozenset({"tag"}): f"{prefix}ForTokenClassification"},
         other_classes={},
         poolings={"": "mean"},  # there is no classification token; Sentence-T5 uses the mean
         supported={**family.supported, "is_encoder_decoder": (True, False)},  # both occur in published files

@@ -17,20 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.families.encoders.bert import (
-    BERT,
-    MLM_COPIED,
-    MLM_OUTPUT,
-    MLM_ROWS,
-    SUPPORTED,
-    BertConfig,
-    embeddings_of,
-    encoder_of,
-    encoder_rows,
-    layer_of,
-    pooler_of,
-    unused,
-)
+from pretune.families.encoders import bert
 from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import NameTable
 from pretune.nn.attention.big_bird import BlockSparseAttention
@@ -43,7 +30,7 @@ FULL, SPARSE = "original_full", "block_sparse"
 
 
 @dataclass(frozen=True)
-class BigBirdConfig(BertConfig):
+class BigBirdConfig(bert.BertConfig):
     """The configuration: BERT's keys and some more."""
 
     vocab_size: int = 50358
@@ -78,12 +65,12 @@ class BigBirdConfig(BertConfig):
 def build(config: BigBirdConfig) -> TransformerStack:
     """Build the backbone from its configuration."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
-    return encoder_of(
+    return bert.encoder_of(
         config,
-        embed=embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
-        layers=[layer_of(config, config.attention(number)) for number in range(config.num_hidden_layers)],
+        embed=bert.embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
+        layers=[bert.layer_of(config, config.attention(number)) for number in range(config.num_hidden_layers)],
         pooler_activation=config.hidden_act,
-        choice_pooler=pooler_of(config),
+        choice_pooler=bert.pooler_of(config),
         answerer=lambda: initialize(
             ResidualFeedForward(
                 FeedForward(width, config.intermediate_size, activation),
@@ -99,10 +86,10 @@ BIG_BIRD = Family(
     name="big_bird",
     config=BigBirdConfig,
     build=build,
-    template=BERT.template,
+    template=bert.BERT.template,
     table=NameTable(
-        *encoder_rows("bert"),
-        *MLM_ROWS,
+        *bert.encoder_rows("bert"),
+        *bert.MLM_ROWS,
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
         ("classifier.{p}", "heads.tag.output.{p}"),
@@ -114,12 +101,12 @@ BIG_BIRD = Family(
         ("qa_classifier.qa_outputs.{p}", "heads.answer.output.{p}"),
         prefix="bert.",
         embedding=("bert.embeddings.word_embeddings.weight",),
-        output=MLM_OUTPUT,
-        copied=MLM_COPIED,
-        unused=unused("bert"),
+        output=bert.MLM_OUTPUT,
+        copied=bert.MLM_COPIED,
+        unused=bert.unused("bert"),
         unsupported={"cls.seq_relationship.{p}": "the head of pairs"},
     ),
     classes=encoder_classes("BigBird"),
     other_classes={"BigBirdForPreTraining": frozenset({"mlm"}), "BigBirdForCausalLM": frozenset({"mlm"})},
-    supported={**SUPPORTED, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
+    supported={**bert.SUPPORTED, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
 )

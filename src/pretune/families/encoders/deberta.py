@@ -18,18 +18,7 @@ from torch import nn
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
-from pretune.families.encoders.bert import (
-    BERT,
-    MLM_COPIED,
-    MLM_OUTPUT,
-    MLM_ROWS,
-    BertConfig,
-    embeddings_of,
-    encoder_of,
-    encoder_rows,
-    layer_of,
-    unused,
-)
+from pretune.families.encoders import bert
 from pretune.families.family import Family, SupportedValues, token_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row, pooled_heads
 from pretune.nn.attention.disentangled import (
@@ -47,7 +36,7 @@ from pretune.runtime.errors import PretuneError
 
 
 @dataclass(frozen=True)
-class DebertaConfig(BertConfig):
+class DebertaConfig(bert.BertConfig):
     """The configuration: BERT's keys and those of relative positions."""
 
     vocab_size: int = 50265
@@ -112,9 +101,9 @@ def _encoder(
     config: DebertaConfig, score: DisentangledScore, layers: list[nn.Module], norm: LayerNorm | None = None
 ) -> TransformerStack:
     """Build and initialize the encoder; `norm` normalizes the relative position embeddings."""
-    return encoder_of(
+    return bert.encoder_of(
         config,
-        embed=embeddings_of(config, config.hidden_size, first=0 if config.position_biased_input else None),
+        embed=bert.embeddings_of(config, config.hidden_size, first=0 if config.position_biased_input else None),
         layers=layers,
         distances=RelativeEmbeddings(2 * score.per_direction, config.hidden_size, norm),
         pooler_activation=config.pooler_hidden_act,
@@ -136,7 +125,7 @@ def _layers(
             distance_dropout=dropout,
             dropout=config.attention_probs_dropout_prob,
         )
-        return layer_of(config, attention)
+        return bert.layer_of(config, attention)
 
     return [layer() for _ in range(config.num_hidden_layers)]
 
@@ -158,22 +147,22 @@ _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{
 
 def _table(*own: Row) -> NameTable:
     """Return the parameter names of a version of DeBERTa, given the rows of its attention."""
-    rows = [*own, *encoder_rows("deberta")]
+    rows = [*own, *bert.encoder_rows("deberta")]
     return NameTable(
         *rows,
         *(
             (published, ours.replace("layers.{i}.", "layers.{i}.layer.")) for published, ours in rows
         ),  # parallel to a convolution
         ("deberta.encoder.rel_embeddings.weight", "backbone.distances.weight"),
-        *MLM_ROWS,
+        *bert.MLM_ROWS,
         *pooled_heads("pooler.dense.{p}", "classifier.{p}"),
         *TOKEN_HEADS,
         prefix="deberta.",
         embedding=("deberta.embeddings.word_embeddings.weight",),
-        output=MLM_OUTPUT,
-        copied=MLM_COPIED,
+        output=bert.MLM_OUTPUT,
+        copied=bert.MLM_COPIED,
         unused={
-            **unused("deberta"),
+            **bert.unused("deberta"),
             "deberta.embeddings.position_embeddings.weight": "used only by the enhanced mask decoder",
         },
         unsupported=dict.fromkeys(
@@ -214,7 +203,7 @@ DEBERTA = Family(
     name="deberta",
     config=DebertaConfig,
     build=build,
-    template=BERT.template,
+    template=bert.BERT.template,
     table=_table(
         (f"{_SELF}.in_proj.weight", f"{_PROJECT}.content.weight"),
         (f"{_SELF}.q_bias", f"{_PROJECT}.query_bias"),
@@ -231,7 +220,7 @@ DEBERTA_V2 = Family(
     name="deberta-v2",
     config=DebertaV2Config,
     build=build_v2,
-    template=BERT.template,
+    template=bert.BERT.template,
     table=_table(
         ([f"{_SELF}.{part}_proj.{{p}}" for part in ("query", "key", "value")], f"{_PROJECT}.qkv.{{p}}"),
         ("deberta.encoder.LayerNorm.{p}", "backbone.distances.norm.{p}"),

@@ -86,10 +86,7 @@ DISTILBERT = Family(
         ("distilbert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
         ("distilbert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
         ("distilbert.embeddings.LayerNorm.{p}", "backbone.embed.norm.{p}"),
-        (
-            [f"{_LAYER}.attention.{part}_lin.{{p}}" for part in ("q", "k", "v")],
-            f"{_OURS}.attention.part.qkv.{{p}}",
-        ),
+        ([f"{_LAYER}.attention.{part}_lin.{{p}}" for part in ("q", "k", "v")], f"{_OURS}.attention.part.qkv.{{p}}"),
         (f"{_LAYER}.attention.out_lin.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
         (f"{_LAYER}.sa_layer_norm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
         (f"{_LAYER}.ffn.lin1.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),

@@ -56,10 +56,7 @@ ELECTRA = Family(
         output="generator_lm_head.weight",
         unused=unused("electra"),
     ),
-    classes={
-        **encoder_classes("Electra"),
-        frozenset({"rtd"}): "ElectraForPreTraining",
-    },
+    classes={**encoder_classes("Electra"), frozenset({"rtd"}): "ElectraForPreTraining"},
     other_classes={"ElectraForCausalLM": frozenset({"mlm"})},  # a decoder in `transformers`, read as an encoder here
     supported={
         **ENCODER_VALUES,

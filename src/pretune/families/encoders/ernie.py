@@ -36,8 +36,5 @@ ERNIE = Family(
     classes=bert.classes("Ernie"),
     other_classes={"ErnieForCausalLM": frozenset({"mlm"})},
     supported={**bert.SUPPORTED, "pool_act": ("tanh",), "task_id": (0,)},
-    harmless={
-        "enable_recompute": "a training setting of PaddlePaddle",
-        "fuse": "a runtime setting of PaddlePaddle",
-    },
+    harmless={"enable_recompute": "a training setting of PaddlePaddle", "fuse": "a runtime setting of PaddlePaddle"},
 )

@@ -90,11 +90,7 @@ ELMO = Family(
     config=ElmoConfig,
     build=build,
     template=Template(single=("start", "A", "end"), pair=("B", "end"), segments=False),
-    table=NameTable(
-        *_rows(),
-        ("bilm.{p}", "heads.bilm.output.{p}"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
-    ),
+    table=NameTable(*_rows(), ("bilm.{p}", "heads.bilm.output.{p}"), ("classifier.{p}", "heads.classify.output.{p}")),
     classes={frozenset(): "TwoWays"},
     in_transformers=False,
 )

@@ -34,10 +34,7 @@ WORD_VECTORS = Family(
     config=WordVectorsConfig,
     build=build,
     template=Template(single=("A",), pair=("B",)),
-    table=NameTable(
-        ("embed.tokens", "backbone.embed.tokens"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
-    ),
+    table=NameTable(("embed.tokens", "backbone.embed.tokens"), ("classifier.{p}", "heads.classify.output.{p}")),
     classes={frozenset(): "Static"},
     poolings={"": "pair"},
     in_transformers=False,
