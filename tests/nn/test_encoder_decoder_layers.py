@@ -19,7 +19,7 @@ from pretune.packed import pack_lists
 def test_learned_positions_may_start_later() -> None:
     positions = initialize(LearnedPositions(5, 4, first=2))
     assert positions.weight.shape == (7, 4)
-    assert positions.longest == 5
+    assert positions.max_positions == 5
     assert torch.equal(positions(torch.tensor([0, 4])), positions.weight[[2, 6]])
 
 

@@ -85,7 +85,7 @@ def test_memory_is_one_graph_too_once_there_is_one(name: str, monkeypatch: pytes
     carry = None
     for index in range(4):
         batch = stream.batch(0, index, 0.0)
-        batch.carry = carry
+        batch.state = carry
         expected, found = root(stream.joint, batch), compiled(stream.joint, batch)
         torch.testing.assert_close(found.sums[objective.name], expected.sums[objective.name])
         carry = found.carry

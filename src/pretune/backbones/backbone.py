@@ -22,7 +22,7 @@ class BackboneOutput:
     """The output of a backbone: the hidden states of the requested layers, (n, width) each, and its state after the batch."""
 
     layers: list[Tensor]
-    carry: Any = None  # detached: segment memory, recurrent state, or key-value cache
+    state: Any = None  # detached: segment memory, recurrent state, or key-value cache
 
     @property
     def last(self) -> Tensor:
@@ -84,10 +84,10 @@ class Backbone(Protocol):
         """The number of layers after the embeddings."""
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
 
-    def __call__(self, *packed: Packed, carry: Any = None, keep: LayerSelection = "last") -> BackboneOutput: ...
+    def __call__(self, *packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput: ...
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return the names and modules of groups of parameters, from the embeddings to the top layer."""

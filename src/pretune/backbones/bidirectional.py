@@ -62,12 +62,12 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         return int(self.ahead.depth)
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
-        longest: int | None = self.ahead.longest
-        return longest
+        positions: int | None = self.ahead.max_positions
+        return positions
 
-    def forward(self, packed: Packed, carry: None = None, keep: LayerSelection = "last") -> BackboneOutput:
+    def forward(self, packed: Packed, state: None = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width) each; layer 0 is the embedding, twice."""
         turn = reverse_index(packed)
         ahead = self.ahead(packed, keep=keep)
@@ -77,16 +77,16 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         )
 
     def both_directions(
-        self, ahead: Packed, back: Packed, carry: BidirectionalState | None = None
+        self, ahead: Packed, back: Packed, state: BidirectionalState | None = None
     ) -> tuple[Tensor, Tensor, BidirectionalState]:
         """Run each stack on its own batch and return both last layers, in text order, and the states after the batch.
 
         The next batch of the forward stack holds the text that follows, that of the backward stack the text before.
         """
         turn = reverse_index(back)
-        first = self.ahead(ahead, carry=None if carry is None else carry.ahead)
-        second = self.back(reversed_packed(back, turn), carry=None if carry is None else carry.back)
-        return first.last, permute_rows(second.last, turn), BidirectionalState(first.carry, second.carry)
+        first = self.ahead(ahead, state=None if state is None else state.ahead)
+        second = self.back(reversed_packed(back, turn), state=None if state is None else state.back)
+        return first.last, permute_rows(second.last, turn), BidirectionalState(first.state, second.state)
 
     def restore_state(self, tensors: dict[str, Tensor]) -> BidirectionalState:
         """Return the states of both stacks from the tensors of a checkpoint."""

@@ -58,7 +58,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         self.plan = (blueprint,)  # in a tuple, so that its parameters, which have no values, are not registered
         self.width: int = blueprint.width
         self.depth: int = blueprint.depth
-        self.longest: int | None = blueprint.longest
+        self.max_positions: int | None = blueprint.max_positions
         self.vocabulary_head = blueprint.vocabulary_head
         self.copy_parts(blueprint)
 
@@ -69,7 +69,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
             f"{self.path}: the token embeddings are inside the ONNX graph; use the model that it was exported from"
         )
 
-    def forward(self, packed: Packed, carry: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
+    def forward(self, packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the hidden states of the top layer, (n, width)."""
         if keep != "last" and list(keep) not in ([-1], [self.depth]):
             raise PretuneError(

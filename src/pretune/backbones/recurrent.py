@@ -48,7 +48,7 @@ class RecurrentBackbone(TaskHeadParts, nn.Module):
         self.window, self.backward = window, backward
         self.vocabulary_head = vocabulary_head
         self.set_task_parts(self.width, pooler=pooler)
-        self.longest: int | None = None
+        self.max_positions: int | None = None
 
     @property
     def width(self) -> int:
@@ -68,19 +68,19 @@ class RecurrentBackbone(TaskHeadParts, nn.Module):
 
     @exclude_from_compile  # the layout depends on the lengths, which differ from batch to batch
     def forward(
-        self, packed: Packed, carry: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
+        self, packed: Packed, state: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width of the layer) each, and the final states."""
-        before = carry.state if isinstance(carry, RecurrentCache) else carry
+        before = state.state if isinstance(state, RecurrentCache) else state
         if not len(packed):  # all texts are empty
             x, wanted = self.embed(packed), sorted(selected_layers(keep, self.depth))
-            return BackboneOutput([x.new_zeros(0, self.widths[number]) for number in wanted], carry)
+            return BackboneOutput([x.new_zeros(0, self.widths[number]) for number in wanted], state)
         layers, end = self.states_and_end(packed, before, keep)
-        state = RecurrentState([tuple(part.detach() for part in parts) for parts in end.layers])
-        if not isinstance(carry, RecurrentCache):
-            return BackboneOutput(layers, state)
-        carry.advance(packed, state)
-        return BackboneOutput(layers, carry)
+        after = RecurrentState([tuple(part.detach() for part in parts) for parts in end.layers])
+        if not isinstance(state, RecurrentCache):
+            return BackboneOutput(layers, after)
+        state.advance(packed, after)
+        return BackboneOutput(layers, state)
 
     def states_and_end(
         self, packed: Packed, before: RecurrentState | None = None, keep: LayerSelection = "last"

@@ -123,7 +123,7 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         self.readout: Readout = "maxout" if readout is not None else "tanh" if alignment is not None else "none"
         self.vocabulary_head = vocabulary_head
         self.set_task_parts(self._width)
-        self.longest: int | None = None
+        self.max_positions: int | None = None
 
     @property
     def width(self) -> int:
@@ -143,18 +143,18 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
 
     @exclude_from_compile  # the layout depends on the lengths, which differ from batch to batch
     def forward(
-        self, source: Packed, target: Packed, carry: RecurrentCache | None = None, keep: LayerSelection = "last"
+        self, source: Packed, target: Packed, state: RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
         """Return the hidden states of the requested decoder layers.
 
         With a cache, the target's tokens continue the sequences that it holds, and the source is encoded only once.
         """
-        if carry is not None and carry.source is not None:
-            return BackboneOutput(self.run(target, carry.source, carry, keep)[0], carry)
+        if state is not None and state.source is not None:
+            return BackboneOutput(self.run(target, state.source, state, keep)[0], state)
         encoded, begin = self.encode(source)
-        if carry is not None:
-            carry.source, carry.state = encoded, begin
-        return BackboneOutput(self.run(target, encoded, carry, keep, begin)[0], carry)
+        if state is not None:
+            state.source, state.state = encoded, begin
+        return BackboneOutput(self.run(target, encoded, state, keep, begin)[0], state)
 
     @exclude_from_compile
     def decode(
@@ -162,12 +162,12 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         target: Packed,
         source: Packed,
         encoded: Tensor,
-        carry: RecurrentCache | None = None,
+        state: RecurrentCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
         """Run the decoder on encoder states (m, width); the last state of each source is its sentence vector."""
         vectors = encoded[(source.offsets[1:].long() - 1).clamp(min=0)]
-        return BackboneOutput(self.run(target, EncodedSource(encoded, source, vectors), carry, keep)[0], carry)
+        return BackboneOutput(self.run(target, EncodedSource(encoded, source, vectors), state, keep)[0], state)
 
     def align(self, source: Packed, target: Packed) -> Tensor:
         """Return the attention weights (n, longest source) with which each target token's state predicts the next token."""
@@ -305,6 +305,6 @@ def _pad(states: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
     """Return packed states (m, width) padded to (s, longest, width), and the mask of real tokens, (s, longest)."""
     offsets = packed.offsets.long()
     lengths = offsets.diff()
-    places = torch.arange(packed.longest, device=offsets.device)
+    places = torch.arange(packed.max_length, device=offsets.device)
     real = places < lengths[:, None]
     return states[(offsets[:-1, None] + places).clamp(max=len(states) - 1)], real

@@ -51,18 +51,18 @@ class ReversibleBackbone(TaskHeadParts, nn.Module):
         return len(self.layers)
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
-        return getattr(self.embed.positions, "longest", None)
+        return getattr(self.embed.positions, "max_positions", None)
 
-    def forward(self, packed: Packed, carry: KVCache | None = None, keep: LayerSelection = "last") -> BackboneOutput:
+    def forward(self, packed: Packed, state: KVCache | None = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width) each.
 
         With a `KVCache`, the tokens continue the sequences that it holds, all of which are computed again.
         """
         newest = None
-        if carry is not None:
-            packed, newest = _with_cached_tokens(packed, carry)
+        if state is not None:
+            packed, newest = _with_cached_tokens(packed, state)
         wanted = selected_layers(keep, len(self.layers))
         x = self.embed(packed)
         context = AttentionContext(self_layout(packed), packed.pattern)
@@ -73,7 +73,7 @@ class ReversibleBackbone(TaskHeadParts, nn.Module):
         layers += [y.to(x.dtype) for y in run_reversible(list(self.layers), contexts, x, wanted)]  # type: ignore[arg-type]
         if len(self.layers) in wanted:
             layers[-1] = self.norm(layers[-1])
-        return BackboneOutput(layers if newest is None else [layer[newest] for layer in layers], carry)
+        return BackboneOutput(layers if newest is None else [layer[newest] for layer in layers], state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return the names and modules of groups of parameters, from the embeddings to the top layer."""

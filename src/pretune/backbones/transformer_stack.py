@@ -56,9 +56,9 @@ class TransformerStack(TaskHeadParts, nn.Module):
         return self.embed.width
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
-        return self.embed.positions.longest if isinstance(self.embed.positions, LearnedPositions) else None
+        return self.embed.positions.max_positions if isinstance(self.embed.positions, LearnedPositions) else None
 
     @property
     def stack(self) -> list[nn.Module]:
@@ -71,7 +71,7 @@ class TransformerStack(TaskHeadParts, nn.Module):
         return len(self.order)
 
     def forward(
-        self, packed: Packed, carry: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
+        self, packed: Packed, state: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width) each.
 
@@ -80,14 +80,14 @@ class TransformerStack(TaskHeadParts, nn.Module):
         stack = self.stack
         wanted = selected_layers(keep, len(stack))
         x = self.embed(packed)
-        cache = carry if isinstance(carry, KVCache) else None
+        cache = state if isinstance(state, KVCache) else None
         context = AttentionContext(
             self_layout(packed) if cache is None else cache.layout(packed), packed.pattern, cache=cache
         )
         recall = None
         # Stateful batches have the column `document_start`; the first of them comes without a memory.
-        if self.memory and not isinstance(carry, KVCache) and (carry is not None or "document_start" in packed.columns):
-            recall = MemoryContext(packed, context.layout, carry, self.memory)
+        if self.memory and not isinstance(state, KVCache) and (state is not None or "document_start" in packed.columns):
+            recall = MemoryContext(packed, context.layout, state, self.memory)
             context = AttentionContext(recall.layout, recall.pattern(packed.pattern))
         elif cache is None and "document_start" in packed.columns:
             context = within_documents(context.layout, packed.pattern)

@@ -115,7 +115,7 @@ def _write_files(
     write_weights(folder, published, shard)
     write_json(folder / CONFIG_FILE, config)
     if model.tokenizer is not None:
-        model.tokenizer.save(folder, model.family.template, model.backbone.longest)
+        model.tokenizer.save(folder, model.family.template, model.backbone.max_positions)
 
 
 def _published(model: Model, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -123,8 +123,8 @@ def test_special_ids_are_the_tokenizers(tmp_path: Path) -> None:
 def test_learned_positions_end(tmp_path: Path) -> None:
     make_peer(tmp_path / "bart", "bart")
     make_peer(tmp_path / "marian", "marian")
-    assert load_model(tmp_path / "bart").backbone.longest == 20
-    assert load_model(tmp_path / "marian").backbone.longest is None
+    assert load_model(tmp_path / "bart").backbone.max_positions == 20
+    assert load_model(tmp_path / "marian").backbone.max_positions is None
 
 
 @pytest.mark.parametrize("place", ["dropout", "attention_dropout", "activation_dropout"])

@@ -54,7 +54,7 @@ def make_peer(name: str, folder: Path, **changes: Any) -> Any:
 def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
     name, changes = VARIANTS[variant]
     model = compare_mlm(make_peer(name, tmp_path, **changes), tmp_path, make_batch())
-    assert model.backbone.longest == (40 if changes.get("position_biased_input") else None)
+    assert model.backbone.max_positions == (40 if changes.get("position_biased_input") else None)
 
 
 @pytest.mark.parametrize("legacy", [True, False])
@@ -107,7 +107,7 @@ def test_more_positions_leave_distances_as_they_are() -> None:
     family = FAMILIES["deberta"]
     config = family.read_config(SMALL | {"position_biased_input": True})
     longer, report = extend_positions(Model(family, config, Network(family.build(config))), 50)
-    assert (longer.backbone.longest, report["were"]) == (50, 40)
+    assert (longer.backbone.max_positions, report["were"]) == (50, 40)
     assert longer.backbone.distances.weight.shape == (80, 32)
     config = family.read_config(SMALL)
     with pytest.raises(PretuneError, match="no learned positions to extend: positions are relative"):

@@ -57,7 +57,7 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(chosen: str, tmp_
 def test_one_window_for_all_layers_and_other_settings(tmp_path: Path) -> None:
     changes = {"attention_window": 4, "hidden_act": "relu", "layer_norm_eps": 1e-3, "type_vocab_size": 2}
     model = compare_mlm(make_peer(tmp_path, **changes), tmp_path, make_batch("some"))
-    assert model.backbone.longest == 38
+    assert model.backbone.max_positions == 38
 
 
 def test_export_is_loaded_by_the_peer_and_export_import_export_is_stable(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def make_peer(folder: Path, **changes: Any) -> Any:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_hidden_states_logits_loss_and_gradients_are_the_peers(variant: str, tmp_path: Path) -> None:
     model = compare_mlm(make_peer(tmp_path, **VARIANTS[variant]), tmp_path, make_batch())
-    assert model.backbone.longest == 38
+    assert model.backbone.max_positions == 38
 
 
 def test_distances_of_all_buckets_are_the_peers(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_hidden_states_logits_loss_and_gradients_are_the_peers(name: str, varian
     changes = VARIANTS[variant]
     peer = make_peer(name, tmp_path, **changes)
     model = compare_mlm(peer, tmp_path, make_batch(changes.get("pad_token_id", 1)))
-    assert model.backbone.longest == 40 - changes.get("pad_token_id", 1) - 1
+    assert model.backbone.max_positions == 40 - changes.get("pad_token_id", 1) - 1
 
 
 @pytest.mark.parametrize("name", KINDS)

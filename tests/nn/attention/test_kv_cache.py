@@ -131,8 +131,8 @@ def test_incremental_states_match_full_ones_in_every_layer(name: str) -> None:
     cuts = [[5, 1, 1, 2], [1, 1, 1, 3], [9, 1, 1, 1]]
     sequences = random_sequences(cuts)
     cache = KVCache(3, 12)
-    parts = [stack(bit, carry=cache, keep="all") for bit in bits(sequences, cuts)]
-    assert all(part.carry is cache for part in parts)
+    parts = [stack(bit, state=cache, keep="all") for bit in bits(sequences, cuts)]
+    assert all(part.state is cache for part in parts)
     for number, expected in enumerate(stack(whole(sequences), keep="all").layers):
         ours = joined([part.layers[number] for part in parts], cuts)
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
@@ -153,7 +153,7 @@ def test_a_decoder_projects_its_source_once(monkeypatch: pytest.MonkeyPatch) -> 
     make = CrossAttention.keys_and_values
     monkeypatch.setattr(CrossAttention, "keys_and_values", lambda *a: projected.append(1) or make(*a))
     cache = KVCache(3, 6)
-    parts = [model(source, bit, carry=cache).last for bit in bits(sequences, cuts)]
+    parts = [model(source, bit, state=cache).last for bit in bits(sequences, cuts)]
     torch.testing.assert_close(joined(parts, cuts), expected, atol=1e-5, rtol=1e-5)
     assert len(read) == 1 and len(projected) == len(model.layers)
 
@@ -166,7 +166,7 @@ def test_sequences_can_be_reordered_dropped_and_repeated(chosen: list[int]) -> N
     model = randomized(tiny_training_cases.encoder_decoder())
     cache = KVCache(3, 12)
     for bit in bits(sequences, cuts):
-        model(whole(source, None), bit, carry=cache)
+        model(whole(source, None), bit, state=cache)
     cache.select(np.array(chosen))
     following = np.arange(len(chosen))
     lengths = [len(sequences[i]) for i in chosen]
@@ -177,7 +177,7 @@ def test_sequences_can_be_reordered_dropped_and_repeated(chosen: list[int]) -> N
         columns={"prefix": following * 0},
         pattern=causal,
     )
-    ours = model(whole(source, None), bit, carry=cache).last
+    ours = model(whole(source, None), bit, state=cache).last
     grown = [np.append(sequences[i], token) for i, token in zip(chosen, following, strict=True)]
     expected = model(whole([source[i] for i in chosen], None), whole(grown)).last
     torch.testing.assert_close(ours, expected[np.cumsum(lengths) + following], atol=1e-5, rtol=1e-5)

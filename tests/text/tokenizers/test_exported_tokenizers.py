@@ -142,7 +142,7 @@ def test_a_model_writes_its_maximum_length_and_the_ids_of_its_tokenizer(tmp_path
         model.tokenizer = trained("wordpiece")
         model.save(tmp_path / name)
         peer, config = AutoTokenizer.from_pretrained(tmp_path / name), AutoConfig.from_pretrained(tmp_path / name)
-        longest = model.backbone.longest
+        longest = model.backbone.max_positions
         assert peer.model_max_length == longest if longest else peer.model_max_length > 10**9
         assert config.pad_token_id == peer.pad_token_id
         for key in ("bos_token_id", "eos_token_id"):

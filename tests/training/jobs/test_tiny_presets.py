@@ -63,9 +63,9 @@ def test_only_what_is_told_to_goes_on_from_the_batch_before(
 ) -> None:
     forward, seen = RecurrentBackbone.forward, []
 
-    def watched(self: RecurrentBackbone, packed: Any, carry: Any = None, keep: Any = "last") -> Any:
-        seen.append(carry is not None)
-        return forward(self, packed, carry, keep)
+    def watched(self: RecurrentBackbone, packed: Any, state: Any = None, keep: Any = "last") -> Any:
+        seen.append(state is not None)
+        return forward(self, packed, state, keep)
 
     monkeypatch.setattr(RecurrentBackbone, "forward", watched)
     settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Monitoring(save=0, held_out=0.0)}

@@ -79,7 +79,9 @@ def _cut(side: TokenLayout, size: int) -> Chunks:
         count = int((-(-starts_and_lengths(side)[1] // size)).sum())
     chunks = torch.arange(count, device=offsets.device)
     owner = torch.searchsorted(per_sequence.cumsum(0), chunks, right=True).clamp(max=len(per_sequence) - 1)
-    return Chunks(size, count, slots, chunks - first[owner], per_sequence[owner].clamp(min=1), -(-side.longest // size))
+    return Chunks(
+        size, count, slots, chunks - first[owner], per_sequence[owner].clamp(min=1), -(-side.max_length // size)
+    )
 
 
 class _Chosen:

@@ -133,5 +133,5 @@ class DisentangledAttention(ResidualBranch):
 
     def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
         """Return the FLOPs of the queries and keys of relative positions, and of their products with keys and queries."""
-        distances, inner = 2 * self.score.num_reachable(packed.longest), self.heads * self.head_width
+        distances, inner = 2 * self.score.num_reachable(packed.max_length), self.heads * self.head_width
         return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

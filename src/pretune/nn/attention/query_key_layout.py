@@ -22,7 +22,7 @@ class TokenLayout:
     """The queries or the keys of an attention call: the offsets of their sequences, and the columns of each token."""
 
     offsets: Tensor  # (s + 1,) int32
-    longest: int
+    max_length: int
     columns: dict[str, Tensor]  # (n,) each, including `position`
     host_offsets: Array | None = None
     used: Array | None = None  # (s,) on the host: how many slots of each sequence hold tokens; None: all
@@ -103,7 +103,7 @@ def token_layout(packed: Packed) -> TokenLayout:
     """Return the layout of the tokens of a packed batch, as the queries or the keys of an attention call."""
     columns = {"position": packed.positions}
     columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
-    side = TokenLayout(packed.offsets, packed.longest, columns, packed.host_offsets)
+    side = TokenLayout(packed.offsets, packed.max_length, columns, packed.host_offsets)
     if isinstance(packed, TracedPacked):
         side.cache["sequence"] = packed.mask.nonzero()[:, 0].int()
     return side
@@ -178,7 +178,7 @@ def with_memory(side: TokenLayout, slots: int, used: Tensor, columns: dict[str, 
     joined = {name: torch.cat([columns[name], column])[index] for name, column in side.columns.items()}
     joined["remembered"] = torch.cat([filled.flatten(), torch.ones(len(side), dtype=torch.bool, device=device)])[index]
     host = None if side.host_offsets is None else side.host_offsets + slots * np.arange(sequences + 1)
-    return TokenLayout(side.offsets + steps, side.longest + slots, joined, host), index
+    return TokenLayout(side.offsets + steps, side.max_length + slots, joined, host), index
 
 
 @dataclass

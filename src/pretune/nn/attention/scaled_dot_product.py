@@ -84,7 +84,7 @@ def attend_self(
     q, k, v = qkv.unbind(1)
     if backend is None:
         backend = choose_backend(q, layout, pattern, None, dropout)
-        short = layout.queries.longest <= SHORT_KERNEL_MAX_LENGTH and q.shape[-1] in KERNEL_HEAD_WIDTHS
+        short = layout.queries.max_length <= SHORT_KERNEL_MAX_LENGTH and q.shape[-1] in KERNEL_HEAD_WIDTHS
         if backend == "flash" and short and supports_custom_kernels(q):
             backend = "tiles"
     if backend == "tiles":
@@ -107,7 +107,7 @@ def choose_backend(
     if pattern.reach is not None and score is None and q.dtype in (torch.bfloat16, torch.float16):
         return "flash"
     sizes_vary = not torch.compiler.is_compiling() and not torch.is_grad_enabled()
-    return "dense" if sizes_vary and layout.keys.longest <= DENSE_MAX_LENGTH else "flex"
+    return "dense" if sizes_vary and layout.keys.max_length <= DENSE_MAX_LENGTH else "flex"
 
 
 # -- flash ----------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pa
 
     assert pattern.reach is not None
     offsets = layout.queries.offsets, layout.keys.offsets
-    longest = layout.queries.longest, layout.keys.longest
+    longest = layout.queries.max_length, layout.keys.max_length
     mixed = varlen_attn(q, k, v, *offsets, *longest, scale=scale, window_size=pattern.reach)
     assert isinstance(mixed, Tensor)
     return mixed

@@ -49,7 +49,7 @@ class TransformerXLScore(nn.Module):
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
         """Return the score modification that adds the position and segment terms, scaled as q·k is."""
         # Distances from +furthest (row 0) to −furthest.
-        furthest = self.reach(layout.keys.longest)
+        furthest = self.reach(layout.keys.max_length)
         distances = torch.arange(furthest, -furthest - 1, -1, device=q.device, dtype=torch.float32)
         steps = torch.arange(0, self.width, 2, device=q.device, dtype=torch.float32)
         angles = distances[:, None] * 10_000.0 ** (-steps / self.width)
@@ -74,7 +74,7 @@ class TransformerXLScore(nn.Module):
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
         """Return the FLOPs of projecting distances, and of queries times each distance and each kind of segment."""
-        distances = 2 * self.reach(packed.longest + slots) + 1
+        distances = 2 * self.reach(packed.max_length + slots) + 1
         compared = distances + (2 if self.segment is not None and "segment" in packed.columns else 0)
         inner = self.heads * self.head_width
         return float(2 * distances * self.position.numel() + 2 * inner * compared * lengths.sum())
@@ -98,7 +98,7 @@ class DisentangledScore(nn.Module):
 
     def reachable(self, vectors: Tensor, layout: AttentionLayout) -> Tensor:
         """Return the relative position vectors that the sequences of a layout use: (2 · all, width) → (2 · used, width)."""
-        near = self.num_reachable(layout.keys.longest)
+        near = self.num_reachable(layout.keys.max_length)
         return vectors[self.per_direction - near : self.per_direction + near]
 
     def bucket(self, distance: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class DisentangledScore(nn.Module):
 
         `queries` and `keys`, (2 · used, heads, d), are those of the relative position vectors.
         """
-        near, furthest = len(keys) // 2, min(layout.keys.longest, self.max_distance)
+        near, furthest = len(keys) // 2, min(layout.keys.max_length, self.max_distance)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near
         scale = disentangled_scale(q.shape[-1])

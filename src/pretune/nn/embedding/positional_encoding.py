@@ -15,11 +15,11 @@ from pretune.runtime.errors import PretuneError
 class LearnedPositions(nn.Module):
     """Learned position embeddings for a fixed number of positions (BERT, GPT)."""
 
-    def __init__(self, longest: int, width: int, first: int = 0) -> None:
+    def __init__(self, positions: int, width: int, first: int = 0) -> None:
         """Build the table; `first` is the row of the first position, and rows before it are never read (RoBERTa)."""
         super().__init__()
-        self.longest, self.first = longest, first
-        self.weight = nn.Parameter(torch.empty(first + longest, width))
+        self.max_positions, self.first = positions, first
+        self.weight = nn.Parameter(torch.empty(first + positions, width))
 
     def forward(self, positions: Tensor) -> Tensor:
         """Return the embeddings of positions: (n,) → (n, width)."""
@@ -42,7 +42,7 @@ class AxialPositions(nn.Module):
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
         """Build the tables, given the length of each axis and the width of its vectors."""
         super().__init__()
-        self.longest = prod(shape)
+        self.max_positions = prod(shape)
         # Shaped as in published checkpoints: (rows, 1, width), (1, columns, width).
         sizes = [[size if axis == own else 1 for axis in range(len(shape))] for own, size in enumerate(shape)]
         self.weights = nn.ParameterList(torch.empty(*size, width) for size, width in zip(sizes, widths, strict=True))

@@ -128,7 +128,10 @@ def export(
     if longer is not None:
         loaded, report["positions"] = extend_positions(loaded, longer, new_positions)
     if max_length is not None:
-        least, most = loaded.family.template.num_special_tokens(pair=False) + 1, loaded.backbone.longest or max_length
+        least, most = (
+            loaded.family.template.num_special_tokens(pair=False) + 1,
+            loaded.backbone.max_positions or max_length,
+        )
         if not least <= max_length <= most:
             raise PretuneError(
                 f"--max-length {max_length}: choose a length from {least} to {most} tokens for {reference}"
