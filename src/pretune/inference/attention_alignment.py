@@ -62,7 +62,7 @@ def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: A
     k = attention.keys_and_values(source)[0]
     scale = attention.head_width**-0.5 if attention.scale is None else attention.scale
     padded = padded_groups(layout)
-    groups, back = padded.groups, padded.queries.back
+    groups, back = padded.groups, padded.queries.inverse
     longest = max((group.keys.shape[1] for group in groups), default=0)
     rows = []
     for group in groups:

@@ -112,8 +112,8 @@ class SelfAttention(PrunableHeads):
         if self.attend is None:
             sizes.add_attention(self.pattern, self.heads * self.head_width)
         else:
-            options = {"heads": self.heads, "head_width": self.head_width, "pattern": self.pattern}
-            sizes.others.append(partial(self.attend.operations, **options))
+            operations, heads, head_width = self.attend.operations, self.heads, self.head_width
+            sizes.others.append(partial(operations, heads=heads, head_width=head_width, pattern=self.pattern))
 
     def unit_projections(self) -> list[Linear]:
         """Return the projection to queries, keys and values."""
