@@ -45,7 +45,7 @@ class TaskHeadParts:
     """The base class of backbones, which holds the factories of `TaskParts`."""
 
     def set_task_parts(self, width: int, **parts: Unpack[TaskParts]) -> None:
-        """Set the factories; `width` is the width of the hidden states.
+        """Set the factories of task heads; `width` is the width of the hidden states.
 
         By default, the classifier is a linear layer with a bias, poolers and taggers are the identity, question answering
         uses the part for tagging, and multiple choice uses the parts for classification.

@@ -36,7 +36,7 @@ class PrunedShape:
         return parts | {name: part for name, part in rest.items() if part}
 
     def describe(self) -> str:
-        """Return the changes in words, for error messages.
+        """Return what was pruned and quantized in words, for error messages.
 
         >>> PrunedShape(layers=(0, 2), linear="int4").describe()
         'pruned layers and int4 weights'

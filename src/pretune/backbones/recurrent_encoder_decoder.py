@@ -66,7 +66,7 @@ class Maxout(nn.Module):
         self.both = Linear(inputs, 2 * outputs, stacked=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (n, inputs) to (n, outputs)."""
+        """Return the larger output of the two linear maps: (n, inputs) → (n, outputs)."""
         first, second = self.both(x).chunk(2, -1)
         return torch.maximum(first, second)
 
@@ -145,7 +145,7 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
     def forward(
         self, source: Packed, target: Packed, state: RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states of the requested decoder layers.
+        """Return the hidden states of the requested decoder layers, (n, width) each.
 
         With a cache, the target's tokens continue the sequences that it holds, and the source is encoded only once.
         """

@@ -22,7 +22,7 @@ TOKEN_HEADS: tuple[Row, ...] = (
 
 
 def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> list[Row]:
-    """Return the rows for the output layer of a language-model head, for tied and for untied embeddings.
+    """Return the name-table rows of the output layer of a language-model head, for tied and for untied embeddings.
 
     `own_bias` is the published name of the bias of an untied output layer, where it has another name.
     """
@@ -33,7 +33,7 @@ def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> l
 
 
 def pooled_heads(pooler: str, output: str) -> list[Row]:
-    """Return the rows of classification and multiple-choice heads, given the published names of pooler and output layer."""
+    """Return the name-table rows of classification and multiple-choice heads, given the names of pooler and output layer."""
     return [
         (published, f"heads.{head}.{part}.{{p}}")
         for head in ("classify", "choose")
@@ -300,7 +300,7 @@ class NameTable:
         return checkpoint | {copy: checkpoint[source].clone() for copy, source in copies.items()}, rest
 
     def _parts(self, name: str) -> list[str]:
-        """Return the row names of the matrices in a stacked tensor; empty for any other tensor."""
+        """Return the names, in the table's rows, of the matrices in a stacked tensor; empty for any other tensor."""
         parts = next((parts for pattern, parts in self.stacked.items() if pattern.fullmatch(name)), 0)
         return [f"{name}.{part}" for part in range(parts)]
 

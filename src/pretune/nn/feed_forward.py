@@ -19,7 +19,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    """Return ReLU² (So et al., 2021)."""
+    """Return the square of ReLU (So et al., 2021)."""
     return F.relu(x).square()
 
 

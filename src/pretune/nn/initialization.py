@@ -96,6 +96,8 @@ def _apply(scheme: InitializationScheme, module: Module) -> Module:
 
 @dataclass(frozen=True)
 class _TruncatedNormal(InitializationScheme):
+    """BERT's scheme: a truncated normal distribution, the same for all matrices and tables."""
+
     deviation: float
     output_scale: float
 
@@ -117,6 +119,8 @@ class _TruncatedNormal(InitializationScheme):
 
 @dataclass(frozen=True)
 class _FanIn(InitializationScheme):
+    """T5's scheme: a normal distribution whose deviation depends on the number of inputs."""
+
     factor: float
 
     def draw(self, weight: Tensor, fan_in: int | None = None) -> None:
@@ -132,6 +136,8 @@ class _FanIn(InitializationScheme):
 
 @dataclass(frozen=True)
 class _Uniform(InitializationScheme):
+    """AWD-LSTM's scheme: a uniform distribution, for token embeddings only or for all weights."""
+
     bound: float
     embeddings_only: bool
 

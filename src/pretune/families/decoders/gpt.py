@@ -31,7 +31,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of GPT: one field per key of config.json."""
 
     vocab_size: int = 40478
     n_positions: int = 512
@@ -51,7 +51,7 @@ class GPTConfig:
 
 
 def build(config: GPTConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the GPT backbone from its configuration."""
     width, dropout = config.n_embd, config.resid_pdrop
     activation = ACTIVATIONS["gelu_new" if config.afn == "gelu" else config.afn]
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)

@@ -26,7 +26,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The configuration: one field per key of config.json."""
+    """The configuration of GPT-2: one field per key of config.json."""
 
     vocab_size: int = 50257
     n_positions: int = 1024
@@ -50,7 +50,7 @@ class GPT2Config:
 
 
 def build(config: GPT2Config) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the GPT-2 backbone from its configuration."""
     width, dropout = config.n_embd, config.resid_pdrop
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 

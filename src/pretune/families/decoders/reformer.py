@@ -39,7 +39,7 @@ LOCAL, LSH = "local", "lsh"
 
 @dataclass(frozen=True)
 class ReformerConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of Reformer: one field per key of config.json."""
 
     vocab_size: int = 320
     hidden_size: int = 256  # of each residual stream; hidden states concatenate two
@@ -74,7 +74,7 @@ class ReformerConfig:
     eos_token_id: int | None = None
 
     def buckets(self) -> Sequence[int]:
-        """Return the number of buckets, as one or two factors.
+        """Return the number of buckets of LSH attention, as one or two factors.
 
         >>> ReformerConfig().buckets()
         [128]
@@ -90,7 +90,7 @@ class ReformerConfig:
 
 
 def build(config: ReformerConfig) -> ReversibleBackbone:
-    """Build the backbone from its configuration."""
+    """Build the Reformer backbone from its configuration."""
     check(config)
     width, heads, head_width = config.hidden_size, config.num_attention_heads, config.attention_head_size
     dropout = config.hidden_dropout_prob

@@ -31,7 +31,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class TransfoXLConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of Transformer-XL: one field per key of config.json."""
 
     vocab_size: int = 267735
     cutoffs: Sequence[int] = (20000, 40000, 200000)  # first ids of the rarer token clusters; empty: one cluster
@@ -59,7 +59,7 @@ class TransfoXLConfig:
 
 
 def build(config: TransfoXLConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the Transformer-XL backbone from its configuration."""
     if config.div_val < 2:
         raise PretuneError(f"transfo-xl: div_val {config.div_val} is not supported; it must be at least 2")
     if (

@@ -30,7 +30,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class BartConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of BART: one field per key of config.json."""
 
     vocab_size: int = 50265
     d_model: int = 1024
@@ -107,12 +107,12 @@ def embeddings(config: BartConfig) -> Embeddings:
 
 
 def build(config: BartConfig) -> EncoderDecoder:
-    """Build the backbone from its configuration."""
+    """Build the BART backbone from its configuration."""
     return assemble(config, embed=lambda: embeddings(config))
 
 
 def _layer(published: str, ours: str) -> list[Row]:
-    """Return the rows of a layer of the encoder or the decoder, without cross-attention."""
+    """Return the name-table rows of a layer of the encoder or the decoder, without cross-attention."""
     return [
         ([f"{published}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
         (f"{published}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
@@ -168,7 +168,7 @@ HARMLESS = {
 
 
 def norms(before: bool, embedded: bool, last: bool) -> dict[str, tuple[bool]]:
-    """Return the supported values of older keys: pre-norm layers, a norm of the embeddings, and a final norm."""
+    """Return the supported values of older config.json keys: pre-norm layers, a norm of the embeddings, and a final norm."""
     return {"normalize_before": (before,), "normalize_embedding": (embedded,), "add_final_layer_norm": (last,)}
 
 

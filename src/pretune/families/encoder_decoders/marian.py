@@ -24,7 +24,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class MarianConfig(bart.BartConfig):
-    """The configuration: BART's keys with other defaults, and the key for shared token embeddings, which must be true."""
+    """The configuration of Marian: BART\'s keys with other defaults, and the key for shared token embeddings, which must be true."""
 
     vocab_size: int = 58101
     activation_function: str = "gelu"
@@ -37,7 +37,7 @@ class MarianConfig(bart.BartConfig):
 
 
 def build(config: MarianConfig) -> EncoderDecoder:
-    """Build the backbone from its configuration."""
+    """Build the Marian backbone from its configuration."""
     width = config.d_model
 
     def embed() -> Embeddings:

@@ -23,7 +23,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class MBartConfig(bart.BartConfig):
-    """The configuration: BART's keys with other defaults."""
+    """The configuration of mBART: BART\'s keys with other defaults."""
 
     vocab_size: int = 250027
     scale_embedding: bool = False
@@ -31,7 +31,7 @@ class MBartConfig(bart.BartConfig):
 
 
 def build(config: MBartConfig) -> EncoderDecoder:
-    """Build the backbone from its configuration."""
+    """Build the mBART backbone from its configuration."""
     return bart.assemble(config, lambda: bart.embeddings(config), PreNorm, partial(LayerNorm, config.d_model))
 
 

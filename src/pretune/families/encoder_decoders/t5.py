@@ -39,7 +39,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class T5Config:
-    """The configuration: one field per key of config.json."""
+    """The configuration of T5: one field per key of config.json."""
 
     vocab_size: int = 32128
     d_model: int = 512
@@ -79,7 +79,7 @@ class T5Config:
 
 @dataclass(frozen=True)
 class MT5Config(T5Config):
-    """The configuration of mT5: other defaults, and hidden states that are never scaled."""
+    """The configuration of mT5: T5's keys with other defaults; hidden states are never scaled."""
 
     vocab_size: int = 250112
     d_ff: int = 1024
@@ -91,7 +91,7 @@ class MT5Config(T5Config):
 
 
 def build(config: T5Config) -> EncoderDecoder:
-    """Build the encoder and the decoder, which share the token embedding."""
+    """Build the T5 backbone: an encoder and a decoder that share the token embedding."""
     encoder = _encoder(config)
     model = EncoderDecoder(
         encoder,
@@ -105,12 +105,12 @@ def build(config: T5Config) -> EncoderDecoder:
 
 
 def build_encoder(config: T5Config) -> TransformerStack:
-    """Build the backbone of the encoder alone from its configuration."""
+    """Build the T5 encoder alone as a backbone."""
     return initialize_by_fan_in(_encoder(config), config.initializer_factor)
 
 
 def _encoder(config: T5Config) -> TransformerStack:
-    """Assemble the encoder, without initializing it."""
+    """Assemble the T5 encoder, without initializing it."""
     width, factor = config.d_model, config.initializer_factor
 
     def head() -> nn.Module:
@@ -129,7 +129,7 @@ def _encoder(config: T5Config) -> TransformerStack:
 
 
 def _layer(config: T5Config, decoder: bool) -> TransformerLayer:
-    """Build a layer of the encoder, or of the decoder with cross-attention."""
+    """Build a T5 layer of the encoder, or of the decoder with cross-attention."""
     width, heads, dropout = config.d_model, config.num_heads, config.dropout_rate
     attention: dict[str, Any] = {"head_width": config.d_kv, "scale": 1.0, "bias": False}
     pattern = causal if decoder else full
@@ -144,17 +144,17 @@ def _layer(config: T5Config, decoder: bool) -> TransformerLayer:
 
 
 def _embeddings(config: T5Config) -> Embeddings:
-    """Build the token embeddings."""
+    """Build the token embeddings of T5."""
     return Embeddings(config.vocab_size, config.d_model, dropout=config.dropout_rate)
 
 
 def _last_norm(config: T5Config) -> nn.Module:
-    """Build the norm and the dropout at the end of a stack."""
+    """Build the norm and the dropout at the end of a T5 stack."""
     return nn.Sequential(RMSNorm(config.d_model, config.layer_norm_epsilon), Dropout(config.dropout_rate))
 
 
 def _relative_bias(config: T5Config, bidirectional: bool) -> T5RelativeBias:
-    """Build the relative position bias of a stack."""
+    """Build the relative position bias of the T5 encoder (bidirectional) or decoder."""
     buckets, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
     if buckets < 4 or furthest <= buckets // 2:
         raise PretuneError(
@@ -165,7 +165,7 @@ def _relative_bias(config: T5Config, bidirectional: bool) -> T5RelativeBias:
 
 
 def _attention(published: str, ours: str) -> list[Row]:
-    """Return the rows of an attention sublayer with its norm."""
+    """Return the name-table rows of an attention sublayer with its norm."""
     block, _, _ = published.rpartition(".")
     return [
         (f"{block}.layer_norm.weight", f"{ours}.norm.weight"),
@@ -176,7 +176,7 @@ def _attention(published: str, ours: str) -> list[Row]:
 
 
 def _feed_forward(published: str, ours: str) -> list[Row]:
-    """Return the rows of a feed-forward sublayer, gated or not."""
+    """Return the name-table rows of a feed-forward sublayer, gated or not."""
     dense = f"{published}.DenseReluDense"
     rows: list[Row] = [
         (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
@@ -193,7 +193,7 @@ _BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def _encoder_rows(ours: str) -> list[Row]:
-    """Return the rows of the token embedding and of the encoder, which pretune names `ours`."""
+    """Return the name-table rows of the token embedding and of the encoder, which pretune names `ours`."""
     return [
         ("shared.weight", f"{ours}.embed.tokens"),
         *_attention("encoder.block.{i}.layer.0.SelfAttention", f"{ours}.layers.{{i}}.attention"),

@@ -19,7 +19,7 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass(frozen=True)
 class AlbertConfig(BertConfig):
-    """The configuration: BERT's keys and three more."""
+    """The configuration of ALBERT: BERT\'s keys and three more."""
 
     vocab_size: int = 30000
     embedding_size: int = 128
@@ -32,7 +32,7 @@ class AlbertConfig(BertConfig):
     hidden_dropout_prob: float = 0.0
 
     def order(self) -> list[int]:
-        """Return the group of each layer."""
+        """Return the index of the parameter group that runs at each depth of the stack."""
         depths, groups = self.num_hidden_layers, self.num_hidden_groups
         if not 1 <= groups <= depths:
             raise PretuneError(f"albert: num_hidden_groups ({groups}) must not exceed num_hidden_layers ({depths})")
@@ -40,7 +40,7 @@ class AlbertConfig(BertConfig):
 
 
 def build(config: AlbertConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the ALBERT backbone from its configuration."""
     vectors = config.embedding_size
     return encoder_of(
         config,

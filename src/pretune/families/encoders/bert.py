@@ -30,7 +30,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of BERT: one field per key of config.json."""
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -139,12 +139,12 @@ def encoder_of(
 
 
 def build(config: BertConfig, columns: Iterable[ColumnEmbedding] = ()) -> TransformerStack:
-    """Build the backbone from its configuration; `columns` are additional embeddings (ERNIE)."""
+    """Build the BERT backbone from its configuration; `columns` are additional embeddings (ERNIE)."""
     return encoder_of(config, embed=embeddings_of(config, config.hidden_size, columns=columns))
 
 
 def encoder_rows(name: str) -> list[Row]:
-    """Return the rows of BERT's embeddings and layers, with the prefix of a family."""
+    """Return the name-table rows of BERT's embeddings and layers, with the prefix of a family."""
     published, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
     return [
         (f"{name}.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
@@ -182,7 +182,7 @@ def unused(name: str) -> dict[str, str]:
 
 
 def table(name: str, *rows: Row) -> NameTable:
-    """Return the parameter names of BERT with the prefix of a family, and further rows."""
+    """Return the name table of BERT with the prefix of a family, and with further rows."""
     return NameTable(
         *encoder_rows(name),
         *rows,
@@ -210,7 +210,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 def other_classes(name: str) -> Mapping[str, frozenset[str]]:
-    """Return further classes of `transformers` and their heads, with the class prefix of a family."""
+    """Return the class of `transformers` for causal BERT and its heads, with the class prefix of a family."""
     return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder in `transformers`, read as an encoder here
 
 

@@ -31,7 +31,7 @@ FULL, SPARSE = "original_full", "block_sparse"
 
 @dataclass(frozen=True)
 class BigBirdConfig(bert.BertConfig):
-    """The configuration: BERT's keys and some more."""
+    """The configuration of BigBird: BERT\'s keys and some more."""
 
     vocab_size: int = 50358
     hidden_act: str = "gelu_new"
@@ -63,7 +63,7 @@ class BigBirdConfig(bert.BertConfig):
 
 
 def build(config: BigBirdConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the BigBird backbone from its configuration."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
     return bert.encoder_of(
         config,

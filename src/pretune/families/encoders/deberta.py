@@ -37,7 +37,7 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass(frozen=True)
 class DebertaConfig(bert.BertConfig):
-    """The configuration: BERT's keys and those of relative positions."""
+    """The configuration of DeBERTa: BERT\'s keys and those of relative positions."""
 
     vocab_size: int = 50265
     type_vocab_size: int = 0
@@ -54,7 +54,7 @@ class DebertaConfig(bert.BertConfig):
 
     @property
     def terms(self) -> set[str]:
-        """Return the position terms of attention: content-to-position (c2p), position-to-content (p2c)."""
+        """Return the position terms of disentangled attention: content-to-position (c2p), position-to-content (p2c)."""
         terms = self.pos_att_type or ()
         return {term.strip().lower() for term in (terms.split("|") if isinstance(terms, str) else terms)}
 
@@ -76,14 +76,14 @@ class DebertaV2Config(DebertaConfig):
 
 
 def build(config: DebertaConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the DeBERTa backbone from its configuration."""
     check("deberta", config)
     score = DisentangledScore(config.max_relative_positions)
     return _encoder(config, score, _layers(config, score, SeparateProjections))
 
 
 def build_v2(config: DebertaV2Config) -> TransformerStack:
-    """Build the backbone of version 2 or 3 from its configuration."""
+    """Build the DeBERTa backbone of version 2 or 3 from its configuration."""
     check("deberta-v2", config)
     score = DisentangledScore(config.max_relative_positions, max(config.position_buckets, 0))
     layers, norm = (
@@ -100,7 +100,7 @@ def build_v2(config: DebertaV2Config) -> TransformerStack:
 def _encoder(
     config: DebertaConfig, score: DisentangledScore, layers: list[nn.Module], norm: LayerNorm | None = None
 ) -> TransformerStack:
-    """Build and initialize the encoder; `norm` normalizes the relative position embeddings."""
+    """Build and initialize the DeBERTa encoder from its layers; `norm` normalizes the relative position embeddings."""
     return bert.encoder_of(
         config,
         embed=bert.embeddings_of(config, config.hidden_size, first=0 if config.position_biased_input else None),
@@ -113,7 +113,7 @@ def _encoder(
 def _layers(
     config: DebertaConfig, score: DisentangledScore, project: type[SeparateProjections | SharedProjections]
 ) -> list[nn.Module]:
-    """Build the layers, with disentangled attention that projects positions by `project`."""
+    """Build the DeBERTa layers, with disentangled attention whose projections are of the class `project`."""
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob
 
     def layer() -> TransformerLayer:
@@ -146,7 +146,7 @@ _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{
 
 
 def _table(*own: Row) -> NameTable:
-    """Return the parameter names of a version of DeBERTa, given the rows of its attention."""
+    """Return the name table of a version of DeBERTa, given the rows of its attention."""
     rows = [*own, *bert.encoder_rows("deberta")]
     return NameTable(
         *rows,

@@ -27,7 +27,7 @@ EPS = 1e-12  # of all norms; not in config.json
 
 @dataclass(frozen=True)
 class DistilBertConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of DistilBERT: one field per key of config.json."""
 
     vocab_size: int = 30522
     max_position_embeddings: int = 512
@@ -44,7 +44,7 @@ class DistilBertConfig:
 
 
 def build(config: DistilBertConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the DistilBERT backbone from its configuration."""
     width, activation = config.dim, ACTIVATIONS[config.activation]
 
     def layer() -> TransformerLayer:

@@ -17,7 +17,7 @@ from pretune.nn.linear import Linear
 
 @dataclass(frozen=True)
 class ElectraConfig(BertConfig):
-    """The configuration: BERT's keys and one more."""
+    """The configuration of ELECTRA: BERT\'s keys and one more."""
 
     embedding_size: int = 128
     hidden_size: int = 256
@@ -26,7 +26,7 @@ class ElectraConfig(BertConfig):
 
 
 def build(config: ElectraConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the ELECTRA backbone from its configuration."""
     width, vectors = config.hidden_size, config.embedding_size
     embed = embeddings_of(config, vectors, Linear(vectors, width) if vectors != width else None)
     # All heads have GELU, whatever the activation of the layers.

@@ -15,7 +15,7 @@ from pretune.nn.embedding.token_embedding import ColumnEmbedding
 
 @dataclass(frozen=True)
 class ErnieConfig(bert.BertConfig):
-    """The configuration: BERT's keys and two more."""
+    """The configuration of ERNIE: BERT\'s keys and two more."""
 
     task_type_vocab_size: int = 3
     use_task_id: bool = False

@@ -23,7 +23,7 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass(frozen=True)
 class LongformerConfig(roberta.RobertaConfig):
-    """The configuration: RoBERTa's keys and one more."""
+    """The configuration of Longformer: RoBERTa\'s keys and one more."""
 
     max_position_embeddings: int = 512
     attention_window: int | Sequence[int] = 512  # the width of the whole window, for all layers or for each
@@ -42,14 +42,14 @@ class LongformerConfig(roberta.RobertaConfig):
 
 
 def layer_of(config: LongformerConfig, size: int) -> TransformerLayer:
-    """Build a layer whose tokens attend to `size` tokens on each side."""
+    """Build a Longformer layer whose tokens attend to `size` tokens on each side."""
     dropout = config.attention_probs_dropout_prob
     attention = GlobalAttention(config.hidden_size, config.num_attention_heads, pattern=window(size), dropout=dropout)
     return bert.layer_of(config, attention)
 
 
 def build(config: LongformerConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the Longformer backbone from its configuration."""
     return roberta.build(config, [layer_of(config, size) for size in config.windows()])
 
 

@@ -36,7 +36,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True)
 class ModernBertConfig:
-    """The configuration: one field per key of config.json; newer keys take precedence over older ones."""
+    """The configuration of ModernBERT: one field per key of config.json; newer keys take precedence over older ones."""
 
     vocab_size: int = 50368
     hidden_size: int = 768
@@ -73,7 +73,7 @@ class ModernBertConfig:
     sep_token_id: int | None = None
 
     def kinds(self) -> Sequence[str]:
-        """Return the type of attention of each layer."""
+        """Return the type of attention of each layer, full or sliding."""
         layers, every = self.num_hidden_layers, self.global_attn_every_n_layers
         kinds = self.layer_types or [SLIDING if number % every else FULL for number in range(layers)]
         if len(kinds) != layers:
@@ -99,7 +99,7 @@ class ModernBertConfig:
 
 
 def build(config: ModernBertConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the ModernBERT backbone from its configuration."""
     width, heads = config.hidden_size, config.num_attention_heads
     norm = partial(LayerNorm, width, config.norm_eps, config.norm_bias)
     patterns = {FULL: full, SLIDING: window(config.local_attention // 2)}
@@ -151,7 +151,7 @@ _OURS = "backbone.layers.{i}"
 
 
 def _head(name: str, transform: str) -> list[Row]:
-    """Return the rows of a task head, whose dense layer pretune names `transform`; all heads have the same published names."""
+    """Return the name-table rows of a task head, whose dense layer pretune names `transform`; published names are shared."""
     return [
         ("head.dense.{p}", f"heads.{name}.{transform}.dense.{{p}}"),
         ("head.norm.{p}", f"heads.{name}.{transform}.norm.{{p}}"),

@@ -30,7 +30,7 @@ MAX_DISTANCE = 128
 
 @dataclass(frozen=True)
 class MPNetConfig(BertConfig):
-    """The configuration: BERT's keys and one more."""
+    """The configuration of MPNet: BERT\'s keys and one more."""
 
     vocab_size: int = 30527
     type_vocab_size: int = 0  # there are no segment embeddings, whatever a file says
@@ -38,7 +38,7 @@ class MPNetConfig(BertConfig):
 
 
 def build(config: MPNetConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the MPNet backbone from its configuration."""
     width, heads = config.hidden_size, config.num_attention_heads
 
     def layer() -> TransformerLayer:

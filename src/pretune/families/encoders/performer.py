@@ -18,13 +18,13 @@ from pretune.nn.blocks import TransformerLayer
 
 @dataclass(frozen=True)
 class PerformerConfig(bert.BertConfig):
-    """The configuration: BERT's keys and one more."""
+    """The configuration of Performer: BERT\'s keys and one more."""
 
     num_random_features: int = 256
 
 
 def build(config: PerformerConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the Performer backbone from its configuration."""
     width, heads = config.hidden_size, config.num_attention_heads
 
     def layer() -> TransformerLayer:

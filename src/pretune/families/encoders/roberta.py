@@ -20,14 +20,14 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class RobertaConfig(BertConfig):
-    """The configuration: BERT's keys and one more."""
+    """The configuration of RoBERTa: BERT\'s keys and one more."""
 
     vocab_size: int = 50265
     pad_token_id: int = 1  # positions start at the next index
 
 
 def build(config: RobertaConfig, layers: Iterable[TransformerLayer] | None = None) -> TransformerStack:
-    """Build the backbone from its configuration, optionally with other layers than BERT's (Longformer)."""
+    """Build the RoBERTa backbone from its configuration, optionally with other layers than BERT's (Longformer)."""
     embed = embeddings_of(config, config.hidden_size, first=config.pad_token_id + 1)
     return encoder_of(config, embed=embed, layers=layers, head_activation="gelu")
 
@@ -38,7 +38,7 @@ TEMPLATE = Template(
 
 
 def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
-    """Return the parameter names of RoBERTa with the prefix of a family, and further rows.
+    """Return the name table of RoBERTa with the prefix of a family, and with further rows.
 
     `encoder` replaces the rows of BERT's encoder (MPNet).
     """
@@ -62,7 +62,7 @@ def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTa
 
 
 def family(name: str, prefix: str) -> Family:
-    """Return a copy of RoBERTa with another name; `prefix` is that of its classes in `transformers`."""
+    """Return a family with RoBERTa's architecture and another name; `prefix` is that of its classes in `transformers`."""
     return Family(
         name=name,
         config=RobertaConfig,

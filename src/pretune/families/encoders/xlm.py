@@ -30,7 +30,7 @@ SUMMARY_WIDTH = 2
 
 @dataclass(frozen=True)
 class XlmConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of XLM: one field per key of config.json."""
 
     vocab_size: int = 30145
     emb_dim: int = 2048
@@ -54,7 +54,7 @@ class XlmConfig:
 
 
 def build(config: XlmConfig) -> TransformerStack:
-    """Build the backbone; without a column `language`, no language embedding is added."""
+    """Build the XLM backbone; batches without a column `language` get no language embedding."""
     width, eps = config.emb_dim, config.layer_norm_eps
     activation = ACTIVATIONS["gelu" if config.gelu_activation else "relu"]
 

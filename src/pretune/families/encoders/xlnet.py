@@ -29,7 +29,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class XLNetConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of XLNet: one field per key of config.json."""
 
     vocab_size: int = 32000
     d_model: int = 1024
@@ -55,7 +55,7 @@ class XLNetConfig:
 
 
 def build(config: XLNetConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the XLNet backbone from its configuration."""
     width, heads, dropout = config.d_model, config.n_head, config.dropout
     head_width = config.d_head or head_width_of(width, heads)
     furthest = config.clamp_len if config.clamp_len > 0 else None

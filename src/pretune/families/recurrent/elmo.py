@@ -26,7 +26,7 @@ FILTERS: Pairs = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1
 
 @dataclass(frozen=True)
 class ElmoConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of ELMo: one field per key of config.json."""
 
     vocab_size: int = 793471  # words of the softmax
     hidden_size: int = 4096  # LSTM cells per layer
@@ -44,7 +44,7 @@ class ElmoConfig:
 
 
 def build(config: ElmoConfig) -> BidirectionalBackbone:
-    """Build the backbone from its configuration."""
+    """Build the ELMo backbone from its configuration."""
     width = config.projection_size
     clip = None if config.cell_clip is None else (config.cell_clip, config.proj_clip or float("inf"))
     embed = CharacterEmbeddings(
@@ -76,7 +76,7 @@ def build(config: ElmoConfig) -> BidirectionalBackbone:
 
 
 def _rows() -> list[Row]:
-    """Return the rows of the backbone: the published names are those of pretune."""
+    """Return the name-table rows of the backbone, whose published names are pretune's own."""
     names = [
         *("embed.symbols", "embed.filters.{i}.{p}", "embed.project.{p}"),
         *(f"embed.highways.{{i}}.{part}.{{p}}" for part in ("transform", "gate")),

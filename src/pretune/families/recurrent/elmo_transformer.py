@@ -28,7 +28,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class ElmoTransformerConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of ELMo's Transformer biLM: one field per key of config.json."""
 
     vocab_size: int = 30000
     hidden_size: int = 512  # of each direction; hidden states concatenate two
@@ -42,7 +42,7 @@ class ElmoTransformerConfig:
 
 
 def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
-    """Build the backbone from its configuration."""
+    """Build the Transformer ELMo backbone from its configuration."""
     width, dropout = config.hidden_size, config.hidden_dropout_prob
     norm = partial(LayerNorm, width, config.layer_norm_eps)
 
@@ -67,7 +67,7 @@ def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
 
 
 def _rows(stack: str) -> list[Row]:
-    """Return the rows of the layers of one direction."""
+    """Return the name-table rows of the layers of one direction."""
     layer = f"{stack}.layers.{{i}}"
     attention = ("attention.part.qkv", "attention.part.output", "attention.norm")
     feed_forward = ("feed_forward.part.inner", "feed_forward.part.output", "feed_forward.norm")

@@ -28,7 +28,7 @@ MOST_NUMBERS = 1 << 26  # largest size of the table of random blocks
 
 
 class BlockSparseAttention(ResidualBranch):
-    """Self-attention over blocks of `size` tokens.
+    """BigBird's sparse self-attention over blocks of `size` tokens.
 
     The first and the last block of a sequence attend to all and are attended to by all. Every other block attends to itself,
     to its two neighbors and to `random` more. Sequences of up to (5 + 2 · `random`) · `size` tokens use full attention, as in `transformers`.

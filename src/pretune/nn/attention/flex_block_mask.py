@@ -20,7 +20,7 @@ BLOCK = 128  # tokens
 
 
 def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
-    """Return the block mask of a pattern, computed once for all layers with the same pattern."""
+    """Return the block mask of an attention pattern for flex_attention, computed once for all layers with the pattern."""
     from torch.nn.attention.flex_attention import BlockMask
 
     name = ("block mask", pattern.name)
@@ -114,4 +114,5 @@ class _Ranges:
         return ValueInterval(self._choose(*lows), self._choose(*highs))
 
     def _choose(self, first: Tensor, others: Tensor) -> Tensor:
+        """Return the values of later sequences where `others` is True, and those of the first one elsewhere."""
         return torch.where(self.others, others.unsqueeze(self.dim), first.unsqueeze(self.dim))

@@ -23,7 +23,7 @@ KeysValues = tuple[Tensor, Tensor]
 
 
 class CacheSlots:
-    """Slots for the tokens of some sequences, filled from the front."""
+    """The preallocated slots of a key-value cache for the tokens of some sequences, filled from the front."""
 
     def __init__(self, sequences: int, slots: int) -> None:
         self.slots = slots
@@ -103,7 +103,7 @@ class KVCache:
 
     @property
     def used(self) -> Array:
-        """Return the number of tokens read so far, (sequences,)."""
+        """Return the number of tokens of each sequence that the cache holds, (sequences,)."""
         return self.target_slots.used
 
     def layout(self, packed: Packed) -> AttentionLayout:

@@ -22,7 +22,7 @@ class PatternColumns(Protocol):
     """The columns of a token by name: `position` and the columns of its `Packed`."""
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the column of this name."""
+        """Return the column with this name, for one or more tokens."""
 
 
 PatternRule = Callable[[PatternColumns, PatternColumns], Any]

@@ -63,7 +63,7 @@ class AdaptiveHead(nn.Module):
     """
 
     def __init__(self, embed: AdaptiveEmbeddings, deviation: float = 0.02) -> None:
-        """Build the head and initialize its own matrices with this standard deviation."""
+        """Build the head for an adaptive embedding, and initialize its own matrices with standard deviation `deviation`."""
         super().__init__()
         self.embed = embed
         vectors, clusters = embed.tokens.shape[1], len(embed.tables) - 1
