@@ -16,6 +16,7 @@ from pretune.nn.attention.query_key_layout import length_groups
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
+from pretune.text.spans import span_indices
 
 GRAPH = "model.onnx"
 # The names that Optimum gives the inputs and outputs of its graphs.
@@ -115,7 +116,7 @@ def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
         columns[name] = np.zeros(len(packed), dtype=np.int64) if column is None else column.cpu().numpy()
     for rows in _length_buckets(lengths):
         real = np.arange(int(lengths[rows].max())) < lengths[rows][:, None]  # (b, L)
-        indices = _token_indices(starts[rows], lengths[rows])
+        indices = span_indices(starts[rows], lengths[rows])
         feed = {name: _pad(column[indices], real) for name, column in columns.items()}
         yield feed | {MASK: real.astype(np.int64)}, indices
 
@@ -125,12 +126,6 @@ def _length_buckets(lengths: Array) -> list[Array]:
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
     return [order[first:last] for first, last in pairwise(length_groups(lengths[order])) if last > first]
-
-
-def _token_indices(starts: Array, lengths: Array) -> Array:
-    """Return the indices of all tokens of some sequences, given the starts and lengths of these."""
-    ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1])) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def _pad(column: Array, real: Array) -> Array:

@@ -29,6 +29,7 @@ from pretune.nn.recurrent import (
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
+from pretune.text.spans import span_indices
 
 Readout = Literal["none", "tanh", "maxout"]
 
@@ -45,11 +46,9 @@ class EncodedSource:
         """Return the source sequences at the indices `chosen`, in that order."""
         offsets = self.packed.offsets.cpu().numpy().astype(np.int64)
         lengths = np.diff(offsets)[chosen]
-        ends = np.cumsum(lengths)
-        at = np.arange(int(lengths.sum())) + np.repeat(offsets[:-1][chosen] - (ends - lengths), lengths)
-        device = self.states.device
+        at, device = span_indices(offsets[:-1][chosen], lengths), self.states.device
         rows, sequences = torch.from_numpy(at).to(device), torch.from_numpy(chosen).to(device)
-        host = np.concatenate([[0], ends])
+        host = np.concatenate([[0], np.cumsum(lengths)])
         packed = replace(
             self.packed.map(lambda tensor: tensor[rows] if len(tensor) == len(self.packed) else tensor),
             offsets=torch.from_numpy(host.astype(np.int32)).to(device),

@@ -17,6 +17,7 @@ from pretune.nn.attention.query_key_layout import self_layout, token_layout
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.reversible import ReversibleLayer, run_reversible
 from pretune.packed import Packed, pack
+from pretune.text.spans import span_indices
 
 
 class ReversibleBackbone(TaskHeadParts, nn.Module):
@@ -89,7 +90,7 @@ def _with_cached_tokens(packed: Packed, cache: KVCache) -> tuple[Packed, Tensor]
     """
     side, slots = token_layout(packed), cache.target_slots
     slots.fill(replace(side, columns=side.columns | {"id": packed.ids}))
-    rows = np.concatenate([i * slots.slots + np.arange(used) for i, used in enumerate(slots.used)])
+    rows = span_indices(np.arange(len(slots.used)) * slots.slots, slots.used)
     columns = {name: column.flatten().cpu().numpy()[rows] for name, column in slots.columns.items()}
     ids, positions = columns.pop("id"), columns.pop("position")
     whole = pack(ids, slots.used, positions=positions, columns=columns, pattern=packed.pattern).to(packed.ids.device)
