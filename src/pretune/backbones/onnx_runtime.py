@@ -43,7 +43,9 @@ def open_session(path: Path, threads: int | None = None) -> Any:
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime has no common class for its errors
-        raise PretuneError(f"{path}: ONNX Runtime cannot load the graph ({str(error).splitlines()[0]})") from error
+        raise PretuneError(
+            f"{path}: ONNX Runtime cannot load the graph ({str(error).splitlines()[0]}); export it again"
+        ) from error
 
 
 class OnnxBackbone(TaskHeadParts, nn.Module):
@@ -89,7 +91,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
             (states,) = self.session.run([STATES], feed, self.options)
         except Exception as error:  # ONNX Runtime has no common class for its errors
             raise PretuneError(
-                f"{self.path}: ONNX Runtime cannot run the graph ({str(error).splitlines()[0]})"
+                f"{self.path}: ONNX Runtime cannot run the graph ({str(error).splitlines()[0]}); export it again"
             ) from error
         if not isinstance(states, np.ndarray) or states.shape != (*shape, self.width):
             raise PretuneError(

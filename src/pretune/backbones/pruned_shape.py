@@ -61,7 +61,8 @@ class PrunedShape:
         for path, count in {**self.heads, **self.units}.items():
             if path not in parts or count > parts[path].units:
                 raise PretuneError(
-                    f"the pruned shape keeps {count} heads or units of {quote(path)}, which the model does not have"
+                    f"the pruned shape keeps {count} heads or units of {quote(path)}, which the model does not have; "
+                    "prune it again"
                 )
             parts[path].keep_units(range(count))
         if self.linear:
@@ -97,7 +98,9 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
             "something else; choose another model"
         )
     if not kept or max(kept) >= len(backbone.order):
-        raise PretuneError(f"the pruned shape keeps layers {quote(list(kept))} of a model with {len(backbone.order)}")
+        raise PretuneError(
+            f"the pruned shape keeps layers {quote(list(kept))}, but the model has {len(backbone.order)}; prune it again"
+        )
     if shares_layers(backbone):
         backbone.order = [backbone.order[depth] for depth in kept]
         return

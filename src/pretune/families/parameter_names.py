@@ -137,7 +137,8 @@ class NameTable:
         for name, tensor in tensors.items():
             if current[name] in found and not _same(found[current[name]], tensor):
                 raise PretuneError(
-                    f"the tensors {name} and {current[name]} are two names of one parameter, but their values differ"
+                    f"the tensors {name} and {current[name]} are two names of one parameter, but their values differ; "
+                    "remove one of them"
                 )
             found[current[name]] = tensor
         for name in list(found):

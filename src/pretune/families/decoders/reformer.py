@@ -146,7 +146,7 @@ def check(config: ReformerConfig) -> None:
     unknown = sorted(set(config.attn_layers) - {LOCAL, LSH})
     if unknown or not config.attn_layers:
         raise PretuneError(
-            f"reformer: attn_layers must list {LOCAL} and {LSH} layers, not {', '.join(unknown) or 'be empty'}"
+            f"reformer: attn_layers must list {LOCAL} and {LSH} layers, but contains {', '.join(unknown) or 'none'}"
         )
     if {LOCAL, LSH} <= set(config.attn_layers) and config.lsh_attn_chunk_length % config.local_attn_chunk_length:
         raise PretuneError(
@@ -159,7 +159,7 @@ def check(config: ReformerConfig) -> None:
         )
     if config.axial_pos_embds and len(config.axial_pos_embds_dim) != len(config.axial_pos_shape):
         raise PretuneError(
-            f"reformer: axial_pos_embds_dim has {len(config.axial_pos_embds_dim)} axes, but axial_pos_shape "
+            f"reformer: axial_pos_embds_dim has {len(config.axial_pos_embds_dim)} axes, but axial_pos_shape has "
             f"{len(config.axial_pos_shape)}"
         )
     if config.axial_pos_embds and sum(config.axial_pos_embds_dim) != config.hidden_size:

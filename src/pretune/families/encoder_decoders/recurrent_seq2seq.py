@@ -85,7 +85,7 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
     if config.tie_word_embeddings:
         if (target, top) != (config.vocab_size, words):
             raise PretuneError(
-                "seq2seq: tie_word_embeddings needs one vocabulary, and hidden states as wide as the embeddings"
+                "seq2seq: tie_word_embeddings needs one vocabulary, and hidden states as wide as the embeddings; set it to false"
             )
         head = partial(TiedVocabularyHead, target)
         written.tokens = embed.tokens

@@ -83,7 +83,8 @@ def embeddings_of(
     """
     if first is not None and config.max_position_embeddings <= first:
         raise PretuneError(
-            f"max_position_embeddings is {config.max_position_embeddings}, but the first position is {first}, which leaves none"
+            f"max_position_embeddings is {config.max_position_embeddings}, but the first {first} are not used as positions; "
+            "increase it"
         )
     positions = None if first is None else LearnedPositions(config.max_position_embeddings - first, width, first)
     return Embeddings(

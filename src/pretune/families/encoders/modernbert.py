@@ -88,7 +88,7 @@ class ModernBertConfig:
             (self.rope_parameters or {}).get(kind) or {}, dict[str, Any], f"modernbert: rope_parameters.{kind}"
         )
         if unknown := sorted(newer.keys() - {"rope_type", "rope_theta"}):
-            raise PretuneError(f"modernbert: rope_parameters with {', '.join(unknown)} are not supported")
+            raise PretuneError(f"modernbert: rope_parameters with {', '.join(unknown)} are not supported; remove them")
         if (scaling := newer.get("rope_type", "default")) != "default":
             raise PretuneError(
                 f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; only 'default'"

@@ -42,7 +42,7 @@ def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str,
     options_file, weights_file = _files(folder)
     if options_file is None or weights_file is None:
         raise PretuneError(
-            f"{folder}: a published ELMo has two files, {OPTIONS} and one that ends in .hdf5, and one of them is missing"
+            f"{folder}: a published ELMo has two files, {OPTIONS} and one that ends in .hdf5, and one of them is missing; add it"
         )
     config = read_options(read_mapping(options_file, "ELMo's options"), vocabulary, options_file)
     with _readable(weights_file), h5py.File(weights_file, "r") as file:

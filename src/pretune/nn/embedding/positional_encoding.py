@@ -81,7 +81,9 @@ class RotaryPositions(nn.Module):
     def __init__(self, head_width: int, base: float = 10_000.0) -> None:
         super().__init__()
         if head_width % 2:
-            raise PretuneError(f"rotary positions need attention heads of an even width, not {head_width}")
+            raise PretuneError(
+                f"rotary positions need attention heads of an even width, not {head_width}; choose another number of heads"
+            )
         self.head_width, self.base = head_width, base
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:

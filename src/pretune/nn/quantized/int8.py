@@ -68,9 +68,7 @@ def multiplies_exactly(engine: str) -> bool:
 def check_kind(kind: str) -> None:
     """Raise an error for a kind of quantized weights that is unknown or that this machine does not support."""
     if kind not in QUANTIZATION_KINDS:
-        raise PretuneError(
-            f"quantized weights are {', '.join(QUANTIZATION_KINDS[:-1])} or {QUANTIZATION_KINDS[-1]}, not {kind!r}"
-        )
+        raise PretuneError(f"unknown kind of quantized weights {kind!r}; choose from {', '.join(QUANTIZATION_KINDS)}")
     if kind == "dynamic":
         choose_engine()
     elif kind == "int4":
