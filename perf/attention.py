@@ -45,7 +45,7 @@ def milliseconds(work: Callable[[], Any], repeats: int = 20) -> float:
     return start.elapsed_time(end) / repeats
 
 
-def measure(packed: Packed, heads: int, width: int, path: Any) -> tuple[float, float]:
+def measure(packed: Packed, heads: int, width: int, backend: Any) -> tuple[float, float]:
     """Return the times of the forward pass, and of the forward and backward pass."""
     layout = self_layout(packed)
     qkv = torch.randn(len(packed), 3, heads, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -53,11 +53,11 @@ def measure(packed: Packed, heads: int, width: int, path: Any) -> tuple[float, f
 
     def forward() -> Any:
         with torch.no_grad():
-            return attend_self(qkv, layout, full, path=path)
+            return attend_self(qkv, layout, full, backend=backend)
 
     def both() -> None:
         qkv.grad = None
-        out = attend_self(qkv, layout, full, path=path)
+        out = attend_self(qkv, layout, full, backend=backend)
         out.backward(slope)
 
     return milliseconds(forward), milliseconds(both)
@@ -91,7 +91,7 @@ def main() -> None:
     print(machine())
     for length, ragged in ((128, False), (128, True), (512, False), (512, True)):
         packed = make_packed(ragged, options.tokens, length)
-        found = {path: measure(packed, options.heads, options.width, path) for path in ("flash", "tiles")}
+        found = {backend: measure(packed, options.heads, options.width, backend) for backend in ("flash", "tiles")}
         ratio = found["flash"][1] / found["tiles"][1]
         print(
             f"{'ragged' if ragged else 'full'} {length}: {found} ms (forward, forward and backward); ratio {ratio:.2f}",

@@ -98,7 +98,7 @@ def compare(
     x = torch.randn(len(packed), ours.cells.inputs, device=device, dtype=kind, requires_grad=True)
     gradient = torch.randn(len(packed), ours.cells.outputs, device=device, dtype=kind)
 
-    block = (-1, int(rows.sizes[0]), x.shape[1]) if rows.even else None
+    block = (-1, int(rows.sizes[0]), x.shape[1]) if rows.equal_lengths else None
 
     def bare(layer: nn.LSTM, cast: bool = False) -> Tensor:
         with torch.autocast("cuda", kind) if cast else nullcontext():

@@ -46,7 +46,7 @@ class Case:
     """A pattern, and its path if not the default one."""
 
     pattern: Pattern
-    path: Any = None
+    backend: Any = None
     masked: bool = True  # with a block mask
 
 
@@ -55,7 +55,7 @@ def cases(length: int, heads: int, device: torch.device) -> dict[str, Case]:
     numbers = random_numbers(0, heads, -(-length // BLOCK), RANDOM).to(device)
     found = {
         "full": Case(full, masked=False),
-        "full, flex": Case(full, path="flex"),
+        "full, flex": Case(full, backend="flex"),
         "window": Case(window(REACH), masked=False),
         "longformer": Case(window(REACH) | global_tokens),
         "bigbird": Case(block_sparse(numbers, BLOCK, str(BLOCK))),
@@ -98,7 +98,7 @@ def measure(
 
     def both() -> None:
         q.grad = k.grad = v.grad = None
-        attend(q, k, v, layout, case.pattern, path=case.path).backward(slope)
+        attend(q, k, v, layout, case.pattern, backend=case.backend).backward(slope)
 
     found = {"ms": milliseconds(both, device, repeats)}
     if on_gpu:

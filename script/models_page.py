@@ -103,7 +103,7 @@ def families() -> dict[str, str]:
         source, tests = ABOUT[name]
         heads = list(dict.fromkeys(HEADS[head] for names in family.classes for head in sorted(names)))
         bare = ["bare", *(["bare encoder"] if family.variants else [])]
-        listed = ", ".join([*bare, *heads]) if family.elsewhere else "none: the format is specific to pretune"
+        listed = ", ".join([*bare, *heads]) if family.in_transformers else "none: the format is specific to pretune"
         found = (next((ROOT / "tests").rglob(file)) for file in tests.split())
         files = ", ".join(f"`{file.relative_to(ROOT)}`" for file in found)
         parity = PARITY_NOTES.get(name, "yes")

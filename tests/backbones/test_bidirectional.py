@@ -99,4 +99,4 @@ def test_the_preset_has_as_many_parameters_as_its_layers() -> None:
         backbone = make_model("elmo-transformer").backbone
     layer = 4 * 512 * 512 + 4 * 512 + 2 * 512 * 2048 + 2048 + 512 + 4 * 512
     assert sum(p.numel() for p in backbone.parameters()) == 30000 * 512 + 2 * (6 * layer + 2 * 512)
-    assert backbone.width == 1024 and backbone.longest is None
+    assert backbone.width == 1024 and backbone.max_positions is None

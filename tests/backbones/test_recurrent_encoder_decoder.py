@@ -75,13 +75,13 @@ def test_incremental_decoding_equals_one_pass(kind: str) -> None:
         source = pack_lists(SOURCES)
         wanted = backbone(source, pack_lists(targets)).last.view(3, 2, -1)
         cache = RecurrentCache(3, 5)
-        first = backbone(source, pack_lists([[t[0]] for t in targets]), carry=cache).last
+        first = backbone(source, pack_lists([[t[0]] for t in targets]), state=cache).last
         torch.testing.assert_close(first, wanted[:, 0])
         order = np.array([2, 0, 0, 1])
         cache.select(order)
         ids = np.array([targets[i][1] for i in order])
         packed = pack(ids, np.ones(4, dtype=np.int64), positions=np.ones(4, dtype=np.int64))
-        second = backbone(source, packed, carry=cache).last
+        second = backbone(source, packed, state=cache).last
         torch.testing.assert_close(second, wanted[order, 1])
         assert cache.used.tolist() == [2, 2, 2, 2]
 

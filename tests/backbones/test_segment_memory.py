@@ -46,19 +46,19 @@ def test_memory_is_attention_over_the_longer_text(ids) -> None:  # type: ignore[
     whole = rows(network(0)(segment(ids)).last)
     carry = None
     for start in range(0, 4 * LENGTH, LENGTH):
-        states = stack(segment(ids[:, start : start + LENGTH]), carry=carry)
+        states = stack(segment(ids[:, start : start + LENGTH]), state=carry)
         torch.testing.assert_close(rows(states.last), whole[:, start : start + LENGTH], atol=1e-5, rtol=1e-5)
-        carry = SegmentMemory.from_tensors(states.carry.tensors())
+        carry = SegmentMemory.from_tensors(states.state.tensors())
         assert carry.used.tolist() == [start + LENGTH] * 2
 
 
 def test_no_attention_or_memory_across_document_starts(ids) -> None:  # type: ignore[no-untyped-def]
     stack = network(4 * LENGTH)
     first = stack(segment(ids[:, :LENGTH], fresh=(0, 4)))
-    assert first.carry.used.tolist() == [2, 2]
-    second = stack(segment(ids[:, LENGTH : 2 * LENGTH], fresh=(3,)), carry=first.carry)
-    assert second.carry.used.tolist() == [3, 3]
-    last = stack(segment(ids[:, 2 * LENGTH : 3 * LENGTH], fresh=(0,)), carry=second.carry)
+    assert first.state.used.tolist() == [2, 2]
+    second = stack(segment(ids[:, LENGTH : 2 * LENGTH], fresh=(3,)), state=first.state)
+    assert second.state.used.tolist() == [3, 3]
+    last = stack(segment(ids[:, 2 * LENGTH : 3 * LENGTH], fresh=(0,)), state=second.state)
     found = torch.cat([rows(states.last) for states in (first, second, last)], 1)
     bounds = [0, 4, LENGTH + 3, 2 * LENGTH, 3 * LENGTH]
     alone = [rows(network(0)(segment(ids[:, begin:end])).last) for begin, end in pairwise(bounds)]
@@ -73,8 +73,8 @@ def test_documents_are_separate_without_memory(ids) -> None:  # type: ignore[no-
 
 def test_memory_has_a_fixed_size(ids) -> None:  # type: ignore[no-untyped-def]
     stack = network(4)
-    carry = stack(segment(ids[:, :LENGTH])).carry
-    carry = stack(segment(ids[:, LENGTH : LENGTH + 2]), carry=carry).carry  # two old ones are kept
+    carry = stack(segment(ids[:, :LENGTH])).state
+    carry = stack(segment(ids[:, LENGTH : LENGTH + 2]), state=carry).state  # two old ones are kept
     assert carry.used.tolist() == [4, 4]
     tokens = stack.embed.tokens[torch.from_numpy(ids[:, LENGTH - 2 : LENGTH + 2])]
     torch.testing.assert_close(carry.states[0], tokens)  # the inputs of the first layer
@@ -83,21 +83,21 @@ def test_memory_has_a_fixed_size(ids) -> None:  # type: ignore[no-untyped-def]
 def test_independent_batches_have_no_memory(ids) -> None:  # type: ignore[no-untyped-def]
     packed = pack(ids.ravel(), np.full(2, ids.shape[1]), pattern=causal)
     states = network(4)(packed)
-    assert states.carry is None
+    assert states.state is None
     torch.testing.assert_close(states.last, network(0)(packed).last)
 
 
 def test_fixed_shapes_give_the_same_states(ids) -> None:  # type: ignore[no-untyped-def]
     stack = network(8)
-    capacity = Capacity(tokens=3 * LENGTH + 2, sequences=5, longest=LENGTH)
+    capacity = Capacity(tokens=3 * LENGTH + 2, sequences=5, max_length=LENGTH)
     carries, found = [None, None], []
     for start in (0, LENGTH, 2 * LENGTH):
         text = ids[:, start : start + LENGTH]
         states = [
-            stack(segment(text, fresh=(2,), capacity=c), carry=carry)
+            stack(segment(text, fresh=(2,), capacity=c), state=carry)
             for c, carry in zip((None, capacity), carries, strict=True)
         ]
-        carries = [s.carry for s in states]
+        carries = [s.state for s in states]
         found.append([s.last[: 2 * LENGTH] for s in states])
         assert carries[1].states[0].shape[:2] == (5, 8)
     for plain, fixed in found:

@@ -60,6 +60,6 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, english: 
     for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             run_line(line)
-    assert pt.load("longer").backbone.longest == 4096
+    assert pt.load("longer").backbone.max_positions == 4096
     assert pt.load("matched").config.vocab_size == 1000
     assert not pt.load("bare").root.heads

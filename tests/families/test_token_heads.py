@@ -49,7 +49,7 @@ SAME_HEADS = [
 
 
 def test_every_encoder_family_is_covered() -> None:
-    assert {family.name for family in ENCODERS if family.elsewhere} == set(ENCODER_CONFIGS)
+    assert {family.name for family in ENCODERS if family.in_transformers} == set(ENCODER_CONFIGS)
 
 
 @pytest.mark.parametrize(("name", "objective"), SAME_HEADS)

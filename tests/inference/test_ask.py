@@ -140,7 +140,7 @@ def test_long_texts_are_truncated_to_leave_room_for_examples_and_answers(writer:
     loaded = TextGenerator.load(writer / "start")
     asker = ClozePredictor(loaded, ClozeQuestion("{text} feels [MASK]", ANSWERS))
     laid = asker.tokenize_examples(rows("fire " * 2000), 3)
-    assert laid.lengths.tolist() == [loaded.model.backbone.longest - 3] and laid.truncated == 1
+    assert laid.lengths.tolist() == [loaded.model.backbone.max_positions - 3] and laid.truncated == 1
     assert len(asker(rows("fire " * 2000))) == 1
 
 

@@ -99,7 +99,7 @@ def test_position_offsets_follow_the_padding_token() -> None:
         ids = np.flatnonzero(where >= 0)[:9]
         ours = made.backbone(pack(ids, np.array([9]))).last
         torch.testing.assert_close(ours, source.backbone(pack(where[ids], np.array([9]))).last)
-        assert made.backbone.longest == source.backbone.longest
+        assert made.backbone.max_positions == source.backbone.max_positions
         assert made.config.pad_token_id == new.role("padding")
 
 
@@ -107,9 +107,9 @@ def test_position_offsets_follow_the_padding_token() -> None:
 @pytest.mark.parametrize("how", ["copy", "interpolate"])
 def test_extending_positions_copies_or_interpolates_them(family: str, objective: str, how: Any, tmp_path: Path) -> None:
     model = random_model(family, small_tokenizer("byte-level-bpe"), objective)
-    was = model.backbone.longest
+    was = model.backbone.max_positions
     made, report = extend_positions(model, 61, how)
-    assert made.backbone.longest == 61
+    assert made.backbone.max_positions == 61
     assert (report["positions"], report["before"]) == (61, was)
     old, learned = (
         found.embed.positions.weight[found.embed.positions.first :] for found in (model.backbone, made.backbone)
@@ -123,7 +123,7 @@ def test_extending_positions_copies_or_interpolates_them(family: str, objective:
         torch.testing.assert_close(learned[[0, -1]], old[[0, -1]])
         torch.testing.assert_close(learned[30], (old[(was - 1) // 2] + old[was // 2]) / 2, atol=1e-5, rtol=1e-5)
     made.save(tmp_path)
-    assert load(tmp_path).backbone.longest == 61
+    assert load(tmp_path).backbone.max_positions == 61
     with pytest.raises(PretuneError, match=f"already has {was} positions; give a number larger than that"):
         extend_positions(model, was)
 

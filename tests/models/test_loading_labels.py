@@ -231,13 +231,15 @@ def test_an_ambiguous_family_is_refused(tmp_path: Path) -> None:
     assert load_model(tmp_path).family.name == "bert"
     edit_config(tmp_path, model_type=None, architectures=None)
     with pytest.raises(
-        PretuneError, match=r"no model_type, and it could be .*bert, .*roberta.*; write the model_type into"
+        PretuneError,
+        match=r"there is no model_type, and the model could be .*bert, .*roberta.*; write the model_type into",
     ):
         load_model(tmp_path)
     tensors = {f"x.{name}": tensor for name, tensor in load_file(tmp_path / WEIGHTS_FILE).items()}
     save_file(tensors, tmp_path / WEIGHTS_FILE)
     with pytest.raises(
-        PretuneError, match="no model_type, and no family has such tensors; write the model_type into the file"
+        PretuneError,
+        match="there is no model_type, and no family has tensors with these names; write the model_type into the file",
     ):
         load_model(tmp_path)
 

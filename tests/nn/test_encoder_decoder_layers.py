@@ -19,7 +19,7 @@ from pretune.packed import pack_lists
 def test_learned_positions_may_start_later() -> None:
     positions = initialize(LearnedPositions(5, 4, first=2))
     assert positions.weight.shape == (7, 4)
-    assert positions.longest == 5
+    assert positions.max_positions == 5
     assert torch.equal(positions(torch.tensor([0, 4])), positions.weight[[2, 6]])
 
 
@@ -55,17 +55,17 @@ def test_heads_compose() -> None:
 
 
 def test_a_layer_without_a_score_uses_that_of_its_stack() -> None:
-    flow = AttentionContext(self_layout(pack_lists([[1, 2, 3], [4, 5]])))
+    context = AttentionContext(self_layout(pack_lists([[1, 2, 3], [4, 5]])))
     score = T5RelativeBias(2, buckets=4, max_distance=3)
     attention = initialize_by_fan_in(RelativeAttention(8, 2))
     torch.nn.init.normal_(score.weight, std=3.0)
     x = torch.randn(5, 8)
-    unbent = attention(x, flow)
-    flow.score_mod = score(x, flow.layout)
-    bent = attention(x, flow)
+    unbent = attention(x, context)
+    context.score_mod = score(x, context.layout)
+    bent = attention(x, context)
     assert not torch.allclose(unbent, bent)
-    attention.score, flow.score_mod = score, None
-    torch.testing.assert_close(attention(x, flow), bent)
+    attention.score, context.score_mod = score, None
+    torch.testing.assert_close(attention(x, context), bent)
 
 
 def test_the_bias_is_constant_beyond_the_largest_distance() -> None:

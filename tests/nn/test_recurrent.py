@@ -57,11 +57,11 @@ def test_a_layer_matches_torch_on_padded_texts(kind: str, texts: list[list[int]]
     wanted, last = theirs(pack_padded_sequence(padded, lengths, enforce_sorted=False))
     wanted = pad_packed_sequence(wanted)[0]
     wanted = torch.cat([wanted[:length, i] for i, length in enumerate(lengths.tolist())])
-    torch.testing.assert_close(rows.back(out), wanted)
-    for part, other in zip(rows.final(state, len(texts)), last if ours.cell == "lstm" else [last], strict=True):
+    torch.testing.assert_close(rows.to_packed(out), wanted)
+    for part, other in zip(rows.final_state(state, len(texts)), last if ours.cell == "lstm" else [last], strict=True):
         torch.testing.assert_close(part, other[0])
     loss = torch.randn(len(packed), ours.outputs)
-    gradients = torch.autograd.grad((rows.back(out) * loss).sum(), [x, *ours.parameters()])
+    gradients = torch.autograd.grad((rows.to_packed(out) * loss).sum(), [x, *ours.parameters()])
     others = torch.autograd.grad((wanted * loss).sum(), [x, *theirs._flat_weights])
     named = dict(zip(["x", *theirs._flat_weights_names], others, strict=True))
     for name, gradient in zip(["x", *dict(ours.named_parameters())], gradients, strict=True):
@@ -103,8 +103,8 @@ def test_truncated_bptt_changes_gradients_only(kind: str) -> None:
     cut, last = ours(x[rows.order], rows, None, 2)
     torch.testing.assert_close(whole, cut)
     torch.testing.assert_close(state, last)
-    first = torch.autograd.grad(rows.back(whole)[4].sum(), x, retain_graph=True)[0]
-    near = torch.autograd.grad(rows.back(cut)[4].sum(), x)[0]  # the fifth token of the first text begins a window
+    first = torch.autograd.grad(rows.to_packed(whole)[4].sum(), x, retain_graph=True)[0]
+    near = torch.autograd.grad(rows.to_packed(cut)[4].sum(), x)[0]  # the fifth token of the first text begins a window
     assert (first[:5].abs().sum(1) > 0).all()
     assert (near.abs().sum(1) > 0).nonzero().flatten().tolist() == [4]
 
@@ -126,7 +126,7 @@ def test_variational_dropout_has_one_mask_for_all_time_steps() -> None:
     locked, packed = VariationalDropout(0.5).train(), pack_lists(RAGGED)
     share_dropout_seed(locked, torch.device("cpu")).fill_(1)
     rows = TimeMajorRows.make(packed)
-    out = rows.back(locked(torch.ones(len(packed), 64), rows))
+    out = rows.to_packed(locked(torch.ones(len(packed), 64), rows))
     assert set(out.unique().tolist()) == {0.0, 2.0}
     for text in out.split([len(text) for text in RAGGED]):
         assert (text == text[0]).all()
@@ -139,7 +139,7 @@ def test_variational_dropout_agrees_on_rows_of_equal_length() -> None:
     locked = VariationalDropout(0.5)
     share_dropout_seed(locked, torch.device("cpu")).fill_(7)
     even, ragged = (TimeMajorRows.make(pack_lists(texts)) for texts in ([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5]]))
-    assert even.even and not ragged.even
+    assert even.equal_lengths and not ragged.equal_lengths
     assert torch.equal(locked(torch.ones(6, 8), even)[:5], locked(torch.ones(5, 8), ragged))
 
 
@@ -164,15 +164,15 @@ def test_rows_begin_at_documents_and_sequences_continue() -> None:
     rows, ours = TimeMajorRows.make(packed), layer("lstm")
     x = vectors(packed)
     carry = tuple(torch.randn(4, 5) for _ in range(2))
-    out, state = ours(x[rows.order], rows, rows.initial(carry))
-    out = rows.back(out)
+    out, state = ours(x[rows.order], rows, rows.initial_state(carry))
+    out = rows.to_packed(out)
     parts = pack_lists([[0] * 2, [0] * 3, [0], [0] * 3, [0] * 4])
     alone = TimeMajorRows.make(parts)
     zero = torch.zeros(5)
     before = tuple(torch.stack([part[0], zero, zero, part[2], part[3]]) for part in carry)
     wanted, after = ours(x[alone.order], alone, alone.initial(before))
     torch.testing.assert_close(out, alone.back(wanted))
-    for part, other in zip(rows.final(state, 4), alone.final(after, 5), strict=True):
+    for part, other in zip(rows.final_state(state, 4), alone.final_state(after, 5), strict=True):
         torch.testing.assert_close(part, other[[1, 2, 3, 4]])
 
 

@@ -87,7 +87,7 @@ def test_step_with_memory_compiles_to_one_graph_after_the_first_batch(
     carry = None
     for index in range(4):
         batch = stream.batch(0, index, 0.0)
-        batch.carry = carry
+        batch.state = carry
         expected, found = root(stream.joint, batch), compiled(stream.joint, batch)
         torch.testing.assert_close(found.sums[objective.name], expected.sums[objective.name])
         carry = found.carry

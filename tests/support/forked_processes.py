@@ -62,13 +62,13 @@ def run_in_processes(size: int, act: Callable[..., Any], folder: Path, *argument
     return [json.loads(path.read_text()) if path.is_file() else None for path in found]
 
 
-def dropped(name: str, share: float, **changes: Any) -> list[float]:
+def dropped(name: str, rate: float, **changes: Any) -> list[float]:
     """Return the losses of a training case, with dropout."""
 
     def with_dropout(training: Any) -> None:
         for module in training.root.modules():
             if isinstance(module, Dropout):
-                module.share = share
+                module.rate = rate
 
     return losses(name, STEPS, changed=with_dropout, **changes)
 

@@ -166,7 +166,7 @@ def modern() -> TransformerStack:
         embeddings(positions=False), [made() for _ in range(2)], norm=RMSNorm(WIDTH), vocabulary_head=head,
         pooler=partial(Linear, WIDTH, WIDTH),
     )  # fmt: skip
-    return initialize(stack, 0.05, zero_outputs=True)
+    return initialize(stack, 0.05, output_scale=0.0)
 
 
 @dataclass(frozen=True)

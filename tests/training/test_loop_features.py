@@ -40,8 +40,8 @@ def test_length_stages_each_read_the_text_in_order() -> None:
     early, late = made.next_step(0.2), made.next_step(0.5)
     assert {pack.stream for pack in early} == {0} and {pack.stream for pack in late} == {1}
     assert [pack.index for pack in late] == list(range(8))
-    assert max(made.batch(pack, 0.0).packed[0].longest for pack in early) <= 16
-    longest = max(made.batch(pack, 0.0).packed[0].longest for pack in late)
+    assert max(made.batch(pack, 0.0).packed[0].max_length for pack in early) <= 16
+    longest = max(made.batch(pack, 0.0).packed[0].max_length for pack in late)
     assert 16 < longest <= 32
     assert made.next_step(1.0)[0].stream == 1  # the last stage continues
 
@@ -128,10 +128,10 @@ def test_dropout_stops_at_the_scheduled_progress() -> None:
     training = make("mlm+nsp", 4)
     layers = [m for m in training.root.modules() if isinstance(m, Dropout)]
     for layer in layers:
-        layer.share = 0.1
+        layer.rate = 0.1
     training.schedule = Schedule("constant", 0.0, 1.0, dropout_until=0.5)
     shares: list[float] = []
-    training.root.register_forward_hook(lambda *_: shares.append(max(layer.share for layer in layers)))
+    training.root.register_forward_hook(lambda *_: shares.append(max(layer.rate for layer in layers)))
     train(training)
     assert shares == [0.1] * 4 + [0.0] * 4  # two packs per step
 
@@ -141,7 +141,7 @@ def test_gradient_checkpointing_does_not_change_the_gradients(name: str) -> None
     plain, again = make(name, 3), make(name, 3, recompute=True)
     for training in (plain, again):
         for layer in (m for m in training.root.modules() if isinstance(m, Dropout)):
-            layer.share = 0.1
+            layer.rate = 0.1
         train(training)
     same(plain, again)
     saved = []

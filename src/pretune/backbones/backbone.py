@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Unpack
 
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.linear import OutputLinear
@@ -18,10 +19,10 @@ LayerSelection = Literal["last", "all"] | Sequence[int]
 
 @dataclass
 class BackboneOutput:
-    """The hidden states of the requested layers, (n, width) each, and the state to pass to the next batch."""
+    """The output of a backbone: the hidden states of the requested layers, (n, width) each, and its state after the batch."""
 
     layers: list[Tensor]
-    carry: Any = None  # detached: segment memory, recurrent state, or key-value cache
+    state: Any = None  # detached: segment memory, recurrent state, or key-value cache
 
     @property
     def last(self) -> Tensor:
@@ -29,7 +30,7 @@ class BackboneOutput:
         return self.layers[-1]
 
 
-class TaskHeadParts:
+class TaskParts(TypedDict, total=False):
     """Factories of the modules that a model family puts between hidden states and task outputs, one call per head."""
 
     pooler: Callable[[], nn.Module]  # from a sequence's hidden state to the vector that the classifier reads
@@ -39,30 +40,24 @@ class TaskHeadParts:
     choice_pooler: Callable[[], nn.Module]  # like `pooler`, for multiple choice
     choice_output: Callable[[int], nn.Module]  # like `classifier`, for multiple choice
 
-    def set_task_parts(
-        self,
-        width: int,
-        *,
-        pooler: Callable[[], nn.Module] = nn.Identity,
-        classifier: Callable[[int], nn.Module] | None = None,
-        tagger: Callable[[], nn.Module] = nn.Identity,
-        answerer: Callable[[], nn.Module] | None = None,
-        choice_pooler: Callable[[], nn.Module] | None = None,
-        choice_output: Callable[[int], nn.Module] | None = None,
-    ) -> None:
-        """Set the factories; `width` is the width of the hidden states.
 
-        By default, the classifier is a linear layer with a bias, question answering uses the part for tagging, and
-        multiple choice uses the parts for classification.
+class TaskHeadParts:
+    """The base class of backbones, which holds the factories of `TaskParts`."""
+
+    def set_task_parts(self, width: int, **parts: Unpack[TaskParts]) -> None:
+        """Set the factories of task heads; `width` is the width of the hidden states.
+
+        By default, the classifier is a linear layer with a bias, poolers and taggers are the identity, question answering
+        uses the part for tagging, and multiple choice uses the parts for classification.
         """
-        self.pooler, self.tagger = pooler, tagger
-        self.classifier = partial(OutputLinear, width) if classifier is None else classifier
-        self.answerer = tagger if answerer is None else answerer
-        self.choice_pooler = pooler if choice_pooler is None else choice_pooler
-        self.choice_output = self.classifier if choice_output is None else choice_output
+        self.pooler, self.tagger = parts.get("pooler", nn.Identity), parts.get("tagger", nn.Identity)
+        self.classifier = parts.get("classifier", partial(OutputLinear, width))
+        self.answerer = parts.get("answerer", self.tagger)
+        self.choice_pooler = parts.get("choice_pooler", self.pooler)
+        self.choice_output = parts.get("choice_output", self.classifier)
 
     def copy_parts(self, other: TaskHeadParts) -> None:
-        """Use the factories of another backbone."""
+        """Use the factories of task heads of another backbone."""
         self.pooler, self.classifier = other.pooler, other.classifier
         self.tagger, self.answerer = other.tagger, other.answerer
         self.choice_pooler, self.choice_output = other.choice_pooler, other.choice_output
@@ -73,7 +68,7 @@ class Backbone(Protocol):
 
     embed: Embeddings
     vocabulary_head: Callable[[], nn.Module]  # makes the head from hidden states to logits over the vocabulary
-    pooler: Callable[[], nn.Module]  # this and the following: see `TaskHeadParts`
+    pooler: Callable[[], nn.Module]  # this and the following: see `TaskParts`
     classifier: Callable[[int], nn.Module]
     tagger: Callable[[], nn.Module]
     answerer: Callable[[], nn.Module]
@@ -89,13 +84,13 @@ class Backbone(Protocol):
         """The number of layers after the embeddings."""
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
 
-    def __call__(self, *packed: Packed, carry: Any = None, keep: LayerSelection = "last") -> BackboneOutput: ...
+    def __call__(self, *packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput: ...
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the named groups of modules from the embeddings to the top; shared layers form one group."""
+        """Return the names and modules of groups of parameters, from the embeddings to the top layer."""
 
 
 def selected_layers(keep: LayerSelection, layers: int) -> set[int]:

@@ -62,13 +62,13 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         return int(self.ahead.depth)
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
-        longest: int | None = self.ahead.longest
-        return longest
+        positions: int | None = self.ahead.max_positions
+        return positions
 
-    def forward(self, packed: Packed, carry: None = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the hidden states of the requested layers, (n, width) each; layer 0 repeats the embedding twice."""
+    def forward(self, packed: Packed, state: None = None, keep: LayerSelection = "last") -> BackboneOutput:
+        """Return the hidden states of the requested layers, (n, width) each; layer 0 is the embedding, twice."""
         turn = reverse_index(packed)
         ahead = self.ahead(packed, keep=keep)
         back = self.back(reversed_packed(packed, turn), keep=keep)
@@ -77,16 +77,16 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         )
 
     def both_directions(
-        self, ahead: Packed, back: Packed, carry: BidirectionalState | None = None
+        self, ahead: Packed, back: Packed, state: BidirectionalState | None = None
     ) -> tuple[Tensor, Tensor, BidirectionalState]:
-        """Run each stack on its own text and return both last layers, in text order, and the states to pass on.
+        """Run each stack on its own batch and return both last layers, in text order, and the states after the batch.
 
         The next batch of the forward stack holds the text that follows, that of the backward stack the text before.
         """
         turn = reverse_index(back)
-        first = self.ahead(ahead, carry=None if carry is None else carry.ahead)
-        second = self.back(reversed_packed(back, turn), carry=None if carry is None else carry.back)
-        return first.last, permute_rows(second.last, turn), BidirectionalState(first.carry, second.carry)
+        first = self.ahead(ahead, state=None if state is None else state.ahead)
+        second = self.back(reversed_packed(back, turn), state=None if state is None else state.back)
+        return first.last, permute_rows(second.last, turn), BidirectionalState(first.state, second.state)
 
     def restore_state(self, tensors: dict[str, Tensor]) -> BidirectionalState:
         """Return the states of both stacks from the tensors of a checkpoint."""
@@ -97,20 +97,20 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         return BidirectionalState(self.ahead.restore_state(sides["ahead"]), self.back.restore_state(sides["back"]))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the groups of modules from the embeddings to the top; layers of equal depth form one group."""
+        """Return the names and modules of groups of parameters; layers of both stacks at one depth form one group."""
         pairs = zip(self.ahead.groups(), self.back.groups(), strict=True)
         return [(name, list(dict.fromkeys([*modules, *others]))) for (name, modules), (_, others) in pairs]
 
 
 def _refuse_vocabulary_head() -> nn.Module:
-    """Raise an error: the concatenated states have seen every token, so there is none left to predict."""
+    """Raise an error: the concatenated states contain every token, so there is none left to predict."""
     raise PretuneError(
-        "A model with separate forward and backward stacks can only be pretrained with the objective bilm; "
-        "choose another model for this objective."
+        "a model with separate forward and backward stacks can only be pretrained with the objective bilm; "
+        "choose another model for this objective"
     )
 
 
 def reversed_packed(packed: Packed, turn: Tensor) -> Packed:
-    """Return the batch with the tokens of each sequence in reverse order and positions counted from its end."""
+    """Return a packed batch with the tokens of each sequence reversed; `turn` is its `reverse_index`."""
     columns = {name: column[turn] for name, column in packed.columns.items()}
     return replace(packed, ids=packed.ids[turn], columns=columns)

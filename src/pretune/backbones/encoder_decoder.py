@@ -52,26 +52,26 @@ class EncoderDecoder(TaskHeadParts, nn.Module):
         return len(self.layers)
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
-        return self.encoder.longest
+        return self.encoder.max_positions
 
     def forward(
-        self, source: Packed, target: Packed, carry: KVCache | None = None, keep: LayerSelection = "last"
+        self, source: Packed, target: Packed, state: KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
         """Return the hidden states of the requested decoder layers, (n, width) each.
 
         With a `KVCache`, the target's tokens continue the sequences that it holds, and the source is encoded only once.
         """
-        encoded = self.encoder(source).last if carry is None or carry.source is None else None
-        return self.decode(target, source, encoded, carry, keep)
+        encoded = self.encoder(source).last if state is None or state.source is None else None
+        return self.decode(target, source, encoded, state, keep)
 
     def decode(
         self,
         target: Packed,
         source: Packed,
         encoded: Tensor | None,
-        carry: KVCache | None = None,
+        state: KVCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
         """Run the decoder on encoder states (m, width) of the source, which can be reused for any number of targets.
@@ -80,24 +80,24 @@ class EncoderDecoder(TaskHeadParts, nn.Module):
         """
         wanted = selected_layers(keep, len(self.layers))
         x: Tensor = self.embed(target)
-        if carry is None:
+        if state is None:
             layout, source_layout = self_layout(target), cross_layout(target, source)
         else:
-            layout, source_layout = carry.layout(target), carry.source_layout(target, source)
-        flow = AttentionContext(layout, target.pattern, source=encoded, source_layout=source_layout, cache=carry)
+            layout, source_layout = state.layout(target), state.source_layout(target, source)
+        context = AttentionContext(layout, target.pattern, source=encoded, source_layout=source_layout, cache=state)
         if self.score is not None:
-            flow.score_mod = self.score(x, flow.layout)
+            context.score_mod = self.score(x, context.layout)
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(self.layers, 1):
-            x = layer(x, replace(flow, depth=number - 1))
+            x = layer(x, replace(context, depth=number - 1))
             if number == len(self.layers):
                 x = self.norm(x)
             if number in wanted:
                 layers.append(x)
-        return BackboneOutput(layers, carry)
+        return BackboneOutput(layers, state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the groups of modules from the encoder's embeddings to the decoder's top layer."""
+        """Return the names and modules of groups of parameters, from the encoder's embeddings to the decoder's top layer."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].extend([self.embed] if self.score is None else [self.embed, self.score])
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

@@ -16,6 +16,7 @@ from pretune.nn.attention.query_key_layout import length_groups
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
+from pretune.text.spans import span_indices
 
 GRAPH = "model.onnx"
 # The names that Optimum gives the inputs and outputs of its graphs.
@@ -33,7 +34,7 @@ def import_onnxruntime() -> Any:
 
 
 def open_session(path: Path, threads: int | None = None) -> Any:
-    """Return an inference session for an ONNX file, with as many threads as torch uses by default."""
+    """Return an inference session for an ONNX file; by default, with as many threads as torch uses."""
     runtime = import_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
@@ -42,7 +43,9 @@ def open_session(path: Path, threads: int | None = None) -> Any:
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime has no common class for its errors
-        raise PretuneError(f"{path}: ONNX Runtime cannot load the graph ({str(error).splitlines()[0]}).") from error
+        raise PretuneError(
+            f"{path}: ONNX Runtime cannot load the graph ({str(error).splitlines()[0]}); export it again"
+        ) from error
 
 
 class OnnxBackbone(TaskHeadParts, nn.Module):
@@ -58,7 +61,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         self.plan = (blueprint,)  # in a tuple, so that its parameters, which have no values, are not registered
         self.width: int = blueprint.width
         self.depth: int = blueprint.depth
-        self.longest: int | None = blueprint.longest
+        self.max_positions: int | None = blueprint.max_positions
         self.vocabulary_head = blueprint.vocabulary_head
         self.copy_parts(blueprint)
 
@@ -66,15 +69,15 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
     def embed(self) -> Any:
         """Raise an error: the embeddings of an ONNX model are not accessible outside the graph."""
         raise PretuneError(
-            f"{self.path}: the token embeddings are inside the ONNX graph; use the model that it was exported from."
+            f"{self.path}: the token embeddings are inside the ONNX graph; use the model that it was exported from"
         )
 
-    def forward(self, packed: Packed, carry: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
+    def forward(self, packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the hidden states of the top layer, (n, width)."""
         if keep != "last" and list(keep) not in ([-1], [self.depth]):
             raise PretuneError(
                 f"{self.path}: an ONNX graph returns only the hidden states of its top layer; use the model that it was "
-                "exported from."
+                "exported from"
             )
         states = np.empty((len(packed), self.width), dtype=np.float32)
         for feed, indices in padded_inputs(packed):
@@ -88,12 +91,12 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
             (states,) = self.session.run([STATES], feed, self.options)
         except Exception as error:  # ONNX Runtime has no common class for its errors
             raise PretuneError(
-                f"{self.path}: ONNX Runtime cannot run the graph ({str(error).splitlines()[0]})."
+                f"{self.path}: ONNX Runtime cannot run the graph ({str(error).splitlines()[0]}); export it again"
             ) from error
         if not isinstance(states, np.ndarray) or states.shape != (*shape, self.width):
             raise PretuneError(
                 f"{self.path}: the graph returns hidden states of shape {np.shape(states)}, but the config.json beside it "
-                f"describes {(*shape, self.width)}; the files do not belong together, or one is damaged."
+                f"describes {(*shape, self.width)}; the files do not belong together, or one is damaged; export the model again"
             )
         return states
 
@@ -103,7 +106,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
 
 
 def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
-    """Yield padded inputs of a graph, (b, L) each, and the indices (n,) of their tokens in the packed batch.
+    """Yield the padded inputs of an ONNX graph by name, (b, L) each, and the indices (n,) of their tokens in the batch.
 
     Sequences of similar length form one batch, since the graph computes padding tokens too.
     """
@@ -115,26 +118,20 @@ def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
         columns[name] = np.zeros(len(packed), dtype=np.int64) if column is None else column.cpu().numpy()
     for rows in _length_buckets(lengths):
         real = np.arange(int(lengths[rows].max())) < lengths[rows][:, None]  # (b, L)
-        indices = _token_indices(starts[rows], lengths[rows])
+        indices = span_indices(starts[rows], lengths[rows])
         feed = {name: _pad(column[indices], real) for name, column in columns.items()}
         yield feed | {MASK: real.astype(np.int64)}, indices
 
 
 def _length_buckets(lengths: Array) -> list[Array]:
-    """Return the indices of nonempty sequences, grouped by similar length."""
+    """Return the indices of nonempty sequences in groups of similar length, given all lengths."""
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
     return [order[first:last] for first, last in pairwise(length_groups(lengths[order])) if last > first]
 
 
-def _token_indices(starts: Array, lengths: Array) -> Array:
-    """Return the indices of the tokens of the given sequences."""
-    ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1])) + np.repeat(starts - (ends - lengths), lengths)
-
-
 def _pad(column: Array, real: Array) -> Array:
-    """Return the column (n,) padded with 0 to (b, L)."""
+    """Return a column (n,) padded with 0 to (b, L), given the mask of real tokens."""
     rows = np.zeros(real.shape, dtype=np.int64)
     rows[real] = column
     return rows

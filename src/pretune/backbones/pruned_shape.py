@@ -1,4 +1,4 @@
-"""How a pruned or quantized backbone differs from its configuration: kept layers, heads, feed-forward units, linear layers.
+"""The difference between a pruned or quantized backbone and its configuration: layers, heads, units, quantization.
 
 The section `pretune` of config.json records the difference, so that a pruned model is built and loaded like any other.
 """
@@ -30,14 +30,13 @@ class PrunedShape:
         return self != PrunedShape()
 
     def write(self) -> dict[str, Any]:
-        """Return the content of the entry `shape` in config.json."""
-        parts = {"layers": None if self.layers is None else list(self.layers)}
-        parts |= {"heads": dict(self.heads) or None, "units": dict(self.units) or None}  # type: ignore[dict-item]
-        parts |= {"linear": self.linear or None}  # type: ignore[dict-item]
-        return {name: part for name, part in parts.items() if part is not None}
+        """Return the content of the entry `shape` in config.json, which `read` reads."""
+        parts: dict[str, Any] = {} if self.layers is None else {"layers": list(self.layers)}
+        rest = {"heads": dict(self.heads), "units": dict(self.units), "linear": self.linear}
+        return parts | {name: part for name, part in rest.items() if part}
 
     def describe(self) -> str:
-        """Return the changes in words, for error messages.
+        """Return what was pruned and quantized in words, for error messages.
 
         >>> PrunedShape(layers=(0, 2), linear="int4").describe()
         'pruned layers and int4 weights'
@@ -49,7 +48,7 @@ class PrunedShape:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> PrunedShape:
-        """Build the shape from the result of `write`."""
+        """Return the shape that the entry `shape` of a config.json describes."""
         layers = content.get("layers")
         heads, units = (dict(content.get(name, {})) for name in ("heads", "units"))
         return cls(None if layers is None else tuple(layers), heads, units, content.get("linear", ""))
@@ -62,7 +61,8 @@ class PrunedShape:
         for path, count in {**self.heads, **self.units}.items():
             if path not in parts or count > parts[path].units:
                 raise PretuneError(
-                    f"the pruned shape keeps {count} heads or units of {quote(path)}, which the model does not have"
+                    f"the pruned shape keeps {count} heads or units of {quote(path)}, which the model does not have; "
+                    "prune it again"
                 )
             parts[path].keep_units(range(count))
         if self.linear:
@@ -70,7 +70,7 @@ class PrunedShape:
         return backbone
 
     def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> PrunedShape:
-        """Return the shape after only the layers at the depths `kept`, of `depth` now, are left.
+        """Return the shape of the model after all layers but those at the depths `kept` are removed; `depth` is their number now.
 
         Layers that are `shared` between depths all remain; they only run at fewer depths.
         """
@@ -79,12 +79,12 @@ class PrunedShape:
         def renumbered(counts: Mapping[str, int]) -> dict[str, int]:
             if shared:
                 return dict(counts)
-            found = {}
-            for path, count in counts.items():
-                number, _, rest = path.removeprefix(stack).partition(".")
-                if int(number) in kept:
-                    found[f"{stack}{list(kept).index(int(number))}.{rest}"] = count
-            return found
+            parts = {path: path.removeprefix(stack).partition(".") for path in counts}
+            return {
+                f"{stack}{list(kept).index(int(number))}.{rest}": counts[path]
+                for path, (number, _, rest) in parts.items()
+                if int(number) in kept
+            }
 
         layers = tuple(before[depth] for depth in kept)
         return replace(self, layers=layers, heads=renumbered(self.heads), units=renumbered(self.units))
@@ -94,11 +94,13 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
     """Remove all layers of a stack but those at the depths `kept`; shared layers only run at fewer depths."""
     if not isinstance(backbone, TransformerStack):
         raise PretuneError(
-            "Layers can be removed only from a single Transformer stack (an encoder or a decoder), and this model is "
-            "something else; choose another model."
+            "layers can be removed only from a single Transformer stack (an encoder or a decoder), and this model is "
+            "something else; choose another model"
         )
     if not kept or max(kept) >= len(backbone.order):
-        raise PretuneError(f"the pruned shape keeps layers {quote(list(kept))} of a model with {len(backbone.order)}")
+        raise PretuneError(
+            f"the pruned shape keeps layers {quote(list(kept))}, but the model has {len(backbone.order)}; prune it again"
+        )
     if shares_layers(backbone):
         backbone.order = [backbone.order[depth] for depth in kept]
         return
@@ -107,7 +109,7 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
 
 
 def shares_layers(backbone: TransformerStack) -> bool:
-    """Return whether one layer runs at several depths."""
+    """Return whether a stack runs some layer at several depths (ALBERT)."""
     return len(set(backbone.order)) < len(backbone.order)
 
 
@@ -129,10 +131,7 @@ def feed_forwards(backbone: nn.Module) -> Iterator[tuple[str, PrunableUnits]]:
 
 
 def architecture_signature(backbone: Any) -> list[tuple[Any, ...]]:
-    """Return all that determines what a backbone computes, except the values of its parameters.
-
-    Two backbones with equal results have the same architecture.
-    """
+    """Return a description of a backbone that equals that of another one if and only if their architectures are the same."""
     found: list[tuple[Any, ...]] = [tuple(getattr(backbone, "order", ()))]
     for path, module in backbone.named_modules():
         facts = (getattr(module, "pattern", None), getattr(module, "base", None))

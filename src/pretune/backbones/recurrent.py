@@ -38,14 +38,8 @@ class RecurrentBackbone(TaskHeadParts, nn.Module):
     ) -> None:
         """Assemble the stack.
 
-        Parameters
-        ----------
-        dropout
-            Variational dropout of the embeddings: one mask for all time steps.
-        window
-            The number of time steps of truncated backpropagation through time; None for all.
-        backward
-            Read each sequence from its end.
+        `dropout` is variational dropout of the embeddings: one mask for all time steps; `window` is the number of time steps
+        of truncated backpropagation through time (None: all); with `backward`, each sequence is read from its end.
         """
         super().__init__()
         self.embed = embed
@@ -54,7 +48,7 @@ class RecurrentBackbone(TaskHeadParts, nn.Module):
         self.window, self.backward = window, backward
         self.vocabulary_head = vocabulary_head
         self.set_task_parts(self.width, pooler=pooler)
-        self.longest: int | None = None
+        self.max_positions: int | None = None
 
     @property
     def width(self) -> int:
@@ -63,7 +57,7 @@ class RecurrentBackbone(TaskHeadParts, nn.Module):
 
     @property
     def widths(self) -> list[int]:
-        """The widths of the embeddings and of each layer."""
+        """The widths of the embeddings and of the hidden states of each layer."""
         cells: list[Any] = [layer.cells for layer in self.layers]
         return [int(self.embed.width), *(one.outputs for one in cells)]
 
@@ -74,21 +68,19 @@ class RecurrentBackbone(TaskHeadParts, nn.Module):
 
     @exclude_from_compile  # the layout depends on the lengths, which differ from batch to batch
     def forward(
-        self, packed: Packed, carry: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
+        self, packed: Packed, state: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width of the layer) each, and the final states."""
-        before = carry.state if isinstance(carry, RecurrentCache) else carry
+        before = state.state if isinstance(state, RecurrentCache) else state
         if not len(packed):  # all texts are empty
-            x = self.embed(packed)
-            return BackboneOutput(
-                [x.new_zeros(0, self.widths[number]) for number in sorted(selected_layers(keep, self.depth))], carry
-            )
+            x, wanted = self.embed(packed), sorted(selected_layers(keep, self.depth))
+            return BackboneOutput([x.new_zeros(0, self.widths[number]) for number in wanted], state)
         layers, end = self.states_and_end(packed, before, keep)
-        state = RecurrentState([tuple(part.detach() for part in parts) for parts in end.layers])
-        if not isinstance(carry, RecurrentCache):
-            return BackboneOutput(layers, state)
-        carry.advance(packed, state)
-        return BackboneOutput(layers, carry)
+        after = RecurrentState([tuple(part.detach() for part in parts) for parts in end.layers])
+        if not isinstance(state, RecurrentCache):
+            return BackboneOutput(layers, after)
+        state.advance(packed, after)
+        return BackboneOutput(layers, state)
 
     def states_and_end(
         self, packed: Packed, before: RecurrentState | None = None, keep: LayerSelection = "last"
@@ -108,14 +100,14 @@ class RecurrentBackbone(TaskHeadParts, nn.Module):
         wanted, rows = selected_layers(keep, self.depth), TimeMajorRows.make(packed)
         sequences = packed.offsets.shape[0] - 1
         layers = [x] if 0 in wanted else []
-        x = self.dropout(rows.lay(x), rows)
+        x = self.dropout(rows.to_time_major(x), rows)
         states: list[CellState] = []
         for number, layer in enumerate(self.layers):
-            initial = None if before is None else rows.initial(before.layers[number])
+            initial = None if before is None else rows.initial_state(before.layers[number])
             x, state = layer(x, rows, initial, self.window)
-            states.append(rows.final(state, sequences))
+            states.append(rows.final_state(state, sequences))
             if number + 1 in wanted:
-                layers.append(rows.back(x))
+                layers.append(rows.to_packed(x))
         return layers, RecurrentState(states)
 
     def restore_state(self, tensors: dict[str, Tensor]) -> RecurrentState:
@@ -123,5 +115,5 @@ class RecurrentBackbone(TaskHeadParts, nn.Module):
         return RecurrentState.from_tensors(tensors)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the groups of modules from the embeddings to the top."""
+        """Return the names and modules of groups of parameters, from the embeddings to the top layer."""
         return [("embed", [self.embed]), *((f"layer {i}", [layer]) for i, layer in enumerate(self.layers))]

@@ -29,6 +29,7 @@ from pretune.nn.recurrent import (
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
+from pretune.text.spans import span_indices
 
 Readout = Literal["none", "tanh", "maxout"]
 
@@ -39,17 +40,15 @@ class EncodedSource:
 
     states: Tensor  # (m, width)
     packed: Packed
-    vectors: Tensor  # (s, width) one for each source sequence
+    vectors: Tensor  # (s, width) the sentence vector of each source sequence
 
     def select(self, chosen: Array) -> EncodedSource:
         """Return the source sequences at the indices `chosen`, in that order."""
         offsets = self.packed.offsets.cpu().numpy().astype(np.int64)
         lengths = np.diff(offsets)[chosen]
-        ends = np.cumsum(lengths)
-        at = np.arange(int(lengths.sum())) + np.repeat(offsets[:-1][chosen] - (ends - lengths), lengths)
-        device = self.states.device
+        at, device = span_indices(offsets[:-1][chosen], lengths), self.states.device
         rows, sequences = torch.from_numpy(at).to(device), torch.from_numpy(chosen).to(device)
-        host = np.concatenate([[0], ends])
+        host = np.concatenate([[0], np.cumsum(lengths)])
         packed = replace(
             self.packed.map(lambda tensor: tensor[rows] if len(tensor) == len(self.packed) else tensor),
             offsets=torch.from_numpy(host.astype(np.int32)).to(device),
@@ -66,7 +65,7 @@ class Maxout(nn.Module):
         self.both = Linear(inputs, 2 * outputs, stacked=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (n, inputs) to (n, outputs)."""
+        """Return the larger output of the two linear maps: (n, inputs) → (n, outputs)."""
         first, second = self.both(x).chunk(2, -1)
         return torch.maximum(first, second)
 
@@ -75,7 +74,7 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
     """A recurrent backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source.
 
     The decoder starts from the encoder's final states: layer by layer where both stacks have the same cells, otherwise
-    from a learned projection of the encoder's sentence vector. It may also read that vector at `every` step, or attend
+    from a learned projection of the encoder's sentence vector. The decoder may also read that vector at `every` step, or attend
     to all encoder states through an `alignment`: after the state update, for all steps at once (Luong et al., 2015),
     or, with `feed`, before it, so that the attended context enters the state (Bahdanau et al., 2015), step by step.
     """
@@ -95,23 +94,12 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         dropout: float = 0.0,
         vocabulary_head: Callable[[], nn.Module],
     ) -> None:
-        """Assemble the network.
+        """Assemble the network; `embed` and `layers` are those of the decoder.
 
-        Parameters
-        ----------
-        embed, layers
-            The embeddings and the layers of the decoder.
-        alignment
-            The attention of the decoder to the encoder's states.
-        every
-            Feed the sentence vector to the decoder at every step (Cho et al., 2014).
-        feed
-            Attend before the state update and feed the context to the decoder.
-        readout
-            The width of a maxout layer over state, context and input embedding, before the vocabulary. Without it,
-            models with attention have a tanh layer over state and context.
-        dropout
-            Variational dropout of the decoder's embeddings.
+        `alignment` is the attention of the decoder to the encoder's states. With `every`, the decoder reads the sentence vector
+        at every step (Cho et al., 2014); with `feed`, it attends before the state update and reads the context. `readout` is
+        the width of a maxout layer over state, context and input embedding, before the vocabulary; without it, models with
+        attention have a tanh layer over state and context. `dropout` is variational dropout of the decoder's embeddings.
         """
         super().__init__()
         self.encoder, self.embed = encoder, embed
@@ -122,8 +110,7 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         self.copied = isinstance(encoder, RecurrentBackbone) and _same_cells(encoder, cells)
         self.top = nn.ModuleDict()
         if not self.copied:
-            widths = [width for one in cells for width in one.state_widths[:1]]
-            self.top["bridge"] = Linear(encoder.width, sum(widths))
+            self.top["bridge"] = Linear(encoder.width, sum(one.state_widths[0] for one in cells))
         if alignment is not None:
             self.top["alignment"] = alignment
         state, context = cells[-1].outputs, encoder.width if alignment is not None else 0
@@ -135,7 +122,7 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         self.readout: Readout = "maxout" if readout is not None else "tanh" if alignment is not None else "none"
         self.vocabulary_head = vocabulary_head
         self.set_task_parts(self._width)
-        self.longest: int | None = None
+        self.max_positions: int | None = None
 
     @property
     def width(self) -> int:
@@ -155,18 +142,18 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
 
     @exclude_from_compile  # the layout depends on the lengths, which differ from batch to batch
     def forward(
-        self, source: Packed, target: Packed, carry: RecurrentCache | None = None, keep: LayerSelection = "last"
+        self, source: Packed, target: Packed, state: RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states of the requested decoder layers.
+        """Return the hidden states of the requested decoder layers, (n, width) each.
 
         With a cache, the target's tokens continue the sequences that it holds, and the source is encoded only once.
         """
-        if carry is not None and carry.source is not None:
-            return BackboneOutput(self.run(target, carry.source, carry, keep)[0], carry)
+        if state is not None and state.source is not None:
+            return BackboneOutput(self.run(target, state.source, state, keep)[0], state)
         encoded, begin = self.encode(source)
-        if carry is not None:
-            carry.source, carry.state = encoded, begin
-        return BackboneOutput(self.run(target, encoded, carry, keep, begin)[0], carry)
+        if state is not None:
+            state.source, state.state = encoded, begin
+        return BackboneOutput(self.run(target, encoded, state, keep, begin)[0], state)
 
     @exclude_from_compile
     def decode(
@@ -174,27 +161,25 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         target: Packed,
         source: Packed,
         encoded: Tensor,
-        carry: RecurrentCache | None = None,
+        state: RecurrentCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
         """Run the decoder on encoder states (m, width); the last state of each source is its sentence vector."""
         vectors = encoded[(source.offsets[1:].long() - 1).clamp(min=0)]
-        return BackboneOutput(self.run(target, EncodedSource(encoded, source, vectors), carry, keep)[0], carry)
+        return BackboneOutput(self.run(target, EncodedSource(encoded, source, vectors), state, keep)[0], state)
 
     def align(self, source: Packed, target: Packed) -> Tensor:
-        """Return the attention weights (n, longest source) of each target token, shifted by one, over the source."""
+        """Return the attention weights (n, longest source) with which each target token's state predicts the next token."""
         encoded, begin = self.encode(source)
         weights = self.run(target, encoded, None, "last", begin)[1]
         if weights is None:
-            raise PretuneError("This model has no attention and therefore no alignments; use a model with attention.")
+            raise PretuneError("this model has no attention and therefore no alignments; use a model with attention")
         return weights
 
     def encode(self, source: Packed) -> tuple[EncodedSource, RecurrentState]:
-        """Return the encoded source and the initial state of the decoder."""
-        first, last = (
-            source.offsets[:-1].long().clamp(max=len(source) - 1),
-            (source.offsets[1:].long() - 1).clamp(min=0),
-        )
+        """Encode the source sequences; return their states and the initial state of the decoder."""
+        first = source.offsets[:-1].long().clamp(max=len(source) - 1)
+        last = (source.offsets[1:].long() - 1).clamp(min=0)
         if isinstance(self.encoder, BidirectionalBackbone):
             states = self.encoder(source).last
             half = self.encoder.ahead.width
@@ -207,17 +192,11 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
     def start(self, vectors: Tensor) -> RecurrentState:
         """Return the decoder's initial state from one vector per sequence; LSTM cell states are 0."""
         cells: list[RecurrentCells] = [layer.cells for layer in self.layers]  # type: ignore[misc]
-        widths = [one.outputs for one in cells]
+        hidden = [vectors] * len(cells)
         if "bridge" in self.top:
-            hidden = list(torch.split(torch.tanh(self.top["bridge"](vectors)), widths, 1))
-        else:
-            hidden = [vectors] * len(cells)
-        return RecurrentState(
-            [
-                (start, *(vectors.new_zeros(len(vectors), width) for width in one.state_widths[1:]))
-                for start, one in zip(hidden, cells, strict=True)
-            ]
-        )
+            hidden = list(torch.split(torch.tanh(self.top["bridge"](vectors)), [one.outputs for one in cells], 1))
+        rest = [[vectors.new_zeros(len(vectors), width) for width in one.state_widths[1:]] for one in cells]
+        return RecurrentState([(first, *others) for first, others in zip(hidden, rest, strict=True)])
 
     def run(
         self,
@@ -227,7 +206,7 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         keep: LayerSelection,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the requested decoder layers and the attention weights, if there is attention."""
+        """Run the decoder; return the requested layers and the attention weights, which are None without attention."""
         wanted = selected_layers(keep, self.depth)
         x = self.embed(target)
         owner = token_layout(target).sequence.long()
@@ -235,23 +214,23 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         before = begin if begin is not None else cache.state if cache is not None else None
         before = before or self.start(encoded.vectors)
         inputs = torch.cat([x, encoded.vectors[owner]], 1) if self.every else x
-        inputs = self.dropout(rows.lay(inputs), rows)
-        type_of = kernel_dtype(x)
-        start = [tuple(part[rows.lane].to(type_of) for part in state) for state in before.layers]
+        inputs = self.dropout(rows.to_time_major(inputs), rows)
+        dtype = kernel_dtype(x)
+        start = [tuple(part[rows.sequence].to(dtype) for part in state) for state in before.layers]
         layers = [x] if 0 in wanted else []
         run = self._attend_first if self.feed else self._attend_last
         outputs, states, context, weights = run(inputs, rows, start, encoded, target)
         layers += [
-            rows.back(layer) for number, layer in enumerate(outputs, 1) if number in wanted and number < self.depth
+            rows.to_packed(layer) for number, layer in enumerate(outputs, 1) if number in wanted and number < self.depth
         ]
         if self.depth in wanted:
-            top = rows.back(outputs[-1])
+            top = rows.to_packed(outputs[-1])
             parts = [top] if context is None else [top, context]
             parts = [*parts, x] if self.readout == "maxout" else parts
             layers.append(top if self.readout == "none" else self.top["readout"](torch.cat(parts, 1)))
         if cache is not None:
             sequences = target.offsets.shape[0] - 1
-            cache.advance(target, RecurrentState([rows.final(state, sequences) for state in states]))
+            cache.advance(target, RecurrentState([rows.final_state(state, sequences) for state in states]))
         return layers, weights
 
     def _attend_last(
@@ -265,7 +244,7 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
             states.append(state)
         if self.alignment is None:
             return outputs, states, None, None
-        context, weights = self.alignment(rows.back(x), encoded.states, cross_layout(target, encoded.packed))
+        context, weights = self.alignment(rows.to_packed(x), encoded.states, cross_layout(target, encoded.packed))
         return outputs, states, context, weights
 
     def _attend_first(
@@ -274,8 +253,8 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         """Attend, then run all layers, one time step after the other; return layers, states, context and weights."""
         assert self.alignment is not None
         keys, real = _pad(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
-        prepared = self.alignment.prepare(keys)[rows.lane]
-        keys, real, positions = keys[rows.lane], real[rows.lane], target.positions[rows.order]
+        prepared = self.alignment.prepare(keys)[rows.sequence]
+        keys, real, positions = keys[rows.sequence], real[rows.sequence], target.positions[rows.order]
         kind, x = x.dtype, x.to(kernel_dtype(x))
         keys, prepared = keys.to(x.dtype), prepared.to(x.dtype)
         weights = [layer.cells.weights(x.dtype) for layer in self.layers]  # type: ignore[union-attr, operator]
@@ -304,10 +283,10 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
             all_weights.append(attention[:, 0])
             first += count
         outputs = [torch.cat(parts).to(kind) for parts in outs]
-        return outputs, states, rows.back(torch.cat(contexts).to(kind)), rows.back(torch.cat(all_weights))
+        return outputs, states, rows.to_packed(torch.cat(contexts).to(kind)), rows.to_packed(torch.cat(all_weights))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the groups of modules from the encoder's embeddings to the decoder's top layer."""
+        """Return the names and modules of groups of parameters, from the encoder's embeddings to the decoder's top layer."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].append(self.embed)
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]
@@ -316,14 +295,15 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
 
 
 def _same_cells(encoder: RecurrentBackbone, cells: list[RecurrentCells]) -> bool:
+    """Return whether the layers of an encoder have the same kinds and widths of cells as those of a decoder."""
     theirs: list[Any] = [layer.cells for layer in encoder.layers]
     return [(one.cell, one.state_widths) for one in theirs] == [(one.cell, one.state_widths) for one in cells]
 
 
 def _pad(states: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
-    """Return the states padded to (s, longest, width), and the mask of real tokens, (s, longest)."""
+    """Return packed states (m, width) padded to (s, longest, width), and the mask of real tokens, (s, longest)."""
     offsets = packed.offsets.long()
     lengths = offsets.diff()
-    places = torch.arange(packed.longest, device=offsets.device)
+    places = torch.arange(packed.max_length, device=offsets.device)
     real = places < lengths[:, None]
     return states[(offsets[:-1, None] + places).clamp(max=len(states) - 1)], real

@@ -1,4 +1,4 @@
-"""The hidden state of recurrent stacks, passed from batch to batch in training and from token to token in generation."""
+"""The state of recurrent stacks, passed from batch to batch in training and from token to token in generation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pretune.runtime.arrays import Array
 
 @dataclass
 class RecurrentState:
-    """The state of each layer at the end of each sequence, (sequences, width) per part."""
+    """The hidden (and cell) states of each recurrent layer at the end of each sequence, (sequences, width) each."""
 
     layers: list[CellState]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name, for checkpoints."""
+        """Return the tensors of the state by name, to save in a checkpoint."""
         return {f"{number}.{part}": x for number, state in enumerate(self.layers) for part, x in enumerate(state)}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> RecurrentState:
-        """Build the state from the result of `tensors`."""
+        """Return the state whose method `tensors` returned these tensors."""
         layers: dict[int, dict[int, Tensor]] = {}
         for name, tensor in tensors.items():
             number, part = map(int, name.split("."))
@@ -34,7 +34,7 @@ class RecurrentState:
         return cls([tuple(state[part] for part in sorted(state)) for _, state in sorted(layers.items())])
 
     def select(self, rows: Tensor) -> RecurrentState:
-        """Return the states of the sequences at the indices `rows`."""
+        """Return the state of the sequences at the indices `rows`."""
         return RecurrentState([tuple(part[rows] for part in state) for state in self.layers])
 
 

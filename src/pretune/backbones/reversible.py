@@ -17,12 +17,13 @@ from pretune.nn.attention.query_key_layout import self_layout, token_layout
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.reversible import ReversibleLayer, run_reversible
 from pretune.packed import Packed, pack
+from pretune.text.spans import span_indices
 
 
 class ReversibleBackbone(TaskHeadParts, nn.Module):
-    """Embeddings, which start both residual streams, reversible layers, and a norm over both streams concatenated."""
+    """A backbone of reversible layers: the embeddings start both residual streams, and a norm follows on both concatenated."""
 
-    whole = True  # the layers are recomputed together, so they must not be sharded one by one
+    sharded_together = True  # the layers are recomputed together, so they must not be sharded one by one
 
     def __init__(
         self,
@@ -51,46 +52,46 @@ class ReversibleBackbone(TaskHeadParts, nn.Module):
         return len(self.layers)
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
-        return getattr(self.embed.positions, "longest", None)
+        return getattr(self.embed.positions, "max_positions", None)
 
-    def forward(self, packed: Packed, carry: KVCache | None = None, keep: LayerSelection = "last") -> BackboneOutput:
+    def forward(self, packed: Packed, state: KVCache | None = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width) each.
 
         With a `KVCache`, the tokens continue the sequences that it holds, all of which are computed again.
         """
         newest = None
-        if carry is not None:
-            packed, newest = _with_cached_tokens(packed, carry)
+        if state is not None:
+            packed, newest = _with_cached_tokens(packed, state)
         wanted = selected_layers(keep, len(self.layers))
         x = self.embed(packed)
-        flow = AttentionContext(self_layout(packed), packed.pattern)
+        context = AttentionContext(self_layout(packed), packed.pattern)
         if "document_start" in packed.columns:
-            flow = within_documents(flow.layout, packed.pattern)
-        flows = [replace(flow, depth=depth) for depth in range(len(self.layers))]
+            context = within_documents(context.layout, packed.pattern)
+        contexts = [replace(context, depth=depth) for depth in range(len(self.layers))]
         layers = [torch.cat([x, x], 1)] if 0 in wanted else []
-        layers += [y.to(x.dtype) for y in run_reversible(list(self.layers), flows, x, wanted)]  # type: ignore[arg-type]
+        layers += [y.to(x.dtype) for y in run_reversible(list(self.layers), contexts, x, wanted)]  # type: ignore[arg-type]
         if len(self.layers) in wanted:
             layers[-1] = self.norm(layers[-1])
-        return BackboneOutput(layers if newest is None else [layer[newest] for layer in layers], carry)
+        return BackboneOutput(layers if newest is None else [layer[newest] for layer in layers], state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the groups of modules from the embeddings to the top."""
+        """Return the names and modules of groups of parameters, from the embeddings to the top layer."""
         middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
         middle[-1][1].append(self.norm)
         return [("embed", [self.embed]), *middle]
 
 
 def _with_cached_tokens(packed: Packed, cache: KVCache) -> tuple[Packed, Tensor]:
-    """Append the new tokens to the cache; return all of its tokens, packed, and the indices of the new ones.
+    """Append the tokens of a batch to the cache; return all tokens of the cache, packed, and the indices of the new ones.
 
     LSH attention sorts new tokens between old ones, so only token ids can be cached, not keys and values.
     """
-    side, slots = token_layout(packed), cache.own
+    side, slots = token_layout(packed), cache.target_slots
     slots.fill(replace(side, columns=side.columns | {"id": packed.ids}))
-    rows = np.concatenate([i * slots.slots + np.arange(used) for i, used in enumerate(slots.used)])
+    rows = span_indices(np.arange(len(slots.used)) * slots.slots, slots.used)
     columns = {name: column.flatten().cpu().numpy()[rows] for name, column in slots.columns.items()}
     ids, positions = columns.pop("id"), columns.pop("position")
     whole = pack(ids, slots.used, positions=positions, columns=columns, pattern=packed.pattern).to(packed.ids.device)
-    return whole, torch.searchsorted(torch.from_numpy(rows).to(slots.rows.device), slots.rows)
+    return whole, torch.searchsorted(torch.from_numpy(rows).to(slots.newest.device), slots.newest)

@@ -20,24 +20,24 @@ def within_documents(layout: AttentionLayout, pattern: Pattern | None) -> Attent
 
 
 def _with_document_ids(side: TokenLayout) -> TokenLayout:
-    """Return the side with a column `document`, which counts the document starts so far."""
+    """Return a layout with a further column `document`, which counts the document starts so far."""
     return replace(side, columns=side.columns | {"document": side.columns["document_start"].long().cumsum(0)})
 
 
 @dataclass
 class SegmentMemory:
-    """The remembered inputs of every layer, in a fixed number of slots per sequence, the newest last."""
+    """The inputs of every layer that are remembered from earlier segments, in slots per sequence, the newest last."""
 
     states: list[Tensor]  # (sequences, slots, width) for each layer
     used: Tensor  # (sequences,) number of filled slots
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name, for checkpoints."""
+        """Return the tensors of the memory by name, to save in a checkpoint."""
         return {f"states.{i}": x for i, x in enumerate(self.states)} | {"used": self.used}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> SegmentMemory:
-        """Build the memory from the result of `tensors`."""
+        """Return the memory whose method `tensors` returned these tensors."""
         return cls([tensors[f"states.{i}"] for i in range(len(tensors) - 1)], tensors["used"])
 
 
@@ -69,14 +69,14 @@ class MemoryContext:
         self.inputs: list[Tensor] = []
 
     def pattern(self, batch: Pattern | None) -> Pattern:
-        """Return the batch's attention pattern without empty slots and without tokens of other documents."""
+        """Return the attention pattern of a batch, restricted to filled memory slots and tokens of the same document."""
         pattern = Pattern("remembered", lambda query, key: key["remembered"] > 0)
         if "document" in self.layout.keys.columns:
             pattern = pattern & document  # not `&=`, which compilers of older torch cannot read
         return effective_pattern(pattern, batch)
 
-    def context(self, layer: int, x: Tensor) -> Tensor:
-        """Return the rows behind the keys of a layer, in key order: its remembered inputs and its present input `x`."""
+    def key_states(self, layer: int, x: Tensor) -> Tensor:
+        """Return the inputs of a layer's keys, in key order: its remembered inputs and its present input `x`."""
         if self.memory is None:
             slots = x.new_zeros(self.sequences * self.slots, x.shape[1])
         else:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
+from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, TaskParts, selected_layers
 from pretune.backbones.segment_memory import MemoryContext, SegmentMemory, within_documents
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
@@ -18,7 +19,7 @@ from pretune.packed import Packed
 
 
 class TransformerStack(TaskHeadParts, nn.Module):
-    """Embeddings, a stack of layers, and a final norm where the layers are pre-norm."""
+    """A backbone of embeddings, a stack of Transformer layers, and a final norm if the layers are pre-norm."""
 
     def __init__(
         self,
@@ -29,29 +30,16 @@ class TransformerStack(TaskHeadParts, nn.Module):
         distances: nn.Module | None = None,
         norm: nn.Module | None = None,
         vocabulary_head: Callable[[], nn.Module],
-        pooler: Callable[[], nn.Module],
-        classifier: Callable[[int], nn.Module] | None = None,
-        tagger: Callable[[], nn.Module] = nn.Identity,
-        answerer: Callable[[], nn.Module] | None = None,
-        choice_pooler: Callable[[], nn.Module] | None = None,
-        choice_output: Callable[[int], nn.Module] | None = None,
         order: Sequence[int] | None = None,
         memory: int = 0,
+        **parts: Unpack[TaskParts],
     ) -> None:
         """Assemble the stack.
 
-        Parameters
-        ----------
-        score
-            Modifies the attention logits of all layers (T5's relative position bias).
-        distances
-            Relative position embeddings that all layers share (DeBERTa).
-        vocabulary_head, pooler, classifier, tagger, answerer, choice_pooler, choice_output
-            Factories of the modules of heads: see `TaskHeadParts`.
-        order
-            The index of the layer that runs at each depth, where layers are shared between depths (ALBERT).
-        memory
-            The number of tokens of earlier segments that each layer remembers (Transformer-XL).
+        `score` modifies the attention logits of all layers (T5's relative position bias); `distances` are relative position
+        embeddings that all layers share (DeBERTa); `vocabulary_head` makes the head from hidden states to logits over the
+        vocabulary; `order` is the index of the layer that runs at each depth, where layers are shared (ALBERT); `memory` is
+        the number of tokens of earlier segments that each layer remembers (Transformer-XL).
         """
         super().__init__()
         self.embed = embed
@@ -60,15 +48,7 @@ class TransformerStack(TaskHeadParts, nn.Module):
         self.order = range(len(self.layers)) if order is None else order
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.memory = vocabulary_head, memory
-        self.set_task_parts(
-            embed.width,
-            pooler=pooler,
-            classifier=classifier,
-            tagger=tagger,
-            answerer=answerer,
-            choice_pooler=choice_pooler,
-            choice_output=choice_output,
-        )
+        self.set_task_parts(embed.width, **parts)
 
     @property
     def width(self) -> int:
@@ -76,9 +56,9 @@ class TransformerStack(TaskHeadParts, nn.Module):
         return self.embed.width
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
-        return self.embed.positions.longest if isinstance(self.embed.positions, LearnedPositions) else None
+        return self.embed.positions.max_positions if isinstance(self.embed.positions, LearnedPositions) else None
 
     @property
     def stack(self) -> list[nn.Module]:
@@ -91,7 +71,7 @@ class TransformerStack(TaskHeadParts, nn.Module):
         return len(self.order)
 
     def forward(
-        self, packed: Packed, carry: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
+        self, packed: Packed, state: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width) each.
 
@@ -100,26 +80,26 @@ class TransformerStack(TaskHeadParts, nn.Module):
         stack = self.stack
         wanted = selected_layers(keep, len(stack))
         x = self.embed(packed)
-        cache = carry if isinstance(carry, KVCache) else None
-        flow = AttentionContext(
+        cache = state if isinstance(state, KVCache) else None
+        context = AttentionContext(
             self_layout(packed) if cache is None else cache.layout(packed), packed.pattern, cache=cache
         )
         recall = None
         # Stateful batches have the column `document_start`; the first of them comes without a memory.
-        if self.memory and not isinstance(carry, KVCache) and (carry is not None or "document_start" in packed.columns):
-            recall = MemoryContext(packed, flow.layout, carry, self.memory)
-            flow = AttentionContext(recall.layout, recall.pattern(packed.pattern))
+        if self.memory and not isinstance(state, KVCache) and (state is not None or "document_start" in packed.columns):
+            recall = MemoryContext(packed, context.layout, state, self.memory)
+            context = AttentionContext(recall.layout, recall.pattern(packed.pattern))
         elif cache is None and "document_start" in packed.columns:
-            flow = within_documents(flow.layout, packed.pattern)
+            context = within_documents(context.layout, packed.pattern)
         if self.score is not None:
-            flow.score_mod = self.score(x, flow.layout)
+            context.score_mod = self.score(x, context.layout)
         if self.distances is not None:
-            flow.distances = self.distances().to(x.dtype)
+            context.distances = self.distances().to(x.dtype)
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(stack, 1):
             # Each depth gets its own context: a layer recomputed in the backward pass must find the same one again.
-            context = recall.context(number - 1, x) if recall is not None else None
-            x = layer(x, replace(flow, depth=number - 1, context=context))
+            key_states = recall.key_states(number - 1, x) if recall is not None else None
+            x = layer(x, replace(context, depth=number - 1, key_states=key_states))
             if number == len(stack):
                 x = self.norm(x)
             if number in wanted:
@@ -131,7 +111,7 @@ class TransformerStack(TaskHeadParts, nn.Module):
         return SegmentMemory.from_tensors(tensors)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the groups of modules from the embeddings to the top; shared layers appear once."""
+        """Return the names and modules of groups of parameters, from the embeddings to the top; shared layers appear once."""
         middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
         middle[-1][1].append(self.norm)
         lowest = [part for part in (self.embed, self.score, self.distances) if part is not None]

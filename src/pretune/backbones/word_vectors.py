@@ -19,7 +19,7 @@ class WordVectorBackbone(TaskHeadParts, nn.Module):
     def __init__(self, embed: Embeddings) -> None:
         super().__init__()
         self.embed, self.depth = embed, 0
-        self.longest: int | None = None
+        self.max_positions: int | None = None
         self.set_task_parts(embed.width)
         self.vocabulary_head: Callable[[], nn.Module] = _refuse_vocabulary_head
 
@@ -28,7 +28,7 @@ class WordVectorBackbone(TaskHeadParts, nn.Module):
         """The width of the vectors."""
         return self.embed.width
 
-    def forward(self, packed: Packed, carry: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
+    def forward(self, packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the vectors of the tokens, (n, width), as the only layer."""
         return BackboneOutput([self.embed(packed)])
 
@@ -38,7 +38,7 @@ class WordVectorBackbone(TaskHeadParts, nn.Module):
 
 
 def _refuse_vocabulary_head() -> nn.Module:
-    """Raise an error: static vectors see no context to predict tokens from."""
+    """Raise an error: static vectors have no context to predict tokens from."""
     raise PretuneError(
-        "Word vectors cannot predict tokens; fine-tune them on a task, or use them as the embedding of another model."
+        "word vectors cannot predict tokens; fine-tune them on a task, or use them as the embedding of another model"
     )

@@ -64,7 +64,7 @@ def unsorted_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | 
     """Return batches of `size` texts in the given order, not sorted by length."""
     tokenizer = model.require_tokenizer()
     rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
-    longest = min(model.backbone.longest or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
+    longest = min(model.backbone.max_positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
     laid = arrange_rows(TokenRows.make(rows, tokenizer), tokenizer, model.family.template, longest, {})
     filler = tokenizer.roles.get("padding", 0)
     places = [np.arange(first, min(first + size, len(laid))) for first in range(0, len(laid), size)]

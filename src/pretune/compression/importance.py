@@ -46,19 +46,19 @@ def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
     """Multiply the outputs of heads or units by gates in this context: (sequences, count), or (count,) for all sequences."""
     hooks = []
     for path, part in parts.items():
-        flows: list[AttentionContext] = []
+        contexts: list[AttentionContext] = []
 
-        def note(module: nn.Module, args: tuple[Any, ...], flows: list[AttentionContext] = flows) -> None:
-            flows[:] = [args[1]]
+        def note(module: nn.Module, args: tuple[Any, ...], contexts: list[AttentionContext] = contexts) -> None:
+            contexts[:] = [args[1]]
 
         def multiply(
             module: nn.Module,
             args: tuple[Tensor],
             gate: Tensor = gates[path],
             width: int = part.unit_width,
-            flows: list[AttentionContext] = flows,
+            contexts: list[AttentionContext] = contexts,
         ) -> tuple[Tensor]:
-            rows = gate if gate.dim() == 1 else gate[flows[0].layout.queries.sequence.long()]
+            rows = gate if gate.dim() == 1 else gate[contexts[0].layout.queries.sequence.long()]
             return (args[0] * rows.repeat_interleave(width, dim=-1).to(args[0].dtype),)
 
         output = part.output

@@ -71,7 +71,10 @@ class TrainedModel:
         if rows is None or task is None:
             return ImportanceData([])
         rows = rows.take(range(min(most, len(rows))))
-        tokenizer, length = self.model.require_tokenizer(), min(MAX_LENGTH, self.model.backbone.longest or MAX_LENGTH)
+        tokenizer, length = (
+            self.model.require_tokenizer(),
+            min(MAX_LENGTH, self.model.backbone.max_positions or MAX_LENGTH),
+        )
         laid = task.tokenize_examples(Data(tokenizer, self.model.family.template, rows=rows), length)
         batches = list(batches_by_length(laid, lambda sequences: task.corrupt(sequences, tokenizer, EpochRandom(0))))
 

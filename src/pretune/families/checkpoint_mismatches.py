@@ -23,16 +23,9 @@ def find_mismatches(
 ) -> dict[str, list[str]]:
     """Return the differences between a checkpoint and a model, by kind, as messages; empty if the checkpoint fits.
 
-    Parameters
-    ----------
-    tensors
-        The tensors of the checkpoint, as `NameTable.normalize` returns them.
-    wanted
-        The parameters of the model.
-    missing, extra
-        The missing and the unused names, as `NameTable.read` returns them.
-    classes
-        The number of classes in config.json.
+    `tensors` are those of the checkpoint, as `NameTable.normalize` returns them; `wanted` are the parameters of the model;
+    `missing` and `extra` are the missing and the unused names, as `NameTable.read` returns them; `classes` is the number of
+    classes in config.json.
     """
     table = family.table
     there = table.depths(tensors)
@@ -59,7 +52,7 @@ def find_mismatches(
 
 
 def skipped_heads(table: NameTable, extra: Sequence[str]) -> list[str]:
-    """Return those of the unused tensors that belong to heads.
+    """Return the names of those unused tensors of a checkpoint (`extra`) that belong to heads.
 
     A pooler does not count as a head, since the heads of several tasks start with it.
     """
@@ -68,6 +61,7 @@ def skipped_heads(table: NameTable, extra: Sequence[str]) -> list[str]:
 
 
 def _in_backbone(table: NameTable, name: str) -> bool:
+    """Return whether a published name belongs to a parameter of the backbone."""
     return any(own.startswith("backbone.") for own in table.our_names(name))
 
 

@@ -34,143 +34,44 @@ EPSILON = Bound(1e-30, 1)
 DEVIATION = Bound(0, 1_000)
 POSITIVE = Bound(1e-6, 1e12)
 
-BOUNDS: Mapping[str, Bound] = {
-    **dict.fromkeys(
-        (
-            "decoder_layers",
-            "encoder_layers",
-            "n_layer",
-            "n_layers",
-            "num_decoder_layers",
-            "num_hidden_groups",
-            "num_hidden_layers",
-            "num_layers",
-        ),
-        LAYERS,
-    ),
-    **dict.fromkeys(
-        (
-            "decoder_attention_heads",
-            "div_val",
-            "encoder_attention_heads",
-            "global_attn_every_n_layers",
-            "n_head",
-            "n_heads",
-            "n_langs",
-            "num_attention_heads",
-            "num_hashes",
-            "num_heads",
-        ),
-        COUNT,
-    ),
-    **dict.fromkeys(
-        (
-            "attn_type",
-            "conv_kernel_size",
-            "highways",
-            "lang2id",
-            "local_num_chunks_after",
-            "local_num_chunks_before",
-            "lsh_num_chunks_after",
-            "lsh_num_chunks_before",
-            "num_random_blocks",
-            "task_type_vocab_size",
-            "type_vocab_size",
-        ),
-        COUNT_OR_NONE,
-    ),
-    **dict.fromkeys(
-        (
-            "attention_head_size",
-            "axial_pos_embds_dim",
-            "character_size",
-            "d_embed",
-            "d_ff",
-            "d_head",
-            "d_inner",
-            "d_kv",
-            "d_model",
-            "decoder_ffn_dim",
-            "dim",
-            "emb_dim",
-            "embedding_size",
-            "encoder_ffn_dim",
-            "feed_forward_size",
-            "filters",
-            "hidden_dim",
-            "hidden_size",
-            "intermediate_size",
-            "max_characters",
-            "maxout_size",
-            "n_embd",
-            "n_inner",
-            "num_random_features",
-            "projection_size",
-        ),
-        WIDTH,
-    ),
-    **dict.fromkeys(
-        (
-            "attention_window",
-            "axial_pos_shape",
-            "block_size",
-            "bptt",
-            "cutoffs",
-            "local_attention",
-            "local_attn_chunk_length",
-            "lsh_attn_chunk_length",
-            "max_position_embeddings",
-            "n_positions",
-            "num_buckets",
-            "relative_attention_max_distance",
-            "relative_attention_num_buckets",
-            "target_vocab_size",
-            "vocab_size",
-        ),
-        LENGTH,
-    ),
-    **dict.fromkeys(("attention_size", "chunk_size_feed_forward", "hash_seed", "mem_len"), LENGTH_OR_NONE),
-    **dict.fromkeys(("clamp_len", "max_relative_positions", "position_buckets"), LENGTH_OR_UNSET),
-    **dict.fromkeys(
-        (
-            "bos_token_id",
-            "cls_token_id",
-            "decoder_start_token_id",
-            "eos_token_id",
-            "pad_token_id",
-            "sep_token_id",
-        ),
-        TOKEN_ID,
-    ),
-    **dict.fromkeys(
-        (
-            "activation_dropout",
-            "attention_dropout",
-            "attention_probs_dropout_prob",
-            "attn_pdrop",
-            "dropatt",
-            "dropout",
-            "dropout_rate",
-            "embd_pdrop",
-            "embedding_dropout",
-            "hidden_dropout",
-            "hidden_dropout_prob",
-            "input_dropout",
-            "mlp_dropout",
-            "output_dropout",
-            "resid_pdrop",
-            "weight_drop",
-            "word_dropout",
-        ),
-        PROBABILITY,
-    ),
-    "inner_group_num": Bound(1, 64),
-    **dict.fromkeys(("layer_norm_eps", "layer_norm_epsilon", "norm_eps"), EPSILON),
-    **dict.fromkeys(
-        ("axial_norm_std", "embed_init_std", "init_std", "initializer_factor", "initializer_range"), DEVIATION
-    ),
-    **dict.fromkeys(("cell_clip", "global_rope_theta", "local_rope_theta", "proj_clip", "rope_theta"), POSITIVE),
+# The keys of config.json by the bounds of their numbers.
+_KEYS: Mapping[Bound, str] = {
+    LAYERS: """
+        decoder_layers encoder_layers n_layer n_layers num_decoder_layers num_hidden_groups num_hidden_layers
+        num_layers
+    """,
+    COUNT: """
+        decoder_attention_heads div_val encoder_attention_heads global_attn_every_n_layers n_head n_heads n_langs
+        num_attention_heads num_hashes num_heads
+    """,
+    COUNT_OR_NONE: """
+        attn_type conv_kernel_size highways lang2id local_num_chunks_after local_num_chunks_before
+        lsh_num_chunks_after lsh_num_chunks_before num_random_blocks task_type_vocab_size type_vocab_size
+    """,
+    WIDTH: """
+        attention_head_size axial_pos_embds_dim character_size d_embed d_ff d_head d_inner d_kv d_model
+        decoder_ffn_dim dim emb_dim embedding_size encoder_ffn_dim feed_forward_size filters hidden_dim hidden_size
+        intermediate_size max_characters maxout_size n_embd n_inner num_random_features projection_size
+    """,
+    LENGTH: """
+        attention_window axial_pos_shape block_size bptt cutoffs local_attention local_attn_chunk_length
+        lsh_attn_chunk_length max_position_embeddings n_positions num_buckets relative_attention_max_distance
+        relative_attention_num_buckets target_vocab_size vocab_size
+    """,
+    LENGTH_OR_NONE: "attention_size chunk_size_feed_forward hash_seed mem_len",
+    LENGTH_OR_UNSET: "clamp_len max_relative_positions position_buckets",
+    TOKEN_ID: "bos_token_id cls_token_id decoder_start_token_id eos_token_id pad_token_id sep_token_id",
+    PROBABILITY: """
+        activation_dropout attention_dropout attention_probs_dropout_prob attn_pdrop dropatt dropout dropout_rate
+        embd_pdrop embedding_dropout hidden_dropout hidden_dropout_prob input_dropout mlp_dropout output_dropout
+        resid_pdrop weight_drop word_dropout
+    """,
+    Bound(1, 64): "inner_group_num",
+    EPSILON: "layer_norm_eps layer_norm_epsilon norm_eps",
+    DEVIATION: "axial_norm_std embed_init_std init_std initializer_factor initializer_range",
+    POSITIVE: "cell_clip global_rope_theta local_rope_theta proj_clip rope_theta",
 }
+BOUNDS: Mapping[str, Bound] = {key: bound for bound, keys in _KEYS.items() for key in keys.split()}
 
 
 def check_bounds(key: str, value: Any, where: str) -> None:
@@ -178,21 +79,17 @@ def check_bounds(key: str, value: Any, where: str) -> None:
     if isinstance(value, list | tuple) and len(value) > LAYERS.most:
         raise PretuneError(f"{where}: {key} has {len(value):,} entries; at most {LAYERS.most:,} are allowed")
     bound = BOUNDS.get(key)
-    for number in _numbers(value) if bound is not None else ():
-        if bound is not None and not bound.least <= number <= bound.most:
-            raise PretuneError(f"{where}: {key} is {quote(value)}; it must be {bound}")
+    if bound is not None and not all(bound.least <= number <= bound.most for number in _numbers(value)):
+        raise PretuneError(f"{where}: {key} is {quote(value)}; it must be {bound}")
 
 
 def count_layers(config: Any) -> int:
-    """Return the largest number of layers in a configuration."""
-    return max(
-        (getattr(config, key) or 0 for key, bound in BOUNDS.items() if bound is LAYERS and hasattr(config, key)),
-        default=0,
-    )
+    """Return the number of layers of the deepest stack in a configuration."""
+    return max((getattr(config, key, 0) or 0 for key, bound in BOUNDS.items() if bound is LAYERS), default=0)
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """Yield the numbers in a value, which may be a nested list or mapping."""
+    """Yield the numbers in a value of config.json, which may be a nested list or mapping."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

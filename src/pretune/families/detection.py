@@ -16,18 +16,10 @@ def detect_family(
 ) -> tuple[Family, str]:
     """Return the family of a config.json without `model_type`, and the evidence for it, in words.
 
-    Parameters
-    ----------
-    content
-        The content of the config.json.
-    class_name
-        The class of `transformers` that it names, or "".
-    names
-        Returns the names of the checkpoint's tensors; called only if the class does not identify the family.
-    where
-        The file, for error messages.
+    `content` is that of the config.json and `class_name` the class of `transformers` that it names, or ""; `names` returns the
+    names of the checkpoint's tensors, and is called only if the class does not identify the family; `where` is the file.
     """
-    published = [family for family in known_families().values() if family.elsewhere]
+    published = [family for family in known_families().values() if family.in_transformers]
     by_class = [found for family in published if (found := family.variant(class_name)).has_class(class_name)]
     if class_name and len(by_class) == 1:
         return by_class[0], f"its class {class_name}"
@@ -37,17 +29,19 @@ def detect_family(
     fits = [family for family in published if mismatches[family.name] == fewest]
     if fewest[0] == len(tensors):
         raise PretuneError(
-            f"{where}: no model_type, and no family has such tensors; write the model_type into the file"
+            f"{where}: there is no model_type, and no family has tensors with these names; write the model_type into the file"
         )
     if len(fits) > 1 and any(family.table.prefix and not _has_prefix(family, tensors) for family in fits):
         # Without a prefix, the names of BERT, RoBERTa and others are the same.
         could = ", ".join(sorted(family.name for family in fits))
-        raise PretuneError(f"{where}: no model_type, and it could be {could}; write the model_type into the file")
+        raise PretuneError(
+            f"{where}: there is no model_type, and the model could be {could}; write the model_type into the file"
+        )
     return max(fits, key=lambda family: _share_of_keys(family, content)), "the names of its tensors"
 
 
 def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many tensors and keys a family does not have; all tensors, if none belongs to one of its layers."""
+    """Return how many tensors and keys a family does not know; all tensors, if none belongs to one of its layers."""
     table = family.table
     names = list(table.current_names(tensors).values())
     if not any(table.depths(names).values()):
@@ -56,6 +50,7 @@ def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any
 
 
 def _has_prefix(family: Family, tensors: list[str]) -> bool:
+    """Return whether some tensor name has the prefix of a family's backbone."""
     return any(name.startswith(family.table.prefix) for name in tensors)
 
 

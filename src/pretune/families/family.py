@@ -10,7 +10,7 @@ from typing import Any, get_origin, get_type_hints
 from pretune.backbones.backbone import Backbone
 from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import DESCRIPTIVE_KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS
-from pretune.families.parameter_names import NameTable
+from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable
 from pretune.runtime.errors import LONGEST_QUOTE, PretuneError, shorten
 from pretune.runtime.parsing import as_tuples, validate_schema
 from pretune.text.tokenizers.template import Template
@@ -28,67 +28,58 @@ def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[froze
     return {frozenset({"tag"}): f"{name}ForTokenClassification", frozenset({"answer"}): f"{name}For{answering}"}
 
 
+def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
+    """Return the classes of `transformers` that most encoder-decoders have, by their heads; `name` is their prefix."""
+    return {
+        frozenset(): f"{name}Model",
+        **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"answer"}): f"{name}ForQuestionAnswering",
+    }
+
+
+def encoder_classes(name: str) -> dict[frozenset[str], str]:
+    """Return the classes of `transformers` that most encoders have, by their heads; `name` is their prefix."""
+    return {
+        frozenset(): f"{name}Model",
+        frozenset({"mlm"}): f"{name}ForMaskedLM",
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"choose"}): f"{name}ForMultipleChoice",
+        **token_classes(name),
+    }
+
+
 @dataclass(frozen=True)
 class Family:
     """A published architecture: its configuration, backbone, input template and checkpoint layout.
 
     Every key of a config.json must be accounted for: as a field of `config`, in `aliases`, in `supported` with its supported
     values, or in `harmless`. Every tensor of a checkpoint must be accounted for by the `table`.
-
-    Attributes
-    ----------
-    name
-        The `model_type` in config.json.
-    config
-        A dataclass whose fields are keys of config.json.
-    build
-        Builds the backbone, with random parameters, from a configuration.
-    template
-        The special tokens around the texts of an input.
-    table
-        The published parameter names.
-    classes
-        Maps each set of heads to the class of `transformers` that has them.
-    other_classes
-        Maps further classes of `transformers` to those of their heads that pretune has; other heads are not loaded.
-    unsupported_classes
-        Maps classes of `transformers` whose heads pretune does not have to a description of these. They are loaded
-        without their heads and cannot be used for predictions.
-    poolings
-        Maps values of `classifier_pooling` in config.json to ours. The key "" stands for layouts without that entry;
-        without an entry here, they pool with the start token.
-    aliases
-        Maps alternative names of config.json keys to the keys.
-    supported
-        Maps config.json keys that change the output to their supported values.
-    harmless
-        Maps config.json keys that do not change the output to the reason.
-    companions
-        Exports of heads that are published in this layout too (ELECTRA's generator).
-    elsewhere
-        Whether `transformers` reads this layout.
-    variants
-        Families with the same `model_type` but another architecture, identified by their class (T5EncoderModel).
     """
 
-    name: str
-    config: type[Any]
-    build: Callable[[Any], Backbone]
-    template: Template
-    table: NameTable
-    classes: Mapping[frozenset[str], str]
+    name: str  # the `model_type` in config.json
+    config: type[Any]  # a dataclass whose fields are keys of config.json
+    build: Callable[[Any], Backbone]  # builds the backbone, with random parameters, from a configuration
+    template: Template  # the special tokens around the texts of an input
+    table: NameTable  # the published parameter names
+    classes: Mapping[frozenset[str], str]  # maps each set of heads to the class of `transformers` that has them
+    # Maps further classes of `transformers` to those of their heads that pretune has; other heads are not loaded.
     other_classes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Maps classes of `transformers` whose heads pretune does not have to a description of these heads. The models are
+    # loaded without their heads and cannot be used for predictions.
     unsupported_classes: Mapping[str, str] = field(default_factory=dict)
+    # Maps values of `classifier_pooling` in config.json to poolings. The key "" stands for layouts without that entry;
+    # families without the key pool with the start token.
     poolings: Mapping[str, str] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    supported: Mapping[str, SupportedValues] = field(default_factory=dict)
-    harmless: Mapping[str, str] = field(default_factory=dict)
-    companions: tuple[str, ...] = ()
-    elsewhere: bool = True
-    variants: tuple[Family, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)  # maps alternative names of config.json keys to the keys
+    supported: Mapping[str, SupportedValues] = field(default_factory=dict)  # supported values of config.json keys
+    harmless: Mapping[str, str] = field(default_factory=dict)  # keys that do not change the output, and the reason
+    companions: tuple[str, ...] = ()  # exports of heads that are published in this layout too (ELECTRA's generator)
+    in_transformers: bool = True  # whether `transformers` reads this layout
+    variants: tuple[Family, ...] = ()  # same `model_type`, but another architecture, identified by its class
 
     def variant(self, class_name: str) -> Family:
-        """Return the variant that has a class of `transformers`, or this family if none has it."""
+        """Return the variant of this family that a class of `transformers` belongs to, or the family itself."""
         return next((family for family in self.variants if family.has_class(class_name)), self)
 
     def has_class(self, class_name: str) -> bool:
@@ -101,12 +92,12 @@ class Family:
         `where` is the file, for error messages.
         """
         where = where or self.name
-        given = {key: value for key, value in content.items() if key not in self.aliases}
+        values = {key: value for key, value in content.items() if key not in self.aliases}
         for alias, key in self.aliases.items():
             value = content.get(alias)
-            if value is not None and given.setdefault(key, value) != value:
+            if value is not None and values.setdefault(key, value) != value:
                 raise PretuneError(
-                    f"{where}: {alias} is {_json(value)}, but {key}, which means the same, is {_json(given[key])}; "
+                    f"{where}: {alias} is {_json(value)}, but {key}, which means the same, is {_json(values[key])}; "
                     "correct one of them"
                 )
         for key, meaning in UNSUPPORTED_KEYS.items():
@@ -114,16 +105,16 @@ class Family:
                 raise PretuneError(f"{where}: {key}: {meaning}")
         known = get_type_hints(self.config)
         # Token ids that the file sets to null come from the tokenizer.
-        stated = {key: value for key, value in given.items() if value is not None or not key.endswith("_token_id")}
+        stated = {key: value for key, value in values.items() if value is not None or not key.endswith("_token_id")}
         own = {key: _typed(value, known[key], f"{where}: {key}") for key, value in stated.items() if key in known}
         for key, value in own.items():
             check_bounds(key, value, where)
         config = self.config(**own)
         for key, allowed in self.supported.items():
             value = getattr(config, key) if key in known else content.get(key)
-            values = allowed(config) if callable(allowed) else allowed
-            if value not in values and not (value is None and key not in known):
-                listed = " or ".join(map(_json, values))
+            supported = allowed(config) if callable(allowed) else allowed
+            if value not in supported and not (value is None and key not in known):
+                listed = " or ".join(map(_json, supported))
                 raise PretuneError(f"{where}: {key} {_json(value)} is not supported for {self.name}; only {listed}")
         return config
 
@@ -134,7 +125,7 @@ class Family:
         return sorted(key for key, value in content.items() if key not in known and value is not None)
 
     def heads_of(self, class_name: str) -> frozenset[str]:
-        """Return the heads of a class of `transformers`; where several objectives share the class, those of the first."""
+        """Return the heads of a class of `transformers`; where several sets of heads share the class, the first of these."""
         published = (heads for heads, name in self.classes.items() if name == class_name)
         return next(published, self.other_classes.get(class_name, frozenset()))
 
@@ -144,11 +135,12 @@ class Family:
 
 
 def _json(value: Any) -> str:
+    """Return a value of config.json as shortened JSON, for error messages."""
     return shorten(json.dumps(value, default=str), LONGEST_QUOTE)
 
 
 def _typed(value: Any, expected: Any, where: str) -> Any:
-    """Return a value of config.json as the type of its key, or raise an error."""
+    """Return a value of config.json converted to the type of its key, or raise an error."""
     if expected is bool and value in (0, 1):  # some files write booleans as numbers
         return bool(value)
     return validate_schema(as_tuples(value) if get_origin(expected) is tuple else value, expected, where)

@@ -1,4 +1,4 @@
-"""Published parameter names and ours: a two-way table that reads and writes checkpoints of other libraries."""
+"""A two-way table of published parameter names and pretune's own, which reads and writes checkpoints of other libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from pretune.runtime.errors import PretuneError
 
 Tensors = dict[str, Tensor]
-Row = tuple[str | Sequence[str], str]  # the published name or names, and ours
+Row = tuple[str | Sequence[str], str]  # the published name or names, and pretune's own
 # Sequence-to-sequence objectives: their head is the decoder's projection onto the vocabulary.
 SEQ2SEQ_OBJECTIVES = ("spans", "denoise", "mass", "shuffle", "translate", "lm")
 # The heads of most layouts for tagging and question answering. The saved class says which head a published name is of.
@@ -22,7 +22,7 @@ TOKEN_HEADS: tuple[Row, ...] = (
 
 
 def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> list[Row]:
-    """Return the rows for the output layer of a language-model head, for tied and for untied embeddings.
+    """Return the name-table rows of the output layer of a language-model head, for tied and for untied embeddings.
 
     `own_bias` is the published name of the bias of an untied output layer, where it has another name.
     """
@@ -32,8 +32,17 @@ def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> l
     return rows
 
 
+def pooled_heads(pooler: str, output: str) -> list[Row]:
+    """Return the name-table rows of classification and multiple-choice heads, given the names of pooler and output layer."""
+    return [
+        (published, f"heads.{head}.{part}.{{p}}")
+        for head in ("classify", "choose")
+        for published, part in ((pooler, "pooler.dense"), (output, "output"))
+    ]
+
+
 class NameTable:
-    """A table of published parameter names and ours, read in both directions.
+    """A table of published parameter names and pretune's own ("our names"), read in both directions.
 
         ("bert.encoder.layer.{i}.output.dense.{p}", "backbone.layers.{i}.feed_forward.part.output.{p}")
 
@@ -100,7 +109,7 @@ class NameTable:
         self._from_published = [(_pattern(part), ours) for published, ours in self.rows for part in published]
 
     def published_names(self, name: str) -> tuple[str, ...] | None:
-        """Return the published names of one of our parameters, or None if the layout does not have it.
+        """Return the published names of a parameter of pretune, or None if the published layout does not have it.
 
         >>> NameTable(("h.{i}.bias", "backbone.layers.{i}.bias")).published_names("backbone.layers.2.bias")
         ('h.2.bias',)
@@ -111,7 +120,7 @@ class NameTable:
         return None
 
     def our_names(self, name: str) -> list[str]:
-        """Return our names of a published parameter: one of the backbone, or one for each head that may have it."""
+        """Return pretune's names of a published parameter: one of the backbone, or one for each head that may have it."""
         found = ((pattern.fullmatch(name), ours) for pattern, ours in self._from_published)
         return [_fill(ours, match.groupdict()) for match, ours in found if match]
 
@@ -128,7 +137,8 @@ class NameTable:
         for name, tensor in tensors.items():
             if current[name] in found and not _same(found[current[name]], tensor):
                 raise PretuneError(
-                    f"the tensors {name} and {current[name]} are two names of one parameter, but their values differ"
+                    f"the tensors {name} and {current[name]} are two names of one parameter, but their values differ; "
+                    "remove one of them"
                 )
             found[current[name]] = tensor
         for name in list(found):
@@ -152,7 +162,7 @@ class NameTable:
         return embedding is not None and self.output in tensors and not _same(tensors[self.output], embedding)
 
     def with_shared_names(self, tensors: Tensors, tied: bool) -> Tensors:
-        """Return a normalized checkpoint with every name of parameters that have several names.
+        """Return a normalized checkpoint with all names of those parameters that have several names.
 
         With `tied`, the output matrix is one more name of the token embedding. Names whose tensors differ are an error.
         """
@@ -176,7 +186,7 @@ class NameTable:
     def read(
         self, tensors: Tensors, ours: Mapping[str, Tensor], heads: Collection[str] = (), tied: bool = True
     ) -> tuple[Tensors, list[str], list[str]]:
-        """Read our parameters from a published checkpoint.
+        """Read the parameters of a pretune model from a published checkpoint.
 
         Parameters
         ----------
@@ -193,7 +203,7 @@ class NameTable:
         The tensors under our names, our names that are missing, and the published names that were not used.
         """
         tensors = self.normalize(tensors)
-        given = list(tensors)
+        published_before = list(tensors)
         tensors = self.with_shared_names(tensors, tied)
         wrong = {*self.shape_mismatches(tensors, ours), *self._outputs_of_other_heads(ours, heads)}
         found: Tensors = {}
@@ -210,7 +220,7 @@ class NameTable:
         used.update(self.embedding, [self.output] if tied else [])
         used.update(name for pair in self.copied.items() if used.intersection(pair) for name in pair)
         ignored = (*self.equal, *self.unused)
-        extra = [n for n in given if n not in used and not any(pattern.fullmatch(n) for pattern in ignored)]
+        extra = [n for n in published_before if n not in used and not any(pattern.fullmatch(n) for pattern in ignored)]
         return found, missing, extra
 
     def layer_of(self, name: str) -> tuple[str, int] | None:
@@ -238,14 +248,14 @@ class NameTable:
         return found
 
     def _outputs_of_other_heads(self, ours: Mapping[str, Tensor], heads: Collection[str]) -> list[str]:
-        """Return our parameters of head outputs whose published names belong to one of `heads` in the checkpoint."""
+        """Return the names of head outputs in `ours` whose published names belong to one of `heads` in the checkpoint."""
         taken = {part for published, own in self.rows if _head(own) in heads for part in published}
         others = [own for published, own in self.rows if _head(own) not in heads and taken.intersection(published)]
         outputs = [_pattern(own) for own in others if ".output." in own]
         return [name for name in ours if any(pattern.fullmatch(name) for pattern in outputs)]
 
     def shape_mismatches(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> dict[str, list[str]]:
-        """Return our parameters that have another shape in a normalized checkpoint, with one message per tensor."""
+        """Return the parameters in `ours` that have another shape in a normalized checkpoint, with one message per tensor."""
         wrong: dict[str, list[str]] = {}
         for name, tensor in ours.items():
             published = self.published_names(name) or ()
@@ -259,7 +269,7 @@ class NameTable:
     def write(
         self, ours: Mapping[str, Tensor], heads: Collection[str] = (), tied: bool = True
     ) -> tuple[Tensors, Tensors]:
-        """Return a published checkpoint of our parameters, and the parameters that the layout does not have.
+        """Return a published checkpoint of the parameters `ours`, and the parameters that the layout does not have.
 
         Where two heads share a published name (mlm and classify in ModernBERT), it goes to the one in `heads`, those of
         the class that is saved. `tied` says whether the output matrix is the token embedding.
@@ -291,7 +301,7 @@ class NameTable:
         return checkpoint | {copy: checkpoint[source].clone() for copy, source in copies.items()}, rest
 
     def _parts(self, name: str) -> list[str]:
-        """Return the row names of the matrices in a stacked tensor; empty for any other tensor."""
+        """Return the names, in the table's rows, of the matrices in a stacked tensor; empty for any other tensor."""
         parts = next((parts for pattern, parts in self.stacked.items() if pattern.fullmatch(name)), 0)
         return [f"{name}.{part}" for part in range(parts)]
 
@@ -307,9 +317,11 @@ class NameTable:
         return tensor.t().contiguous() if self._is_transposed(name) else tensor
 
     def _is_transposed(self, name: str) -> bool:
+        """Return whether the layout stores a matrix as (inputs, outputs)."""
         return any(pattern.fullmatch(name) for pattern in self.transposed)
 
     def _current(self, name: str) -> str:
+        """Return a published name with its outdated parts replaced."""
         for old, new in self.renamed.items():
             name = name.replace(old, new)
         return name
@@ -321,11 +333,12 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 
 def _head(name: str) -> str | None:
-    """Return the head that one of our parameters belongs to, or None if it is in the backbone."""
+    """Return the head that a parameter of pretune belongs to, or None if it is in the backbone."""
     return name.split(".")[1] if name.startswith("heads.") else None
 
 
 def _pattern(name: str) -> re.Pattern[str]:
+    """Return the regular expression of a name pattern with {i}, {j} and {p}."""
     escaped = re.escape(name)
     for key, stands_for in (("i", r"\d+"), ("j", r"\d+"), ("p", r"\w+")):
         escaped = escaped.replace(rf"\{{{key}\}}", f"(?P<{key}>{stands_for})")
@@ -333,6 +346,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def _fill(pattern: str, values: Mapping[str, str]) -> str:
+    """Return a name pattern with {i}, {j} and {p} replaced by values."""
     for key, value in values.items():
         pattern = pattern.replace(f"{{{key}}}", value)
     return pattern

@@ -19,7 +19,7 @@ def register_family(family: Family) -> Family:
         my-model = "my_package.my_model:MY_MODEL"
     """
     if FAMILIES.setdefault(family.name, family) is not family:
-        raise PretuneError(f"A model family named {family.name!r} is already registered; choose another name.")
+        raise PretuneError(f"a model family named {family.name!r} is already registered; choose another name")
     return family
 
 
@@ -28,8 +28,8 @@ def known_families() -> dict[str, Family]:
     for name, family in entry_point_objects(GROUP).items():
         if not isinstance(family, Family) or family.name != name:
             raise PretuneError(
-                f"The entry point {name!r} of the group {GROUP} must be a pretune.families.family.Family with that name; "
-                "repair or uninstall the package that registers it."
+                f"the entry point {name!r} of the group {GROUP} must be a pretune.families.family.Family with that name; "
+                "repair or uninstall the package that registers it"
             )
         register_family(family)
     return dict(FAMILIES)

@@ -165,7 +165,7 @@ class ClozePredictor:
         """
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         cloze = self.cloze(rows)
-        length = (self.model.backbone.longest or LENGTH) - (0 if template.target else spare)
+        length = (self.model.backbone.max_positions or LENGTH) - (0 if template.target else spare)
         frame = template.single if template.target else template.single[: template.single.index("A") + 1]
         shown = tuple(tokenizer.encode(self.shown(cloze, length // 2)))
         parts: list[Part] = [*([shown] if shown else []), *cloze.before().parts(rows, tokenizer)]
@@ -203,7 +203,7 @@ class ClozePredictor:
     def prompt(self, rows: LabeledRows, row: int = 0) -> str:
         """Return the prompt of a row as text, before any truncation of its texts."""
         cloze = self.cloze(rows)
-        length = self.model.backbone.longest or LENGTH
+        length = self.model.backbone.max_positions or LENGTH
         return self.shown(cloze, length // 2) + cloze.before().fill(rows, row)
 
     # -- answers ----------------------------------------------------------------------------------------------------

@@ -52,8 +52,8 @@ def cross_attention_weights(backbone: Any, source: Packed, target: Packed) -> Te
         backbone(source, target)
     finally:
         handle.remove()
-    x, flow = inputs[0]
-    return head_weights(chosen, x, flow.source, flow.source_layout)
+    x, context = inputs[0]
+    return head_weights(chosen, x, context.source, context.source_layout)
 
 
 def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
@@ -62,7 +62,7 @@ def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: A
     k = attention.keys_and_values(source)[0]
     scale = attention.head_width**-0.5 if attention.scale is None else attention.scale
     padded = padded_groups(layout)
-    groups, back = padded.groups, padded.queries.back
+    groups, back = padded.groups, padded.queries.inverse
     longest = max((group.keys.shape[1] for group in groups), default=0)
     rows = []
     for group in groups:

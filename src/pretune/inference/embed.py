@@ -59,7 +59,7 @@ def embed_texts(
         raise PretuneError("--prompt and --prompt-name cannot be combined; give one of them")
     task = embedding_task(reference, pooling)
     embedding: TextEmbedding = task.unwrapped.described
-    if layer != TOP and (embedding.learned or isinstance(task, OnLayerFeatures)):
+    if layer != TOP and (embedding.has_parameters or isinstance(task, OnLayerFeatures)):
         raise PretuneError(f"{reference}: its embeddings were trained on the whole model; leave out --layer")
     if prompt is None:
         prompt = embedding.prompt if prompt_name is None else embedding.find_prompt(prompt_name)

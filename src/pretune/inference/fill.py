@@ -80,7 +80,7 @@ class MaskFiller:
             raise PretuneError(
                 f"{text!r}: nothing to fill; mark gaps with {MASK}{if_option('mask-rate', ', or use --mask-rate')}"
             )
-        longest = self.model.backbone.longest
+        longest = self.model.backbone.max_positions
         if longest is not None and len(ids) > longest:
             raise PretuneError(f"the text has {len(ids)} tokens, but the model has {longest} positions; shorten it")
         filled = self.complete(ids, gaps)

@@ -271,7 +271,7 @@ class LikelihoodScorer:
     ) -> Iterator[ScoringInput]:
         """Yield the input sequences for all windows of all texts."""
         frame, way = self.frame, self.way
-        longest = min(length or DEFAULT_MAX_LENGTH, self.model.backbone.longest or 1 << 30)
+        longest = min(length or DEFAULT_MAX_LENGTH, self.model.backbone.max_positions or 1 << 30)
         room = longest - len(frame.before) - len(frame.after) - 1
         if room < 2:
             raise PretuneError(f"windows of {longest} tokens leave no room for text; choose a greater length")

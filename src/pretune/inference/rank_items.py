@@ -26,7 +26,7 @@ def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1
     are skipped; long ones are truncated to the newest `length` tokens, template included. Ties share their mean rank.
     """
     tokenizer, template = model.require_tokenizer(), model.family.template
-    length = min(length, model.backbone.longest or length)
+    length = min(length, model.backbone.max_positions or length)
     begin, end = history_bounds(store, np.arange(store.documents), held=back - 1)
     if not len(begin):
         raise PretuneError(f"{store.folder}: there is no history of {back + 1} items or more; give longer histories")

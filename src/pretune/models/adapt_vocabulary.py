@@ -94,7 +94,7 @@ def extend_positions(
     The position embeddings are copied repeatedly, as those of RoBERTa for Longformer (Beltagy et al., 2020), or
     interpolated between the first and the last.
     """
-    before = model.backbone.longest
+    before = model.backbone.max_positions
     if before is None:
         raise PretuneError(
             f"{model.family.name}: there are no learned positions to extend: positions are "

@@ -129,7 +129,7 @@ def load_model(
         model.add_heads(objectives.objectives, seed)
     if layout is not None and model.embedding_head is not None:
         head_tensors |= layout.tensors(model.embedding_head[0])
-    if model.embedding is not None and model.embedding.learned and model.embedding_head is None:
+    if model.embedding is not None and model.embedding.has_parameters and model.embedding_head is None:
         model.embedding = None  # a description without its parameters
         log_info(f"{folder}: the layers after the pooling of its text embeddings are not loaded; `contrast` keeps them")
     wanted = model.root.tensors()

@@ -99,7 +99,9 @@ class Model:
     @property
     def longest(self) -> int | None:
         """The maximum sequence length: the number of positions, or the limit set by its folder; None for no limit."""
-        return min((limit for limit in (self.max_length, self.backbone.longest) if limit is not None), default=None)
+        return min(
+            (limit for limit in (self.max_length, self.backbone.max_positions) if limit is not None), default=None
+        )
 
     @property
     def embedding_head(self) -> tuple[str, TextEmbeddingHead] | None:

@@ -34,9 +34,10 @@ from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model
 from pretune.models.weight_files import HEAD_FILE
 from pretune.nn.attention.patterns import Pattern
+from pretune.nn.attention.query_key_layout import TracedPacked
 from pretune.objectives import OBJECTIVES, Task
 from pretune.objectives.wrappers import CachedBackbone
-from pretune.packed import Batch, Packed
+from pretune.packed import Batch
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.checksummed_safetensors import file_digest, write_tensors
 from pretune.runtime.errors import PretuneError
@@ -108,7 +109,7 @@ class PaddedModel(nn.Module):
     def __init__(self, model: Model, scorer: GraphScorer | None) -> None:
         super().__init__()
         self.root, self.scorer = model.root, scorer
-        self.longest = model.backbone.longest or DEFAULT_MAX_LENGTH
+        self.max_length = model.backbone.max_positions or DEFAULT_MAX_LENGTH
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
         """Map inputs (b, L) to hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes)."""
@@ -116,14 +117,14 @@ class PaddedModel(nn.Module):
         rows = real.flatten().nonzero().squeeze(1)  # (n,)
         ends = mask.sum(1).cumsum(0)
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids).flatten()[rows]
-        packed = Packed(
+        packed = TracedPacked(
             ids=ids.flatten()[rows],
             offsets=torch.cat([ends.new_zeros(1), ends]).int(),
             positions=places,
-            longest=self.longest,
+            max_length=self.max_length,
             columns={"segment": segments.flatten()[rows], "global": attends_all.flatten()[rows]},
             pattern=self.scorer.pattern if self.scorer is not None else None,
-            rows=real,
+            mask=real,
         )
         backbone = CachedBackbone(self.root.backbone)
         states = backbone(packed).last
@@ -167,7 +168,7 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
     module = PaddedModel(model, scorer).cpu().eval()
     axes: dict[str, dict[int, str]] = {name: {0: "rows", 1: "length"} for name in (*INPUTS, STATES)}
     axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.each == "sequence" else {0: "rows", 1: "length"}
-    sizes = model.config.vocab_size, model.backbone.longest or DEFAULT_MAX_LENGTH
+    sizes = model.config.vocab_size, model.backbone.max_positions or DEFAULT_MAX_LENGTH
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(".draft")
     EXPORTER.register_custom_op_symbolic("aten::index_add", index_add, OPSET)
@@ -211,7 +212,7 @@ def text_inputs(model: Model) -> Iterator[tuple[Tensor, ...]]:
     if model.tokenizer is None:
         return
     for batch in text_batches(
-        model, TEXTS, length=min(model.backbone.longest or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
+        model, TEXTS, length=min(model.backbone.max_positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
     ):
         for feed, _ in padded_inputs(batch.packed[0]):
             yield tuple(torch.from_numpy(feed[name]) for name in INPUTS)
@@ -230,7 +231,7 @@ def check_graph(model: Model, scorer: GraphScorer | None, file: Path) -> None:
 
 def inputs_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
     """Yield the inputs on which a graph is compared with its model."""
-    yield synthetic_inputs([2, 7, 4, 1], model.config.vocab_size, model.backbone.longest or DEFAULT_MAX_LENGTH)
+    yield synthetic_inputs([2, 7, 4, 1], model.config.vocab_size, model.backbone.max_positions or DEFAULT_MAX_LENGTH)
     yield from text_inputs(model)
 
 
@@ -280,4 +281,4 @@ def write_graph_folder(model: Model, folder: Path) -> None:
     config["pretune"] |= {"engine": "onnxruntime", "graph_sha256": file_digest(folder / GRAPH)}
     write_json(folder / CONFIG_FILE, config)
     if model.tokenizer is not None:
-        model.tokenizer.save(folder, model.family.template, model.backbone.longest)
+        model.tokenizer.save(folder, model.family.template, model.backbone.max_positions)

@@ -115,7 +115,7 @@ def _write_files(
     write_weights(folder, published, shard)
     write_json(folder / CONFIG_FILE, config)
     if model.tokenizer is not None:
-        model.tokenizer.save(folder, model.family.template, model.backbone.longest)
+        model.tokenizer.save(folder, model.family.template, model.backbone.max_positions)
 
 
 def _published(model: Model, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -173,7 +173,7 @@ def _config(model: Model, sizes: Any, heads: frozenset[str], compute: torch.dtyp
         head, embedding = model.embedding_head, model.embedding
         if head is not None:
             embedding = head[1].embedding
-        elif embedding is not None and embedding.learned:  # useless without its parameters
+        elif embedding is not None and embedding.has_parameters:  # useless without its parameters
             embedding = None
         section |= {"embedding": embedding and embedding.write(), "max_length": model.max_length}
     config["pretune"] = {"objective": model.objective} | {name: value for name, value in section.items() if value}

@@ -1,4 +1,4 @@
-"""Batch normalization of rows, some of which may be filler."""
+"""Batch normalization of the rows of a batch, some of which may be padding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class BatchNorm(nn.Module):
-    """Batch normalization (Ioffe and Szegedy, 2015) that leaves filler out of its statistics.
+    """Batch normalization (Ioffe and Szegedy, 2015) whose statistics exclude padding rows.
 
     The running statistics are averages over the first batches, and exponential moving averages later. A batch with a single row
     is normalized by the running statistics.
@@ -16,7 +16,7 @@ class BatchNorm(nn.Module):
     [-0.9999949932098389, 0.9999949932098389]
     """
 
-    momentum = 0.1  # the momentum of the moving averages
+    momentum = 0.1  # of the moving averages
     mean: Tensor
     variance: Tensor
     seen: Tensor
@@ -31,21 +31,21 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Normalize x, (rows, width); statistics come from the rows where `real` is True (None: from all rows)."""
-        wide, mean, variance = x.float(), self.mean, self.variance
+        rows, mean, variance = x.float(), self.mean, self.variance
         if self.training:
-            share = torch.ones_like(wide[:, :1]) if real is None else real[:, None].float()
-            rows = share.sum()
-            several, share = rows > 1, share / rows.clamp(min=1)
-            here = (share * wide).sum(0)
-            spread = (share * (wide - here).square()).sum(0)
-            mean, variance = torch.where(several, here, self.mean), torch.where(several, spread, self.variance)
-            self.remember(mean.detach(), variance.detach())
-        scaled = (wide - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
-        return scaled.to(x.dtype)
+            weight = torch.ones_like(rows[:, :1]) if real is None else real[:, None].float()
+            count = weight.sum()
+            several, weight = count > 1, weight / count.clamp(min=1)
+            batch_mean = (weight * rows).sum(0)
+            batch_variance = (weight * (rows - batch_mean).square()).sum(0)
+            mean = torch.where(several, batch_mean, self.mean)
+            variance = torch.where(several, batch_variance, self.variance)
+            self.update_statistics(mean.detach(), variance.detach())
+        return ((rows - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
 
     @torch.no_grad()
-    def remember(self, mean: Tensor, variance: Tensor) -> None:
-        """Update the running statistics with those of a batch."""
+    def update_statistics(self, mean: Tensor, variance: Tensor) -> None:
+        """Update the running mean and variance with those of a batch, (width,) each."""
         self.seen += 1
         part = (1 / self.seen).clamp(min=self.momentum)
         self.mean.lerp_(mean, part)

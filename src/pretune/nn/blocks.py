@@ -1,6 +1,9 @@
-"""Transformer layers: sublayers (attention, feed-forward …), each with a residual connection and a norm."""
+"""Transformer layers: attention and feed-forward sublayers, each with a residual connection and a norm."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -18,22 +21,19 @@ class PostNorm(nn.Module):
         super().__init__()
         self.part, self.norm, self.dropout = part, norm, Dropout(dropout)
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
-        """Apply the sublayer: (n, width) → (n, width)."""
-        y = self.part(x, flow)
-        if self.training and supports_custom_kernels(x) and _plain(self.norm):
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Apply the sublayer to hidden states: (n, width) → (n, width)."""
+        y = self.part(x, context)
+        plain = isinstance(self.norm, LayerNorm) and self.norm.bias is not None
+        if self.training and plain and supports_custom_kernels(x):
             from pretune.nn.kernels.add_norm import add_norm
 
             norm, dropout = self.norm, self.dropout
-            salt = dropout.salt_for_depth(flow.depth)
-            out: Tensor = add_norm(x, y, norm.weight, norm.bias, dropout.seed, salt, dropout.share, norm.eps)[0]
+            salt = dropout.salt_for_depth(context.depth)
+            out: Tensor = add_norm(x, y, norm.weight, norm.bias, dropout.seed, salt, dropout.rate, norm.eps)[0]
         else:
-            out = self.norm(x + self.dropout(y, flow.depth))
+            out = self.norm(x + self.dropout(y, context.depth))
         return out
-
-
-def _plain(norm: nn.Module) -> bool:
-    return isinstance(norm, LayerNorm) and norm.bias is not None
 
 
 class PreNorm(nn.Module):
@@ -43,9 +43,9 @@ class PreNorm(nn.Module):
         super().__init__()
         self.part, self.norm, self.dropout = part, norm, Dropout(dropout)
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
-        """Apply the sublayer: (n, width) → (n, width)."""
-        out: Tensor = x + self.dropout(self.part(self.norm(x), flow), flow.depth)
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Apply the sublayer to hidden states: (n, width) → (n, width)."""
+        out: Tensor = x + self.dropout(self.part(self.norm(x), context), context.depth)
         return out
 
 
@@ -58,25 +58,36 @@ class TransformerLayer(nn.Module):
             self.add_module(name, part)
         self.recompute = False  # activation checkpointing: keep no activations, and recompute them in the backward pass
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
-        """Apply all sublayers: (n, width) → (n, width)."""
+    @classmethod
+    def normalized(
+        cls,
+        block: type[PostNorm] | type[PreNorm],
+        norm: Callable[[], nn.Module],
+        dropout: float = 0.0,
+        **parts: nn.Module,
+    ) -> Self:
+        """Build a layer from attention and feed-forward modules, each in a block with its own norm."""
+        return cls(**{name: block(part, norm(), dropout) for name, part in parts.items()})
+
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Apply all sublayers to hidden states: (n, width) → (n, width)."""
         if self.recompute and self.training:
             # Dropout depends on its seed alone, so there is no generator state to preserve.
-            return checkpoint(self.run, x, flow, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
-        return self.run(x, flow)
+            return checkpoint(self.run, x, context, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+        return self.run(x, context)
 
-    def run(self, x: Tensor, flow: AttentionContext) -> Tensor:
-        """Apply all sublayers, without activation checkpointing."""
+    def run(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Apply all sublayers to hidden states, (n, width), without activation checkpointing."""
         for part in self.children():
-            x = part(x, flow)
+            x = part(x, context)
         return x
 
 
 class LayerSequence(nn.Sequential):
     """A sequence of layers that form one depth of a stack (the inner groups of ALBERT)."""
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:  # type: ignore[override]
-        """Apply all layers: (n, width) → (n, width)."""
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:  # type: ignore[override]
+        """Apply all layers to hidden states: (n, width) → (n, width)."""
         for layer in self:
-            x = layer(x, flow)
+            x = layer(x, context)
         return x

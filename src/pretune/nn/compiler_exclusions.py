@@ -1,6 +1,6 @@
-"""Functions excluded from compilation.
+"""A decorator that excludes functions from torch.compile.
 
-torch's decorator for this imports the compiler as soon as it is applied, which takes seconds at the start of every program. Here
+torch's own decorator imports the compiler as soon as it is applied, which takes seconds at the start of every program. Here
 it is applied only when something is about to be compiled.
 """
 
@@ -18,7 +18,7 @@ _WAITING: list[list[Callable[..., object]]] = []  # one function each, to be rep
 
 
 def exclude_from_compile(function: Callable[P, R]) -> Callable[P, R]:
-    """Exclude a function from compiled graphs, effective once `apply_compile_exclusions` is called.
+    """Return a function that compiled graphs will exclude, once `apply_compile_exclusions` is called.
 
     >>> exclude_from_compile(len)("abc")
     3
@@ -34,7 +34,7 @@ def exclude_from_compile(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def apply_compile_exclusions() -> None:
-    """Apply all exclusions; call this before compiling anything."""
+    """Apply torch's decorator to all functions of `exclude_from_compile`; call this before compiling anything."""
     while _WAITING:
         chosen = _WAITING.pop()
         chosen[0] = torch.compiler.disable(chosen[0])  # type: ignore[no-untyped-call]

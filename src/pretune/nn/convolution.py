@@ -1,4 +1,4 @@
-"""Convolutions along sequences, and layers with a parallel convolution."""
+"""Convolutions along sequences, and Transformer layers with a parallel convolution (DeBERTa)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ class Convolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
-        """Convolve each sequence: (n, width) → (n, width)."""
-        starts, ends = layout.queries.bounds
-        size = self.weight.shape[2]
+        """Convolve the hidden states of each sequence: (n, width) → (n, width)."""
+        (starts, ends), size = layout.queries.bounds, self.weight.shape[2]
         neighbors = []
         for step in range(size):
             at = torch.arange(len(x), device=x.device) + step - (size - 1) // 2
@@ -34,12 +33,12 @@ class Convolution(nn.Module):
         return F.linear(windows, self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the weights to the sizes that determine the operations."""
+        """Add the number of weights to the sizes that determine the FLOPs."""
         sizes.matrices += self.weight.numel()
 
 
 class WithConvolution(nn.Module):
-    """norm(layer(x) + activation(convolution(x))): the first layer of the large DeBERTa-v2 sizes."""
+    """A layer with a parallel convolution, norm(layer(x) + activation(convolution(x))): the first of large DeBERTa-v2 models."""
 
     def __init__(
         self, layer: nn.Module, convolution: Convolution, activation: Activation, norm: nn.Module, dropout: float = 0.0
@@ -48,8 +47,8 @@ class WithConvolution(nn.Module):
         self.layer, self.convolution, self.norm = layer, convolution, norm
         self.activation, self.dropout = activation, Dropout(dropout)
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
-        """Apply the layer and the convolution: (n, width) → (n, width)."""
-        beside = self.activation(self.dropout(self.convolution(x, flow.layout), flow.depth))
-        out: Tensor = self.norm(self.layer(x, flow) + beside)
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Apply the layer and the convolution to hidden states: (n, width) → (n, width)."""
+        convolved = self.activation(self.dropout(self.convolution(x, context.layout), context.depth))
+        out: Tensor = self.norm(self.layer(x, context) + convolved)
         return out

@@ -17,70 +17,68 @@ NOISE = DEPTHS_APART - 1  # the salt of random numbers that are not dropout mask
 
 
 class Dropout(nn.Module):
-    """Dropout: in training, a fraction `share` of the elements is set to 0 and the others are scaled up."""
+    """Dropout: in training, a fraction `rate` of the elements is set to 0, and the others are divided by 1 - rate."""
 
-    def __init__(self, share: float = 0.0) -> None:
+    def __init__(self, rate: float = 0.0) -> None:
         super().__init__()
-        self.share = share
+        self.rate = rate
         self.salt = 0  # distinguishes layers
         # Not a buffer: all layers of a model share one tensor, which the loop sets before each forward.
         self.seed = torch.zeros((), dtype=torch.int32)
 
     @property
     def is_active(self) -> bool:
-        """Return whether dropout is active now."""
-        return self.training and self.share != 0.0
+        """Return whether elements are dropped: in training, at a rate above 0."""
+        return self.training and self.rate != 0.0
 
     def forward(self, x: Tensor, depth: int = 0) -> Tensor:
-        """Apply dropout to a tensor of any shape; a layer that runs at several depths draws another mask at each."""
+        """Apply dropout to a tensor of any shape; a layer shared by several depths of a stack has another mask at each."""
         if not self.is_active:
             return x
-        return torch.where(self.keep_mask(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.share)
+        return torch.where(self.keep_mask(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.rate)
 
     def factors(self, rows: int, like: Tensor) -> Tensor:
-        """Return the factors of dropout in training, (rows, width), with the width and dtype of `like`.
+        """Return the factors that dropout multiplies by, 0 or 1 / (1 - rate): (rows, width), with the width and dtype of `like`.
 
-        On a GPU it is one kernel without a custom operator, whose overhead would be larger; not for compiled code.
+        On a GPU, one kernel computes them without a custom operator, whose overhead would be larger; not for compiled code.
         """
+        shape = rows, like.shape[1]
         if like.is_cuda:
             from pretune.nn.kernels.dropout_mask import fill_factors
 
-            shape, factor = (rows, like.shape[1]), 1.0 / (1.0 - self.share)
-            return fill_factors(
-                self.seed, shape, dropout_threshold(self.share), seed_offset(self.salt_for_depth(0)), factor, like.dtype
-            )
-        stays = self.keep_mask(rows * like.shape[1], on_gpu=False).view(rows, like.shape[1])
-        return stays.to(like.dtype) / (1.0 - self.share)
+            threshold, offset = dropout_threshold(self.rate), seed_offset(self.salt_for_depth(0))
+            return fill_factors(self.seed, shape, threshold, offset, 1.0 / (1.0 - self.rate), like.dtype)
+        return self.keep_mask(rows * like.shape[1], on_gpu=False).view(shape).to(like.dtype) / (1.0 - self.rate)
 
     def keep_mask(self, count: int, on_gpu: bool, depth: int = 0) -> Tensor:
-        """Return the mask (count,) of elements that are kept."""
+        """Return a mask of `count` elements, True for those that this layer keeps at this depth of the stack."""
         make = dropout_mask_cuda if on_gpu else dropout_mask
-        return make(self.seed, count, self.share, self.salt_for_depth(depth))
+        return make(self.seed, count, self.rate, self.salt_for_depth(depth))
 
     def salt_for_depth(self, depth: int) -> int:
-        """Return the salt that distinguishes this layer at this depth from all others."""
+        """Return the number that distinguishes the masks of this layer at this depth from all others of the same seed."""
         return self.salt + depth * DEPTHS_APART
 
 
 class Noise(nn.Module):
-    """Standard normal noise from the same hash: new for each seed in training, constant otherwise.
+    """Standard normal noise from the same hash as dropout: new for each seed in training, constant in evaluation.
 
-    With `fixed`, it is drawn by torch's generator with that seed, as in `transformers`.
+    With `fixed_seed`, torch's generator draws the noise with that seed, as in `transformers`.
     """
 
-    def __init__(self, fixed: int | None = None) -> None:
+    def __init__(self, fixed_seed: int | None = None) -> None:
         super().__init__()
-        self.fixed = fixed
-        self.drawn: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}  # cache of fixed noise
+        self.fixed_seed = fixed_seed
+        self.cache: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}  # cache of fixed noise
         self.seed = torch.zeros((), dtype=torch.int32)
 
     def forward(self, shape: tuple[int, ...], depth: int, device: torch.device) -> Tensor:
-        """Return noise of a shape, different at every depth unless it is fixed."""
-        if self.fixed is not None:
-            if (shape, device) not in self.drawn:
-                numbers = torch.randn(shape, generator=torch.Generator().manual_seed(self.fixed))
-                self.drawn[shape, device] = numbers.to(device)
-            return self.drawn[shape, device]
+        """Return noise of the given shape, different at every depth of the stack unless the seed is fixed."""
+        if self.fixed_seed is not None:
+            if (shape, device) not in self.cache:
+                numbers = torch.randn(shape, generator=torch.Generator().manual_seed(self.fixed_seed))
+                self.cache[shape, device] = numbers.to(device)
+            return self.cache[shape, device]
         seed = self.seed if self.training else torch.zeros_like(self.seed)
         index = torch.arange(2 * prod(shape), dtype=torch.int32, device=device)
         bits = hash_bits(index, seed.to(device) + seed_offset(NOISE + depth * DEPTHS_APART)).view(2, *shape)
@@ -88,32 +86,32 @@ class Noise(nn.Module):
         return (-2 * first.log()).sqrt() * (2 * pi * second).cos()
 
 
-def dropout_mask(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
-    """Return the mask (count,) of elements that are kept."""
+def dropout_mask(seed: Tensor, count: int, rate: float, salt: int) -> Tensor:
+    """Return a mask of `count` elements, True for those that dropout keeps; `salt` distinguishes layers."""
     index = torch.arange(count, dtype=torch.int32, device=seed.device)
-    return hash_bits(index, seed + seed_offset(salt)) >= dropout_threshold(share)
+    return hash_bits(index, seed + seed_offset(salt)) >= dropout_threshold(rate)
 
 
 def seed_offset(salt: int) -> int:
-    """Return the number that a layer with this salt adds to the seed."""
+    """Return the number to add to the seed of dropout, given the number `salt` that distinguishes a layer."""
     return _wrapped(salt * 0x27D4EB2F)
 
 
-def dropout_threshold(share: float) -> int:
-    """Return the threshold on 24 random bits below which an element is dropped."""
-    return int(share * (1 << 24))
+def dropout_threshold(rate: float) -> int:
+    """Return the threshold for 24 random bits below which an element is dropped."""
+    return int(rate * (1 << 24))
 
 
 @torch.library.custom_op("pretune::kept", mutates_args=())
-def dropout_mask_cuda(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
-    """Compute the mask of `dropout_mask` in one kernel, whose result is saved for the backward pass."""
+def dropout_mask_cuda(seed: Tensor, count: int, rate: float, salt: int) -> Tensor:
+    """Return the mask of `dropout_mask`, computed on a GPU by one kernel and saved for the backward pass."""
     from pretune.nn.kernels.dropout_mask import fill_mask
 
-    return fill_mask(seed, count, dropout_threshold(share), seed_offset(salt))
+    return fill_mask(seed, count, dropout_threshold(rate), seed_offset(salt))
 
 
 @dropout_mask_cuda.register_fake
-def _(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
+def _(seed: Tensor, count: int, rate: float, salt: int) -> Tensor:
     return torch.empty(count, dtype=torch.bool, device=seed.device)
 
 
@@ -130,21 +128,21 @@ def hash_bits(index: Tensor, seed: Tensor) -> Tensor:
 
 
 def _wrapped(number: int) -> int:
-    """Return a number as a signed 32-bit integer."""
+    """Return an integer wrapped to the range of signed 32-bit integers."""
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def disable_dropout(root: nn.Module) -> bool:
-    """Turn off all dropout, including that of attention weights, and return whether there was any."""
+    """Turn off all dropout of a network, including that of attention weights, and return whether it had any."""
     stopped = disable_attention_dropout(root)
     for module in root.modules():
-        if isinstance(module, Dropout) and module.share:
-            module.share, stopped = 0.0, True
+        if isinstance(module, Dropout) and module.rate:
+            module.rate, stopped = 0.0, True
     return stopped
 
 
 def disable_attention_dropout(root: nn.Module) -> bool:
-    """Turn off dropout of attention weights, which the fast paths do not support, and return whether there was any."""
+    """Turn off dropout of attention weights, which fast kernels do not support, and return whether the network had any."""
     stopped = False
     for module in root.modules():
         if isinstance(getattr(module, "dropout", None), float) and module.dropout:
@@ -153,10 +151,9 @@ def disable_attention_dropout(root: nn.Module) -> bool:
 
 
 def share_dropout_seed(root: nn.Module, device: torch.device) -> Tensor:
-    """Let all dropout and noise layers of a model share one seed, give each dropout layer its salt, and return the seed."""
+    """Let all dropout and noise layers of a network share one seed tensor, number the dropout layers, and return the seed."""
     seed = torch.zeros((), dtype=torch.int32, device=device)
-    layers = [module for module in root.modules() if isinstance(module, Dropout)]
-    for salt, layer in enumerate(layers):
+    for salt, layer in enumerate(module for module in root.modules() if isinstance(module, Dropout)):
         layer.seed, layer.salt = seed, salt
     for noise in (module for module in root.modules() if isinstance(module, Noise)):
         noise.seed = seed

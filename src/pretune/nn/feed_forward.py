@@ -19,7 +19,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    """Return ReLU² (So et al., 2021)."""
+    """Return the square of ReLU (So et al., 2021)."""
     return F.relu(x).square()
 
 
@@ -44,7 +44,7 @@ def laplace(x: Tensor) -> Tensor:
 
 
 def linear(x: Tensor) -> Tensor:
-    """Return x itself."""
+    """Return x unchanged (the activation `linear`)."""
     return x
 
 
@@ -54,6 +54,8 @@ def sqrt_softplus(x: Tensor) -> Tensor:
 
 
 class _Activations(dict[str, Activation]):
+    """Activations by name; an unknown name is an error with suggestions."""
+
     def __missing__(self, name: str) -> Activation:
         raise PretuneError(f"unknown activation {name!r}; {suggest(str(name), self)}")
 
@@ -95,13 +97,13 @@ class FeedForward(PrunableUnits):
     def __init__(
         self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = True, dropout: float = 0.0
     ) -> None:
-        """Build the layer; `dropout` applies to the inner activations."""
+        """Build the network for states of size `width`; `dropout` applies to the `inner` activations."""
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, inner, bias)
         self.output = Linear(inner, width, bias)
 
-    def forward(self, x: Tensor, flow: AttentionContext | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext | None = None) -> Tensor:
         """Apply the network to each token: (n, width) → (n, width)."""
         inner = self.inner
         if self.activation is F.gelu and inner.bias is not None and supports_custom_kernels(x):
@@ -119,13 +121,13 @@ class GatedFeedForward(PrunableUnits):
     def __init__(
         self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = False, dropout: float = 0.0
     ) -> None:
-        """Build the layer; `dropout` applies to the inner activations."""
+        """Build the network for states of size `width`; `dropout` applies to the `inner` activations."""
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
 
-    def forward(self, x: Tensor, flow: AttentionContext | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext | None = None) -> Tensor:
         """Apply the network to each token: (n, width) → (n, width)."""
         both = self.inner(x)
         if self.activation is F.gelu and supports_custom_kernels(x):

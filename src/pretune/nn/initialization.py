@@ -1,17 +1,18 @@
-"""Weight initialization schemes."""
+"""Weight initialization schemes, and the interface by which layers apply a scheme to their own parameters.
+
+By default, the biases of a layer start at 0, and the scheme draws its other parameters. A layer that differs from this rule
+implements `initialize_parameters`. Residual branches then let the scheme refine some of their matrices (`refine_parameters`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-
-from pretune.nn.attention.multi_head import CrossAttention, RelativeAttention
-from pretune.nn.attention.relative_position_bias import T5RelativeBias
-from pretune.nn.embedding.token_embedding import Embeddings
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -31,96 +32,144 @@ class SkipInitialization(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the function, or write zeros if it draws random numbers."""
-        given = kwargs or {}
-        return (
-            nn.init.zeros_(args[0] if args else given["tensor"])
-            if func in RANDOM_INITIALIZERS
-            else func(*args, **given)
-        )
+        """Call a torch function, or fill its tensor with zeros if the function draws random numbers."""
+        options = kwargs or {}
+        if func in RANDOM_INITIALIZERS:
+            return nn.init.zeros_(args[0] if args else options["tensor"])
+        return func(*args, **options)
 
 
 # Which of these functions a mode sees depends on the modes around it.
 RANDOM_INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
-def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = False) -> Module:
-    """Initialize as BERT does: weights and embeddings from a truncated normal, biases 0, norms 1.
+class InitializationScheme:
+    """The base class of schemes, which draw the initial weights that layers pass to them; this one draws nothing."""
 
-    With `zero_outputs`, the output matrix of every sublayer starts at 0, so that a layer starts as the identity.
-    """
-    if next(module.parameters()).is_meta:  # only shapes are needed
+    def draw(self, weight: Tensor, fan_in: int | None = None) -> None:
+        """Draw a parameter that is not a bias; `fan_in` is the number of inputs of each output, if that is known."""
+
+    def draw_embedding(self, table: Tensor) -> None:
+        """Draw a table of token or segment vectors."""
+        self.draw(table)
+
+    def refine_output(self, weight: Tensor) -> None:
+        """Change the output matrix of a residual branch, after all parameters were drawn."""
+
+    def refine_unscaled_query(self, weight: Tensor, head_width: int) -> None:
+        """Change the query matrix of attention that does not scale its logits, after all parameters were drawn."""
+
+
+@runtime_checkable
+class InitializesParameters(Protocol):
+    """A layer that describes how its own parameters are initialized."""
+
+    def initialize_parameters(self, scheme: InitializationScheme) -> None:
+        """Initialize the parameters of this layer, without those of its submodules."""
+
+
+class ResidualBranch(nn.Module):
+    """The base class of attention and feed-forward layers whose `output` projection adds to the residual stream."""
+
+    output: nn.Linear
+
+    def refine_parameters(self, scheme: InitializationScheme) -> None:
+        """Let the scheme change the output matrix, after all parameters were drawn."""
+        scheme.refine_output(self.output.weight)
+
+
+def _apply(scheme: InitializationScheme, module: Module) -> Module:
+    """Initialize all parameters of a module by a scheme, in place, and return the module."""
+    if any(parameter.is_meta for parameter in module.parameters()):  # only shapes are needed
         return module
-    norms = (nn.LayerNorm, nn.RMSNorm)
     for child in module.modules():
+        if isinstance(child, InitializesParameters):
+            child.initialize_parameters(scheme)
+            continue
         for name, parameter in child.named_parameters(recurse=False):
-            if isinstance(child, norms):
-                nn.init.ones_(parameter) if name == "weight" else nn.init.zeros_(parameter)
-            elif "bias" in name:
-                nn.init.zeros_(parameter)
-            elif parameter.dim() > 1:
-                truncated_normal_(parameter, deviation)
-    if zero_outputs:
-        # After everything else, because the matrices inside a sublayer are drawn after it is visited.
-        for child in module.modules():
-            output = getattr(child, "output", None)
-            if isinstance(output, nn.Linear):
-                nn.init.zeros_(output.weight)
+            nn.init.zeros_(parameter) if "bias" in name else scheme.draw(parameter)
+    for child in module.modules():
+        if isinstance(child, ResidualBranch):
+            child.refine_parameters(scheme)
     return module
 
 
-def truncated_normal_(parameter: Tensor, deviation: float) -> None:
-    """Fill a parameter from a normal distribution that is cut off at two standard deviations; 0 where that is 0."""
-    with torch.no_grad():
-        if deviation == 0:
-            nn.init.zeros_(parameter)
+@dataclass(frozen=True)
+class _TruncatedNormal(InitializationScheme):
+    """BERT's scheme: a truncated normal distribution, the same for all matrices and tables."""
+
+    deviation: float
+    output_scale: float
+
+    def draw(self, weight: Tensor, fan_in: int | None = None) -> None:
+        if weight.dim() < 2:  # the weights of norms stay 1
+            return
+        if self.deviation == 0:
+            nn.init.zeros_(weight)
         else:
-            nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
+            nn.init.trunc_normal_(weight, std=self.deviation, a=-2 * self.deviation, b=2 * self.deviation)
+
+    @torch.no_grad()
+    def refine_output(self, weight: Tensor) -> None:
+        if self.output_scale == 0:
+            weight.zero_()  # a product with 0 may be -0
+        else:
+            weight.mul_(self.output_scale)
+
+
+@dataclass(frozen=True)
+class _FanIn(InitializationScheme):
+    """T5's scheme: a normal distribution whose deviation depends on the number of inputs."""
+
+    factor: float
+
+    def draw(self, weight: Tensor, fan_in: int | None = None) -> None:
+        if fan_in is not None:
+            nn.init.normal_(weight, std=self.factor * fan_in**-0.5)
+
+    def draw_embedding(self, table: Tensor) -> None:
+        nn.init.normal_(table, std=self.factor)
+
+    def refine_unscaled_query(self, weight: Tensor, head_width: int) -> None:
+        self.draw(weight, weight.shape[1] * head_width)
+
+
+@dataclass(frozen=True)
+class _Uniform(InitializationScheme):
+    """AWD-LSTM's scheme: a uniform distribution, for token embeddings only or for all weights."""
+
+    bound: float
+    embeddings_only: bool
+
+    def draw(self, weight: Tensor, fan_in: int | None = None) -> None:
+        if not self.embeddings_only:
+            self.draw_embedding(weight)
+
+    def draw_embedding(self, table: Tensor) -> None:
+        nn.init.uniform_(table, -self.bound, self.bound)
+
+
+def initialize(module: Module, deviation: float = 0.02, output_scale: float = 1.0) -> Module:
+    """Initialize a module as BERT does: weights and embeddings from a truncated normal, biases 0.
+
+    The normal distribution is cut off at two standard deviations. `output_scale` multiplies the output matrix of every
+    residual branch: GPT-2 scales it down, because the residual stream adds many of them up; with 0, a layer starts as the
+    identity.
+    """
+    return _apply(_TruncatedNormal(deviation, output_scale), module)
 
 
 def initialize_by_fan_in(module: Module, factor: float = 1.0) -> Module:
-    """Initialize as T5 does: weights with standard deviation 1 / √inputs, token embeddings with 1, biases 0, norms 1.
+    """Initialize a module as T5 does: weights with standard deviation 1 / √inputs, token embeddings with 1, biases 0.
 
-    Where attention does not scale its logits, its query matrix starts smaller instead.
+    Where attention does not scale its logits, its query matrix starts smaller instead. `factor` multiplies all deviations.
     """
-    if next(module.parameters()).is_meta:  # only shapes are needed
-        return module
-    widths = [child.width for child in module.modules() if isinstance(child, Embeddings)]
-    for child in module.modules():
-        if isinstance(child, nn.Linear):
-            nn.init.normal_(child.weight, std=factor * child.in_features**-0.5)
-            if child.bias is not None:
-                nn.init.zeros_(child.bias)
-        elif isinstance(child, Embeddings):
-            nn.init.normal_(child.tokens, std=factor)
-        elif isinstance(child, T5RelativeBias):
-            nn.init.normal_(child.weight, std=factor * widths[0] ** -0.5)
-    for child in module.modules():  # after all matrices are drawn
-        if isinstance(child, (RelativeAttention, CrossAttention)) and child.scale == 1.0:
-            inputs = child.query.in_features * child.head_width
-            nn.init.normal_(child.query.weight, std=factor * inputs**-0.5)
-    return module
+    return _apply(_FanIn(factor), module)
 
 
-def initialize_uniform(module: Module, reach: float = 0.1, everywhere: bool = False) -> Module:
-    """Initialize as AWD-LSTM does: token embeddings uniformly from -reach to reach, layers as in torch, biases 0.
+def initialize_uniform(module: Module, bound: float = 0.1, embeddings_only: bool = True) -> Module:
+    """Initialize a module as AWD-LSTM does: token embeddings uniformly from -bound to bound, layers as in torch, biases 0.
 
-    With `everywhere`, all weights are drawn like the token embeddings (Sutskever et al., 2014).
+    Unless `embeddings_only`, all weights are drawn like the token embeddings (Sutskever et al., 2014).
     """
-    for child in module.modules():
-        for name, parameter in child.named_parameters(recurse=False):
-            if "bias" in name:
-                nn.init.zeros_(parameter)
-            elif everywhere or isinstance(child, Embeddings):
-                nn.init.uniform_(parameter, -reach, reach)
-    return module
-
-
-def scale_outputs(module: Module, factor: float) -> Module:
-    """Scale down the output matrix of every sublayer, as GPT-2 does, because the residual stream adds many of them up."""
-    for child in module.modules():
-        output = getattr(child, "output", None)
-        if isinstance(output, nn.Linear):
-            with torch.no_grad():
-                output.weight.mul_(factor)
-    return module
+    return _apply(_Uniform(bound, embeddings_only), module)

@@ -1,4 +1,4 @@
-"""Features for a task head: combinations of a backbone's layers, and layers between them and the head.
+"""Features for a task head: combinations of a backbone's layers, and optional layers on top of these.
 
 Devlin et al. (2019) compare combinations of layers. The learned weighted sum of all (scalar mix) is that of Peters et al. (2018,
 ELMo), who concatenate it with task-specific word vectors (`elmo`, or `elmo300` for a width of 300). `cove` is the top layer of a
@@ -66,17 +66,17 @@ class BiLSTM(nn.Module):
 
     @exclude_from_compile  # the layout depends on the lengths
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """Return the concatenated states of both directions."""
+        """Return the concatenated states of both directions: (n, inputs) → (n, 2 · width)."""
         if not len(packed):
             return x.new_zeros(0, 2 * self.ahead.outputs)
-        rows, turn = TimeMajorRows.make(replace(packed, columns={})), reverse_index(packed)
-        ahead, _ = self.ahead(rows.lay(x), rows)
-        back, _ = self.back(rows.lay(permute_rows(x, turn)), rows)
-        return torch.cat([rows.back(ahead), permute_rows(rows.back(back), turn)], 1)
+        rows, reverse = TimeMajorRows.make(replace(packed, columns={})), reverse_index(packed)
+        ahead, _ = self.ahead(rows.to_time_major(x), rows)
+        back, _ = self.back(rows.to_time_major(permute_rows(x, reverse)), rows)
+        return torch.cat([rows.to_packed(ahead), permute_rows(rows.to_packed(back), reverse)], 1)
 
 
 class Biattentive(nn.Module):
-    """The layers of the biattentive classification network for a single text: (n, inputs) → (n, width).
+    """The encoder of the biattentive classification network (McCann et al., 2017) for a single text.
 
     A feed-forward layer and a bidirectional LSTM encode the tokens; each attends to all others, c = Σ softmax(x · x') x'; a
     second bidirectional LSTM reads x, x - c, and x · c.
@@ -89,15 +89,15 @@ class Biattentive(nn.Module):
         self.encode, self.integrate = BiLSTM(width, half), BiLSTM(6 * half, half)
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """Return the states of tokens after self-attention."""
+        """Encode the tokens of each sequence: (n, inputs) → (n, width)."""
         x = self.encode(self.inner(x), packed)
         one = x[:, None]  # a single head
-        seen = attend(one, one, one, self_layout(packed), full, scale=1.0)[:, 0]
-        return self.integrate(torch.cat([x, x - seen, x * seen], 1), packed)
+        attended = attend(one, one, one, self_layout(packed), full, scale=1.0)[:, 0]
+        return self.integrate(torch.cat([x, x - attended, x * attended], 1), packed)
 
 
 class LayerFeatures(nn.Module):
-    """A combination of backbone layers, with an MLP or LSTMs on top as `top` says."""
+    """A combination of backbone layers, with an MLP or LSTMs on top: the features that a task head reads."""
 
     def __init__(
         self,
@@ -110,14 +110,14 @@ class LayerFeatures(nn.Module):
         words: int = 0,
         mixed_widths: bool = False,
     ) -> None:
-        """Build the features.
+        """Build the module for layers of size `width`, combined as `layers` names, with the further layers that `top` names.
 
         `depth` is the number of layers without the embeddings; `vocabulary` is the number of task-specific word vectors;
-        `words` is the width of the backbone's word vectors; `mixed_widths` layers, of different widths, cannot be mixed.
+        `words` is the width of the backbone's word vectors; `mixed_widths` tells that layers have different widths.
         """
         super().__init__()
-        asked = re.fullmatch(r"(elmo)(\d+)", layers)
-        layers, own = (asked[1], int(asked[2])) if asked else (layers, WORD_VECTOR_WIDTH)
+        elmo = re.fullmatch(r"(elmo)(\d+)", layers)
+        layers, own = (elmo[1], int(elmo[2])) if elmo else (layers, WORD_VECTOR_WIDTH)
         for value, choices in ((layers, get_args(LayerChoice)), (top, get_args(TopLayers))):
             if value not in choices:
                 raise PretuneError(f"unknown features {value!r}; {suggest(value, choices)}")
@@ -130,7 +130,7 @@ class LayerFeatures(nn.Module):
             self.mix = ScalarMix(depth + 1)
         if layers == "elmo":
             self.words = nn.Parameter(torch.empty(vocabulary, own).normal_(std=own**-0.5))
-        self.inside = words
+        self.word_width = words
         self.width = {"concat4": 4 * width, "elmo": width + own, "cove": width + words}.get(layers, width)
         if top == "mlp":
             self.mlp: nn.Module = nn.Sequential(Linear(self.width, width), nn.Tanh())
@@ -144,7 +144,7 @@ class LayerFeatures(nn.Module):
         self.top = top
 
     def forward(self, states: list[Tensor], packed: Packed) -> Tensor:
-        """Combine the kept layers, (n, width) each, into features, (n, width of the features)."""
+        """Combine the selected layers of a backbone, (n, width) each, into features, (n, self.width)."""
         match self.layers:
             case "mix":
                 x: Tensor = self.mix(states)
@@ -152,7 +152,7 @@ class LayerFeatures(nn.Module):
                 own = F.embedding(packed.ids, self.words).to(states[0].dtype)
                 x = torch.cat([own, self.mix(states)], -1)
             case "cove":
-                x = torch.cat([states[0][:, : self.inside], states[1]], -1)
+                x = torch.cat([states[0][:, : self.word_width], states[1]], -1)
             case "concat4":
                 x = torch.cat(states, -1)
             case _:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.nn.initialization import InitializationScheme
 from pretune.nn.operation_counts import OperationSizes
 
 
@@ -26,27 +27,32 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: (…, inputs) → (…, outputs)."""
-        return F.linear(
-            self.quantized(x), self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
-        )
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(self.quantized(x), self.weight.to(x.dtype), bias)
 
     def quantized(self, x: Tensor) -> Tensor:
-        """Return the input, rounded if there is an input quantizer."""
+        """Return the input x, rounded if the layer has an input quantizer."""
         return x if self.input_quantizer is None else self.input_quantizer(x)
 
+    def initialize_parameters(self, scheme: InitializationScheme) -> None:
+        """Initialize the weight by its number of inputs, and the bias to 0."""
+        scheme.draw(self.weight, fan_in=self.in_features)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the weights to the sizes that determine the operations."""
+        """Add the number of weights to the sizes that determine the FLOPs."""
         sizes.matrices += self.weight.numel()
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights."""
+        """Return the number of weights that each target is multiplied with, whatever the size of the token embedding."""
         return self.weight.numel()
 
 
 class OutputLinear(Linear):
     """The last linear layer of a head: its outputs are logits, scores, or vectors to compare.
 
-    Muon leaves it to AdamW, like embeddings.
+    The optimizer Muon updates it with AdamW, like embeddings.
     """
 
 
@@ -57,7 +63,7 @@ class LayerNorm(nn.LayerNorm):
         super().__init__(width, eps=eps, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize to mean 0 and variance 1 over the last dimension, then scale and shift."""
+        """Normalize x to mean 0 and variance 1 over the last dimension, then scale and shift."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
 
@@ -69,7 +75,7 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(width, eps=eps, elementwise_affine=scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize to mean square 1 over the last dimension, then scale."""
+        """Normalize x to mean square 1 over the last dimension, then scale."""
         weight = None if self.weight is None else self.weight.to(x.dtype)
         if torch.onnx.is_in_onnx_export():  # ONNX has no operator for it before opset 23
             assert self.eps is not None

@@ -20,7 +20,7 @@ class LoRA(nn.Module):
         self.up = nn.Parameter(weight.new_zeros(stacked, rows, rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the weight plus the low-rank update."""
+        """Return the weight matrix plus the low-rank update."""
         return weight + self.scale * torch.bmm(self.up, self.down).view(weight.shape)
 
 
@@ -33,7 +33,7 @@ def add_lora(module: nn.Module, rank: int, scale: float) -> None:
 
 
 def merge_lora(module: nn.Module) -> None:
-    """Merge the adapters into the weights."""
-    for child in [child for child in module.modules() if isinstance(child, Linear)]:
-        if parametrize.is_parametrized(child, "weight"):
+    """Add the low-rank adapters of all linear layers of a module to their weights, and remove the adapters."""
+    for child in list(module.modules()):
+        if isinstance(child, Linear) and parametrize.is_parametrized(child, "weight"):
             parametrize.remove_parametrizations(child, "weight", leave_parametrized=True)

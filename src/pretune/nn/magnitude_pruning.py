@@ -14,19 +14,18 @@ PRUNING_STEPS = 20  # number of pruning steps
 
 
 def prunable_weights(module: nn.Module) -> list[Tensor]:
-    """Return the weights that can be pruned: those of linear and recurrent layers, and token embeddings."""
-    found: dict[int, Tensor] = {}
+    """Return the weights of a module that can be pruned: those of linear and recurrent layers, and token embeddings."""
+    weights: list[Tensor] = []
     for child in module.modules():
         if isinstance(child, RecurrentCells):
-            found |= {id(weight): weight for weight in (child.weight_ih, child.weight_hh)}
+            weights += [child.weight_ih, child.weight_hh]
         elif isinstance(child, Linear | Embeddings):
-            weight = child.weight if isinstance(child, Linear) else child.tokens
-            found[id(weight)] = weight
-    return list(found.values())
+            weights.append(child.weight if isinstance(child, Linear) else child.tokens)
+    return list({id(weight): weight for weight in weights}.values())  # shared ones once
 
 
 def smallest_mask(weight: Tensor, share: float) -> Tensor:
-    """Return a mask of the given fraction of weights with the smallest magnitude.
+    """Return a mask that selects the fraction `share` of weights with the smallest magnitude.
 
     >>> smallest_mask(torch.tensor([[1.0, -3.0], [2.0, 0.5]]), 0.5)
     tensor([[ True, False],
@@ -41,13 +40,18 @@ def smallest_mask(weight: Tensor, share: float) -> Tensor:
 
 @torch.no_grad()
 def prune_by_magnitude(module: nn.Module, share: float) -> None:
-    """Set the given fraction of each weight matrix to 0, smallest magnitudes first."""
+    """Set the fraction `share` of each prunable weight matrix to 0, smallest magnitudes first."""
     for weight in prunable_weights(module):
         weight.masked_fill_(smallest_mask(weight, share), 0.0)
 
 
+def _pruning_step(progress: float) -> int:
+    """Return the number of pruning steps that are due at a fraction of training."""
+    return min(PRUNING_STEPS, int(progress / FINAL_SPARSITY_AT * PRUNING_STEPS))
+
+
 class GradualMagnitudePruning:
-    """Gradual magnitude pruning, called after each training step."""
+    """Gradual magnitude pruning of a module to the sparsity `share`, called after each training step."""
 
     def __init__(self, module: nn.Module, share: float) -> None:
         self.weights, self.share = prunable_weights(module), share
@@ -55,14 +59,13 @@ class GradualMagnitudePruning:
         self.zeros: list[Tensor] = []
 
     def target(self, progress: float) -> float:
-        """Return the sparsity at a fraction of training, which rises fast at first, while many weights are redundant."""
-        level = min(PRUNING_STEPS, int(progress / FINAL_SPARSITY_AT * PRUNING_STEPS)) / PRUNING_STEPS
-        return self.share * (1 - (1 - level) ** 3)
+        """Return the sparsity at a fraction of training; it rises fast at first, while many weights are redundant."""
+        return self.share * (1 - (1 - _pruning_step(progress) / PRUNING_STEPS) ** 3)
 
     @torch.no_grad()
     def __call__(self, progress: float) -> None:
-        """Prune after a training step at this fraction of training."""
-        level = min(PRUNING_STEPS, int(progress / FINAL_SPARSITY_AT * PRUNING_STEPS))
+        """Set the smallest weights to 0 after a training step at the fraction `progress` of training."""
+        level = _pruning_step(progress)
         if level != self.level:  # after a resume, weights that were pruned are still 0 and thus the smallest
             self.level = level
             self.zeros = [smallest_mask(weight, self.target(progress)) for weight in self.weights]

@@ -20,7 +20,7 @@ class CountsOperations(Protocol):
     """A layer that reports the sizes that determine its floating-point operations."""
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the sizes of this layer, without those of its submodules."""
+        """Add the sizes of this layer to `sizes`, without those of its submodules."""
 
 
 @runtime_checkable
@@ -28,12 +28,12 @@ class CountsTargetWeights(Protocol):
     """A part of a head that knows how many weights each target is multiplied with."""
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights, including submodules; `tied` is the size of the token embedding."""
+        """Return that number of weights, including submodules; `tied` is the number of weights of the token embedding."""
 
 
 @dataclass
 class OperationSizes:
-    """The sizes of layers that determine their floating-point operations on given sequences."""
+    """The sizes of the layers of a network, from which the floating-point operations for any sequences follow."""
 
     matrices: int = 0  # weights of all linear layers and convolutions
     recurrence: int = 0  # weights of the gates of all recurrent layers
@@ -41,10 +41,9 @@ class OperationSizes:
     cross: int = 0  # weights of the keys and values of a source, which are among the matrices
     cross_width: int = 0  # summed over all cross-attention
     scored: int = 0  # weights of the keys and values of attention with a memory, which are among the matrices
-    scored_width: int = 0  # summed over all such attention
-    relative: list[Callable[[Array, Packed, int], float]] = field(
-        default_factory=list
-    )  # operations of relative positions
+    scored_width: int = 0  # summed over all attention with a memory
+    # Functions that return the operations of relative positions.
+    relative: list[Callable[[Array, Packed, int], float]] = field(default_factory=list)
     others: list[Callable[[Array], float]] = field(default_factory=list)  # operations of other kinds of self-attention
 
     def add(self, module: nn.Module) -> None:
@@ -62,16 +61,16 @@ class OperationSizes:
         self.widths[pattern.reach or (-1, -1)] += width
 
     def attention(self, lengths: Array) -> float:
-        """Return the operations of queries times keys and weights times values in all self-attention."""
+        """Return the operations of all self-attention for sequences of these lengths: queries times keys, weights times values."""
         plain = sum(4 * width * attention_pairs(lengths, reach).sum() for reach, width in self.widths.items())
         return float(plain + sum(operations(lengths) for operations in self.others))
 
     def memory(self, lengths: Array, slots: int) -> float:
-        """Return the operations of the keys and values of memory tokens, `slots` per sequence, and of attention to them."""
+        """Return the operations of attention to `slots` memory tokens per sequence, and of their keys and values."""
         return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
 
     def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the operations of relative positions, with `slots` memory tokens per sequence."""
+        """Return the operations of relative positions in all layers, with `slots` memory tokens per sequence."""
         return sum((operations(lengths, packed, slots) for operations in self.relative), 0.0)
 
 
@@ -84,7 +83,7 @@ def weights_per_target(part: nn.Module, tied: int) -> int:
 
 
 def attention_pairs(lengths: Array, reach: tuple[int, int]) -> Array:
-    """Return, per sequence, the number of query-key pairs if each token sees `reach` tokens back and ahead.
+    """Return the number of query-key pairs of each sequence, if each token attends to `reach` tokens back and ahead.
 
     >>> attention_pairs(np.array([5.0]), (1, 1)).tolist()  # 2 + 3 + 3 + 3 + 2
     [13.0]

@@ -27,7 +27,7 @@ class TiedVocabularyHead(nn.Module):
         return F.linear(states, tokens.to(states.dtype), bias)
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights of the token embedding and of the transform."""
+        """Return the number of weights of the token embedding, `tied`, and of the transform."""
         return tied + weights_per_target(self.transform, tied)
 
 
@@ -35,7 +35,7 @@ class UntiedVocabularyHead(nn.Module):
     """A language model head with its own output matrix, after an optional transform."""
 
     def __init__(self, vocabulary: int, width: int, bias: bool = False, transform: nn.Module | None = None) -> None:
-        """Build the head; `width` is that of the states after the transform."""
+        """Build the head; `width` is the width of hidden states after the transform."""
         super().__init__()
         self.transform = transform if transform is not None else nn.Identity()
         self.output = OutputLinear(width, vocabulary, bias)
@@ -52,7 +52,7 @@ def vocabulary_head(
 ) -> TiedVocabularyHead | UntiedVocabularyHead:
     """Return a language model head whose output matrix is the token embedding if `tied`, and its own otherwise.
 
-    `width` is that of the token vectors, which is also the output width of the transform.
+    `width` is the width of token vectors, which is also the output width of the transform.
     """
     if tied:
         return TiedVocabularyHead(vocabulary, transform, bias)
@@ -76,30 +76,24 @@ class FixedBias(nn.Module):
 
 
 class Scale(nn.Module):
-    """Multiplication by a constant, which T5 applies to states before the output matrix."""
+    """Multiplication by a constant, which T5 applies to hidden states before the output matrix."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the tensor multiplied by the scale factor."""
+        """Return x multiplied by the constant."""
         return x * self.factor
 
 
 class DenseTransform(nn.Module):
-    """norm(activation(x W)): BERT's transform before the output matrix and, with tanh and no norm, its pooler."""
+    """A dense layer, norm(activation(x W)): BERT's transform before the output matrix and, with tanh and no norm, its pooler."""
 
     def __init__(
-        self,
-        width: int,
-        activation: Activation,
-        norm: nn.Module | None = None,
-        bias: bool = True,
-        *,
-        outputs: int | None = None,
+        self, width: int, activation: Activation, norm: nn.Module | None = None, bias: bool = True, *, outputs: int = 0
     ) -> None:
-        """Build the layer; `outputs` is the output width, if another than `width` (token vectors in ELECTRA and ALBERT)."""
+        """Build the layer; `outputs` is the output width, if it is not `width` (token vectors in ELECTRA and ALBERT)."""
         super().__init__()
         self.dense = Linear(width, outputs or width, bias)
         self.activation = activation
@@ -112,7 +106,7 @@ class DenseTransform(nn.Module):
 
 
 class ResidualFeedForward(nn.Module):
-    """norm(x + feed_forward(x)), which BigBird applies before the logits of answer spans."""
+    """A residual feed-forward network, norm(x + feed_forward(x)), which BigBird applies before the logits of answer spans."""
 
     def __init__(self, feed_forward: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         """Build the layer; `dropout` applies to the input and to the output of `feed_forward`."""

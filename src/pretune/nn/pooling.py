@@ -1,4 +1,4 @@
-"""Pooling of the states of a sequence into one vector."""
+"""Pooling of the hidden states of each sequence into one vector."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
 
-def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -> Tensor:
+def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = None) -> Tensor:
     """Pool the states of each sequence into one vector: (n, width) → (sequences, width).
 
-    `cls` and `last` are the state of the first or the last token; `second_to_last` that of the token before the last, or of the
+    The modes `cls` and `last` return the state of the first or the last token; `second_to_last` that of the token before the last, or of the
     only one (mBART, whose texts end with </s> and a language token); `mean` and `max` are over all tokens. `mean_sqrt_len`
     divides the sum by the square root of the length; `weighted_mean` weights tokens by their position, counted from 1;
     `increasing_mean` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` concatenates last, max and
@@ -22,7 +22,7 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
     `pair` distinguishes two texts by their segments and concatenates their means, the absolute difference and the product of
     these (Conneau et al., 2017), which quadruples the width; for a single text, it is the mean and zeros.
 
-    `kept`, (n,) booleans, excludes tokens at the beginning of sequences, such as those of a prompt; the others keep their
+    `included`, (n,) booleans, excludes tokens at the beginning of sequences, such as those of a prompt; the others keep their
     positions. An empty sequence, possible in families without special tokens, gives 0. Means are computed in fp32: half-precision
     sums would lose small differences between texts.
 
@@ -35,44 +35,44 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
     sequences = first.shape[0]
     if not len(packed):
         return states.new_zeros(sequences, states.shape[1])
-    if how == "concat":
-        return torch.cat([pool(states, packed, each, kept) for each in ("last", "max", "mean")], -1)
-    if how == "pair":
+    if mode == "concat":
+        return torch.cat([pool(states, packed, each, included) for each in ("last", "max", "mean")], -1)
+    if mode == "pair":
         return pair_features(states, packed)
-    starts = first if kept is None else first.index_add(0, token_layout(packed).sequence.long(), (~kept).long())
+    starts = first if included is None else first.index_add(0, token_layout(packed).sequence.long(), (~included).long())
     empty = (starts == ends)[:, None]
-    if how == "cls":
+    if mode == "cls":
         return states[starts.clamp(max=tokens - 1)].masked_fill(empty, 0.0)
-    if how == "last":
+    if mode == "last":
         return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
-    if how == "second_to_last":
+    if mode == "second_to_last":
         return states[torch.maximum(ends - 2, starts).clamp(max=tokens - 1)].masked_fill(empty, 0.0)
     owner = token_layout(packed).sequence.long()
-    if how == "increasing_mean":
+    if mode == "increasing_mean":
         place = (torch.arange(tokens, device=owner.device) - starts[owner]).float()
         last = (ends - starts - 1).clamp(min=1).float()[owner]
         weights = torch.where((ends - starts)[owner] == 1, 1.0, place / last)
         total = weights.new_zeros(sequences).index_add(0, owner, weights).clamp(min=1e-6)
         return sum_by_sequence(states * (weights / total[owner])[:, None], owner, sequences)
-    if how == "max":
+    if mode == "max":
         lowest = torch.finfo(states.dtype).min
         index = owner[:, None].expand_as(states)
-        counted = states if kept is None else states.masked_fill(~kept[:, None], lowest)
+        counted = states if included is None else states.masked_fill(~included[:, None], lowest)
         highest = states.new_full((sequences, states.shape[1]), lowest).scatter_reduce(0, index, counted, "amax")
         return highest.masked_fill(empty, 0.0)
-    if kept is not None:
-        states = states.masked_fill(~kept[:, None], 0.0)
-    if how == "weighted_mean":
+    if included is not None:
+        states = states.masked_fill(~included[:, None], 0.0)
+    if mode == "weighted_mean":
         weights = (torch.arange(tokens, device=owner.device) - first[owner] + 1).float()
-        counted = weights if kept is None else weights * kept
+        counted = weights if included is None else weights * included
         total = counted.new_zeros(sequences).index_add(0, owner, counted).clamp(min=1.0)
         return sum_by_sequence(states * weights[:, None], owner, sequences) / total[:, None]
     count = (ends - starts).clamp(min=1)[:, None]
-    return sum_by_sequence(states, owner, sequences) / (count.sqrt() if how == "mean_sqrt_len" else count)
+    return sum_by_sequence(states, owner, sequences) / (count.sqrt() if mode == "mean_sqrt_len" else count)
 
 
 def sum_by_sequence(states: Tensor, owner: Tensor, sequences: int) -> Tensor:
-    """Sum the states of each sequence in fp32: (n, width) → (sequences, width)."""
+    """Sum the states of each sequence in fp32, given the sequence of each token: (n, width) → (sequences, width)."""
     return states.new_zeros(sequences, states.shape[1], dtype=torch.float32).index_add(0, owner, states.float())
 
 
@@ -88,9 +88,7 @@ def pair_features(states: Tensor, packed: Packed) -> Tensor:
     sequences = packed.offsets.shape[0] - 1
     owner, second = token_layout(packed).sequence.long(), packed.columns["segment"] == 1
     texts = 2 * owner + second.long()  # the text that each token belongs to
-    counts = states.new_zeros(2 * sequences, 1, dtype=torch.float32).index_add(
-        0, texts, torch.ones_like(states[:, :1], dtype=torch.float32)
-    )
+    counts = sum_by_sequence(torch.ones_like(states[:, :1]), texts, 2 * sequences)
     means = sum_by_sequence(states, texts, 2 * sequences) / counts.clamp(min=1)
     a, b = means.view(sequences, 2, -1).unbind(1)
     distance = (a - b).abs() * (counts.view(sequences, 2)[:, 1:] > 0)
@@ -98,7 +96,7 @@ def pair_features(states: Tensor, packed: Packed) -> Tensor:
 
 
 class AttentionPooling(nn.Module):
-    """Attention pooling: the mean of all states, weighted by a learned score of each."""
+    """Attention pooling: the mean of the states of a sequence, weighted by the softmax of a learned score."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -108,8 +106,8 @@ class AttentionPooling(nn.Module):
         """Pool the states of each sequence: (n, width) → (sequences, width)."""
         sequences = packed.offsets.shape[0] - 1
         owner = token_layout(packed).sequence.long()
-        looks = self.look(states)[:, 0].float()  # (n,)
-        highest = looks.new_full((sequences,), torch.finfo(looks.dtype).min).scatter_reduce(0, owner, looks, "amax")
-        weights = (looks - highest.detach()[owner]).exp()
+        scores = self.look(states)[:, 0].float()  # (n,)
+        highest = scores.new_full((sequences,), torch.finfo(scores.dtype).min).scatter_reduce(0, owner, scores, "amax")
+        weights = (scores - highest.detach()[owner]).exp()
         total = weights.new_zeros(sequences).index_add(0, owner, weights)
         return sum_by_sequence(states * (weights / total[owner])[:, None], owner, sequences)

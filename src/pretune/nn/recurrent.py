@@ -1,7 +1,7 @@
 """Recurrent layers on packed sequences: torch's LSTM and GRU kernels, and a step-by-step implementation.
 
-Tokens are ordered by time step, the longest row first, as these kernels require. There is no loop over time, except where states
-are clipped (the published ELMo), which no kernel supports.
+Tokens are ordered by time step, the longest sequence first, as these kernels require. There is no loop over time, except where
+states are clipped (the published ELMo), which no kernel supports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.query_key_layout import permute_rows
+from pretune.nn.attention.query_key_layout import TracedPacked, permute_rows
 from pretune.nn.dropout import Dropout
 from pretune.nn.operation_counts import OperationSizes
 from pretune.packed import Packed, copy_async
@@ -26,29 +26,29 @@ GATES = {"lstm": 4, "gru": 3}
 CUDNN_WITH_BF16 = 91300  # the first version of cuDNN with recurrent kernels for bf16
 CellState = tuple[Tensor, ...]  # hidden states and, of an LSTM, cell states: (rows, width) each
 
-# Only relevant where a kernel needs another order than InOnePiece has; it then costs one copy of the weights per step.
+# Only relevant where a kernel needs another order than FlattenWeights has; it then costs one copy of the weights per step.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
 warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
 
 
 @dataclass
 class TimeMajorRows:
-    """Sequences, split where documents begin, in the time-major order of torch's PackedSequence."""
+    """The tokens of a batch in the time-major order of torch's PackedSequence; a row is a sequence, or a document in it."""
 
     sizes: Tensor  # (time,) number of rows at each time step, on the host
     order: Tensor  # (n,) the token at each place
-    place: Tensor  # (n,) the place of each token
+    inverse: Tensor  # (n,) the place of each token
     row: Tensor  # (n,) the row of each place
-    lane: Tensor  # (rows,) the sequence of each row
+    sequence: Tensor  # (rows,) the sequence of each row
     continues_state: Tensor  # (rows,) whether a row starts from the recurrent state of its sequence
     last: Tensor  # (sequences that have tokens,) the last row of each
     real: Tensor | None = None  # (rows, time) mask of real tokens in an exported graph, where rows form a padded block
 
     @classmethod
     def make(cls, packed: Packed) -> TimeMajorRows:
-        """Build the rows of a `Packed`; the column `document_start` marks tokens that begin a document."""
-        if packed.rows is not None:
-            return cls.from_padding_mask(packed.ids, packed.rows)
+        """Return the rows of a packed batch; sequences are split where the column `document_start` marks a new document."""
+        if isinstance(packed, TracedPacked):
+            return cls.from_padding_mask(packed.ids, packed.mask)
         # On the host, which needs the lengths anyway: one transfer from the GPU instead of one per operation below.
         offsets = packed.offsets.cpu().numpy() if packed.host_offsets is None else packed.host_offsets
         starts = np.zeros(len(packed) + 1, dtype=bool)
@@ -60,53 +60,51 @@ class TimeMajorRows:
             goes_on &= ~fresh
         begin = np.flatnonzero(starts[:-1])
         lengths = np.diff(np.append(begin, len(packed)))
-        lane = np.searchsorted(offsets[1:], begin, side="right")
-        last = np.append(lane[1:] != lane[:-1], True)
+        sequence = np.searchsorted(offsets[1:], begin, side="right")
+        last = np.append(sequence[1:] != sequence[:-1], True)
         by_length = np.argsort(-lengths, kind="stable")
         begin, lengths = begin[by_length], lengths[by_length]
         times = np.arange(lengths[0])[:, None]
         present = times < lengths  # (time, rows)
         order, row = (begin + times)[present], present.nonzero()[1]
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        parts = (order, place, row, lane[by_length], goes_on[begin], np.flatnonzero(last[by_length]))
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        parts = (order, inverse, row, sequence[by_length], goes_on[begin], np.flatnonzero(last[by_length]))
         moved = (copy_async(torch.from_numpy(part), packed.offsets.device) for part in parts)
         return cls(torch.from_numpy(present.sum(1)), *moved)
 
     @classmethod
     def from_padding_mask(cls, ids: Tensor, real: Tensor) -> TimeMajorRows:
-        """Build the rows of an exported graph from its padded input, by tensor operations only."""
+        """Return the rows of a traced graph, given the mask (rows, time) of real tokens, by tensor operations only."""
         every = torch.arange(ids.shape[0], device=ids.device)
-        lane = torch.arange(real.shape[0], device=ids.device)
-        yes = torch.ones_like(lane, dtype=torch.bool)
-        return cls(real.sum(0), every, every, real.nonzero()[:, 0], lane, yes, lane, real)
+        sequence = torch.arange(real.shape[0], device=ids.device)
+        yes = torch.ones_like(sequence, dtype=torch.bool)
+        return cls(real.sum(0), every, every, real.nonzero()[:, 0], sequence, yes, sequence, real)
 
     @property
-    def even(self) -> bool:
+    def equal_lengths(self) -> bool:
         """Return whether all rows have the same length."""
         return int(self.sizes[0]) == int(self.sizes[-1])
 
-    def lay(self, x: Tensor) -> Tensor:
-        """Reorder (n, width) from the order of tokens to that of rows."""
-        return permute_rows(x, self.order, self.place)
+    def to_time_major(self, x: Tensor) -> Tensor:
+        """Permute (n, width) from the order of the packed batch to time-major order."""
+        return permute_rows(x, self.order, self.inverse)
 
-    def back(self, x: Tensor) -> Tensor:
-        """Reorder (n, width) from the order of rows to that of tokens."""
-        return permute_rows(x, self.place, self.order)
+    def to_packed(self, x: Tensor) -> Tensor:
+        """Permute (n, width) from time-major order to the order of the packed batch."""
+        return permute_rows(x, self.inverse, self.order)
 
-    def initial(self, carry: CellState | None) -> CellState | None:
-        """Return the initial state of each row: that of its sequence, or zero."""
-        if carry is None:
-            return None
-        return tuple(state[self.lane] * self.continues_state[:, None].to(state.dtype) for state in carry)
+    def initial_state(self, state: CellState) -> CellState:
+        """Return the initial state of each row, given that of each sequence; rows that begin a document start at 0."""
+        return tuple(part[self.sequence] * self.continues_state[:, None].to(part.dtype) for part in state)
 
-    def final(self, state: CellState, lanes: int) -> CellState:
-        """Return the state after the last row of each sequence, (lanes, width) each."""
-        whose = self.lane[self.last]
-        return tuple(part.new_zeros(lanes, part.shape[1]).index_copy(0, whose, part[self.last]) for part in state)
+    def final_state(self, state: CellState, sequences: int) -> CellState:
+        """Return the state after the last row of each sequence, (sequences, width) each, given that of each row."""
+        owner = self.sequence[self.last]
+        return tuple(part.new_zeros(sequences, part.shape[1]).index_copy(0, owner, part[self.last]) for part in state)
 
     def windows(self, length: int) -> Iterator[tuple[slice, Tensor]]:
-        """Yield windows of time steps, as a slice of places and their `sizes`; later windows have fewer rows, the first ones."""
+        """Yield windows of `length` time steps: the slice of their tokens in time-major order, and the rows at each step."""
         first = 0
         for start in range(0, len(self.sizes), length):
             sizes = self.sizes[start : start + length]
@@ -118,16 +116,16 @@ class TimeMajorRows:
 class VariationalDropout(nn.Module):
     """Variational dropout: one mask for all time steps of a row (Gal and Ghahramani, 2016)."""
 
-    def __init__(self, share: float = 0.0) -> None:
+    def __init__(self, rate: float = 0.0) -> None:
         super().__init__()
-        self.dropout = Dropout(share)
+        self.dropout = Dropout(rate)
 
     def forward(self, x: Tensor, rows: TimeMajorRows) -> Tensor:
-        """Apply dropout to (n, width) in the order of rows."""
+        """Apply dropout to (n, width) in time-major order."""
         if not self.dropout.is_active:
             return x
-        mask = self.dropout.factors(len(rows.lane), x)
-        if rows.even:
+        mask = self.dropout.factors(len(rows.sequence), x)
+        if rows.equal_lengths:
             return (x.view(-1, *mask.shape) * mask).view(x.shape)
         return x * mask[rows.row]
 
@@ -175,7 +173,7 @@ class RecurrentCells(nn.Module):
                 nn.init.uniform_(parameter, -(self.width**-0.5), self.width**-0.5)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the weights of the gates to the sizes that determine the operations."""
+        """Add the number of weights of the gates to the sizes that determine the FLOPs."""
         sizes.recurrence += sum(p.numel() for p in self.parameters() if p.dim() == 2)
 
     @property
@@ -185,30 +183,28 @@ class RecurrentCells(nn.Module):
 
     @property
     def state_widths(self) -> list[int]:
-        """Return the widths of the parts of the state."""
+        """Return the widths of the hidden state and, for an LSTM, of the cell state."""
         return [self.outputs, self.width] if self.cell == "lstm" else [self.outputs]
 
     def weights(self, kind: torch.dtype) -> list[Tensor]:
-        """Return the weights in the order of the kernels, in the given dtype."""
+        """Return the weights in the order that torch's kernels expect, cast to the dtype `kind`."""
         second = torch.zeros_like(self.bias) if self.bias_hh is None else self.bias_hh
         matrices = [self.weight_ih, self.recurrent_weight()]
         projection = [] if self.weight_hr is None else [self.weight_hr]
         if not self.bias.is_cuda:
             return [weight.to(kind) for weight in (*matrices, self.bias, second, *projection)]
-        made = FlattenWeights.apply(kind, *matrices, *projection, self.bias, second)  # type: ignore[no-untyped-call]
-        return [*made[:2], *made[-2:], *made[2:-2]]
+        flat = FlattenWeights.apply(kind, *matrices, *projection, self.bias, second)  # type: ignore[no-untyped-call]
+        return [*flat[:2], *flat[-2:], *flat[2:-2]]
 
     def recurrent_weight(self) -> Tensor:
-        """Return the recurrent weight, with dropout in training."""
+        """Return the recurrent weight matrix, with DropConnect in training."""
         weight = self.weight_hh
-        if not self.drop.is_active:
-            return weight
-        return weight * self.drop.factors(len(weight), weight)
+        return weight * self.drop.factors(len(weight), weight) if self.drop.is_active else weight
 
     def forward(
         self, x: Tensor, rows: TimeMajorRows, before: CellState | None = None, window: int | None = None
     ) -> tuple[Tensor, CellState]:
-        """Run the layer on (n, inputs) in the order of rows; return (n, outputs) and the final state of each row.
+        """Run the layer on (n, inputs) in time-major order; return (n, outputs) and the final state of each row.
 
         `before` is the initial state. Gradients are truncated after `window` time steps (truncated BPTT); None: never.
         """
@@ -233,11 +229,11 @@ class RecurrentCells(nn.Module):
         return torch.cat(outs).to(kind), state
 
     def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, CellState]:
-        """Run the layer in an exported graph: rows as a padded block, from a zero state; final states are not meaningful."""
+        """Run the layer in a traced graph, on a padded block and from a zero state; the final states are not meaningful."""
         if self.clip is not None or self.weight_hr is not None:
-            raise TypeError("states that are clipped or projected")  # there is no ONNX operator for them
-        place = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
-        dense = x[place].view(real.shape[0], real.shape[1], x.shape[-1])
+            raise TypeError("clipped or projected states have no ONNX operator")
+        inverse = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
+        dense = x[inverse].view(real.shape[0], real.shape[1], x.shape[-1])
         zero = x.new_zeros(1, dense.shape[0], self.width)
         kernel: Any = getattr(torch._VF, self.cell)  # type: ignore[attr-defined]
         initial = [zero, zero] if self.cell == "lstm" else zero
@@ -245,7 +241,7 @@ class RecurrentCells(nn.Module):
         return out.flatten(0, 1)[real.flatten()], tuple(part[0] for part in after)
 
     def run(self, x: Tensor, sizes: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
-        """Run the kernel over all time steps; rows of equal length as a dense block."""
+        """Run the kernel over all time steps and return outputs and final states; rows of equal length form a dense block."""
         if self.clip is not None:
             return run_by_steps(x, sizes, state, weights, self.cell, self.clip)
         kernel: Any = getattr(torch._VF, self.cell)  # type: ignore[attr-defined]
@@ -262,14 +258,14 @@ class RecurrentCells(nn.Module):
 
 
 class FlattenWeights(torch.autograd.Function):
-    """A cast of weights into one contiguous piece of memory.
+    """A cast of weights, stored in one contiguous block of memory.
 
     This is the layout that cuDNN requires; it would otherwise copy the weights one by one after they were cast one by one.
     """
 
     @staticmethod
     def forward(ctx: Any, kind: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
-        """Cast and copy the weights, in the same order."""
+        """Return copies of the weights with the dtype `kind`, in the same order."""
         ctx.kinds = [weight.dtype for weight in weights]
         sizes = [weight.numel() for weight in weights]
         parts = torch.split(torch.empty(sum(sizes), dtype=kind, device=weights[0].device), sizes)
@@ -279,14 +275,14 @@ class FlattenWeights(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Cast the gradients to the dtype of each weight."""
+        """Return the gradients, each cast to the dtype of its weight."""
         made = [torch.empty_like(one, dtype=kind) for one, kind in zip(gradients, ctx.kinds, strict=True)]
         torch._foreach_copy_(made, gradients)
         return (None, *made)
 
 
 def kernel_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype that cells compute in: that of their input, unless cuDNN is too old for bf16."""
+    """Return the dtype that recurrent cells compute in: that of their input, or fp32 if cuDNN is too old for bf16."""
     old = x.is_cuda and (torch.backends.cudnn.version() or 0) < CUDNN_WITH_BF16  # type: ignore[no-untyped-call]
     return torch.float32 if old and x.dtype == torch.bfloat16 else x.dtype
 
@@ -299,7 +295,7 @@ def run_by_steps(
     cell: CellKind = "lstm",
     clip: tuple[float, float] | None = None,
 ) -> tuple[Tensor, CellState]:
-    """Compute the kernels' results step by step; `clip` bounds cell states and projected states."""
+    """Run LSTM or GRU cells step by step, as the kernels do at once; `clip` bounds cell states and projected states."""
     weight_ih, weight_hh, bias, bias_hh, *projection = weights
     inputs = F.linear(x, weight_ih, bias)
     outs: list[Tensor] = []
@@ -312,8 +308,8 @@ def run_by_steps(
             reset, update, new = now.chunk(3, 1)
             reset_again, update_again, new_again = again.chunk(3, 1)
             candidate = torch.tanh(new + torch.sigmoid(reset + reset_again) * new_again)
-            share = torch.sigmoid(update + update_again)
-            after: CellState = (share * old[0] + (1 - share) * candidate,)
+            kept = torch.sigmoid(update + update_again)
+            after: CellState = (kept * old[0] + (1 - kept) * candidate,)
         else:
             enter, forget, candidate, leave = (now + again).chunk(4, 1)
             cells = torch.sigmoid(forget) * old[1] + torch.sigmoid(enter) * torch.tanh(candidate)
@@ -349,5 +345,5 @@ class RecurrentLayer(nn.Module):
 
 
 def has_recurrent_layers(root: nn.Module) -> bool:
-    """Return whether a network has recurrent layers, which read lengths on the host and so cannot be in a CUDA graph."""
+    """Return whether a network has recurrent layers, which read lengths on the host and so cannot be part of a CUDA graph."""
     return any(isinstance(module, RecurrentCells | nn.RNNBase) for module in root.modules())

@@ -26,24 +26,24 @@ from pretune.nn.dropout import Dropout
 class ReversibleBranch(nn.Module):
     """A residual branch, dropout(part(norm(x))), whose output is added to the other stream."""
 
-    def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0, at_once: int = 0) -> None:
+    def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0, chunk_size: int = 0) -> None:
         """Build the branch.
 
-        `at_once` is the number of tokens that a feed-forward network processes at a time to save memory; 0: all. Dropout
-        inside the part is the same for every such slice.
+        `chunk_size` is the number of tokens that a feed-forward network processes at a time to save memory; 0: all. Dropout
+        inside the part is the same for every chunk.
         """
         super().__init__()
-        self.part, self.norm, self.dropout, self.at_once = part, norm, Dropout(dropout), at_once
+        self.part, self.norm, self.dropout, self.chunk_size = part, norm, Dropout(dropout), chunk_size
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
-        """Apply the branch: (n, width) → (n, width)."""
-        slices = torch.split(x, self.at_once) if self.at_once else (x,)
-        out: Tensor = self.dropout(torch.cat([self.part(self.norm(x), flow) for x in slices]), flow.depth)
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Apply the branch to one stream: (n, width) → (n, width)."""
+        chunks = torch.split(x, self.chunk_size) if self.chunk_size else (x,)
+        out: Tensor = self.dropout(torch.cat([self.part(self.norm(x), context) for x in chunks]), context.depth)
         return out
 
-    def beside(self, x: Tensor, flow: AttentionContext, kind: torch.dtype) -> Tensor:
+    def in_dtype(self, x: Tensor, context: AttentionContext, kind: torch.dtype) -> Tensor:
         """Apply the branch to an fp32 stream, computing in another dtype, and return fp32."""
-        out: Tensor = self(x.to(kind), flow)
+        out: Tensor = self(x.to(kind), context)
         return out.float()
 
 
@@ -55,47 +55,52 @@ class ReversibleLayer(nn.Module):
         self.attention, self.feed_forward = attention, feed_forward
 
     def forward(
-        self, first: Tensor, second: Tensor, flow: AttentionContext, kind: torch.dtype
+        self, first: Tensor, second: Tensor, context: AttentionContext, kind: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """Return the updated streams, (n, width) fp32 each."""
-        first = first + self.attention.beside(second, flow, kind)
-        return first, second + self.feed_forward.beside(first, flow, kind)
+        first = first + self.attention.in_dtype(second, context, kind)
+        return first, second + self.feed_forward.in_dtype(first, context, kind)
 
-    def invert(self, first: Tensor, second: Tensor, flow: AttentionContext, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return the inputs of the layer, given its outputs."""
-        second = second - self.feed_forward.beside(first, flow, kind)
-        return first - self.attention.beside(second, flow, kind), second
+    def invert(
+        self, first: Tensor, second: Tensor, context: AttentionContext, kind: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Return the streams before the layer, given the streams after it, (n, width) fp32 each."""
+        second = second - self.feed_forward.in_dtype(first, context, kind)
+        return first - self.attention.in_dtype(second, context, kind), second
 
 
 # Compilers do not support a backward pass that runs a forward pass.
 @exclude_from_compile
 def run_reversible(
-    layers: Sequence[ReversibleLayer], flows: Sequence[AttentionContext], x: Tensor, wanted: Collection[int]
+    layers: Sequence[ReversibleLayer], contexts: Sequence[AttentionContext], x: Tensor, wanted: Collection[int]
 ) -> list[Tensor]:
-    """Run reversible layers on (n, width) as both streams, and return the wanted states, (n, 2 · width) fp32 each.
+    """Run reversible layers with x, (n, width), as both initial streams, and return the states after some of the layers.
 
-    Layers are numbered from 1.
+    The states are both streams concatenated, (n, 2 · width) fp32; `wanted` are the numbers of the layers, from 1.
     """
-    parameters = [p for layer in layers for branch in (layer.attention, layer.feed_forward) for p in _learned(branch)]
-    return list(_Stack.apply(layers, flows, wanted, x.dtype, x.float(), *parameters))  # type: ignore[no-untyped-call]
+    parameters = [p for layer in layers for branch in (layer.attention, layer.feed_forward) for p in _trainable(branch)]
+    return list(_Stack.apply(layers, contexts, wanted, x.dtype, x.float(), *parameters))  # type: ignore[no-untyped-call]
 
 
-def _learned(branch: ReversibleBranch) -> list[nn.Parameter]:
+def _trainable(branch: ReversibleBranch) -> list[nn.Parameter]:
+    """Return the trainable parameters of a branch."""
     return [parameter for parameter in branch.parameters() if parameter.requires_grad]
 
 
 class _Stack(torch.autograd.Function):
+    """A stack of reversible layers, whose backward pass recomputes the activations from the last outputs."""
+
     @staticmethod
     def forward(
-        ctx: Any, layers: Any, flows: Any, wanted: Any, kind: torch.dtype, x: Tensor, *parameters: Tensor
+        ctx: Any, layers: Any, contexts: Any, wanted: Any, kind: torch.dtype, x: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, ...]:
         first = second = x
         states = []
-        for number, (layer, flow) in enumerate(zip(layers, flows, strict=True), 1):
-            first, second = layer(first, second, flow, kind)
+        for number, (layer, context) in enumerate(zip(layers, contexts, strict=True), 1):
+            first, second = layer(first, second, context, kind)
             if number in wanted:
                 states.append(torch.cat([first, second], 1))
-        ctx.layers, ctx.flows, ctx.wanted, ctx.kind = layers, flows, wanted, kind
+        ctx.layers, ctx.contexts, ctx.wanted, ctx.kind = layers, contexts, wanted, kind
         ctx.save_for_backward(first, second)
         ctx.set_materialize_grads(False)
         return tuple(states)
@@ -105,28 +110,28 @@ class _Stack(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         first, second = ctx.saved_tensors
         to_first, to_second = torch.zeros_like(first), torch.zeros_like(second)
-        given = list(gradients)
+        remaining = list(gradients)
         found: list[tuple[Tensor | None, ...]] = []  # gradients of parameters, from the last layer to the first
         for number in range(len(ctx.layers), 0, -1):
-            layer, flow = ctx.layers[number - 1], ctx.flows[number - 1]
-            if number in ctx.wanted and (gradient := given.pop()) is not None:
+            layer, context = ctx.layers[number - 1], ctx.contexts[number - 1]
+            if number in ctx.wanted and (gradient := remaining.pop()) is not None:
                 more_first, more_second = gradient.chunk(2, 1)
                 to_first, to_second = to_first + more_first, to_second + more_second
-            added, through, own = _back(layer.feed_forward, first, flow, ctx.kind, to_second)
+            added, through, own = _back(layer.feed_forward, first, context, ctx.kind, to_second)
             second, to_first = second - added, to_first + through
             found.append(own)
-            added, through, own = _back(layer.attention, second, flow, ctx.kind, to_first)
+            added, through, own = _back(layer.attention, second, context, ctx.kind, to_first)
             first, to_second = first - added, to_second + through
             found.append(own)
         return None, None, None, None, to_first + to_second, *(one for some in found[::-1] for one in some)
 
 
 def _back(
-    branch: ReversibleBranch, x: Tensor, flow: AttentionContext, kind: torch.dtype, gradient: Tensor
+    branch: ReversibleBranch, x: Tensor, context: AttentionContext, kind: torch.dtype, gradient: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
     """Recompute the output of a branch, and return it with the gradients of its input and of its parameters."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        added = branch.beside(x, flow, kind)
-    found = torch.autograd.grad(added, [x, *_learned(branch)], gradient, allow_unused=True)
+        added = branch.in_dtype(x, context, kind)
+    found = torch.autograd.grad(added, [x, *_trainable(branch)], gradient, allow_unused=True)
     return added.detach(), found[0], found[1:]

@@ -26,31 +26,16 @@ from pretune.runtime.parsing import validate_schema
 
 POOLINGS = ("mean", "max", "cls", "last", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-DENSE_ACTIVATIONS: dict[str, type[nn.Module]] = {
-    kind.__name__: kind
-    for kind in (
-        *(
-            nn.Identity,
-            nn.Tanh,
-            nn.Sigmoid,
-            nn.ReLU,
-            nn.ReLU6,
-            nn.LeakyReLU,
-            nn.ELU,
-            nn.SELU,
-            nn.GELU,
-            nn.SiLU,
-            nn.Mish,
-        ),
-        *(nn.Softplus, nn.Softsign, nn.Tanhshrink, nn.Hardtanh, nn.LogSigmoid),
-    )
-}
+_ACTIVATIONS = """
+    Identity Tanh Sigmoid ReLU ReLU6 LeakyReLU ELU SELU GELU SiLU Mish Softplus Softsign Tanhshrink Hardtanh LogSigmoid
+"""
+DENSE_ACTIVATIONS: dict[str, type[nn.Module]] = {name: getattr(nn, name) for name in _ACTIVATIONS.split()}
 PROMPT_COLUMN = "prompt"  # the column that marks the tokens of a prompt
 
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """A linear layer, an activation, and optionally a residual connection around both."""
+    """The description of a linear layer with an activation and, optionally, a residual connection around both."""
 
     in_features: int
     out_features: int
@@ -71,13 +56,13 @@ class DenseSpec:
         return check_width("dense layer", self.in_features, width) and self.out_features
 
     def build(self) -> nn.Module:
-        """Build the layer with new parameters."""
+        """Build the layer that this describes, with new parameters."""
         return DenseLayer(self)
 
 
 @dataclass(frozen=True)
 class LayerNormSpec:
-    """Layer normalization of the vector."""
+    """The description of layer normalization of a text's vector."""
 
     dimension: int
     kind: ClassVar[str] = "layer_norm"
@@ -87,13 +72,13 @@ class LayerNormSpec:
         return check_width("layer normalization", self.dimension, width)
 
     def build(self) -> nn.Module:
-        """Build the layer with new parameters."""
+        """Build the layer that this describes, with new parameters."""
         return NormLayer(self.dimension)
 
 
 @dataclass(frozen=True)
 class DropoutSpec:
-    """Dropout in training."""
+    """The description of dropout of a text's vector, which applies only in training."""
 
     share: float
     kind: ClassVar[str] = "dropout"
@@ -103,13 +88,13 @@ class DropoutSpec:
         return width
 
     def build(self) -> nn.Module:
-        """Build the layer."""
+        """Build the layer that this describes."""
         return DropoutLayer(self.share)
 
 
 @dataclass(frozen=True)
 class NormalizeSpec:
-    """Scaling to unit length."""
+    """The description of scaling a text's vector to unit length."""
 
     kind: ClassVar[str] = "normalize"
 
@@ -118,7 +103,7 @@ class NormalizeSpec:
         return width
 
     def build(self) -> nn.Module:
-        """Build the layer."""
+        """Build the layer that this describes."""
         return NormalizeLayer()
 
 
@@ -133,7 +118,7 @@ Size = Annotated[int, Ge(1), Le(1 << 20)]
 
 
 class DenseEntry(TypedDict):
-    """The entry of a dense layer."""
+    """The schema of a dense layer in config.json."""
 
     kind: Literal["dense"]
     in_features: Size
@@ -144,21 +129,21 @@ class DenseEntry(TypedDict):
 
 
 class LayerNormEntry(TypedDict):
-    """The entry of layer normalization."""
+    """The schema of layer normalization in config.json."""
 
     kind: Literal["layer_norm"]
     dimension: Size
 
 
 class DropoutEntry(TypedDict):
-    """The entry of dropout."""
+    """The schema of dropout in config.json."""
 
     kind: Literal["dropout"]
     share: Annotated[float, Ge(0), Le(1)]
 
 
 class NormalizeEntry(TypedDict):
-    """The entry of scaling to unit length."""
+    """The schema of scaling to unit length in config.json."""
 
     kind: Literal["normalize"]
 
@@ -167,7 +152,7 @@ TransformEntry = DenseEntry | LayerNormEntry | DropoutEntry | NormalizeEntry
 
 
 class TextEmbeddingEntry(TypedDict):
-    """The entry of a text embedding in config.json."""
+    """The schema of a text embedding in config.json."""
 
     pooling: list[str]
     transforms: NotRequired[list[TransformEntry]]
@@ -182,7 +167,7 @@ class TextEmbeddingEntry(TypedDict):
 class TextEmbedding:
     """A description of how the hidden states of a text become its vector.
 
-    It is saved in config.json, in the section `pretune`, and read from the modules of a sentence-transformers folder.
+    The description is saved in config.json, in the section `pretune`, and read from the modules of a sentence-transformers folder.
 
     >>> TextEmbedding(("mean",), (NormalizeSpec(),)).width(384)
     384
@@ -207,41 +192,41 @@ class TextEmbedding:
 
     @property
     def prompt(self) -> str:
-        """Return the text that is prepended to every text unless another prompt is chosen."""
+        """Return the default prompt, which is prepended to every text unless another one is chosen; '' for none."""
         return "" if self.default_prompt_name is None else self.find_prompt(self.default_prompt_name)
 
     def find_prompt(self, name: str) -> str:
-        """Return the prompt of this name."""
+        """Return the prompt with a given name, or raise an error with suggestions."""
         if name not in self.prompts:
             raise PretuneError(f"the model has no prompt named {name!r}; {suggest(name, self.prompts)}")
         return self.prompts[name]
 
     @property
-    def learned(self) -> bool:
-        """Return whether it has parameters, which the description does not contain."""
+    def has_parameters(self) -> bool:
+        """Return whether some transform has parameters, which the description does not contain."""
         return any(isinstance(part, DenseSpec | LayerNormSpec) for part in self.transforms)
 
     @property
     def normalized(self) -> bool:
-        """Return whether vectors have unit length."""
+        """Return whether all vectors have unit length."""
         last = [part for part in self.transforms if not isinstance(part, DropoutSpec)][-1:]
         return last == [NormalizeSpec()] and self.truncate_dim is None
 
-    def changed(self, pooling: str | None = None, normalize: bool = False) -> Self:
-        """Return a copy with another pooling, such as `mean` or `start+mean`, or with vectors of unit length."""
+    def with_options(self, pooling: str | None = None, normalize: bool = False) -> Self:
+        """Return a copy of the description with another pooling, such as `start+mean`, or with vectors of unit length."""
         modes = tuple(pooling.split("+")) if pooling else self.pooling
         further = (NormalizeSpec(),) if normalize and not self.normalized else ()
         return replace(self, pooling=modes, transforms=(*self.transforms, *further))
 
     def width(self, hidden: int) -> int:
-        """Return the size of the vectors, for states of size `hidden`."""
+        """Return the size of the vectors of texts, given the width of the hidden states."""
         width = hidden * len(self.pooling)
         for part in self.transforms:
             width = part.width(width)
         return min(width, self.truncate_dim or width)
 
     def describe(self, hidden: int) -> dict[str, Any]:
-        """Return facts about the vectors for reports."""
+        """Return pooling, dimension, similarity and prompts of the vectors, for reports; `hidden` is the width of the states."""
         facts: dict[str, Any] = {"pooling": "+".join(self.pooling), "dimension": self.width(hidden)}
         facts |= {"normalized": self.normalized, "similarity": self.similarity}
         named = {name: prompt for name, prompt in self.prompts.items() if prompt}
@@ -251,23 +236,23 @@ class TextEmbedding:
         """Return the description for config.json, without default values."""
         transforms = [{"kind": part.kind, **asdict(part)} for part in self.transforms]
         content = {**asdict(self), "pooling": list(self.pooling), "transforms": transforms}
-        usual = asdict(TextEmbedding()) | {"transforms": [], "pooling": None}
-        return {name: value for name, value in content.items() if value != usual[name]}
+        defaults = asdict(TextEmbedding()) | {"transforms": [], "pooling": None}
+        return {name: value for name, value in content.items() if value != defaults[name]}
 
     @classmethod
     def read(cls, content: Any, where: str) -> Self:
-        """Parse what `write` has written; `where` names the file in errors."""
-        known = validate_schema(content, TextEmbeddingEntry, f"{where}: embedding")
+        """Build the description from the result of `write`; `where` names the file in error messages."""
+        entry = validate_schema(content, TextEmbeddingEntry, f"{where}: embedding")
         if unknown := sorted(content.keys() - TextEmbeddingEntry.__annotations__.keys()):
             raise PretuneError(f"{where}: embedding has the unknown keys {', '.join(unknown)}; remove them")
-        parts: list[dict[str, Any]] = [dict(part) for part in known.get("transforms", ())]
+        parts: list[dict[str, Any]] = [dict(part) for part in entry.get("transforms", ())]
         transforms = tuple(TRANSFORMS[part.pop("kind")](**part) for part in parts)
-        arguments: dict[str, Any] = {**known, "pooling": tuple(known["pooling"]), "transforms": transforms}
+        arguments: dict[str, Any] = {**entry, "pooling": tuple(entry["pooling"]), "transforms": transforms}
         return cls(**arguments)
 
 
 class TextEmbeddingHead(nn.Module):
-    """The head that turns the states of texts into their vectors."""
+    """The head that turns the hidden states of texts into their vectors."""
 
     def __init__(self, embedding: TextEmbedding, hidden: int) -> None:
         super().__init__()
@@ -276,10 +261,10 @@ class TextEmbeddingHead(nn.Module):
         self.transforms = nn.ModuleList(part.build() for part in embedding.transforms)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
-        """Embed texts: (n, hidden) → (sequences, width)."""
-        marked = None if self.embedding.include_prompt else packed.columns.get(PROMPT_COLUMN)
-        kept = None if marked is None else marked == 0
-        vectors = torch.cat([pool(states, packed, mode, kept) for mode in self.embedding.pooling], -1)
+        """Return the vectors of texts, given the hidden states of their tokens: (n, hidden) → (sequences, width)."""
+        prompt = None if self.embedding.include_prompt else packed.columns.get(PROMPT_COLUMN)
+        included = None if prompt is None else prompt == 0
+        vectors = torch.cat([pool(states, packed, mode, included) for mode in self.embedding.pooling], -1)
         for transform in self.transforms:
             vectors = transform(vectors)
         return vectors[:, : self.width]
@@ -289,7 +274,7 @@ class TextEmbeddingHead(nn.Module):
 
 
 class DenseLayer(nn.Module):
-    """The layer that `DenseSpec` describes."""
+    """A linear layer with an activation and, optionally, a residual connection, as `DenseSpec` describes."""
 
     def __init__(self, dense: DenseSpec) -> None:
         super().__init__()
@@ -301,13 +286,13 @@ class DenseLayer(nn.Module):
             self.residual = nn.Identity() if same else Linear(dense.in_features, dense.out_features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer: (rows, inputs) → (rows, outputs)."""
+        """Apply the layer to vectors: (rows, inputs) → (rows, outputs)."""
         y: Tensor = self.activation(self.linear(x))
         return y if self.residual is None else y + self.residual(x)
 
 
 class NormLayer(nn.Module):
-    """The layer that `LayerNormSpec` describes."""
+    """Layer normalization of vectors, as `LayerNormSpec` describes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -320,18 +305,18 @@ class NormLayer(nn.Module):
 
 
 class NormalizeLayer(nn.Module):
-    """The layer that `NormalizeSpec` describes."""
+    """Scaling of vectors to unit length, as `NormalizeSpec` describes."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale vectors, (rows, width), to unit length."""
         return F.normalize(x, dim=-1)
 
 
-def check_width(part: str, takes: int, width: int) -> int:
-    """Return the size of vectors, or raise an error if a part expects another."""
-    if takes != width:
+def check_width(part: str, expected: int, width: int) -> int:
+    """Return `width`, the size of vectors, or raise an error if the transform `part` expects another size."""
+    if expected != width:
         raise PretuneError(
-            f"the {part} of the text embedding expects vectors of size {takes}, but gets vectors of size {width}; "
+            f"the {part} of the text embedding expects vectors of size {expected}, but gets vectors of size {width}; "
             "choose a pooling that gives that size"
         )
     return width

@@ -1,6 +1,6 @@
 """Structured pruning: layers from which attention heads or feed-forward units can be removed.
 
-The rows and columns of a removed unit leave the weight matrices.
+The rows and columns of a removed unit are cut out of the weight matrices.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from pretune.nn.initialization import ResidualBranch
 from pretune.nn.linear import Linear
 
 
-class Prunable(nn.Module):
-    """A layer with units that can be removed.
+class Prunable(ResidualBranch):
+    """The base class of layers with units (attention heads, feed-forward units) that can be removed.
 
     A unit has `unit_width` rows in each matrix of the input projections, and as many columns of the output matrix.
     """
@@ -23,7 +24,7 @@ class Prunable(nn.Module):
 
     @property
     def units(self) -> int:
-        """Return the number of units."""
+        """Return the number of units that the layer has now."""
         raise NotImplementedError
 
     @property
@@ -77,7 +78,7 @@ class PrunableUnits(Prunable):
 
     @property
     def unit_width(self) -> int:
-        """Return 1."""
+        """Return 1: each inner unit is one input of the output matrix."""
         return 1
 
     def unit_projections(self) -> list[Linear]:
@@ -86,7 +87,7 @@ class PrunableUnits(Prunable):
 
 
 def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
-    """Keep some outputs of a linear layer, in groups of `width`, in each of its stacked matrices."""
+    """Keep the outputs at the indices `kept` of a linear layer, in groups of `width`, in each of its stacked matrices."""
     for name, tensor in list(linear.named_parameters(recurse=False)):
         parts = tensor.detach().view(linear.stacked, -1, width, *tensor.shape[1:])
         taken = parts.index_select(1, kept.to(tensor.device)).flatten(0, 2)
@@ -95,7 +96,7 @@ def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
 
 
 def keep_columns(linear: Linear, kept: Tensor, width: int) -> None:
-    """Keep some inputs of a linear layer, in groups of `width`."""
+    """Keep the inputs at the indices `kept` of a linear layer, in groups of `width`."""
     weight = linear.weight
     parts = weight.detach().view(weight.shape[0], -1, width)
     taken = parts.index_select(1, kept.to(weight.device)).flatten(1)

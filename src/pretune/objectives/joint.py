@@ -111,7 +111,7 @@ class JointObjective:
         for weight, part in sorted(self.parts, key=lambda part: not part[1].corrupts):
             loss = part.loss(heads[part.name], shared, batch)  # type: ignore[arg-type]
             if loss.packed is not None:  # without counts and rows, whose changes would cause recompilation
-                batch = Batch(loss.packed, batch.targets, carry=batch.carry)
+                batch = Batch(loss.packed, batch.targets, state=batch.state)
             total.sums |= loss.sums
             total.logs |= loss.logs
             total.weights |= {term: weight * loss.weights.get(term, 1.0) for term in loss.sums}

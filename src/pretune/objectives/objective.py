@@ -233,9 +233,9 @@ def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smo
     The forward pass continues from the recurrent state or memory of the batch, if it has one.
     """
     targets = batch.targets[name]
-    states = backbone(*batch.packed, carry=batch.carry)
+    states = backbone(*batch.packed, state=batch.state)
     loss = vocabulary_loss(name, head, states.last[targets.at], backbone.embed.tokens, targets, smoothing)
-    loss.carry = states.carry
+    loss.carry = states.state
     return loss
 
 

@@ -152,7 +152,7 @@ class WrappedBackbone(TaskHeadParts):
     embed = to_backbone()
     width = to_backbone()
     depth = to_backbone()
-    longest = to_backbone()
+    max_positions = to_backbone()
     groups = to_backbone()
     modules = to_backbone()
     vocabulary_head: Callable[..., Any] = to_backbone()

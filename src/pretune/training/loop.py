@@ -243,7 +243,7 @@ def accumulate_gradients(
     """Run the forward and backward passes of a step, and record their losses in it."""
     for number, (pack, batch) in enumerate(zip(given.packs, given.batches, strict=True)):
         joint = t.streams.streams[pack.stream].joint
-        batch.carry = t.carry.get(pack.slot)
+        batch.state = t.carry.get(pack.slot)
         reseed(dropout_seed, t.seed, step.number - 1, pack)
         with gradient_sync(model, last=number == len(given.packs) - 1):
             loss, objective = execution.run(pack.stream, joint, batch, step.totals)
@@ -334,7 +334,7 @@ def evaluate_loss(root: Network, joint: JointObjective, batches: list[Batch], de
     totals: dict[str, float] = {}
     for number, batch in enumerate(batches):
         seed_generators(number, device)  # the same random numbers in every evaluation
-        loss = root(joint, replace(batch.to(device), carry=carry))
+        loss = root(joint, replace(batch.to(device), state=carry))
         carry = loss.carry if joint.stateful else None
         for name, value in {**loss.sums, **loss.logs}.items():
             sums[name] = sums.get(name, 0.0) + float(value)

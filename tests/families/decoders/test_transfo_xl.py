@@ -77,8 +77,8 @@ def test_outputs_match_recorded_outputs_of_transformers(
     model = make(**changes)
     carry = None
     for start in (0, 4, 8):
-        states = model.backbone(segment(IDS[:, start : start + 4]), carry=carry)
-        carry = states.carry
+        states = model.backbone(segment(IDS[:, start : start + 4]), state=carry)
+        carry = states.state
     logits = model.root.heads["lm"](states.last, model.backbone.embed.tokens)
     torch.testing.assert_close(logits[-1, ::7], torch.tensor(expected), atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(carry.states[1][1, :, 5], torch.tensor(memory), atol=2e-5, rtol=1e-5)
@@ -89,9 +89,9 @@ def test_segments_with_memory_match_one_long_text() -> None:
     whole = model.backbone(segment(IDS)).last.view(2, 12, -1)
     carry = None
     for start in range(0, 12, 3):
-        states = model.backbone(segment(IDS[:, start : start + 3]), carry=carry)
+        states = model.backbone(segment(IDS[:, start : start + 3]), state=carry)
         torch.testing.assert_close(states.last.view(2, 3, -1), whole[:, start : start + 3], atol=1e-5, rtol=1e-5)
-        carry = states.carry
+        carry = states.state
 
 
 def test_outputs_do_not_depend_on_absolute_positions() -> None:
@@ -119,7 +119,7 @@ def test_incremental_decoding_with_a_cache_matches_one_pass() -> None:
     cache = KVCache(sequences=2, slots=12)
     for place in range(12):
         packed = pack(IDS[:, place], np.array([1, 1]), positions=np.array([place, place]))
-        torch.testing.assert_close(model.backbone(packed, carry=cache).last, whole[:, place], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(model.backbone(packed, state=cache).last, whole[:, place], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("objective", ["lm", "classify", "classify+0.5*lm"])

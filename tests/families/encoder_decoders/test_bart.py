@@ -126,8 +126,8 @@ def test_special_token_ids_are_those_of_the_tokenizer(tmp_path: Path) -> None:
 def test_sequences_longer_than_the_learned_positions_are_refused(tmp_path: Path) -> None:
     make_reference(tmp_path / "bart", "bart")
     make_reference(tmp_path / "marian", "marian")
-    assert load_model(tmp_path / "bart").backbone.longest == 20
-    assert load_model(tmp_path / "marian").backbone.longest is None
+    assert load_model(tmp_path / "bart").backbone.max_positions == 20
+    assert load_model(tmp_path / "marian").backbone.max_positions is None
 
 
 @pytest.mark.parametrize("place", ["dropout", "attention_dropout", "activation_dropout"])

@@ -48,7 +48,7 @@ def make_reference(name: str, folder: Path, **changes: Any) -> Any:
 def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     name, changes = VARIANTS[variant]
     model = compare_mlm(make_reference(name, tmp_path, **changes), tmp_path, make_batch())
-    assert model.backbone.longest == (40 if changes.get("position_biased_input") else None)
+    assert model.backbone.max_positions == (40 if changes.get("position_biased_input") else None)
 
 
 @pytest.mark.parametrize("legacy", [True, False])
@@ -99,7 +99,7 @@ def test_extending_positions_keeps_relative_positions() -> None:
     family = FAMILIES["deberta"]
     config = family.read_config(DEBERTA | {"position_biased_input": True})
     longer, report = extend_positions(Model(family, config, Network(family.build(config))), 50)
-    assert (longer.backbone.longest, report["before"]) == (50, 40)
+    assert (longer.backbone.max_positions, report["before"]) == (50, 40)
     assert longer.backbone.distances.weight.shape == (80, 32)
     config = family.read_config(DEBERTA)
     with pytest.raises(PretuneError, match="no learned positions to extend: positions are relative"):

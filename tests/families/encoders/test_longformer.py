@@ -53,7 +53,7 @@ def test_hidden_states_logits_loss_and_gradients_match_transformers(chosen: str,
 def test_a_single_window_size_for_all_layers(tmp_path: Path) -> None:
     changes = {"attention_window": 4, "hidden_act": "relu", "layer_norm_eps": 1e-3, "type_vocab_size": 2}
     model = compare_mlm(make_reference(tmp_path, **changes), tmp_path, make_batch("some"))
-    assert model.backbone.longest == 38
+    assert model.backbone.max_positions == 38
 
 
 def test_export_loads_in_transformers_and_a_second_export_is_identical(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def make_reference(folder: Path, **changes: Any) -> Any:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     model = compare_mlm(make_reference(tmp_path, **VARIANTS[variant]), tmp_path, make_batch())
-    assert model.backbone.longest == 38
+    assert model.backbone.max_positions == 38
 
 
 def test_relative_position_buckets_match_transformers(tmp_path: Path) -> None:

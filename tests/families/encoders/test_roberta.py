@@ -55,7 +55,7 @@ def test_hidden_states_logits_loss_and_gradients_match_transformers(name: str, v
     changes = VARIANTS[variant]
     reference = make_reference(name, tmp_path, **changes)
     model = compare_mlm(reference, tmp_path, make_batch(changes.get("pad_token_id", 1)))
-    assert model.backbone.longest == 40 - changes.get("pad_token_id", 1) - 1
+    assert model.backbone.max_positions == 40 - changes.get("pad_token_id", 1) - 1
 
 
 @pytest.mark.parametrize("name", KINDS)

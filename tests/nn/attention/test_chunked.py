@@ -167,11 +167,11 @@ def test_noise_is_normal_and_follows_from_seed_and_depth() -> None:
 
 def test_recomputation_uses_the_same_hashes() -> None:
     attention, packed = lsh().train(), random_packed([13])
-    flow, x = AttentionContext(self_layout(packed)), torch.randn(13, WIDTH)
+    context, x = AttentionContext(self_layout(packed)), torch.randn(13, WIDTH)
     share_dropout_seed(attention, torch.device("cpu")).fill_(7)
-    before = attention(x, flow)
+    before = attention(x, context)
     share_dropout_seed(attention, torch.device("cpu")).fill_(8)
-    assert torch.equal(before, attention(x, flow))
+    assert torch.equal(before, attention(x, context))
     assert not torch.equal(before, attention(x, AttentionContext(self_layout(packed))))
 
 

@@ -53,9 +53,9 @@ def test_both_paths_agree(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None
     torch.manual_seed(0)
     score, layout = DisentangledScore(12, buckets), self_layout(pack_lists([[1] * 20, [1] * 3, [1] * 9]))
     q, k, v = torch.randn(3, 32, 2, 8).unbind()
-    near = score.near(20)
+    near = score.num_reachable(20)
     score_mod = score(q, k, *torch.randn(2, 2 * near, 2, 8).unbind(), layout)
-    dense, flex = (attend(q, k, v, layout, full, score_mod, 0.2, path=path) for path in ("dense", "flex"))  # type: ignore[arg-type]
+    dense, flex = (attend(q, k, v, layout, full, score_mod, 0.2, backend=backend) for backend in ("dense", "flex"))  # type: ignore[arg-type]
     torch.testing.assert_close(dense, flex, atol=1e-5, rtol=1e-5)
 
 

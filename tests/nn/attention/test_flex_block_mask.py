@@ -162,7 +162,7 @@ def test_a_block_mask_compiles_once_without_graph_breaks() -> None:
     compiled = torch.compile(lists, fullgraph=True, dynamic=False, backend=counter)
     for lengths in ([500, 200, 300], [100, 800, 100]):
         packed = random_packed(lengths)
-        packed.longest = 800
+        packed.max_length = 800
         for found, expected in zip(
             compiled(packed, LONG["longformer"]), lists(packed, LONG["longformer"]), strict=True
         ):
@@ -179,5 +179,5 @@ def test_listed_blocks_are_enough_for_attention(name: str) -> None:
     layout = self_layout(random_packed([300, 70, 500, 30, 333]))
     with torch.no_grad():
         q, k, v = (torch.randn(1233, 2, 32) for _ in range(3))
-        dense, flex = (attend(q, k, v, layout, PATTERNS[name], path=path) for path in ("dense", "flex"))
+        dense, flex = (attend(q, k, v, layout, PATTERNS[name], backend=backend) for backend in ("dense", "flex"))
     torch.testing.assert_close(flex, dense, atol=1e-5, rtol=1e-5)

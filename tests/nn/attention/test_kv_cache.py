@@ -109,7 +109,7 @@ def shared() -> TransformerStack:
 STACKS: dict[str, Any] = {
     "layers that see all, a batch that is causal": tiny_training_cases.encoder,
     "rotary": tiny_training_cases.modern,
-    "relative bias": lambda: relative(T5RelativeBias(2, both_ways=False)),
+    "relative bias": lambda: relative(T5RelativeBias(2, bidirectional=False)),
     "transformer-xl": lambda: relative(
         TransformerXLScore(tiny_training_cases.WIDTH, 2, tiny_training_cases.WIDTH // 2)
     ),
@@ -131,8 +131,8 @@ def test_incremental_states_match_full_ones_in_every_layer(name: str) -> None:
     cuts = [[5, 1, 1, 2], [1, 1, 1, 3], [9, 1, 1, 1]]
     sequences = random_sequences(cuts)
     cache = KVCache(3, 12)
-    parts = [stack(part, carry=cache, keep="all") for part in split_sequences(sequences, cuts)]
-    assert all(part.carry is cache for part in parts)
+    parts = [stack(part, state=cache, keep="all") for part in split_sequences(sequences, cuts)]
+    assert all(part.state is cache for part in parts)
     for number, expected in enumerate(stack(whole(sequences), keep="all").layers):
         ours = rejoin([part.layers[number] for part in parts], cuts)
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
@@ -153,7 +153,7 @@ def test_a_decoder_projects_its_source_once(monkeypatch: pytest.MonkeyPatch) -> 
     make = CrossAttention.keys_and_values
     monkeypatch.setattr(CrossAttention, "keys_and_values", lambda *a: projected.append(1) or make(*a))
     cache = KVCache(3, 6)
-    parts = [model(source, part, carry=cache).last for part in split_sequences(sequences, cuts)]
+    parts = [model(source, part, state=cache).last for part in split_sequences(sequences, cuts)]
     torch.testing.assert_close(rejoin(parts, cuts), expected, atol=1e-5, rtol=1e-5)
     assert len(read) == 1 and len(projected) == len(model.layers)
 
@@ -166,7 +166,7 @@ def test_sequences_can_be_reordered_dropped_and_repeated(chosen: list[int]) -> N
     model = randomized(tiny_training_cases.encoder_decoder())
     cache = KVCache(3, 12)
     for part in split_sequences(sequences, cuts):
-        model(whole(source, None), part, carry=cache)
+        model(whole(source, None), part, state=cache)
     cache.select(np.array(chosen))
     following = np.arange(len(chosen))
     lengths = [len(sequences[i]) for i in chosen]
@@ -177,7 +177,7 @@ def test_sequences_can_be_reordered_dropped_and_repeated(chosen: list[int]) -> N
         columns={"prefix": following * 0},
         pattern=causal,
     )
-    ours = model(whole(source, None), part, carry=cache).last
+    ours = model(whole(source, None), part, state=cache).last
     grown = [np.append(sequences[i], token) for i, token in zip(chosen, following, strict=True)]
     expected = model(whole([source[i] for i in chosen], None), whole(grown)).last
     torch.testing.assert_close(ours, expected[np.cumsum(lengths) + following], atol=1e-5, rtol=1e-5)

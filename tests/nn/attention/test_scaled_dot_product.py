@@ -140,10 +140,10 @@ def test_gradients_have_one_memory_layout_with_any_mask(monkeypatch: pytest.Monk
 def test_t5_bias_matches_transformers() -> None:
     from transformers.models.t5.modeling_t5 import T5Attention
 
-    for both_ways in (True, False):
-        ours = T5RelativeBias(HEADS, buckets=16, max_distance=40, both_ways=both_ways)
+    for bidirectional in (True, False):
+        ours = T5RelativeBias(HEADS, buckets=16, max_distance=40, bidirectional=bidirectional)
         distances = torch.arange(-90, 91)
-        theirs = T5Attention._relative_position_bucket(distances, both_ways, 16, 40)
+        theirs = T5Attention._relative_position_bucket(distances, bidirectional, 16, 40)
         assert torch.equal(ours.bucket(distances), theirs)
     torch.nn.init.normal_(ours.weight)
     lengths = [6, 3]
@@ -159,7 +159,7 @@ def test_t5_bias_matches_transformers() -> None:
 def test_groups_cover_every_token_once_with_little_padding() -> None:
     lengths = [3, 90, 5, 80, 4, 4, 31, 2]
     layout = self_layout(random_packed(lengths))
-    groups, back = padded_groups(layout).groups, padded_groups(layout).queries.back
+    groups, back = padded_groups(layout).groups, padded_groups(layout).queries.inverse
     rows = torch.cat([group.queries.flatten()[group.real_queries.flatten()] for group in groups])
     assert sorted(rows.tolist()) == list(range(sum(lengths)))
     assert sorted(back.tolist()) == sorted(set(back.tolist()))
@@ -181,9 +181,9 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
     scored = [(pattern, bias) for pattern in (full, PATTERNS["longformer"], sparse)]
     for pattern, score in [*((pattern, None) for pattern in (*PATTERNS.values(), sparse)), *scored]:
         score_mod = None if score is None else score(q, layout)
-        dense = attend(q, k, v, layout, pattern, score_mod, path="dense")
+        dense = attend(q, k, v, layout, pattern, score_mod, backend="dense")
         torch.testing.assert_close(
-            attend(q, k, v, layout, pattern, score_mod, path="flex"), dense, atol=1e-5, rtol=1e-5
+            attend(q, k, v, layout, pattern, score_mod, backend="flex"), dense, atol=1e-5, rtol=1e-5
         )
 
 

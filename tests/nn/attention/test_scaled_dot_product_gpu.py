@@ -66,14 +66,16 @@ def ragged(lengths: list[int], padding: int, seed: int) -> Packed:
     return packed.to(torch.device("cuda"))
 
 
-def run(packed: Packed, pattern: Pattern, path: str, dtype: torch.dtype, bias: ScoreModBuilder | None) -> list[Tensor]:
+def run(
+    packed: Packed, pattern: Pattern, backend: str, dtype: torch.dtype, bias: ScoreModBuilder | None
+) -> list[Tensor]:
     generator = torch.Generator("cuda").manual_seed(0)
     n = len(packed)
     q, k, v, weight = (torch.randn(n, HEADS, WIDTH, device="cuda", generator=generator) for _ in range(4))
     q, k, v = (x.bfloat16().to(dtype).requires_grad_() for x in (q, k, v))  # the same values in every dtype
     layout = self_layout(packed)
     score = None if bias is None else bias(q, layout)
-    out = attend(q, k, v, layout, pattern, score, path=path)  # type: ignore[arg-type]
+    out = attend(q, k, v, layout, pattern, score, backend=backend)  # type: ignore[arg-type]
     real = packed.ids > 0  # the columns of padding are arbitrary: patterns may differ there
     (out.float() * weight)[real].sum().backward()
     return [x.detach().float()[real] for x in (out, q.grad, k.grad, v.grad)]  # type: ignore[union-attr]
@@ -110,7 +112,7 @@ def big_bird() -> Pattern:
 
 def test_big_bird_on_flex_agrees_with_dense() -> None:
     packed = ragged([900, 1800, 70, 2900], 300, seed=1)
-    dense, flex = (run(packed, big_bird(), path, torch.float32, None) for path in ("dense", "flex"))
+    dense, flex = (run(packed, big_bird(), backend, torch.float32, None) for backend in ("dense", "flex"))
     assert distance(flex, dense) < 2e-3
 
 
@@ -120,15 +122,15 @@ def test_sparse_patterns_inside_a_compiled_model(name: str) -> None:
     qkv = torch.randn(len(packed), 3, HEADS, WIDTH, device="cuda").bfloat16()
     pattern = big_bird() if name == "big bird" else LONG[name]
 
-    def loss(x: Tensor, path: str) -> Tensor:
+    def loss(x: Tensor, backend: str) -> Tensor:
         q, k, v = x.sin().unbind(1)
-        out = attend(q, k, v, self_layout(packed), pattern, path=path) * 2  # type: ignore[arg-type]
+        out = attend(q, k, v, self_layout(packed), pattern, backend=backend) * 2  # type: ignore[arg-type]
         return torch.where(packed.ids[:, None, None] > 0, out, 0.0).float().square().sum()  # padding may differ
 
     grads = []
-    for function, path in ((loss, "dense"), (torch.compile(loss, dynamic=False), "flex")):
+    for function, backend in ((loss, "dense"), (torch.compile(loss, dynamic=False), "flex")):
         x = qkv.clone().requires_grad_()
-        function(x, path).backward()
+        function(x, backend).backward()
         grads.append(x.grad.float())  # type: ignore[union-attr]
     assert distance(grads[1:], grads[:1]) < 3e-2
 
@@ -139,18 +141,18 @@ def test_flash_and_short_attention_agree_with_dense(name: str, lengths: list[int
     for padding in (0, 300):
         packed = ragged(lengths, padding, seed=len(lengths))
         dense = run(packed, PLAIN[name], "dense", torch.float32, None)
-        for path in ("flash", "tiles"):
-            assert distance(run(packed, PLAIN[name], path, torch.bfloat16, None), dense) < 2e-2
+        for backend in ("flash", "tiles"):
+            assert distance(run(packed, PLAIN[name], backend, torch.bfloat16, None), dense) < 2e-2
 
 
 def test_score_mods_and_their_gradients_agree() -> None:
     packed = ragged(LENGTHS[1], 100, seed=3)
     grads = []
-    for path in ("dense", "flex"):
+    for backend in ("dense", "flex"):
         bias = T5RelativeBias(HEADS).cuda()
         torch.manual_seed(0)
         torch.nn.init.normal_(bias.weight)
-        found = run(packed, full, path, torch.float32, bias)
+        found = run(packed, full, backend, torch.float32, bias)
         assert bias.weight.grad is not None
         grads.append([*found, bias.weight.grad])
     assert distance(grads[1], grads[0]) < 2e-3
@@ -159,7 +161,7 @@ def test_score_mods_and_their_gradients_agree() -> None:
 def test_queries_that_see_no_key_are_zero_on_flex() -> None:
     packed = ragged([40, 90], 50, seed=1)
     first_rows = Pattern("first rows", lambda query, key: (query["position"] < 5) & (key["position"] >= 0))
-    dense, flex = (run(packed, first_rows, path, torch.float32, None) for path in ("dense", "flex"))
+    dense, flex = (run(packed, first_rows, backend, torch.float32, None) for backend in ("dense", "flex"))
     assert distance(flex, dense) < 2e-3
     assert not flex[0][5:40].any()
 
@@ -169,12 +171,12 @@ def test_short_attention_inside_a_compiled_model() -> None:
     packed = ragged(LENGTHS[1], 128 * 3, seed=1)
     qkv = torch.randn(len(packed), 3, HEADS, WIDTH, device="cuda").bfloat16()
 
-    def loss(x: Tensor, path: str | None) -> Tensor:
-        return (attend_self(x.sin(), self_layout(packed), full, path=path) * 2).float().square().sum()  # type: ignore[arg-type]
+    def loss(x: Tensor, backend: str | None) -> Tensor:
+        return (attend_self(x.sin(), self_layout(packed), full, backend=backend) * 2).float().square().sum()  # type: ignore[arg-type]
 
     grads = []
-    for function, path in ((loss, "dense"), (torch.compile(loss, dynamic=False), None)):
+    for function, backend in ((loss, "dense"), (torch.compile(loss, dynamic=False), None)):
         x = qkv.clone().requires_grad_()
-        function(x, path).backward()
+        function(x, backend).backward()
         grads.append(x.grad.float())  # type: ignore[union-attr]
     assert distance(grads[1:], grads[:1]) < 2e-2

@@ -18,7 +18,7 @@ from pretune.packed import Capacity, pack, pack_lists
 
 def test_positions_start_at_their_first_row() -> None:
     plain, shifted = initialize(LearnedPositions(4, 3)), LearnedPositions(4, 3, first=2)
-    assert shifted.weight.shape == (6, 3) and shifted.longest == 4
+    assert shifted.weight.shape == (6, 3) and shifted.max_positions == 4
     with torch.no_grad():
         shifted.weight[2:] = plain.weight
         shifted.weight[:2] = torch.nan

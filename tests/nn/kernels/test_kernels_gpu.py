@@ -26,7 +26,7 @@ class ConstantOutput(torch.nn.Module):
         super().__init__()
         self.y = y
 
-    def forward(self, x: Tensor, flow: object) -> Tensor:
+    def forward(self, x: Tensor, context: object) -> Tensor:
         return self.y
 
 

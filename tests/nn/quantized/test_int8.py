@@ -74,7 +74,7 @@ def test_layers_agree_with_and_without_vnni(monkeypatch: pytest.MonkeyPatch) -> 
     found = []
     for without_vnni in (False, True):
         emulate(monkeypatch, without_vnni)
-        found.append(Int8Linear.of(linear, "dynamic")(x))
+        found.append(Int8Linear.from_linear(linear, "dynamic")(x))
     assert torch.equal(*found)
     expected = linear(x)
     assert float((found[0] - expected).abs().max()) < 0.02 * float(expected.abs().max())
@@ -83,7 +83,7 @@ def test_layers_agree_with_and_without_vnni(monkeypatch: pytest.MonkeyPatch) -> 
 def test_8_bit_weights_raise_an_error() -> None:
     """Folders made by other means may have such weights: right on some processors, wrong on others."""
     linear, x = random_linear()
-    made = Int8Linear.of(linear, "dynamic")
+    made = Int8Linear.from_linear(linear, "dynamic")
     made.weight, made.scale = quantize_rows(linear.weight)
     with pytest.raises(PretuneError, match="quantize the model anew"):
         made(x)
@@ -92,7 +92,7 @@ def test_8_bit_weights_raise_an_error() -> None:
 @pytest.mark.parametrize("kind", ["dynamic", "weight-only"])
 def test_layers_are_accurate_on_this_processor(kind: str) -> None:
     linear, x = random_linear()
-    made = Int8Linear.of(linear, kind)
+    made = Int8Linear.from_linear(linear, kind)
     assert made.weight.dtype == torch.int8
     expected = F.linear(x, made.weight * made.scale[:, None], linear.bias)
     assert float((made(x) - expected).abs().max()) < 0.02 * float(expected.abs().max())
@@ -101,7 +101,7 @@ def test_layers_are_accurate_on_this_processor(kind: str) -> None:
 
 def test_all_engines_of_torch_agree() -> None:
     linear, x = random_linear()
-    made = Int8Linear.of(linear, "dynamic")
+    made = Int8Linear.from_linear(linear, "dynamic")
     step = float(x.max()) / 255 * float(linear.weight.max())  # a value between two steps may be rounded either way
     found = {}
     for engine in torch.backends.quantized.supported_engines:
@@ -144,7 +144,7 @@ def test_inexact_engines_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PretuneError, match="no int8 kernels that give exact results"):
         choose_engine()
     with pytest.raises(PretuneError, match="use `pretune quantize --backend onnx` instead"):
-        Int8Linear.of(Linear(4, 4), "dynamic")
+        Int8Linear.from_linear(Linear(4, 4), "dynamic")
 
 
 def test_machines_use_their_fastest_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,8 +154,8 @@ def test_predicted_tokens_are_context_in_the_next_segment() -> None:
             ids = np.arange(8) + 10 + 8 * part + change * (part == 0)
             made = Sequences(ids, np.array([8]), np.array([part]), columns=columns)
             (packed,) = collate(objective.corrupt(made, source.tokenizer, EpochRandom(0))).packed
-            out = network(packed, carry=carry)
-            carry = out.carry
+            out = network(packed, state=carry)
+            carry = out.state
         states.append(out.last)
     assert carry is not None and carry.used.tolist() == [8]
     assert not torch.allclose(states[0], states[1])
@@ -174,7 +174,7 @@ def test_fixed_shapes_do_not_change_the_batches(stateful: str) -> None:
     shapes = set()
     for index in {0, 1, count - 2, count - 1}:  # windows and packs at the end of an epoch are shorter
         batch = fixed.batch(0, index, 0.0)
-        shapes.add((len(batch.packed[0]), batch.packed[0].longest, batch.packed[0].offsets.shape))
+        shapes.add((len(batch.packed[0]), batch.packed[0].max_length, batch.packed[0].offsets.shape))
         if stateful == "true":
             found, expected = (root(fixed.joint, b).sums["plm"] for b in (batch, plain.batch(0, index, 0.0)))
             torch.testing.assert_close(found, expected)
@@ -208,7 +208,7 @@ def test_backbones_without_a_query_vector_use_the_mask_token() -> None:
     made.targets["plm"] = (made.targets["plm"][0], made.targets["plm"][1] % 300)
     loss = PLM().loss(head, network, collate(made))
     assert torch.isfinite(loss.sums["plm"]) and loss.carry is None
-    assert pack(made.ids, made.lengths).longest >= 1
+    assert pack(made.ids, made.lengths).max_length >= 1
 
 
 @pytest.mark.parametrize("name", ["plm(stateful=true)", "lm(stateful=true)"])

@@ -114,7 +114,7 @@ def test_windows_with_recurrent_state_equal_one_long_text(backward: bool) -> Non
         epoch = objective.arrange(data(), Packing(length, length), EpochRandom(2))
         carry, total, count = None, 0.0, 0.0
         for batch in windows(epoch, objective, len(epoch)):
-            batch.carry = carry
+            batch.state = carry
             loss = objective.loss(head, backbone, batch)
             carry = loss.carry
             total, count = total + float(loss.sums["lm"].detach()), count + batch.counts["lm"]
@@ -161,7 +161,7 @@ def test_both_directions_carry_state_in_their_own_streams() -> None:
         epoch = objective.arrange(data(), Packing(length, length), EpochRandom(2))
         carry, found = None, np.zeros(4)
         for batch in windows(epoch, objective, len(epoch)):
-            batch.carry = carry
+            batch.state = carry
             loss = objective.loss(head, backbone, batch)
             carry = backbone.restore_state({name: x.clone() for name, x in loss.carry.tensors().items()})
             names = ("forward", "forward/of", "backward", "backward/of")

@@ -21,7 +21,7 @@ from tests.support.texts import KOREAN, RUSSIAN, T5_IDS, english_documents, russ
 from tests.support.tricky_strings import SPECIALS, TRICKY
 
 # mBART's template has a language, which is not known before a text is given.
-IN_TRANSFORMERS = sorted(name for name, family in FAMILIES.items() if family.elsewhere and name != "mbart")
+IN_TRANSFORMERS = sorted(name for name, family in FAMILIES.items() if family.in_transformers and name != "mbart")
 TEXTS = [text for text in TRICKY if text not in SPECIALS][::6]
 NONEMPTY = [
     text for text in TEXTS if text.isprintable() and text.strip()
@@ -144,7 +144,7 @@ def test_saved_models_have_their_maximum_length_and_special_token_ids(tmp_path: 
         model.tokenizer = trained("wordpiece")
         model.save(tmp_path / name)
         reference, config = AutoTokenizer.from_pretrained(tmp_path / name), AutoConfig.from_pretrained(tmp_path / name)
-        longest = model.backbone.longest
+        longest = model.backbone.max_positions
         assert reference.model_max_length == longest if longest else reference.model_max_length > 10**9
         assert config.pad_token_id == reference.pad_token_id
         for key in ("bos_token_id", "eos_token_id"):

@@ -66,9 +66,9 @@ def test_only_stateful_objectives_carry_recurrent_state(
 ) -> None:
     forward, seen = RecurrentBackbone.forward, []
 
-    def watched(self: RecurrentBackbone, packed: Any, carry: Any = None, keep: Any = "last") -> Any:
-        seen.append(carry is not None)
-        return forward(self, packed, carry, keep)
+    def watched(self: RecurrentBackbone, packed: Any, state: Any = None, keep: Any = "last") -> Any:
+        seen.append(state is not None)
+        return forward(self, packed, state, keep)
 
     monkeypatch.setattr(RecurrentBackbone, "forward", watched)
     settings = {

@@ -31,7 +31,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of GPT: one field per key of config.json."""
 
     vocab_size: int = 40478
     n_positions: int = 512
@@ -51,7 +51,7 @@ class GPTConfig:
 
 
 def build(config: GPTConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the GPT backbone from its configuration."""
     width, dropout = config.n_embd, config.resid_pdrop
     activation = ACTIVATIONS["gelu_new" if config.afn == "gelu" else config.afn]
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
@@ -59,9 +59,7 @@ def build(config: GPTConfig) -> TransformerStack:
     def layer() -> TransformerLayer:
         attention = SelfAttention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
         feed_forward = FeedForward(width, 4 * width, activation)
-        return TransformerLayer(
-            attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
-        )
+        return TransformerLayer.normalized(PostNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
     encoder = TransformerStack(
         embed=Embeddings(
@@ -69,7 +67,6 @@ def build(config: GPTConfig) -> TransformerStack:
         ),
         layers=[layer() for _ in range(config.n_layer)],
         vocabulary_head=lambda: head_of(config),
-        pooler=nn.Identity,
         classifier=partial(OutputLinear, width, bias=False),
         choice_output=partial(OutputLinear, width),
     )
@@ -79,7 +76,7 @@ def build(config: GPTConfig) -> TransformerStack:
 def head_of(config: Any) -> nn.Module:
     """Build the language-model head from a configuration with GPT's keys."""
     head = vocabulary_head(config.vocab_size, config.n_embd, tied=config.tie_word_embeddings, bias=False)
-    return initialize(head, config.initializer_range) if not config.tie_word_embeddings else head
+    return initialize(head, config.initializer_range)
 
 
 # The rows that GPT and GPT-2 share.
@@ -98,10 +95,7 @@ LAYERS = (
 )
 TRANSPOSED = tuple(published.replace("{p}", "weight") for published, _ in MATRICES)
 OUTPUT = "lm_head.weight"
-UNUSED = {
-    f"{_LAYER}.attn.bias": "the causal mask",
-    f"{_LAYER}.attn.masked_bias": "the constant for masked logits",
-}
+UNUSED = {f"{_LAYER}.attn.bias": "the causal mask", f"{_LAYER}.attn.masked_bias": "the constant for masked logits"}
 # The head for multiple choice scores the last token with a linear layer; these keys must agree.
 CHOICE: Row = ("multiple_choice_head.summary.{p}", "heads.choose.output.{p}")
 SUMMARY = {

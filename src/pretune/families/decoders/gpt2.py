@@ -8,22 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from torch import nn
-
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import DECODER_VALUES
-from pretune.families.decoders.gpt import (
-    ALIASES,
-    CHOICE,
-    HARMLESS,
-    LAYERS,
-    OUTPUT,
-    SUMMARY,
-    TRANSPOSED,
-    UNUSED,
-    classes,
-    head_of,
-)
+from pretune.families.decoders import gpt
 from pretune.families.family import Family, token_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.nn.attention.multi_head import SelfAttention
@@ -32,14 +19,14 @@ from pretune.nn.blocks import PreNorm, TransformerLayer
 from pretune.nn.embedding.positional_encoding import LearnedPositions
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
-from pretune.nn.initialization import initialize, scale_outputs
+from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The configuration: one field per key of config.json."""
+    """The configuration of GPT-2: one field per key of config.json."""
 
     vocab_size: int = 50257
     n_positions: int = 1024
@@ -63,16 +50,14 @@ class GPT2Config:
 
 
 def build(config: GPT2Config) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the GPT-2 backbone from its configuration."""
     width, dropout = config.n_embd, config.resid_pdrop
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 
     def layer() -> TransformerLayer:
         attention = SelfAttention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
         feed_forward = FeedForward(width, config.n_inner or 4 * width, ACTIVATIONS[config.activation_function])
-        return TransformerLayer(
-            attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout)
-        )
+        return TransformerLayer.normalized(PreNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
     encoder = TransformerStack(
         embed=Embeddings(
@@ -80,12 +65,11 @@ def build(config: GPT2Config) -> TransformerStack:
         ),
         layers=[layer() for _ in range(config.n_layer)],
         norm=norm(),
-        vocabulary_head=lambda: head_of(config),
-        pooler=nn.Identity,
+        vocabulary_head=lambda: gpt.head_of(config),
         classifier=partial(OutputLinear, width, bias=False),
         choice_output=partial(OutputLinear, width),
     )
-    return scale_outputs(initialize(encoder, config.initializer_range), (2 * config.n_layer) ** -0.5)
+    return initialize(encoder, config.initializer_range, output_scale=(2 * config.n_layer) ** -0.5)
 
 
 GPT2 = Family(
@@ -97,25 +81,30 @@ GPT2 = Family(
     table=NameTable(
         ("transformer.wte.weight", "backbone.embed.tokens"),
         ("transformer.wpe.weight", "backbone.embed.positions.weight"),
-        *LAYERS,
+        *gpt.LAYERS,
         ("transformer.ln_f.{p}", "backbone.norm.{p}"),
-        *output_rows("lm", OUTPUT),
+        *output_rows("lm", gpt.OUTPUT),
         ("score.{p}", "heads.classify.output.{p}"),
-        CHOICE,
+        gpt.CHOICE,
         *TOKEN_HEADS,
         prefix="transformer.",
         embedding=("transformer.wte.weight",),
-        output=OUTPUT,
-        unused=UNUSED,
-        transposed=TRANSPOSED,
+        output=gpt.OUTPUT,
+        unused=gpt.UNUSED,
+        transposed=gpt.TRANSPOSED,
     ),
-    classes={**classes("GPT2"), **token_classes("GPT2")},
+    classes={**gpt.classes("GPT2"), **token_classes("GPT2")},
     poolings={"": "last"},
-    aliases=ALIASES,
+    aliases=gpt.ALIASES,
     # Attention is scaled by the head width, in the same way in all layers.
-    supported={**DECODER_VALUES, **SUMMARY, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    supported={
+        **DECODER_VALUES,
+        **gpt.SUMMARY,
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    },
     harmless={
-        **HARMLESS,
+        **gpt.HARMLESS,
         "hidden_dropout": "dropout of a head",
         "reorder_and_upcast_attn": "the precision of attention, which is always fp32 here",
     },

@@ -16,6 +16,7 @@ from functools import partial
 from torch import nn
 
 from pretune.backbones.reversible import ReversibleBackbone
+from pretune.families.config_keys import DECODER_VALUES
 from pretune.families.family import Family
 from pretune.families.parameter_names import NameTable
 from pretune.nn.attention.chunked import ChunkedAttention
@@ -38,7 +39,7 @@ LOCAL, LSH = "local", "lsh"
 
 @dataclass(frozen=True)
 class ReformerConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of Reformer: one field per key of config.json."""
 
     vocab_size: int = 320
     hidden_size: int = 256  # of each residual stream; hidden states concatenate two
@@ -73,7 +74,7 @@ class ReformerConfig:
     eos_token_id: int | None = None
 
     def buckets(self) -> Sequence[int]:
-        """Return the number of buckets, as one or two factors.
+        """Return the number of buckets of LSH attention, as one or two factors.
 
         >>> ReformerConfig().buckets()
         [128]
@@ -89,7 +90,7 @@ class ReformerConfig:
 
 
 def build(config: ReformerConfig) -> ReversibleBackbone:
-    """Build the backbone from its configuration."""
+    """Build the Reformer backbone from its configuration."""
     check(config)
     width, heads, head_width = config.hidden_size, config.num_attention_heads, config.attention_head_size
     dropout = config.hidden_dropout_prob
@@ -116,7 +117,7 @@ def build(config: ReformerConfig) -> ReversibleBackbone:
         feed_forward = FeedForward(width, config.feed_forward_size, activation, dropout=dropout)
         return ReversibleLayer(
             attention=ReversibleBranch(attention(kind), norm(), dropout),
-            feed_forward=ReversibleBranch(feed_forward, norm(), dropout, at_once=config.chunk_size_feed_forward),
+            feed_forward=ReversibleBranch(feed_forward, norm(), dropout, chunk_size=config.chunk_size_feed_forward),
         )
 
     axial = config.axial_pos_embds
@@ -141,11 +142,11 @@ def build(config: ReformerConfig) -> ReversibleBackbone:
 
 
 def check(config: ReformerConfig) -> None:
-    """Raise an error for values that contradict each other."""
+    """Raise an error for values of a configuration that contradict each other."""
     unknown = sorted(set(config.attn_layers) - {LOCAL, LSH})
     if unknown or not config.attn_layers:
         raise PretuneError(
-            f"reformer: attn_layers must list {LOCAL} and {LSH} layers, not {', '.join(unknown) or 'be empty'}"
+            f"reformer: attn_layers must list {LOCAL} and {LSH} layers, but contains {', '.join(unknown) or 'none'}"
         )
     if {LOCAL, LSH} <= set(config.attn_layers) and config.lsh_attn_chunk_length % config.local_attn_chunk_length:
         raise PretuneError(
@@ -158,7 +159,7 @@ def check(config: ReformerConfig) -> None:
         )
     if config.axial_pos_embds and len(config.axial_pos_embds_dim) != len(config.axial_pos_shape):
         raise PretuneError(
-            f"reformer: axial_pos_embds_dim has {len(config.axial_pos_embds_dim)} axes, but axial_pos_shape "
+            f"reformer: axial_pos_embds_dim has {len(config.axial_pos_embds_dim)} axes, but axial_pos_shape has "
             f"{len(config.axial_pos_shape)}"
         )
     if config.axial_pos_embds and sum(config.axial_pos_embds_dim) != config.hidden_size:
@@ -206,9 +207,8 @@ REFORMER = Family(
     poolings={"": "last"},
     # The values of the released models.
     supported={
+        **DECODER_VALUES,
         "is_decoder": (True,),
-        "add_cross_attention": (False,),
-        "is_encoder_decoder": (False,),
         "local_num_chunks_after": (0,),
         "lsh_num_chunks_after": (0,),
         "tie_word_embeddings": (False,),

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import nn
-
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.family import Family
 from pretune.families.parameter_names import NameTable
@@ -33,7 +31,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class TransfoXLConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of Transformer-XL: one field per key of config.json."""
 
     vocab_size: int = 267735
     cutoffs: Sequence[int] = (20000, 40000, 200000)  # first ids of the rarer token clusters; empty: one cluster
@@ -61,7 +59,7 @@ class TransfoXLConfig:
 
 
 def build(config: TransfoXLConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the Transformer-XL backbone from its configuration."""
     if config.div_val < 2:
         raise PretuneError(f"transfo-xl: div_val {config.div_val} is not supported; it must be at least 2")
     if (
@@ -90,9 +88,7 @@ def build(config: TransfoXLConfig) -> TransformerStack:
             dropout=config.dropatt,
         )
         feed_forward = FeedForward(width, config.d_inner, ACTIVATIONS["relu"], dropout=dropout)
-        return TransformerLayer(
-            attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
-        )
+        return TransformerLayer.normalized(PostNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
     embed: Any = AdaptiveEmbeddings(
         config.vocab_size, width, config.d_embed, config.cutoffs, config.div_val, dropout=dropout
@@ -101,7 +97,6 @@ def build(config: TransfoXLConfig) -> TransformerStack:
         embed=embed,
         layers=[layer() for _ in range(config.n_layer)],
         vocabulary_head=lambda: AdaptiveHead(embed, config.init_std),
-        pooler=nn.Identity,
         classifier=partial(Linear, width, bias=False),
         memory=config.mem_len,
     )

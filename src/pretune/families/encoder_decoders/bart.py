@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.families.family import Family
-from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.families.config_keys import ENCODER_DECODER_VALUES
+from pretune.families.family import Family, seq2seq_classes
+from pretune.families.parameter_names import NameTable, Row
 from pretune.nn.attention.multi_head import CrossAttention, SelfAttention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.blocks import PostNorm, PreNorm, TransformerLayer
@@ -28,7 +30,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class BartConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of BART: one field per key of config.json."""
 
     vocab_size: int = 50265
     d_model: int = 1024
@@ -53,13 +55,13 @@ class BartConfig:
     decoder_start_token_id: int | None = 2
 
 
-def wire(
+def assemble(
     config: BartConfig,
     embed: Callable[[], Embeddings],
     block: type[PostNorm] | type[PreNorm] = PostNorm,
     norm: Callable[[], nn.Module] = nn.Identity,
 ) -> EncoderDecoder:
-    """Assemble the encoder and the decoder on the given embeddings, each with a final `norm`."""
+    """Assemble and initialize an encoder and a decoder on new embeddings, each with blocks of one kind and a final `norm`."""
     width, std = config.d_model, config.init_std
     activation = ACTIVATIONS[config.activation_function]
 
@@ -69,11 +71,11 @@ def wire(
         if decoder:
             parts["cross"] = CrossAttention(width, heads, dropout=dropout)
         parts["feed_forward"] = FeedForward(width, inner, activation, dropout=config.activation_dropout)
-        return TransformerLayer(**{name: block(part, LayerNorm(width), config.dropout) for name, part in parts.items()})
+        return TransformerLayer.normalized(block, partial(LayerNorm, width), config.dropout, **parts)
 
     def head() -> nn.Module:
         made = vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings, bias=False)
-        return FixedBias(made if config.tie_word_embeddings else initialize(made, std), config.vocab_size)
+        return FixedBias(initialize(made, std), config.vocab_size)
 
     encoder_layer = config.encoder_attention_heads, config.encoder_ffn_dim, False
     decoder_layer = config.decoder_attention_heads, config.decoder_ffn_dim, True
@@ -92,7 +94,7 @@ def wire(
 
 
 def embeddings(config: BartConfig) -> Embeddings:
-    """Build token and learned position embeddings with a norm."""
+    """Build token and learned position embeddings with a norm, from a configuration with BART's keys."""
     width = config.d_model
     return Embeddings(
         config.vocab_size,
@@ -105,12 +107,12 @@ def embeddings(config: BartConfig) -> Embeddings:
 
 
 def build(config: BartConfig) -> EncoderDecoder:
-    """Build the backbone from its configuration."""
-    return wire(config, embed=lambda: embeddings(config))
+    """Build the BART backbone from its configuration."""
+    return assemble(config, embed=lambda: embeddings(config))
 
 
 def _layer(published: str, ours: str) -> list[Row]:
-    """Return the rows that encoder and decoder layers share."""
+    """Return the name-table rows of a layer of the encoder or the decoder, without cross-attention."""
     return [
         ([f"{published}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
         (f"{published}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
@@ -156,7 +158,6 @@ ALIASES = {
     "num_hidden_layers": "encoder_layers",
     "num_attention_heads": "encoder_attention_heads",
 }
-SUPPORTED = {"is_encoder_decoder": (True,), "is_decoder": (False,), "add_cross_attention": (False,)}
 HARMLESS = {
     **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "skips layers, only in training"),
     **dict.fromkeys(
@@ -166,18 +167,8 @@ HARMLESS = {
 }
 
 
-def classes(name: str) -> dict[frozenset[str], str]:
-    """Return the classes of `transformers` that BART and mBART share, with the class prefix of a family."""
-    return {
-        frozenset(): f"{name}Model",
-        **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
-        frozenset({"classify"}): f"{name}ForSequenceClassification",
-        frozenset({"answer"}): f"{name}ForQuestionAnswering",
-    }
-
-
 def norms(before: bool, embedded: bool, last: bool) -> dict[str, tuple[bool]]:
-    """Return the supported values of older keys: pre-norm layers, a norm of the embeddings, and a final norm."""
+    """Return the supported values of older config.json keys: pre-norm layers, a norm of the embeddings, and a final norm."""
     return {"normalize_before": (before,), "normalize_embedding": (embedded,), "add_final_layer_norm": (last,)}
 
 
@@ -192,19 +183,13 @@ BART = Family(
         target=("end", "start", "A", "end"),
     ),
     table=NameTable(
-        *COMMON,
-        *POSITIONS,
-        *TASK_HEADS,
-        prefix="model.",
-        embedding=EMBEDDING,
-        output=OUTPUT,
-        unused=UNUSED,
+        *COMMON, *POSITIONS, *TASK_HEADS, prefix="model.", embedding=EMBEDDING, output=OUTPUT, unused=UNUSED
     ),
-    classes=classes("Bart"),
+    classes=seq2seq_classes("Bart"),
     poolings={"": "last"},
     aliases=ALIASES,
     supported={
-        **SUPPORTED,
+        **ENCODER_DECODER_VALUES,
         **norms(before=False, embedded=True, last=False),
         "static_position_embeddings": (False,),
         "add_bias_logits": (False,),

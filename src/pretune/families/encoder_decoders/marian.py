@@ -13,18 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.encoder_decoders.bart import (
-    ALIASES,
-    COMMON,
-    EMBEDDING,
-    HARMLESS,
-    OUTPUT,
-    SUPPORTED,
-    UNUSED,
-    BartConfig,
-    norms,
-    wire,
-)
+from pretune.families.config_keys import ENCODER_DECODER_VALUES
+from pretune.families.encoder_decoders import bart
 from pretune.families.family import Family
 from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable
 from pretune.nn.embedding.positional_encoding import SinusoidalPositions
@@ -33,8 +23,8 @@ from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
-class MarianConfig(BartConfig):
-    """The configuration: BART's keys with other defaults, and the key for shared token embeddings, which must be true."""
+class MarianConfig(bart.BartConfig):
+    """The configuration of Marian: BART\'s keys with other defaults, and the key for shared token embeddings, which must be true."""
 
     vocab_size: int = 58101
     activation_function: str = "gelu"
@@ -47,7 +37,7 @@ class MarianConfig(BartConfig):
 
 
 def build(config: MarianConfig) -> EncoderDecoder:
-    """Build the backbone from its configuration."""
+    """Build the Marian backbone from its configuration."""
     width = config.d_model
 
     def embed() -> Embeddings:
@@ -59,7 +49,7 @@ def build(config: MarianConfig) -> EncoderDecoder:
             dropout=config.dropout,
         )
 
-    return wire(config, embed)
+    return bart.assemble(config, embed)
 
 
 MARIAN = Family(
@@ -68,12 +58,12 @@ MARIAN = Family(
     build=build,
     template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end")),
     table=NameTable(
-        *COMMON,
+        *bart.COMMON,
         prefix="model.",
-        embedding=EMBEDDING,
-        output=OUTPUT,
+        embedding=bart.EMBEDDING,
+        output=bart.OUTPUT,
         unused={
-            **UNUSED,
+            **bart.UNUSED,
             **dict.fromkeys(
                 ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
                 "sinusoidal positions, computed for any length",
@@ -85,13 +75,13 @@ MARIAN = Family(
         **{frozenset({objective}): "MarianMTModel" for objective in SEQ2SEQ_OBJECTIVES},
     },
     poolings={"": "last"},
-    aliases=ALIASES,
+    aliases=bart.ALIASES,
     supported={
-        **SUPPORTED,
-        **norms(before=False, embedded=False, last=False),
+        **ENCODER_DECODER_VALUES,
+        **bart.norms(before=False, embedded=False, last=False),
         "static_position_embeddings": (True,),
         "add_bias_logits": (False,),
         "share_encoder_decoder_embeddings": (True,),
     },
-    harmless={**HARMLESS, "decoder_vocab_size": "source and target share one vocabulary"},
+    harmless={**bart.HARMLESS, "decoder_vocab_size": "source and target share one vocabulary"},
 )

@@ -12,23 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.encoder_decoders.bart import (
-    ALIASES,
-    COMMON,
-    EMBEDDING,
-    HARMLESS,
-    OUTPUT,
-    POSITIONS,
-    SUPPORTED,
-    TASK_HEADS,
-    UNUSED,
-    BartConfig,
-    classes,
-    embeddings,
-    norms,
-    wire,
-)
-from pretune.families.family import Family
+from pretune.families.config_keys import ENCODER_DECODER_VALUES
+from pretune.families.encoder_decoders import bart
+from pretune.families.family import Family, seq2seq_classes
 from pretune.families.parameter_names import NameTable
 from pretune.nn.blocks import PreNorm
 from pretune.nn.linear import LayerNorm
@@ -36,8 +22,8 @@ from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
-class MBartConfig(BartConfig):
-    """The configuration: BART's keys with other defaults."""
+class MBartConfig(bart.BartConfig):
+    """The configuration of mBART: BART\'s keys with other defaults."""
 
     vocab_size: int = 250027
     scale_embedding: bool = False
@@ -45,8 +31,8 @@ class MBartConfig(BartConfig):
 
 
 def build(config: MBartConfig) -> EncoderDecoder:
-    """Build the backbone from its configuration."""
-    return wire(config, lambda: embeddings(config), PreNorm, partial(LayerNorm, config.d_model))
+    """Build the mBART backbone from its configuration."""
+    return bart.assemble(config, lambda: bart.embeddings(config), PreNorm, partial(LayerNorm, config.d_model))
 
 
 MBART = Family(
@@ -54,31 +40,28 @@ MBART = Family(
     config=MBartConfig,
     build=build,
     template=Template(
-        single=("A", "end", "language"),
-        pair=("B", "end", "language"),
-        segments=False,
-        target=("language", "A", "end"),
+        single=("A", "end", "language"), pair=("B", "end", "language"), segments=False, target=("language", "A", "end")
     ),
     table=NameTable(
-        *COMMON,
-        *POSITIONS,
+        *bart.COMMON,
+        *bart.POSITIONS,
         ("model.encoder.layer_norm.{p}", "backbone.encoder.norm.{p}"),
         ("model.decoder.layer_norm.{p}", "backbone.norm.{p}"),
-        *TASK_HEADS,
+        *bart.TASK_HEADS,
         prefix="model.",
-        embedding=EMBEDDING,
-        output=OUTPUT,
-        unused=UNUSED,
+        embedding=bart.EMBEDDING,
+        output=bart.OUTPUT,
+        unused=bart.UNUSED,
     ),
-    classes=classes("MBart"),
+    classes=seq2seq_classes("MBart"),
     # The classifier reads the state of </s>, which precedes the language token.
     poolings={"": "second_to_last"},
-    aliases=ALIASES,
+    aliases=bart.ALIASES,
     supported={
-        **SUPPORTED,
-        **norms(before=True, embedded=True, last=True),
+        **ENCODER_DECODER_VALUES,
+        **bart.norms(before=True, embedded=True, last=True),
         "static_position_embeddings": (False,),
         "add_bias_logits": (False,),
     },
-    harmless=HARMLESS,
+    harmless=bart.HARMLESS,
 )

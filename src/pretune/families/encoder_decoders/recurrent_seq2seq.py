@@ -31,7 +31,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of a recurrent encoder-decoder: one field per key of config.json."""
 
     vocab_size: int = 160000
     target_vocab_size: int | None = None  # None: source and target share one vocabulary
@@ -55,7 +55,7 @@ class Seq2SeqConfig:
 
 
 def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
-    """Build the backbone from its configuration."""
+    """Build the recurrent encoder-decoder backbone from its configuration."""
     width, words = config.hidden_size, config.embedding_size
     target = config.target_vocab_size or config.vocab_size
     encoded = 2 * width if config.bidirectional else width
@@ -85,7 +85,7 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
     if config.tie_word_embeddings:
         if (target, top) != (config.vocab_size, words):
             raise PretuneError(
-                "seq2seq: tie_word_embeddings needs one vocabulary, and hidden states as wide as the embeddings"
+                "seq2seq: tie_word_embeddings needs one vocabulary, and hidden states as wide as the embeddings; set it to false"
             )
         head = partial(TiedVocabularyHead, target)
         written.tokens = embed.tokens
@@ -100,10 +100,11 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
         dropout=config.dropout,
         vocabulary_head=head,
     )
-    return initialize_uniform(backbone, config.initializer_range, everywhere=True)
+    return initialize_uniform(backbone, config.initializer_range, embeddings_only=False)
 
 
 def _rows() -> list[Row]:
+    """Return the name-table rows of the backbone, whose published names are pretune's own."""
     names = [
         *("encoder.embed.tokens", "embed.tokens", "encoder.layers.{i}.cells.{p}", "layers.{i}.cells.{p}"),
         *(f"encoder.{way}.layers.{{i}}.cells.{{p}}" for way in ("ahead", "back")),
@@ -126,5 +127,5 @@ SEQ2SEQ = Family(
     ),
     classes={frozenset(): "RecurrentEncoderDecoder"},
     poolings={"": "last"},
-    elsewhere=False,
+    in_transformers=False,
 )

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.families.family import Family
+from pretune.families.config_keys import ENCODER_DECODER_VALUES
+from pretune.families.family import Family, seq2seq_classes
 from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
 from pretune.nn.attention.multi_head import CrossAttention, RelativeAttention
 from pretune.nn.attention.patterns import causal, full
@@ -37,7 +39,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class T5Config:
-    """The configuration: one field per key of config.json."""
+    """The configuration of T5: one field per key of config.json."""
 
     vocab_size: int = 32128
     d_model: int = 512
@@ -77,7 +79,7 @@ class T5Config:
 
 @dataclass(frozen=True)
 class MT5Config(T5Config):
-    """The configuration of mT5: other defaults, and hidden states that are never scaled."""
+    """The configuration of mT5: T5's keys with other defaults; hidden states are never scaled."""
 
     vocab_size: int = 250112
     d_ff: int = 1024
@@ -89,12 +91,12 @@ class MT5Config(T5Config):
 
 
 def build(config: T5Config) -> EncoderDecoder:
-    """Build the encoder and the decoder, which share the token embedding."""
+    """Build the T5 backbone: an encoder and a decoder that share the token embedding."""
     encoder = _encoder(config)
     model = EncoderDecoder(
         encoder,
         embed=_embeddings(config),
-        score=_relative_bias(config, both_ways=False),
+        score=_relative_bias(config, bidirectional=False),
         layers=[_layer(config, decoder=True) for _ in range(config.num_decoder_layers or config.num_layers)],
         norm=_last_norm(config),
     )
@@ -103,21 +105,22 @@ def build(config: T5Config) -> EncoderDecoder:
 
 
 def build_encoder(config: T5Config) -> TransformerStack:
-    """Build the encoder alone."""
+    """Build the T5 encoder alone as a backbone."""
     return initialize_by_fan_in(_encoder(config), config.initializer_factor)
 
 
 def _encoder(config: T5Config) -> TransformerStack:
+    """Assemble the T5 encoder, without initializing it."""
     width, factor = config.d_model, config.initializer_factor
 
     def head() -> nn.Module:
         scale, tied = Scale(width**-0.5) if config.scale_decoder_outputs else None, config.tie_word_embeddings
         made = vocabulary_head(config.vocab_size, width, tied=tied, transform=scale, bias=False)
-        return made if tied else initialize_by_fan_in(made, factor)
+        return initialize_by_fan_in(made, factor)
 
     return TransformerStack(
         embed=_embeddings(config),
-        score=_relative_bias(config, both_ways=True),
+        score=_relative_bias(config, bidirectional=True),
         layers=[_layer(config, decoder=False) for _ in range(config.num_layers)],
         norm=_last_norm(config),
         vocabulary_head=head,
@@ -126,6 +129,7 @@ def _encoder(config: T5Config) -> TransformerStack:
 
 
 def _layer(config: T5Config, decoder: bool) -> TransformerLayer:
+    """Build a T5 layer of the encoder, or of the decoder with cross-attention."""
     width, heads, dropout = config.d_model, config.num_heads, config.dropout_rate
     attention: dict[str, Any] = {"head_width": config.d_kv, "scale": 1.0, "bias": False}
     pattern = causal if decoder else full
@@ -135,30 +139,33 @@ def _layer(config: T5Config, decoder: bool) -> TransformerLayer:
     kind = GatedFeedForward if config.gated else FeedForward
     name = "gated_feed_forward" if config.gated else "feed_forward"  # they have different published names
     parts[name] = kind(width, config.d_ff, ACTIVATIONS[config.activation], bias=False, dropout=dropout)
-    eps = config.layer_norm_epsilon
-    return TransformerLayer(**{name: PreNorm(part, RMSNorm(width, eps), dropout) for name, part in parts.items()})
+    norm = partial(RMSNorm, width, config.layer_norm_epsilon)
+    return TransformerLayer.normalized(PreNorm, norm, dropout, **parts)
 
 
 def _embeddings(config: T5Config) -> Embeddings:
+    """Build the token embeddings of T5."""
     return Embeddings(config.vocab_size, config.d_model, dropout=config.dropout_rate)
 
 
 def _last_norm(config: T5Config) -> nn.Module:
+    """Build the norm and the dropout at the end of a T5 stack."""
     return nn.Sequential(RMSNorm(config.d_model, config.layer_norm_epsilon), Dropout(config.dropout_rate))
 
 
-def _relative_bias(config: T5Config, both_ways: bool) -> T5RelativeBias:
+def _relative_bias(config: T5Config, bidirectional: bool) -> T5RelativeBias:
+    """Build the relative position bias of the T5 encoder (bidirectional) or decoder."""
     buckets, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
     if buckets < 4 or furthest <= buckets // 2:
         raise PretuneError(
             f"t5: relative_attention_num_buckets {buckets} with relative_attention_max_distance {furthest} is not supported; "
             "use at least 4 buckets and a distance of more than half of them"
         )
-    return T5RelativeBias(config.num_heads, buckets, furthest, both_ways=both_ways)
+    return T5RelativeBias(config.num_heads, buckets, furthest, bidirectional, width=config.d_model)
 
 
 def _attention(published: str, ours: str) -> list[Row]:
-    """Return the rows of an attention sublayer with its norm."""
+    """Return the name-table rows of an attention sublayer with its norm."""
     block, _, _ = published.rpartition(".")
     return [
         (f"{block}.layer_norm.weight", f"{ours}.norm.weight"),
@@ -169,7 +176,7 @@ def _attention(published: str, ours: str) -> list[Row]:
 
 
 def _feed_forward(published: str, ours: str) -> list[Row]:
-    """Return the rows of a feed-forward sublayer, gated or not."""
+    """Return the name-table rows of a feed-forward sublayer, gated or not."""
     dense = f"{published}.DenseReluDense"
     rows: list[Row] = [
         (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
@@ -186,7 +193,7 @@ _BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def _encoder_rows(ours: str) -> list[Row]:
-    """Return the rows of the token embedding and of the encoder, whose path in pretune is `ours`."""
+    """Return the name-table rows of the token embedding and of the encoder, which pretune names `ours`."""
     return [
         ("shared.weight", f"{ours}.embed.tokens"),
         *_attention("encoder.block.{i}.layer.0.SelfAttention", f"{ours}.layers.{{i}}.attention"),
@@ -231,18 +238,14 @@ TEMPLATE = Template(single=("A", "end"), pair=("B", "end"), segments=False, targ
 
 
 def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any]) -> Family:
+    """Return the family of T5 or mT5; `prefix` is that of its classes, `only` are further supported values of keys."""
     family = Family(
         name=name,
         config=config,
         build=build,
         template=TEMPLATE,
         table=TABLE,
-        classes={
-            frozenset(): f"{prefix}Model",
-            **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
-            frozenset({"classify"}): f"{prefix}ForSequenceClassification",
-            frozenset({"answer"}): f"{prefix}ForQuestionAnswering",
-        },
+        classes=seq2seq_classes(prefix),
         poolings={"": "last"},
         aliases={
             "hidden_size": "d_model",
@@ -251,9 +254,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
             "head_dim": "d_kv",
         },
         supported={
-            "is_encoder_decoder": (True,),
-            "is_decoder": (False,),
-            "add_cross_attention": (False,),
+            **ENCODER_DECODER_VALUES,
             # Newer files repeat the information of feed_forward_proj.
             "dense_act_fn": lambda config: (config.activation,),
             "is_gated_act": lambda config: (config.gated,),
@@ -266,10 +267,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
         build=build_encoder,
         template=replace(TEMPLATE, target=()),
         table=ENCODER_TABLE,
-        classes={
-            frozenset(): f"{prefix}EncoderModel",
-            frozenset({"tag"}): f"{prefix}ForTokenClassification",
-        },
+        classes={frozenset(): f"{prefix}EncoderModel", frozenset({"tag"}): f"{prefix}ForTokenClassification"},
         other_classes={},
         poolings={"": "mean"},  # there is no classification token; Sentence-T5 uses the mean
         supported={**family.supported, "is_encoder_decoder": (True, False)},  # both occur in published files

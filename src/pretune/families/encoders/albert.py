@@ -9,21 +9,17 @@ from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
-from pretune.families.encoders.bert import BertConfig, embeddings_of, layer_of, unused, vocabulary_head_of
-from pretune.families.family import Family, token_classes
-from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
+from pretune.families.encoders.bert import BERT, BertConfig, embeddings_of, encoder_of, layer_of, unused
+from pretune.families.family import Family, encoder_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows, pooled_heads
 from pretune.nn.blocks import LayerSequence
-from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
-from pretune.nn.output_heads import DenseTransform
 from pretune.runtime.errors import PretuneError
-from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class AlbertConfig(BertConfig):
-    """The configuration: BERT's keys and three more."""
+    """The configuration of ALBERT: BERT\'s keys and three more."""
 
     vocab_size: int = 30000
     embedding_size: int = 128
@@ -36,7 +32,7 @@ class AlbertConfig(BertConfig):
     hidden_dropout_prob: float = 0.0
 
     def order(self) -> list[int]:
-        """Return the group of each layer."""
+        """Return the index of the parameter group that runs at each depth of the stack."""
         depths, groups = self.num_hidden_layers, self.num_hidden_groups
         if not 1 <= groups <= depths:
             raise PretuneError(f"albert: num_hidden_groups ({groups}) must not exceed num_hidden_layers ({depths})")
@@ -44,20 +40,17 @@ class AlbertConfig(BertConfig):
 
 
 def build(config: AlbertConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
-    width, vectors = config.hidden_size, config.embedding_size
-    activation = ACTIVATIONS[config.hidden_act]
-    encoder = TransformerStack(
-        embed=embeddings_of(config, vectors, Linear(vectors, width)),
+    """Build the ALBERT backbone from its configuration."""
+    vectors = config.embedding_size
+    return encoder_of(
+        config,
+        embed=embeddings_of(config, vectors, Linear(vectors, config.hidden_size)),
         layers=[
             LayerSequence(*(layer_of(config) for _ in range(config.inner_group_num)))
             for _ in range(config.num_hidden_groups)
         ],
         order=config.order(),
-        vocabulary_head=lambda: vocabulary_head_of(config, activation, vectors),
-        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
     )
-    return initialize(encoder, config.initializer_range)
 
 
 _LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.{j}"
@@ -67,7 +60,7 @@ ALBERT = Family(
     name="albert",
     config=AlbertConfig,
     build=build,
-    template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
+    template=BERT.template,
     table=NameTable(
         ("albert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
         ("albert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
@@ -87,11 +80,8 @@ ALBERT = Family(
         ("predictions.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
         *output_rows("mlm", "predictions.decoder.weight", "predictions.bias", "predictions.decoder.bias"),
         ("albert.pooler.{p}", "heads.sop.pooler.dense.{p}"),
-        ("albert.pooler.{p}", "heads.classify.pooler.dense.{p}"),
         ("sop_classifier.classifier.{p}", "heads.sop.output.{p}"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
-        ("albert.pooler.{p}", "heads.choose.pooler.dense.{p}"),
-        ("classifier.{p}", "heads.choose.output.{p}"),
+        *pooled_heads("albert.pooler.{p}", "classifier.{p}"),
         *TOKEN_HEADS,
         prefix="albert.",
         embedding=("albert.embeddings.word_embeddings.weight",),
@@ -99,14 +89,7 @@ ALBERT = Family(
         copied={"predictions.bias": "predictions.decoder.bias"},
         unused=unused("albert"),
     ),
-    classes={
-        frozenset(): "AlbertModel",
-        frozenset({"mlm"}): "AlbertForMaskedLM",
-        frozenset({"mlm", "sop"}): "AlbertForPreTraining",
-        frozenset({"classify"}): "AlbertForSequenceClassification",
-        frozenset({"choose"}): "AlbertForMultipleChoice",
-        **token_classes("Albert"),
-    },
+    classes={**encoder_classes("Albert"), frozenset({"mlm", "sop"}): "AlbertForPreTraining"},
     supported={**ENCODER_VALUES, "position_embedding_type": ("absolute",)},
     harmless=dict.fromkeys(
         ("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),

@@ -5,15 +5,17 @@ Departures: attention dropout is off by default (the fast attention kernels have
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from torch import nn
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
-from pretune.families.family import Family, SupportedValues, token_classes
-from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row, output_rows
+from pretune.families.family import Family, SupportedValues, encoder_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row, output_rows, pooled_heads
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.blocks import PostNorm, TransformerLayer
 from pretune.nn.embedding.positional_encoding import LearnedPositions
@@ -28,7 +30,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of BERT: one field per key of config.json."""
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -49,10 +51,8 @@ def post_norm_layer(
     attention: nn.Module, width: int, inner: int, activation: Activation, eps: float, dropout: float
 ) -> TransformerLayer:
     """Build the post-norm Transformer layer of BERT and its close descendants."""
-    return TransformerLayer(
-        attention=PostNorm(attention, LayerNorm(width, eps), dropout),
-        feed_forward=PostNorm(FeedForward(width, inner, activation), LayerNorm(width, eps), dropout),
-    )
+    feed_forward, norm = FeedForward(width, inner, activation), partial(LayerNorm, width, eps)
+    return TransformerLayer.normalized(PostNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
 
 def layer_of(config: BertConfig, attention: nn.Module | None = None) -> TransformerLayer:
@@ -83,7 +83,8 @@ def embeddings_of(
     """
     if first is not None and config.max_position_embeddings <= first:
         raise PretuneError(
-            f"max_position_embeddings is {config.max_position_embeddings}, but the first position is {first}, which leaves none"
+            f"max_position_embeddings is {config.max_position_embeddings}, but the first {first} are not used as positions; "
+            "increase it"
         )
     positions = None if first is None else LearnedPositions(config.max_position_embeddings - first, width, first)
     return Embeddings(
@@ -108,20 +109,43 @@ def vocabulary_head_of(config: BertConfig, activation: Activation, vectors: int)
     return initialize(head, config.initializer_range)
 
 
-def build(config: BertConfig, columns: Iterable[ColumnEmbedding] = ()) -> TransformerStack:
-    """Build the backbone from its configuration; `columns` are additional embeddings (ERNIE)."""
-    width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
+def pooler_of(config: BertConfig, activation: str = "tanh") -> Callable[[], nn.Module]:
+    """Return a factory of poolers, one dense layer each, from a configuration with BERT's keys."""
+    return lambda: initialize(DenseTransform(config.hidden_size, ACTIVATIONS[activation]), config.initializer_range)
+
+
+def encoder_of(
+    config: BertConfig,
+    *,
+    embed: Embeddings | None = None,
+    layers: Iterable[nn.Module] | None = None,
+    head_activation: str = "",
+    pooler_activation: str = "tanh",
+    **options: Any,
+) -> TransformerStack:
+    """Build and initialize an encoder from a configuration with BERT's keys, optionally with other embeddings or layers.
+
+    `head_activation` is that of the masked-LM head, by default that of the layers; `options` are passed to `TransformerStack`.
+    """
+    embed = embeddings_of(config, config.hidden_size) if embed is None else embed
+    activation, vectors = ACTIVATIONS[head_activation or config.hidden_act], embed.tokens.shape[1]
     encoder = TransformerStack(
-        embed=embeddings_of(config, width, columns=columns),
-        layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
-        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        embed,
+        [layer_of(config) for _ in range(config.num_hidden_layers)] if layers is None else layers,
+        vocabulary_head=lambda: vocabulary_head_of(config, activation, vectors),
+        pooler=pooler_of(config, pooler_activation),
+        **options,
     )
     return initialize(encoder, config.initializer_range)
 
 
+def build(config: BertConfig, columns: Iterable[ColumnEmbedding] = ()) -> TransformerStack:
+    """Build the BERT backbone from its configuration; `columns` are additional embeddings (ERNIE)."""
+    return encoder_of(config, embed=embeddings_of(config, config.hidden_size, columns=columns))
+
+
 def encoder_rows(name: str) -> list[Row]:
-    """Return the rows of BERT's embeddings and layers, with the prefix of a family."""
+    """Return the name-table rows of BERT's embeddings and layers, with the prefix of a family."""
     published, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
     return [
         (f"{name}.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
@@ -151,7 +175,7 @@ MLM_ROWS: list[Row] = [
 
 
 def unused(name: str) -> dict[str, str]:
-    """Return the tensors that do not affect the output, with the prefix of a family, and the reason for each."""
+    """Return the names of tensors that do not affect the output, with the prefix of a family, and the reason for each."""
     return {
         f"{name}.embeddings.position_ids": "the numbers 0, 1, 2 …",
         f"{name}.embeddings.token_type_ids": "zeros, the default segment ids",
@@ -159,17 +183,14 @@ def unused(name: str) -> dict[str, str]:
 
 
 def table(name: str, *rows: Row) -> NameTable:
-    """Return the parameter names of BERT with the prefix of a family, and further rows."""
+    """Return the name table of BERT with the prefix of a family, and with further rows."""
     return NameTable(
         *encoder_rows(name),
         *rows,
         *MLM_ROWS,
         (f"{name}.pooler.dense.{{p}}", "heads.nsp.pooler.dense.{p}"),
-        (f"{name}.pooler.dense.{{p}}", "heads.classify.pooler.dense.{p}"),
         ("cls.seq_relationship.{p}", "heads.nsp.output.{p}"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
-        (f"{name}.pooler.dense.{{p}}", "heads.choose.pooler.dense.{p}"),
-        ("classifier.{p}", "heads.choose.output.{p}"),
+        *pooled_heads(f"{name}.pooler.dense.{{p}}", "classifier.{p}"),
         *TOKEN_HEADS,
         prefix=f"{name}.",
         embedding=(f"{name}.embeddings.word_embeddings.weight",),
@@ -181,20 +202,16 @@ def table(name: str, *rows: Row) -> NameTable:
 
 
 def classes(name: str) -> Mapping[frozenset[str], str]:
-    """Return the classes of `transformers` for each set of heads, with the class prefix of a family."""
+    """Return the classes of `transformers` for each set of heads of BERT, with the class prefix of a family."""
     return {
-        frozenset(): f"{name}Model",
-        frozenset({"mlm"}): f"{name}ForMaskedLM",
+        **encoder_classes(name),
         frozenset({"nsp"}): f"{name}ForNextSentencePrediction",
         frozenset({"mlm", "nsp"}): f"{name}ForPreTraining",
-        frozenset({"classify"}): f"{name}ForSequenceClassification",
-        frozenset({"choose"}): f"{name}ForMultipleChoice",
-        **token_classes(name),
     }
 
 
 def other_classes(name: str) -> Mapping[str, frozenset[str]]:
-    """Return further classes of `transformers` and their heads, with the class prefix of a family."""
+    """Return the class of `transformers` for causal BERT and its heads, with the class prefix of a family."""
     return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder in `transformers`, read as an encoder here
 
 

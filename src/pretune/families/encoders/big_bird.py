@@ -17,33 +17,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.families.encoders.bert import (
-    BERT,
-    MLM_COPIED,
-    MLM_OUTPUT,
-    MLM_ROWS,
-    SUPPORTED,
-    BertConfig,
-    embeddings_of,
-    encoder_rows,
-    layer_of,
-    unused,
-    vocabulary_head_of,
-)
-from pretune.families.family import Family, token_classes
+from pretune.families.encoders import bert
+from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import NameTable
 from pretune.nn.attention.big_bird import BlockSparseAttention
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import DenseTransform, ResidualFeedForward
+from pretune.nn.output_heads import ResidualFeedForward
 
 FULL, SPARSE = "original_full", "block_sparse"
 
 
 @dataclass(frozen=True)
-class BigBirdConfig(BertConfig):
-    """The configuration: BERT's keys and some more."""
+class BigBirdConfig(bert.BertConfig):
+    """The configuration of BigBird: BERT\'s keys and some more."""
 
     vocab_size: int = 50358
     hidden_act: str = "gelu_new"
@@ -75,14 +63,14 @@ class BigBirdConfig(BertConfig):
 
 
 def build(config: BigBirdConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the BigBird backbone from its configuration."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
-    encoder = TransformerStack(
-        embed=embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
-        layers=[layer_of(config, config.attention(number)) for number in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
-        pooler=lambda: initialize(DenseTransform(width, activation), config.initializer_range),
-        choice_pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+    return bert.encoder_of(
+        config,
+        embed=bert.embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
+        layers=[bert.layer_of(config, config.attention(number)) for number in range(config.num_hidden_layers)],
+        pooler_activation=config.hidden_act,
+        choice_pooler=bert.pooler_of(config),
         answerer=lambda: initialize(
             ResidualFeedForward(
                 FeedForward(width, config.intermediate_size, activation),
@@ -92,17 +80,16 @@ def build(config: BigBirdConfig) -> TransformerStack:
             config.initializer_range,
         ),
     )
-    return initialize(encoder, config.initializer_range)
 
 
 BIG_BIRD = Family(
     name="big_bird",
     config=BigBirdConfig,
     build=build,
-    template=BERT.template,
+    template=bert.BERT.template,
     table=NameTable(
-        *encoder_rows("bert"),
-        *MLM_ROWS,
+        *bert.encoder_rows("bert"),
+        *bert.MLM_ROWS,
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
         ("classifier.{p}", "heads.tag.output.{p}"),
@@ -114,18 +101,12 @@ BIG_BIRD = Family(
         ("qa_classifier.qa_outputs.{p}", "heads.answer.output.{p}"),
         prefix="bert.",
         embedding=("bert.embeddings.word_embeddings.weight",),
-        output=MLM_OUTPUT,
-        copied=MLM_COPIED,
-        unused=unused("bert"),
+        output=bert.MLM_OUTPUT,
+        copied=bert.MLM_COPIED,
+        unused=bert.unused("bert"),
         unsupported={"cls.seq_relationship.{p}": "the head of pairs"},
     ),
-    classes={
-        frozenset(): "BigBirdModel",
-        frozenset({"mlm"}): "BigBirdForMaskedLM",
-        frozenset({"classify"}): "BigBirdForSequenceClassification",
-        frozenset({"choose"}): "BigBirdForMultipleChoice",
-        **token_classes("BigBird"),
-    },
+    classes=encoder_classes("BigBird"),
     other_classes={"BigBirdForPreTraining": frozenset({"mlm"}), "BigBirdForCausalLM": frozenset({"mlm"})},
-    supported={**SUPPORTED, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
+    supported={**bert.SUPPORTED, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
 )

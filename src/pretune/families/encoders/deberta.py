@@ -12,22 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
-from pretune.families.encoders.bert import (
-    MLM_COPIED,
-    MLM_OUTPUT,
-    MLM_ROWS,
-    BertConfig,
-    embeddings_of,
-    encoder_rows,
-    layer_of,
-    unused,
-    vocabulary_head_of,
-)
+from pretune.families.encoders import bert
 from pretune.families.family import Family, SupportedValues, token_classes
-from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row, pooled_heads
 from pretune.nn.attention.disentangled import (
     DisentangledAttention,
     RelativeEmbeddings,
@@ -38,16 +31,13 @@ from pretune.nn.attention.score_mods import DisentangledScore
 from pretune.nn.blocks import TransformerLayer
 from pretune.nn.convolution import Convolution, WithConvolution
 from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import DenseTransform
 from pretune.runtime.errors import PretuneError
-from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
-class DebertaConfig(BertConfig):
-    """The configuration: BERT's keys and those of relative positions."""
+class DebertaConfig(bert.BertConfig):
+    """The configuration of DeBERTa: BERT\'s keys and those of relative positions."""
 
     vocab_size: int = 50265
     type_vocab_size: int = 0
@@ -64,9 +54,9 @@ class DebertaConfig(BertConfig):
 
     @property
     def terms(self) -> set[str]:
-        """Return the position terms of attention: content-to-position (c2p), position-to-content (p2c)."""
-        given = self.pos_att_type or ()
-        return {term.strip().lower() for term in (given.split("|") if isinstance(given, str) else given)}
+        """Return the position terms of disentangled attention: content-to-position (c2p), position-to-content (p2c)."""
+        terms = self.pos_att_type or ()
+        return {term.strip().lower() for term in (terms.split("|") if isinstance(terms, str) else terms)}
 
 
 @dataclass(frozen=True)
@@ -86,33 +76,44 @@ class DebertaV2Config(DebertaConfig):
 
 
 def build(config: DebertaConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the DeBERTa backbone from its configuration."""
     check("deberta", config)
-    encoder = _encoder(config, DisentangledScore(config.max_relative_positions), SeparateProjections)
-    return initialize(encoder, config.initializer_range)
+    score = DisentangledScore(config.max_relative_positions)
+    return _encoder(config, score, _layers(config, score, SeparateProjections))
 
 
 def build_v2(config: DebertaV2Config) -> TransformerStack:
-    """Build the backbone of version 2 or 3 from its configuration."""
+    """Build the DeBERTa backbone of version 2 or 3 from its configuration."""
     check("deberta-v2", config)
     score = DisentangledScore(config.max_relative_positions, max(config.position_buckets, 0))
-    norm = LayerNorm(config.hidden_size, config.layer_norm_eps) if config.norm_rel_ebd == "layer_norm" else None
-    encoder = _encoder(config, score, SharedProjections, norm)
+    layers, norm = (
+        _layers(config, score, SharedProjections),
+        partial(LayerNorm, config.hidden_size, config.layer_norm_eps),
+    )
     if config.conv_kernel_size > 0:
-        width, activation = config.hidden_size, ACTIVATIONS[config.conv_act]
-        convolution, after = Convolution(width, config.conv_kernel_size), LayerNorm(width, config.layer_norm_eps)
-        first = WithConvolution(encoder.layers[0], convolution, activation, after, config.hidden_dropout_prob)
-        encoder.layers[0] = first
-    return initialize(encoder, config.initializer_range)
+        convolution = Convolution(config.hidden_size, config.conv_kernel_size)
+        activation, dropout = ACTIVATIONS[config.conv_act], config.hidden_dropout_prob
+        layers[0] = WithConvolution(layers[0], convolution, activation, norm(), dropout)
+    return _encoder(config, score, layers, norm() if config.norm_rel_ebd == "layer_norm" else None)
 
 
 def _encoder(
-    config: DebertaConfig,
-    score: DisentangledScore,
-    project: type[SeparateProjections | SharedProjections],
-    norm_of_distances: LayerNorm | None = None,
+    config: DebertaConfig, score: DisentangledScore, layers: list[nn.Module], norm: LayerNorm | None = None
 ) -> TransformerStack:
-    """Assemble the encoder from layers with the given attention."""
+    """Build and initialize the DeBERTa encoder from its layers; `norm` normalizes the relative position embeddings."""
+    return bert.encoder_of(
+        config,
+        embed=bert.embeddings_of(config, config.hidden_size, first=0 if config.position_biased_input else None),
+        layers=layers,
+        distances=RelativeEmbeddings(2 * score.per_direction, config.hidden_size, norm),
+        pooler_activation=config.pooler_hidden_act,
+    )
+
+
+def _layers(
+    config: DebertaConfig, score: DisentangledScore, project: type[SeparateProjections | SharedProjections]
+) -> list[nn.Module]:
+    """Build the DeBERTa layers, with disentangled attention whose projections are of the class `project`."""
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob
 
     def layer() -> TransformerLayer:
@@ -124,17 +125,9 @@ def _encoder(
             distance_dropout=dropout,
             dropout=config.attention_probs_dropout_prob,
         )
-        return layer_of(config, attention)
+        return bert.layer_of(config, attention)
 
-    return TransformerStack(
-        embed=embeddings_of(config, width, first=0 if config.position_biased_input else None),
-        distances=RelativeEmbeddings(2 * score.side, width, norm_of_distances),
-        layers=[layer() for _ in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS[config.hidden_act], width),
-        pooler=lambda: initialize(
-            DenseTransform(width, ACTIVATIONS[config.pooler_hidden_act]), config.initializer_range
-        ),
-    )
+    return [layer() for _ in range(config.num_hidden_layers)]
 
 
 def check(family: str, config: DebertaConfig) -> None:
@@ -153,25 +146,23 @@ _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{
 
 
 def _table(*own: Row) -> NameTable:
-    rows = [*own, *encoder_rows("deberta")]
+    """Return the name table of a version of DeBERTa, given the rows of its attention."""
+    rows = [*own, *bert.encoder_rows("deberta")]
     return NameTable(
         *rows,
         *(
             (published, ours.replace("layers.{i}.", "layers.{i}.layer.")) for published, ours in rows
         ),  # parallel to a convolution
         ("deberta.encoder.rel_embeddings.weight", "backbone.distances.weight"),
-        *MLM_ROWS,
-        ("pooler.dense.{p}", "heads.classify.pooler.dense.{p}"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
-        ("pooler.dense.{p}", "heads.choose.pooler.dense.{p}"),
-        ("classifier.{p}", "heads.choose.output.{p}"),
+        *bert.MLM_ROWS,
+        *pooled_heads("pooler.dense.{p}", "classifier.{p}"),
         *TOKEN_HEADS,
         prefix="deberta.",
         embedding=("deberta.embeddings.word_embeddings.weight",),
-        output=MLM_OUTPUT,
-        copied=MLM_COPIED,
+        output=bert.MLM_OUTPUT,
+        copied=bert.MLM_COPIED,
         unused={
-            **unused("deberta"),
+            **bert.unused("deberta"),
             "deberta.embeddings.position_embeddings.weight": "used only by the enhanced mask decoder",
         },
         unsupported=dict.fromkeys(
@@ -186,6 +177,7 @@ def _table(*own: Row) -> NameTable:
 
 
 def _classes(name: str) -> Mapping[frozenset[str], str]:
+    """Return the classes of `transformers` for each set of heads, with the class prefix of a version."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
@@ -194,7 +186,6 @@ def _classes(name: str) -> Mapping[frozenset[str], str]:
     }
 
 
-TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 _SUPPORTED: Mapping[str, SupportedValues] = {
     **ENCODER_VALUES,
     "relative_attention": (True,),
@@ -212,7 +203,7 @@ DEBERTA = Family(
     name="deberta",
     config=DebertaConfig,
     build=build,
-    template=TEMPLATE,
+    template=bert.BERT.template,
     table=_table(
         (f"{_SELF}.in_proj.weight", f"{_PROJECT}.content.weight"),
         (f"{_SELF}.q_bias", f"{_PROJECT}.query_bias"),
@@ -229,7 +220,7 @@ DEBERTA_V2 = Family(
     name="deberta-v2",
     config=DebertaV2Config,
     build=build_v2,
-    template=TEMPLATE,
+    template=bert.BERT.template,
     table=_table(
         ([f"{_SELF}.{part}_proj.{{p}}" for part in ("query", "key", "value")], f"{_PROJECT}.qkv.{{p}}"),
         ("deberta.encoder.LayerNorm.{p}", "backbone.distances.norm.{p}"),

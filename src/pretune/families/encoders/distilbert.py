@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import post_norm_layer, unused
-from pretune.families.family import Family, token_classes
-from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
+from pretune.families.family import Family, encoder_classes
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows, pooled_heads
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.blocks import TransformerLayer
 from pretune.nn.embedding.positional_encoding import LearnedPositions
@@ -27,7 +27,7 @@ EPS = 1e-12  # of all norms; not in config.json
 
 @dataclass(frozen=True)
 class DistilBertConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of DistilBERT: one field per key of config.json."""
 
     vocab_size: int = 30522
     max_position_embeddings: int = 512
@@ -44,7 +44,7 @@ class DistilBertConfig:
 
 
 def build(config: DistilBertConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the DistilBERT backbone from its configuration."""
     width, activation = config.dim, ACTIVATIONS[config.activation]
 
     def layer() -> TransformerLayer:
@@ -86,10 +86,7 @@ DISTILBERT = Family(
         ("distilbert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
         ("distilbert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
         ("distilbert.embeddings.LayerNorm.{p}", "backbone.embed.norm.{p}"),
-        (
-            [f"{_LAYER}.attention.{part}_lin.{{p}}" for part in ("q", "k", "v")],
-            f"{_OURS}.attention.part.qkv.{{p}}",
-        ),
+        ([f"{_LAYER}.attention.{part}_lin.{{p}}" for part in ("q", "k", "v")], f"{_OURS}.attention.part.qkv.{{p}}"),
         (f"{_LAYER}.attention.out_lin.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
         (f"{_LAYER}.sa_layer_norm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
         (f"{_LAYER}.ffn.lin1.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
@@ -98,23 +95,14 @@ DISTILBERT = Family(
         ("vocab_transform.{p}", "heads.mlm.transform.dense.{p}"),
         ("vocab_layer_norm.{p}", "heads.mlm.transform.norm.{p}"),
         *output_rows("mlm", "vocab_projector.weight", "vocab_projector.bias"),
-        ("pre_classifier.{p}", "heads.classify.pooler.dense.{p}"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
-        ("pre_classifier.{p}", "heads.choose.pooler.dense.{p}"),
-        ("classifier.{p}", "heads.choose.output.{p}"),
+        *pooled_heads("pre_classifier.{p}", "classifier.{p}"),
         *TOKEN_HEADS,
         prefix="distilbert.",
         embedding=("distilbert.embeddings.word_embeddings.weight",),
         output="vocab_projector.weight",
         unused=unused("distilbert"),
     ),
-    classes={
-        frozenset(): "DistilBertModel",
-        frozenset({"mlm"}): "DistilBertForMaskedLM",
-        frozenset({"classify"}): "DistilBertForSequenceClassification",
-        frozenset({"choose"}): "DistilBertForMultipleChoice",
-        **token_classes("DistilBert"),
-    },
+    classes=encoder_classes("DistilBert"),
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     supported=ENCODER_VALUES,
     harmless={

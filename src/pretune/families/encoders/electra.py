@@ -9,45 +9,35 @@ from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
-from pretune.families.encoders.bert import BertConfig, embeddings_of, encoder_rows, layer_of, unused, vocabulary_head_of
-from pretune.families.family import Family, token_classes
+from pretune.families.encoders.bert import BERT, BertConfig, embeddings_of, encoder_of, encoder_rows, unused
+from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
-from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
-from pretune.nn.output_heads import DenseTransform
-from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class ElectraConfig(BertConfig):
-    """The configuration: BERT's keys and one more."""
+    """The configuration of ELECTRA: BERT\'s keys and one more."""
 
     embedding_size: int = 128
     hidden_size: int = 256
     num_attention_heads: int = 4
     intermediate_size: int = 1024
-    initializer_range: float = 0.02
 
 
 def build(config: ElectraConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the ELECTRA backbone from its configuration."""
     width, vectors = config.hidden_size, config.embedding_size
-    gelu = ACTIVATIONS["gelu"]  # the activation of all heads, whatever that of the layers
-    encoder = TransformerStack(
-        embed=embeddings_of(config, vectors, Linear(vectors, width) if vectors != width else None),
-        layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: vocabulary_head_of(config, gelu, vectors),
-        pooler=lambda: initialize(DenseTransform(width, gelu), config.initializer_range),
-    )
-    return initialize(encoder, config.initializer_range)
+    embed = embeddings_of(config, vectors, Linear(vectors, width) if vectors != width else None)
+    # All heads have GELU, whatever the activation of the layers.
+    return encoder_of(config, embed=embed, head_activation="gelu", pooler_activation="gelu")
 
 
 ELECTRA = Family(
     name="electra",
     config=ElectraConfig,
     build=build,
-    template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
+    template=BERT.template,
     table=NameTable(
         *encoder_rows("electra"),
         ("electra.embeddings_project.{p}", "backbone.embed.project.{p}"),
@@ -66,14 +56,7 @@ ELECTRA = Family(
         output="generator_lm_head.weight",
         unused=unused("electra"),
     ),
-    classes={
-        frozenset(): "ElectraModel",
-        frozenset({"mlm"}): "ElectraForMaskedLM",
-        frozenset({"rtd"}): "ElectraForPreTraining",
-        frozenset({"classify"}): "ElectraForSequenceClassification",
-        frozenset({"choose"}): "ElectraForMultipleChoice",
-        **token_classes("Electra"),
-    },
+    classes={**encoder_classes("Electra"), frozenset({"rtd"}): "ElectraForPreTraining"},
     other_classes={"ElectraForCausalLM": frozenset({"mlm"})},  # a decoder in `transformers`, read as an encoder here
     supported={
         **ENCODER_VALUES,

@@ -15,7 +15,7 @@ from pretune.nn.embedding.token_embedding import ColumnEmbedding
 
 @dataclass(frozen=True)
 class ErnieConfig(bert.BertConfig):
-    """The configuration: BERT's keys and two more."""
+    """The configuration of ERNIE: BERT\'s keys and two more."""
 
     task_type_vocab_size: int = 3
     use_task_id: bool = False
@@ -36,8 +36,5 @@ ERNIE = Family(
     classes=bert.classes("Ernie"),
     other_classes={"ErnieForCausalLM": frozenset({"mlm"})},
     supported={**bert.SUPPORTED, "pool_act": ("tanh",), "task_id": (0,)},
-    harmless={
-        "enable_recompute": "a training setting of PaddlePaddle",
-        "fuse": "a runtime setting of PaddlePaddle",
-    },
+    harmless={"enable_recompute": "a training setting of PaddlePaddle", "fuse": "a runtime setting of PaddlePaddle"},
 )

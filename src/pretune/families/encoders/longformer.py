@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.encoders import bert, roberta
-from pretune.families.family import Family
+from pretune.families.family import Family, encoder_classes
 from pretune.nn.attention.multi_head import GlobalAttention
 from pretune.nn.attention.patterns import window
 from pretune.nn.blocks import TransformerLayer
@@ -23,33 +23,33 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass(frozen=True)
 class LongformerConfig(roberta.RobertaConfig):
-    """The configuration: RoBERTa's keys and one more."""
+    """The configuration of Longformer: RoBERTa\'s keys and one more."""
 
     max_position_embeddings: int = 512
     attention_window: int | Sequence[int] = 512  # the width of the whole window, for all layers or for each
 
     def windows(self) -> Sequence[int]:
-        """Return the reach of attention to each side, for each layer."""
-        given, layers = self.attention_window, self.num_hidden_layers
-        sizes = [given] * layers if isinstance(given, int) else given
+        """Return the number of tokens on each side that attention reaches, for each layer."""
+        window, layers = self.attention_window, self.num_hidden_layers
+        sizes = [window] * layers if isinstance(window, int) else window
         if len(sizes) != layers:
             raise PretuneError(
                 f"longformer: attention_window has {len(sizes)} sizes, but num_hidden_layers is {layers}"
             )
         if any(size <= 0 or size % 2 for size in sizes):
-            raise PretuneError(f"longformer: attention_window must be even and positive, not {given}")
+            raise PretuneError(f"longformer: attention_window must be even and positive, not {window}")
         return [size // 2 for size in sizes]
 
 
 def layer_of(config: LongformerConfig, size: int) -> TransformerLayer:
-    """Build a layer whose tokens attend to `size` tokens on each side."""
+    """Build a Longformer layer whose tokens attend to `size` tokens on each side."""
     dropout = config.attention_probs_dropout_prob
     attention = GlobalAttention(config.hidden_size, config.num_attention_heads, pattern=window(size), dropout=dropout)
     return bert.layer_of(config, attention)
 
 
 def build(config: LongformerConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the Longformer backbone from its configuration."""
     return roberta.build(config, [layer_of(config, size) for size in config.windows()])
 
 
@@ -67,7 +67,7 @@ LONGFORMER = Family(
             "backbone.layers.{i}.attention.part.global_qkv.{p}",
         ),
     ),
-    classes=roberta.classes("Longformer"),
+    classes=encoder_classes("Longformer"),
     supported={**bert.SUPPORTED, "attention_mode": ("longformer", "sliding_chunks")},
     harmless={"ignore_attention_mask": "a leftover of the published code; nothing reads it"},
 )

@@ -16,7 +16,7 @@ from torch import nn
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import ENCODER_VALUES
-from pretune.families.family import Family, token_classes
+from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import NameTable, Row, output_rows
 from pretune.nn.attention.multi_head import SelfAttention, head_width_of
 from pretune.nn.attention.patterns import full, window
@@ -36,7 +36,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True)
 class ModernBertConfig:
-    """The configuration: one field per key of config.json; newer keys take precedence over older ones."""
+    """The configuration of ModernBERT: one field per key of config.json; newer keys take precedence over older ones."""
 
     vocab_size: int = 50368
     hidden_size: int = 768
@@ -73,7 +73,7 @@ class ModernBertConfig:
     sep_token_id: int | None = None
 
     def kinds(self) -> Sequence[str]:
-        """Return the type of attention of each layer."""
+        """Return the type of attention of each layer, full or sliding."""
         layers, every = self.num_hidden_layers, self.global_attn_every_n_layers
         kinds = self.layer_types or [SLIDING if number % every else FULL for number in range(layers)]
         if len(kinds) != layers:
@@ -88,7 +88,7 @@ class ModernBertConfig:
             (self.rope_parameters or {}).get(kind) or {}, dict[str, Any], f"modernbert: rope_parameters.{kind}"
         )
         if unknown := sorted(newer.keys() - {"rope_type", "rope_theta"}):
-            raise PretuneError(f"modernbert: rope_parameters with {', '.join(unknown)} are not supported")
+            raise PretuneError(f"modernbert: rope_parameters with {', '.join(unknown)} are not supported; remove them")
         if (scaling := newer.get("rope_type", "default")) != "default":
             raise PretuneError(
                 f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; only 'default'"
@@ -99,7 +99,7 @@ class ModernBertConfig:
 
 
 def build(config: ModernBertConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the ModernBERT backbone from its configuration."""
     width, heads = config.hidden_size, config.num_attention_heads
     norm = partial(LayerNorm, width, config.norm_eps, config.norm_bias)
     patterns = {FULL: full, SLIDING: window(config.local_attention // 2)}
@@ -143,7 +143,7 @@ def build(config: ModernBertConfig) -> TransformerStack:
         pooler=transform,
         tagger=transform,
     )
-    return initialize(encoder, config.initializer_range, config.zero_outputs)
+    return initialize(encoder, config.initializer_range, output_scale=0.0 if config.zero_outputs else 1.0)
 
 
 _LAYER = "model.layers.{i}"
@@ -151,7 +151,7 @@ _OURS = "backbone.layers.{i}"
 
 
 def _head(name: str, transform: str) -> list[Row]:
-    """Return the rows of a head; all heads have the same published names."""
+    """Return the name-table rows of a task head, whose dense layer pretune names `transform`; published names are shared."""
     return [
         ("head.dense.{p}", f"heads.{name}.{transform}.dense.{{p}}"),
         ("head.norm.{p}", f"heads.{name}.{transform}.norm.{{p}}"),
@@ -185,13 +185,7 @@ MODERNBERT = Family(
         embedding=("model.embeddings.tok_embeddings.weight",),
         output="decoder.weight",
     ),
-    classes={
-        frozenset(): "ModernBertModel",
-        frozenset({"mlm"}): "ModernBertForMaskedLM",
-        frozenset({"classify"}): "ModernBertForSequenceClassification",
-        frozenset({"choose"}): "ModernBertForMultipleChoice",
-        **token_classes("ModernBert"),
-    },
+    classes=encoder_classes("ModernBert"),
     poolings={"cls": "cls", "mean": "mean"},
     supported={
         **ENCODER_VALUES,

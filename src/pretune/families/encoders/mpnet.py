@@ -13,18 +13,15 @@ from dataclasses import dataclass
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders import roberta
-from pretune.families.encoders.bert import BertConfig, layer_of, vocabulary_head_of
-from pretune.families.family import Family
+from pretune.families.encoders.bert import BertConfig, encoder_of, layer_of
+from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import Row
 from pretune.nn.attention.multi_head import RelativeAttention
 from pretune.nn.attention.relative_position_bias import T5RelativeBias
 from pretune.nn.blocks import TransformerLayer
 from pretune.nn.embedding.positional_encoding import LearnedPositions
 from pretune.nn.embedding.token_embedding import Embeddings
-from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import DenseTransform
 
 # Constants that config.json does not have.
 PADDING = 1
@@ -33,7 +30,7 @@ MAX_DISTANCE = 128
 
 @dataclass(frozen=True)
 class MPNetConfig(BertConfig):
-    """The configuration: BERT's keys and one more."""
+    """The configuration of MPNet: BERT\'s keys and one more."""
 
     vocab_size: int = 30527
     type_vocab_size: int = 0  # there are no segment embeddings, whatever a file says
@@ -41,7 +38,7 @@ class MPNetConfig(BertConfig):
 
 
 def build(config: MPNetConfig) -> TransformerStack:
-    """Build the encoder."""
+    """Build the MPNet backbone from its configuration."""
     width, heads = config.hidden_size, config.num_attention_heads
 
     def layer() -> TransformerLayer:
@@ -49,7 +46,8 @@ def build(config: MPNetConfig) -> TransformerStack:
         attention = RelativeAttention(width, heads, dropout=config.attention_probs_dropout_prob, stages=1)
         return layer_of(config, attention)
 
-    encoder = TransformerStack(
+    return encoder_of(
+        config,
         embed=Embeddings(
             config.vocab_size,
             width,
@@ -60,10 +58,8 @@ def build(config: MPNetConfig) -> TransformerStack:
         ),
         score=T5RelativeBias(heads, config.relative_attention_num_buckets, MAX_DISTANCE),
         layers=[layer() for _ in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS["gelu"], width),
-        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        head_activation="gelu",
     )
-    return initialize(encoder, config.initializer_range)
 
 
 _LAYER, _OURS = "mpnet.encoder.layer.{i}", "backbone.layers.{i}"
@@ -88,7 +84,7 @@ MPNET = Family(
     build=build,
     template=roberta.TEMPLATE,
     table=roberta.table("mpnet", encoder=ENCODER_ROWS),
-    classes=roberta.classes("MPNet"),
+    classes=encoder_classes("MPNet"),
     supported={
         **ENCODER_VALUES,
         "position_embedding_type": ("absolute",),

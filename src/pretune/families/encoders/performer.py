@@ -14,38 +14,24 @@ from pretune.families.family import Family
 from pretune.nn.attention.multi_head import SelfAttention, head_width_of
 from pretune.nn.attention.performer import RandomFeatureAttention
 from pretune.nn.blocks import TransformerLayer
-from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.initialization import initialize
-from pretune.nn.output_heads import DenseTransform
 
 
 @dataclass(frozen=True)
 class PerformerConfig(bert.BertConfig):
-    """The configuration: BERT's keys and one more."""
+    """The configuration of Performer: BERT\'s keys and one more."""
 
     num_random_features: int = 256
 
 
 def build(config: PerformerConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
-    width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
+    """Build the Performer backbone from its configuration."""
+    width, heads = config.hidden_size, config.num_attention_heads
 
     def layer() -> TransformerLayer:
-        heads = config.num_attention_heads
-        return bert.layer_of(
-            config,
-            SelfAttention(
-                width, heads, attend=RandomFeatureAttention(head_width_of(width, heads), config.num_random_features)
-            ),
-        )
+        attend = RandomFeatureAttention(head_width_of(width, heads), config.num_random_features)
+        return bert.layer_of(config, SelfAttention(width, heads, attend=attend))
 
-    encoder = TransformerStack(
-        embed=bert.embeddings_of(config, width),
-        layers=[layer() for _ in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: bert.vocabulary_head_of(config, activation, width),
-        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
-    )
-    return initialize(encoder, config.initializer_range)
+    return bert.encoder_of(config, layers=[layer() for _ in range(config.num_hidden_layers)])
 
 
 PERFORMER = Family(
@@ -62,5 +48,5 @@ PERFORMER = Family(
     ),
     classes={frozenset(): "Encoder"},
     supported=bert.SUPPORTED,
-    elsewhere=False,
+    in_transformers=False,
 )

@@ -7,46 +7,29 @@ Departures: attention dropout is off by default; classifiers have no dropout bef
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.families.encoders.bert import (
-    SUPPORTED,
-    BertConfig,
-    embeddings_of,
-    encoder_rows,
-    layer_of,
-    unused,
-    vocabulary_head_of,
-)
-from pretune.families.family import Family, token_classes
+from pretune.families.encoders.bert import SUPPORTED, BertConfig, embeddings_of, encoder_of, encoder_rows, unused
+from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row, output_rows
 from pretune.nn.blocks import TransformerLayer
-from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.initialization import initialize
-from pretune.nn.output_heads import DenseTransform
 from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class RobertaConfig(BertConfig):
-    """The configuration: BERT's keys and one more."""
+    """The configuration of RoBERTa: BERT\'s keys and one more."""
 
     vocab_size: int = 50265
     pad_token_id: int = 1  # positions start at the next index
 
 
 def build(config: RobertaConfig, layers: Iterable[TransformerLayer] | None = None) -> TransformerStack:
-    """Build the backbone from its configuration, optionally with other layers than BERT's (Longformer)."""
-    width = config.hidden_size
-    encoder = TransformerStack(
-        embed=embeddings_of(config, width, first=config.pad_token_id + 1),
-        layers=[layer_of(config) for _ in range(config.num_hidden_layers)] if layers is None else layers,
-        vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS["gelu"], width),
-        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["tanh"]), config.initializer_range),
-    )
-    return initialize(encoder, config.initializer_range)
+    """Build the RoBERTa backbone from its configuration, optionally with other layers than BERT's (Longformer)."""
+    embed = embeddings_of(config, config.hidden_size, first=config.pad_token_id + 1)
+    return encoder_of(config, embed=embed, layers=layers, head_activation="gelu")
 
 
 TEMPLATE = Template(
@@ -55,7 +38,7 @@ TEMPLATE = Template(
 
 
 def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
-    """Return the parameter names of RoBERTa with the prefix of a family, and further rows.
+    """Return the name table of RoBERTa with the prefix of a family, and with further rows.
 
     `encoder` replaces the rows of BERT's encoder (MPNet).
     """
@@ -78,29 +61,17 @@ def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTa
     )
 
 
-def classes(name: str) -> Mapping[frozenset[str], str]:
-    """Return the classes of `transformers` for each set of heads, with the class prefix of a family."""
-    return {
-        frozenset(): f"{name}Model",
-        frozenset({"mlm"}): f"{name}ForMaskedLM",
-        frozenset({"classify"}): f"{name}ForSequenceClassification",
-        frozenset({"choose"}): f"{name}ForMultipleChoice",
-        **token_classes(name),
-    }
-
-
 def family(name: str, prefix: str) -> Family:
-    """Return a copy of RoBERTa with another name; `prefix` is that of its classes in `transformers`."""
+    """Return a family with RoBERTa's architecture and another name; `prefix` is that of its classes in `transformers`."""
     return Family(
         name=name,
         config=RobertaConfig,
         build=build,
         template=TEMPLATE,
         table=table("roberta"),
-        classes=classes(prefix),
-        other_classes={
-            f"{prefix}ForCausalLM": frozenset({"mlm"})
-        },  # a decoder in `transformers`, read as an encoder here
+        classes=encoder_classes(prefix),
+        # A decoder in `transformers`, read as an encoder here.
+        other_classes={f"{prefix}ForCausalLM": frozenset({"mlm"})},
         supported=SUPPORTED,
     )
 

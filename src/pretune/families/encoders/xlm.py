@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import nn
-
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders.bert import post_norm_layer
@@ -32,7 +30,7 @@ SUMMARY_WIDTH = 2
 
 @dataclass(frozen=True)
 class XlmConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of XLM: one field per key of config.json."""
 
     vocab_size: int = 30145
     emb_dim: int = 2048
@@ -56,7 +54,7 @@ class XlmConfig:
 
 
 def build(config: XlmConfig) -> TransformerStack:
-    """Build the backbone; without a column `language`, no language embedding is added."""
+    """Build the XLM backbone; batches without a column `language` get no language embedding."""
     width, eps = config.emb_dim, config.layer_norm_eps
     activation = ACTIVATIONS["gelu" if config.gelu_activation else "relu"]
 
@@ -80,7 +78,6 @@ def build(config: XlmConfig) -> TransformerStack:
         vocabulary_head=lambda: initialize(
             vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings), config.embed_init_std
         ),
-        pooler=nn.Identity,
         choice_pooler=lambda: initialize(Linear(width, SUMMARY_WIDTH), config.init_std),
         choice_output=lambda outputs: initialize(OutputLinear(SUMMARY_WIDTH, outputs), config.init_std),
     )

@@ -15,7 +15,7 @@ from functools import partial
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.family import Family, token_classes
-from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
+from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows, pooled_heads
 from pretune.nn.attention.multi_head import RelativeAttention, head_width_of
 from pretune.nn.attention.score_mods import TransformerXLScore
 from pretune.nn.blocks import PostNorm, TransformerLayer
@@ -29,7 +29,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class XLNetConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of XLNet: one field per key of config.json."""
 
     vocab_size: int = 32000
     d_model: int = 1024
@@ -55,7 +55,7 @@ class XLNetConfig:
 
 
 def build(config: XLNetConfig) -> TransformerStack:
-    """Build the backbone from its configuration."""
+    """Build the XLNet backbone from its configuration."""
     width, heads, dropout = config.d_model, config.n_head, config.dropout
     head_width = config.d_head or head_width_of(width, heads)
     furthest = config.clamp_len if config.clamp_len > 0 else None
@@ -66,9 +66,7 @@ def build(config: XLNetConfig) -> TransformerStack:
         score = TransformerXLScore(width, heads, head_width, segments=True, max_distance=furthest)
         attention = RelativeAttention(width, heads, score, head_width=head_width, content_bias=True, bias=False)
         feed_forward = FeedForward(width, config.d_inner, activation, dropout=dropout)
-        return TransformerLayer(
-            attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
-        )
+        return TransformerLayer.normalized(PostNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
     encoder = TransformerStack(
         embed=Embeddings(config.vocab_size, width, dropout=dropout, query=True),
@@ -109,10 +107,7 @@ XLNET = Family(
         (f"{_FEED_FORWARD}.layer_2.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
         (f"{_FEED_FORWARD}.layer_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
         *output_rows("plm", "lm_loss.weight", "lm_loss.bias"),
-        ("sequence_summary.summary.{p}", "heads.classify.pooler.dense.{p}"),
-        ("logits_proj.{p}", "heads.classify.output.{p}"),
-        ("sequence_summary.summary.{p}", "heads.choose.pooler.dense.{p}"),
-        ("logits_proj.{p}", "heads.choose.output.{p}"),
+        *pooled_heads("sequence_summary.summary.{p}", "logits_proj.{p}"),
         *TOKEN_HEADS,
         prefix="transformer.",
         embedding=("transformer.word_embedding.weight",),

@@ -21,7 +21,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class BiLSTMConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of a BiLSTM: one field per key of config.json."""
 
     vocab_size: int = 30522
     embedding_size: int = 300
@@ -33,7 +33,7 @@ class BiLSTMConfig:
 
 
 def build(config: BiLSTMConfig) -> BidirectionalBackbone:
-    """Build the backbone from its configuration."""
+    """Build the BiLSTM backbone from its configuration."""
     embed = Embeddings(config.vocab_size, config.embedding_size)
     widths = [config.embedding_size] + [config.hidden_size] * (config.num_hidden_layers - 1)
     ahead, back = (
@@ -64,5 +64,5 @@ BILSTM = Family(
     ),
     classes={frozenset(): "BiLSTM"},
     poolings={"": "max"},
-    elsewhere=False,
+    in_transformers=False,
 )

@@ -26,7 +26,7 @@ FILTERS: Pairs = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1
 
 @dataclass(frozen=True)
 class ElmoConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of ELMo: one field per key of config.json."""
 
     vocab_size: int = 793471  # words of the softmax
     hidden_size: int = 4096  # LSTM cells per layer
@@ -44,13 +44,13 @@ class ElmoConfig:
 
 
 def build(config: ElmoConfig) -> BidirectionalBackbone:
-    """Build the backbone from its configuration."""
+    """Build the ELMo backbone from its configuration."""
     width = config.projection_size
     clip = None if config.cell_clip is None else (config.cell_clip, config.proj_clip or float("inf"))
     embed = CharacterEmbeddings(
         config.vocab_size,
         width,
-        [(seen, count) for seen, count in config.filters],
+        config.filters,
         vectors=config.character_size,
         letters=config.max_characters,
         highways=config.highways,
@@ -76,6 +76,7 @@ def build(config: ElmoConfig) -> BidirectionalBackbone:
 
 
 def _rows() -> list[Row]:
+    """Return the name-table rows of the backbone, whose published names are pretune's own."""
     names = [
         *("embed.symbols", "embed.filters.{i}.{p}", "embed.project.{p}"),
         *(f"embed.highways.{{i}}.{part}.{{p}}" for part in ("transform", "gate")),
@@ -89,11 +90,7 @@ ELMO = Family(
     config=ElmoConfig,
     build=build,
     template=Template(single=("start", "A", "end"), pair=("B", "end"), segments=False),
-    table=NameTable(
-        *_rows(),
-        ("bilm.{p}", "heads.bilm.output.{p}"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
-    ),
+    table=NameTable(*_rows(), ("bilm.{p}", "heads.bilm.output.{p}"), ("classifier.{p}", "heads.classify.output.{p}")),
     classes={frozenset(): "TwoWays"},
-    elsewhere=False,
+    in_transformers=False,
 )

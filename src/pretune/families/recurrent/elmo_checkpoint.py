@@ -34,15 +34,15 @@ def is_published(folder: Path) -> bool:
 
 
 def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str, Tensor]]:
-    """Return the configuration and the parameters of a published checkpoint, under our names."""
+    """Return the configuration and the parameters of a published ELMo checkpoint, under pretune's names."""
     try:
         import h5py
     except ImportError as error:
-        raise PretuneError('Reading .hdf5 files needs h5py; install it with: pip install "pretune[elmo]"') from error
+        raise PretuneError('reading .hdf5 files needs h5py; install it with: pip install "pretune[elmo]"') from error
     options_file, weights_file = _files(folder)
     if options_file is None or weights_file is None:
         raise PretuneError(
-            f"{folder}: a published ELMo has two files, {OPTIONS} and one that ends in .hdf5, and one of them is missing"
+            f"{folder}: a published ELMo has two files, {OPTIONS} and one that ends in .hdf5, and one of them is missing; add it"
         )
     config = read_options(read_mapping(options_file, "ELMo's options"), vocabulary, options_file)
     with _readable(weights_file), h5py.File(weights_file, "r") as file:
@@ -68,12 +68,13 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _files(folder: Path) -> tuple[Path | None, Path | None]:
+    """Return the options file and the weights file in a folder, or None for a missing one."""
     options = next(iter(sorted(folder.glob("*options.json"))), None)
     return options, next(iter(sorted(folder.glob("*.hdf5"))), None)
 
 
 def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> ElmoConfig:
-    """Return the configuration described by an options.json."""
+    """Return the configuration that the options.json of a published ELMo describes."""
     lstm, characters = (
         validate_schema(options.get(key), dict[str, Any], f"{where}: {key}") for key in ("lstm", "char_cnn")
     )
@@ -114,7 +115,7 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
 
 
 def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
-    """Return the parameters of the backbone from an open .hdf5 file."""
+    """Return the parameters of the backbone, under pretune's names, from an open .hdf5 file."""
     found: dict[str, Array] = {"embed.symbols": file["char_embed"][...]}
     for number, _ in enumerate(config.filters):
         # (1, width, embedding size, filters) in the file
@@ -142,6 +143,6 @@ def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
 
 
 def _gates(array: Array) -> Array:
-    """Return the array with its blocks of rows, one per gate, in torch's order."""
+    """Return an array of LSTM weights with its blocks of rows, one per gate, in torch's order."""
     blocks = np.split(np.array(array, dtype=np.float32), 4)
     return np.concatenate([blocks[place] for place in GATES])

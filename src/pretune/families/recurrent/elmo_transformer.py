@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from torch import nn
-
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.family import Family
@@ -30,7 +28,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class ElmoTransformerConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of ELMo's Transformer biLM: one field per key of config.json."""
 
     vocab_size: int = 30000
     hidden_size: int = 512  # of each direction; hidden states concatenate two
@@ -44,16 +42,14 @@ class ElmoTransformerConfig:
 
 
 def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
-    """Build the backbone from its configuration."""
+    """Build the Transformer ELMo backbone from its configuration."""
     width, dropout = config.hidden_size, config.hidden_dropout_prob
     norm = partial(LayerNorm, width, config.layer_norm_eps)
 
     def layer() -> TransformerLayer:
         attention = SelfAttention(width, config.num_attention_heads, pattern=causal)
         feed_forward = FeedForward(width, config.intermediate_size, ACTIVATIONS[config.hidden_act])
-        return TransformerLayer(
-            attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout)
-        )
+        return TransformerLayer.normalized(PreNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
     embed = Embeddings(
         config.vocab_size, width, positions=SinusoidalPositions(width), scale=width**0.5, dropout=dropout
@@ -64,7 +60,6 @@ def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
             [layer() for _ in range(config.num_hidden_layers)],
             norm=norm(),
             vocabulary_head=lambda: TiedVocabularyHead(config.vocab_size),
-            pooler=nn.Identity,
         )
         for _ in range(2)
     )
@@ -72,7 +67,7 @@ def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
 
 
 def _rows(stack: str) -> list[Row]:
-    """Return the rows of the layers of one direction."""
+    """Return the name-table rows of the layers of one direction."""
     layer = f"{stack}.layers.{{i}}"
     attention = ("attention.part.qkv", "attention.part.output", "attention.norm")
     feed_forward = ("feed_forward.part.inner", "feed_forward.part.output", "feed_forward.norm")
@@ -93,5 +88,5 @@ ELMO_TRANSFORMER = Family(
         ("classifier.{p}", "heads.classify.output.{p}"),
     ),
     classes={frozenset(): "TwoWays"},
-    elsewhere=False,
+    in_transformers=False,
 )

@@ -25,7 +25,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class LSTMConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of an LSTM or GRU language model: one field per key of config.json."""
 
     vocab_size: int = 33278
     embedding_size: int = 400
@@ -44,7 +44,7 @@ class LSTMConfig:
 
 
 def build(config: LSTMConfig) -> RecurrentBackbone:
-    """Build the backbone from its configuration."""
+    """Build the LSTM or GRU backbone from its configuration."""
     top = config.embedding_size if config.tie_word_embeddings else config.hidden_size
     widths = [config.embedding_size, *[config.hidden_size] * (config.num_hidden_layers - 1), top]
     dropouts = [config.hidden_dropout] * (config.num_hidden_layers - 1) + [config.output_dropout]
@@ -79,5 +79,5 @@ LSTM = Family(
     ),
     classes={frozenset(): "Recurrent"},
     poolings={"": "last"},
-    elsewhere=False,
+    in_transformers=False,
 )

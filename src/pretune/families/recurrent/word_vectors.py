@@ -18,14 +18,14 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class WordVectorsConfig:
-    """The configuration: one field per key of config.json."""
+    """The configuration of static word vectors: one field per key of config.json."""
 
     vocab_size: int = 400000
     hidden_size: int = 300
 
 
 def build(config: WordVectorsConfig) -> WordVectorBackbone:
-    """Build the backbone from its configuration."""
+    """Build the word-vector backbone from its configuration."""
     return initialize_uniform(WordVectorBackbone(Embeddings(config.vocab_size, config.hidden_size)), 0.05)
 
 
@@ -34,11 +34,8 @@ WORD_VECTORS = Family(
     config=WordVectorsConfig,
     build=build,
     template=Template(single=("A",), pair=("B",)),
-    table=NameTable(
-        ("embed.tokens", "backbone.embed.tokens"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
-    ),
+    table=NameTable(("embed.tokens", "backbone.embed.tokens"), ("classifier.{p}", "heads.classify.output.{p}")),
     classes={frozenset(): "Static"},
     poolings={"": "pair"},
-    elsewhere=False,
+    in_transformers=False,
 )

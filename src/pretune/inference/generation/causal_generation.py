@@ -95,7 +95,7 @@ class DecodingSession:
         packed = pack(
             np.concatenate([np.asarray(chunk) for chunk in ids]), lengths, positions=positions, pattern=causal
         )
-        states = self.backbone(*self.source, packed.to(tokens.device), carry=self.cache).last
+        states = self.backbone(*self.source, packed.to(tokens.device), state=self.cache).last
         last = states[torch.from_numpy(first + lengths - 1).to(states.device)]
         return check_not_nan(self.head(last, tokens)[:, : self.vocabulary].float())
 
@@ -247,7 +247,7 @@ class TextGenerator:
                 f"the prompt is empty, and {self.model.family.name} has no start token to begin with; give a few words"
             )
         ids = ids or [tokenizer.role(between[-1])]
-        longest = self.model.backbone.longest
+        longest = self.model.backbone.max_positions
         if longest is not None and len(ids) >= longest:
             raise PretuneError(
                 f"a prompt of {len(ids)} tokens leaves no room for new tokens: the model has {longest} positions; shorten it"
@@ -289,7 +289,7 @@ class TextGenerator:
         self, prompts: Sequence[list[int]], decoding: GenerationConfig
     ) -> tuple[GenerationConfig, AllowedTokens | None, list[int]]:
         """Return the settings for some prompts, which tokens may follow, and the most new tokens of each prompt."""
-        longest = self.model.backbone.longest or 1 << 30
+        longest = self.model.backbone.max_positions or 1 << 30
         if not decoding.choices:
             return decoding, None, [min(decoding.max_new_tokens, longest - len(prompt)) for prompt in prompts]
         tokenizer = self.model.require_tokenizer()

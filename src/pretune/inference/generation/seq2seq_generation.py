@@ -62,7 +62,7 @@ class Seq2SeqGenerator:
         """Return one input sequence per text, truncating texts that are too long."""
         rows = LabeledRows(Path("texts"), {}, list(prompts))
         data = Data(self.model.require_tokenizer(), self.model.family.template, rows=rows)
-        return self.task.tokenize_examples(data, self.model.backbone.longest or LENGTH)  # type: ignore[no-any-return]
+        return self.task.tokenize_examples(data, self.model.backbone.max_positions or LENGTH)  # type: ignore[no-any-return]
 
     def plan(self, decoding: GenerationConfig) -> tuple[GenerationConfig, Any]:
         """Return the decoding settings, and which tokens may follow."""
@@ -86,7 +86,7 @@ class Seq2SeqGenerator:
         check_streamable(decoding)
         tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
         begin, end = target_frame(self.model, self.task)
-        limit = min(decoding.max_new_tokens, (self.model.backbone.longest or 1 << 30) - len(begin))
+        limit = min(decoding.max_new_tokens, (self.model.backbone.max_positions or 1 << 30) - len(begin))
         laid = self.tokenize_examples([prompt])
         (packed,) = collate(laid.take(np.arange(1))).packed
         reader = DecodingSession(self.model, 1, len(begin) + limit, [packed.to(self.device)], head=self.task.name)

@@ -43,7 +43,7 @@ def generate_for_sequences(
 ) -> list[Hypothesis]:
     """Generate a text for each input sequence of a task, in batches of similar length; return the texts in order."""
     begin, end = target_frame(model, task)
-    longest = model.backbone.longest or 1 << 30
+    longest = model.backbone.max_positions or 1 << 30
     found: dict[int, Hypothesis] = {}
     for read in generation_batches(laid, decoding.max_new_tokens, decoding.num_beams):
         rows, prompts, source = read.index, sequence_ids(read), []

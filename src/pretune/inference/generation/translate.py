@@ -102,7 +102,7 @@ class Translator:
         """Return the ids of a source text with its special tokens, truncated to the model's length."""
         tokenizer = self.models[0].require_tokenizer()
         items = self.templates[0].single
-        longest = min(model.backbone.longest or 1 << 30 for model in self.models)
+        longest = min(model.backbone.max_positions or 1 << 30 for model in self.models)
         own = tokenizer.encode(text)[: longest - len(items) + 1]
         return [i for item in items for i in (own if item == "A" else [tokenizer.role(item)])]
 
@@ -117,7 +117,7 @@ class Translator:
         tokenizer = self.models[0].require_tokenizer()
         sources, begin = [self.encode(text) for text in texts], self.begin
         end = {tokenizer.role(self.templates[1].single[-1])}
-        longest = min(model.backbone.longest or 1 << 30 for model in self.models) - len(begin)
+        longest = min(model.backbone.max_positions or 1 << 30 for model in self.models) - len(begin)
         limits = [max(1, min(decoding.max_new_tokens, 2 * len(source) + SPARE, longest)) for source in sources]
         slots = [limit + len(begin) for limit in limits]
         found: dict[int, Hypothesis] = {}

@@ -1,4 +1,4 @@
-"""Attention weights of a layer, for distillation of attention; the attention function itself never materializes them."""
+"""Attention weights of a layer as tensors, for distillation; the attention function itself never materializes them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pretune.runtime.errors import PretuneError
 
 
 def attention_weights(layer: nn.Module, x: Tensor, layout: AttentionLayout, batch: Pattern | None = None) -> Tensor:
-    """Return the attention weights of each token over its sequence, averaged over heads: (tokens, longest), 0 after its end.
+    """Return the attention weights of each token over its sequence, averaged over heads: (n, longest sequence).
 
-    `x` is the input of the layer, (n, width).
+    `x` is the input of the layer, (n, width); weights beyond the end of a sequence are 0.
     """
     wrapper, attention = find_attention(layer)
     inner = wrapper.norm(x) if isinstance(wrapper, PreNorm) else x  # type: ignore[operator]
     qkv = attention.qkv(inner).view(-1, 3, attention.heads, attention.head_width)
     if attention.norm is not None or attention.rotary is not None:
-        qkv = attention.turn(qkv, layout)
+        qkv = attention.normalize_and_rotate(qkv, layout)
     q, k, _ = qkv.unbind(1)
     groups = padded_groups(layout).groups
     longest = max(group.keys.shape[1] for group in groups)
@@ -30,18 +30,17 @@ def attention_weights(layer: nn.Module, x: Tensor, layout: AttentionLayout, batc
     for number, group in enumerate(groups):
         own, keys = q[group.queries].transpose(1, 2), k[group.keys].transpose(1, 2)  # (b, heads, L, d)
         logits = own @ keys.transpose(-2, -1) * attention.head_width**-0.5
-        seen = attention_mask(layout, group, effective_pattern(attention.pattern, batch), number)
-        if seen is not None:
-            logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
+        mask = attention_mask(layout, group, effective_pattern(attention.pattern, batch), number)
+        if mask is not None:
+            logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
         weights = logits.softmax(-1).mean(1)  # (b, L, L)
         rows.append(nn.functional.pad(weights, (0, longest - weights.shape[-1]))[group.real_queries])
         places.append(group.queries[group.real_queries])
-    order = torch.cat(places).argsort()
-    return torch.cat(rows)[order]
+    return torch.cat(rows)[torch.cat(places).argsort()]
 
 
 def find_attention(layer: nn.Module) -> tuple[nn.Module, SelfAttention]:
-    """Return the module around the self-attention of a layer, and the self-attention itself."""
+    """Return the block (with norm and residual connection) around the self-attention of a layer, and the self-attention."""
     for module in layer.modules():
         part = getattr(module, "part", None)
         if isinstance(part, SelfAttention):

@@ -1,7 +1,7 @@
-"""BigBird's attention (Zaheer et al., 2020): each block of tokens sees its neighbors, the ends of its text, and random blocks.
+"""BigBird's attention (Zaheer et al., 2020): each block of tokens attends to its neighbors, the ends of its text, and random blocks.
 
 Random blocks are drawn for every layer, head and block of queries, without replacement, from all blocks of the sequence that
-the block does not see otherwise; they are the same in training and evaluation.
+the block does not attend to otherwise; they are the same in training and evaluation.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pretune.nn.attention.flex_block_mask import BLOCK
 from pretune.nn.attention.interval_arithmetic import IntervalMask, ValueInterval
 from pretune.nn.attention.multi_head import AttentionContext, head_width_of
 from pretune.nn.attention.patterns import Pattern, PatternColumns, effective_pattern
 from pretune.nn.attention.scaled_dot_product import attend_self
+from pretune.nn.initialization import ResidualBranch
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
 from pretune.runtime.errors import PretuneError
@@ -26,11 +27,11 @@ LEVELS = 1 << 15  # of a random number: times a number of blocks, it still fits 
 MOST_NUMBERS = 1 << 26  # largest size of the table of random blocks
 
 
-class BlockSparseAttention(nn.Module):
-    """Self-attention over blocks of `size` tokens.
+class BlockSparseAttention(ResidualBranch):
+    """BigBird's sparse self-attention over blocks of `size` tokens.
 
-    The first and the last block of a sequence see all and are seen by all. Every other block sees itself, the blocks beside
-    it and `random` more. Sequences of up to (5 + 2 · `random`) · `size` tokens use full attention, as in `transformers`.
+    The first and the last block of a sequence attend to all and are attended to by all. Every other block attends to itself,
+    to its two neighbors and to `random` more. Sequences of up to (5 + 2 · `random`) · `size` tokens use full attention, as in `transformers`.
     """
 
     numbers: Tensor
@@ -49,23 +50,23 @@ class BlockSparseAttention(nn.Module):
 
     @property
     def pattern(self) -> Pattern:
-        """Return the attention pattern of this layer."""
+        """Return the attention pattern of this layer, with its own random blocks."""
         return block_sparse(self.numbers, self.size, f"{self.size}, {self.random}, layer {self.layer}")
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Attend within each sequence: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend_self(qkv, flow.layout, effective_pattern(self.pattern, flow.pattern), dropout=dropout)
+        mixed = attend_self(qkv, context.layout, effective_pattern(self.pattern, context.pattern), dropout=dropout)
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the operations."""
+        """Add the attention to the sizes that determine the FLOPs."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
 
 
 def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
-    """Return (heads, blocks, random) uniform integers below LEVELS, a function of their coordinates and the layer."""
+    """Return (heads, blocks, random) uniform integers below LEVELS, which depend only on their indices and the layer."""
     if heads * blocks * random > MOST_NUMBERS:
         raise PretuneError(
             f"sparse attention with {heads} heads, {blocks} blocks and {random} random blocks needs too large a table; "
@@ -76,10 +77,10 @@ def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
 
 
 def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
-    """Return the blocks that a block of queries samples, one for each of its random numbers; all tensors broadcast.
+    """Return the random blocks that the query block `block` attends to, one for each random number; all tensors broadcast.
 
-    They are a uniform sample without replacement (Floyd's algorithm) of the blocks between the first and the `last` one,
-    without the block itself and its neighbors.
+    The random blocks are a uniform sample without replacement (Floyd's algorithm) of the blocks between the first and the
+    `last` one, without the query block and its neighbors.
 
     >>> numbers = [torch.tensor(0), torch.tensor(0)]
     >>> [int(drawn) for drawn in random_blocks(numbers, torch.tensor(1), torch.tensor(9))]
@@ -102,7 +103,7 @@ def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
 def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
     """Return BigBird's pattern for blocks of `size` tokens; `numbers` (heads, blocks, random) select its random blocks.
 
-    Patterns of the same `name` are taken to be the same.
+    Patterns with the same `name` are considered equal.
     """
     heads, _, random = numbers.shape
     short = (5 + 2 * random) * size
@@ -114,16 +115,16 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
         return near | everything | is_drawn(query["head"], block, its, last)
 
     def is_drawn(head: Any, block: Any, its: Any, last: Any) -> Any:
+        """Return whether the key block `its` is a random block of the query block `block`."""
         if isinstance(block, ValueInterval):
             return in_some_row(head.low, block, its, last)
-        drawn = random_blocks([numbers[head, block, draw] for draw in range(random)], block, last)
         found = its < 0
-        for one in drawn:
-            found = found | (one == its)
+        for drawn in random_blocks([numbers[head, block, draw] for draw in range(random)], block, last):
+            found = found | (drawn == its)
         return found
 
     def in_some_row(head: Tensor, block: ValueInterval, its: ValueInterval, last: ValueInterval) -> IntervalMask:
-        """Return the same for tiles of tokens: a tile of queries has few blocks, whose samples are looked up one by one."""
+        """Return the same for tiles of BLOCK tokens: a query tile has few blocks, whose samples are looked up one by one."""
         steps = torch.arange(BLOCK // size + 2, device=block.low.device)
         row = torch.minimum(block.low[..., None] + steps, block.high[..., None])  # (…, blocks of a tile)
         low, high, last_low = its.low[..., None], its.high[..., None], last.low[..., None]

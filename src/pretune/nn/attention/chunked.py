@@ -18,42 +18,45 @@ from pretune.nn.attention.scaled_dot_product import ScoreMod
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-SELF_LOGIT = -1e5  # the logit of a token with itself, if it should see itself only when it sees no other
+SELF_LOGIT = -1e5  # the logit of a token with itself, if it should attend to itself only when it attends to no other
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """The sequences split into chunks of one size; the last chunk of each is filled up with empty slots."""
+    """The sequences of a batch split into chunks of one size; the last chunk of each is filled up with empty slots."""
 
     size: int
     count: int  # of all sequences; some at the end may be unused
     slots: Tensor  # (n,) the slot of each token, of count · size
-    number: Tensor  # (count,) the index of a chunk within its sequence
-    many: Tensor  # (count,) the number of chunks in its sequence
-    most: int  # the largest number of chunks in a sequence
+    index: Tensor  # (count,) the index of a chunk within its sequence
+    per_sequence: Tensor  # (count,) the number of chunks in the sequence of a chunk
+    max_per_sequence: int  # the largest number of chunks in a sequence
 
     @property
     def first(self) -> Tensor:
-        """Return the first chunk of the sequence of each chunk, (count,)."""
-        return torch.arange(self.count, device=self.number.device) - self.number
+        """Return the first chunk of the sequence that each chunk belongs to, (count,)."""
+        return torch.arange(self.count, device=self.index.device) - self.index
 
     @property
     def last(self) -> Tensor:
-        """Return the last chunk of the sequence of each chunk, (count,)."""
-        return (self.first + self.many - 1).clamp(max=self.count - 1)
+        """Return the last chunk of the sequence that each chunk belongs to, (count,)."""
+        return (self.first + self.per_sequence - 1).clamp(max=self.count - 1)
 
     def ring(self, rounds: int, before: int) -> Tensor:
-        """Return each chunk and those before it, (rounds · count, before + 1); all rounds of a sequence form a ring."""
-        turns = torch.arange(rounds, device=self.number.device)[:, None]
-        place = turns * self.many + self.number  # (rounds, count)
+        """Return each chunk and the `before` chunks before it, (rounds · count, before + 1).
+
+        All rounds of a sequence form a ring: before the first chunk of the first round comes the last of the last round.
+        """
+        turns = torch.arange(rounds, device=self.index.device)[:, None]
+        place = turns * self.per_sequence + self.index  # (rounds, count)
         back = torch.arange(-before, 1, device=place.device)
-        place = (place[..., None] + back) % (rounds * self.many[:, None])  # (rounds, count, before + 1)
-        turn, number = place // self.many[:, None], place % self.many[:, None]
-        return (turn * self.count + self.first[:, None] + number).flatten(0, 1)
+        place = (place[..., None] + back) % (rounds * self.per_sequence[:, None])  # (rounds, count, before + 1)
+        turn, index = place // self.per_sequence[:, None], place % self.per_sequence[:, None]
+        return (turn * self.count + self.first[:, None] + index).flatten(0, 1)
 
 
 def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
-    """Split the sequences of a layout into chunks, once for all layers of a forward pass."""
+    """Return the sequences of a layout split into chunks, computed once for all layers of a forward pass."""
     side = layout.queries
     if layout.keys is not side:
         raise PretuneError("chunked attention is self-attention only; it supports neither memory nor a cache")
@@ -64,22 +67,25 @@ def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
 
 
 def _cut(side: TokenLayout, size: int) -> Chunks:
+    """Split the sequences of a layout into chunks of `size` tokens."""
     offsets = side.offsets.long()
-    many = (offsets.diff() + size - 1) // size  # (s,)
-    first = many.cumsum(0) - many
+    per_sequence = (offsets.diff() + size - 1) // size  # (s,)
+    first = per_sequence.cumsum(0) - per_sequence
     sequence = side.sequence.long()
     slots = first[sequence] * size + torch.arange(len(side), device=offsets.device) - offsets[sequence]
     if side.host_offsets is None:  # an upper bound, because reading the exact number would synchronize
-        count = len(side) // size + len(many)
+        count = len(side) // size + len(per_sequence)
     else:
         count = int((-(-starts_and_lengths(side)[1] // size)).sum())
     chunks = torch.arange(count, device=offsets.device)
-    owner = torch.searchsorted(many.cumsum(0), chunks, right=True).clamp(max=len(many) - 1)
-    return Chunks(size, count, slots, chunks - first[owner], many[owner].clamp(min=1), -(-side.longest // size))
+    owner = torch.searchsorted(per_sequence.cumsum(0), chunks, right=True).clamp(max=len(per_sequence) - 1)
+    return Chunks(
+        size, count, slots, chunks - first[owner], per_sequence[owner].clamp(min=1), -(-side.max_length // size)
+    )
 
 
 class _Chosen:
-    """Columns of the tokens in some slots, looked up lazily."""
+    """The columns of the tokens at some indices, looked up lazily."""
 
     def __init__(self, side: TokenLayout, at: Tensor) -> None:
         self.side, self.at = side, at
@@ -102,12 +108,12 @@ def attend_chunks(
     order: Tensor | None = None,
     self_last: bool = False,
 ) -> Tensor:
-    """Compute `attend` where a token sees its chunk and `before` chunks before it: (n, heads, d).
+    """Compute `attend` where a token attends to its chunk and the `before` chunks before it: (n, heads, d).
 
     `order` (heads, rounds, n) holds the orders in which tokens are split into chunks, with those of a sequence together. Results
     of several rounds are weighted by the total attention weight in each. The first chunk of a round follows the last of the
     round before; that of the first round follows the last of all. With `self_last`, a token attends to itself only where it
-    sees no other token.
+    attends to no other token.
 
     >>> from pretune.nn.attention.query_key_layout import self_layout
     >>> from pretune.nn.attention.patterns import causal
@@ -139,7 +145,7 @@ def attend_chunks(
     if self_last:
         alone = rows[..., :, None] == seen_rows[..., None, :]
         logits, seen = logits.masked_fill(alone, SELF_LOGIT), seen | alone
-    amount = logits.logsumexp(-1, keepdim=True)  # too coarse near ONLY_SELF to normalize weights by it
+    amount = logits.logsumexp(-1, keepdim=True)  # too coarse near SELF_LOGIT to normalize weights by it
     out = logits.softmax(-1).to(v.dtype) @ v[head, seen_at]
     out = out * seen.any(-1, keepdim=True)  # queries that see no key get 0
 
@@ -153,7 +159,7 @@ def attend_chunks(
 
 @dataclass(frozen=True)
 class ChunkedAttention:
-    """Attention to the own chunk and some before it, in the order of the text: an `AttentionFunction` for `SelfAttention`."""
+    """An `AttentionFunction` for `SelfAttention`: a token attends to its chunk of the text and `before` chunks before it."""
 
     size: int
     before: int
@@ -163,12 +169,12 @@ class ChunkedAttention:
         return attend_chunks(q, k, v, layout, pattern, size=self.size, before=self.before)
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
-        """Return the operations of queries times keys and weights times values."""
+        """Return the FLOPs of queries times keys and weights times values, for sequences of these lengths."""
         return float(4 * heads * head_width * pairs_in_chunks(lengths, self.size, self.before).sum())
 
 
 def pairs_in_chunks(lengths: Array, size: int, before: int) -> Array:
-    """Return how many keys all tokens of a sequence attend to together, for each sequence.
+    """Return the number of query-key pairs of chunked attention in each sequence, given the lengths.
 
     >>> pairs_in_chunks(np.array([6.0, 2.0]), 2, 1).tolist()
     [24.0, 4.0]

@@ -16,6 +16,7 @@ from pretune.nn.attention.patterns import effective_pattern, full
 from pretune.nn.attention.scaled_dot_product import attend
 from pretune.nn.attention.score_mods import DisentangledScore, disentangled_scale
 from pretune.nn.dropout import Dropout
+from pretune.nn.initialization import ResidualBranch
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
 from pretune.packed import Packed
@@ -23,7 +24,7 @@ from pretune.runtime.arrays import Array
 
 
 class RelativeEmbeddings(nn.Module):
-    """Relative position embeddings: one vector per distance or bucket of distances, from the most negative to the largest."""
+    """Relative position embeddings: one vector per distance or bucket of distances, the most negative distance first."""
 
     def __init__(self, count: int, width: int, norm: nn.Module | None = None) -> None:
         super().__init__()
@@ -37,7 +38,7 @@ class RelativeEmbeddings(nn.Module):
 
 
 class Projections(Protocol):
-    """The projections of hidden states and of relative position embeddings."""
+    """A module that projects hidden states to queries, keys and values, and relative position embeddings to queries and keys."""
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the queries, keys and values of hidden states: (n, width) → (n, heads, d) each."""
@@ -94,7 +95,7 @@ class SharedProjections(nn.Module):
         return queries, keys
 
 
-class DisentangledAttention(nn.Module):
+class DisentangledAttention(ResidualBranch):
     """Self-attention by content and by the relative position embeddings of the stack."""
 
     def __init__(
@@ -113,24 +114,24 @@ class DisentangledAttention(nn.Module):
         self.project, self.score, self.distance_dropout = project, score, Dropout(distance_dropout)
         self.output = Linear(width, width)
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Attend within each sequence: (n, width) → (n, width)."""
-        assert flow.distances is not None
+        assert context.distances is not None
         q, k, v = self.project(x)
-        vectors = self.distance_dropout(self.score.cut(flow.distances, flow.layout))
-        bend = self.score(q, k, *self.project.positions(vectors), flow.layout)
-        pattern, dropout = effective_pattern(full, flow.pattern), self.dropout if self.training else 0.0
+        vectors = self.distance_dropout(self.score.reachable(context.distances, context.layout))
+        score_mod = self.score(q, k, *self.project.positions(vectors), context.layout)
+        pattern, dropout = effective_pattern(full, context.pattern), self.dropout if self.training else 0.0
         scale = disentangled_scale(self.head_width)
         # Three lookups per pair of tokens: a second prefetched block would not fit into the kernel's shared memory.
-        mixed = attend(q, k, v, flow.layout, pattern, bend, scale, dropout=dropout, stages=1)
+        mixed = attend(q, k, v, context.layout, pattern, score_mod, scale, dropout=dropout, stages=1)
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention and its relative positions to the sizes that determine the operations."""
+        """Add the attention and its relative positions to the sizes that determine the FLOPs."""
         sizes.add_attention(full, self.heads * self.head_width)
         sizes.relative.append(self.position_operations)
 
     def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of projecting relative positions to queries and keys, and of multiplying these with keys and queries."""
-        distances, inner = 2 * self.score.near(packed.longest), self.heads * self.head_width
+        """Return the FLOPs of the queries and keys of relative positions, and of their products with keys and queries."""
+        distances, inner = 2 * self.score.num_reachable(packed.max_length), self.heads * self.head_width
         return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

@@ -20,7 +20,7 @@ BLOCK = 128  # tokens
 
 
 def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
-    """Return the block mask of a pattern, computed once for all layers with the same pattern."""
+    """Return the block mask of an attention pattern for flex_attention, computed once for all layers with the pattern."""
     from torch.nn.attention.flex_attention import BlockMask
 
     name = ("block mask", pattern.name)
@@ -35,8 +35,8 @@ def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
 
     some, whole = visible_blocks(layout, pattern)
     layout.cache[name] = BlockMask.from_kv_blocks(
-        *_listed(some & ~whole),
-        *_listed(whole),
+        *_sorted_blocks(some & ~whole),
+        *_sorted_blocks(whole),
         BLOCK_SIZE=BLOCK,
         mask_mod=allowed,
         seq_lengths=(len(queries), len(keys)),
@@ -44,10 +44,10 @@ def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
     return layout.cache[name]
 
 
-def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of selected blocks in each row, and all blocks with the selected ones first, with a batch dimension.
+def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of selected key blocks per query block, and all key blocks with the selected ones first.
 
-    `blocks` is (heads, query blocks, key blocks). Ranks are counted, not sorted: inside a compiled model, a sort of some fifty
+    `blocks`, (heads, query blocks, key blocks), is True for selected pairs; a batch dimension is added. Ranks are counted, not sorted: inside a compiled model, a sort of some fifty
     blocks took the compiler minutes.
     """
     count = blocks.sum(-1, keepdim=True)
@@ -58,9 +58,9 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """Return masks (heads, query blocks, key blocks) of pairs of blocks in which some, and in which all tokens are visible.
+    """Return masks of the pairs of blocks in which some, and of those in which all queries may attend to all keys.
 
-    `heads` is 1 where all heads are alike.
+    Both are (heads, query blocks, key blocks); `heads` is 1 where all heads have the same pattern.
     """
     queries, keys = _Blocks(layout.queries), _Blocks(layout.keys)
     # The sequences that two blocks have in common, usually one: any others lie entirely within one of the blocks.
@@ -77,7 +77,7 @@ def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, T
 
 
 class _Blocks:
-    """The tokens of one side in blocks, which distinguish their first sequence from later ones."""
+    """The query or key tokens in blocks of BLOCK tokens, which distinguish their first sequence from later ones."""
 
     def __init__(self, side: TokenLayout) -> None:
         n = len(side)
@@ -92,10 +92,13 @@ class _Blocks:
 
 
 class _Ranges:
-    """Intervals of the columns in each block, over its first sequence or, where `others` is True, over later ones."""
+    """The value intervals of columns in each block, over its first sequence or, where `others` is True, over later ones."""
 
     def __init__(self, blocks: _Blocks, others: Tensor, dim: int, heads: Tensor | None = None) -> None:
-        """Select by `others`, (query blocks, key blocks); `dim` is that of the other side, `heads` (heads, 1, 1) the queries'."""
+        """Select by the mask `others`, (query blocks, key blocks).
+
+        `dim` is the dimension of that mask that belongs to the other side; `heads`, (heads, 1, 1), are those of queries.
+        """
         self.blocks, self.others, self.dim, self.heads = blocks, others, dim, heads
 
     def __getitem__(self, name: str) -> ValueInterval:
@@ -111,4 +114,5 @@ class _Ranges:
         return ValueInterval(self._choose(*lows), self._choose(*highs))
 
     def _choose(self, first: Tensor, others: Tensor) -> Tensor:
+        """Return the values of later sequences where `others` is True, and those of the first one elsewhere."""
         return torch.where(self.others, others.unsqueeze(self.dim), first.unsqueeze(self.dim))

@@ -1,4 +1,4 @@
-"""Interval arithmetic: evaluates the rule of an attention pattern for whole blocks of tokens.
+"""Interval arithmetic, which evaluates the rule of an attention pattern for whole blocks of tokens.
 
 A rule compares columns of a query with columns of a key. Evaluated on intervals, from the lowest to the highest value of a column
 in a block, the same rule tells whether some pair of tokens may satisfy it and whether all do. The result is conservative: `some`
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class IntervalMask:
-    """The result of a comparison: for which pairs of blocks it may hold for some tokens, and for which it holds for all."""
+    """The result of comparing intervals: where the comparison may hold for some values, and where it holds for all."""
 
     some: Tensor
     all: Tensor
@@ -33,7 +33,7 @@ class IntervalMask:
 
 @dataclass(frozen=True, eq=False)
 class ValueInterval:
-    """A closed interval from `low` to `high`. Other operands are intervals or plain numbers; divisors are positive."""
+    """Closed intervals from `low` to `high`, with arithmetic and comparisons; divisors must be positive."""
 
     low: Tensor
     high: Tensor
@@ -87,11 +87,12 @@ class ValueInterval:
 
 
 def _ends(value: Any) -> tuple[Any, Any]:
+    """Return the lower and the upper end of an interval, or a plain number twice."""
     return (value.low, value.high) if isinstance(value, ValueInterval) else (value, value)
 
 
 def lookup(table: Tensor, row: Any, column: Any) -> Any:
-    """Return whether table[row, column] is not 0; for intervals, whether that holds for some and for all entries."""
+    """Return whether table[row, column] is not 0; for intervals, whether that may hold for some and holds for all entries."""
     if not isinstance(row, ValueInterval):
         return table[row, column] != 0
     # Counts of entries that are not 0 above and left of each place: those of a rectangle follow from its corners.

@@ -2,7 +2,7 @@
 
 Every attention layer of a stack has preallocated slots, (sequences, slots, heads, d), which are filled from the front, as many
 as each sequence needs. A forward pass with a cache begins with `layout`; then each attention layer in turn appends its new keys
-and values (`extend`) and gets those of all tokens. Cross-attention computes those of the source only once (`once`).
+and values (`extend`) and gets those of all tokens. Cross-attention computes those of the source only once (`source_keys_values`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ KeysValues = tuple[Tensor, Tensor]
 
 
 class CacheSlots:
-    """Slots for the tokens of some sequences, filled from the front."""
+    """The preallocated slots of a key-value cache for the tokens of some sequences, filled from the front."""
 
     def __init__(self, sequences: int, slots: int) -> None:
         self.slots = slots
         self.used: Array = np.zeros(sequences, dtype=np.int64)  # on the host, where it determines shapes
         self.columns: dict[str, Tensor] = {}  # (sequences, slots) columns of the tokens
-        self.rows = torch.empty(0, dtype=torch.long)  # (n,) slots of the newest tokens, of sequences · slots
+        self.newest = torch.empty(0, dtype=torch.long)  # (n,) slots of the newest tokens, of sequences · slots
 
     def fill(self, new: TokenLayout) -> None:
-        """Add the next tokens of every sequence."""
+        """Assign slots to the next tokens of every sequence, and store their columns."""
         starts, lengths = starts_and_lengths(new)
         if len(lengths) != len(self.used) or (self.used + lengths).max(initial=0) > self.slots:
             raise PretuneError(
@@ -40,21 +40,21 @@ class CacheSlots:
                 f"sequences with up to {lengths.max(initial=0)} more tokens; build it with more slots"
             )
         first = np.arange(len(lengths)) * self.slots + self.used - starts
-        self.rows = torch.from_numpy(np.repeat(first, lengths) + np.arange(len(new))).to(new.offsets.device)
+        self.newest = torch.from_numpy(np.repeat(first, lengths) + np.arange(len(new))).to(new.offsets.device)
         self.used = self.used + lengths
         for name, column in new.columns.items():
             if name not in self.columns:
                 self.columns[name] = column.new_zeros(len(lengths), self.slots)
-            self.put(self.columns[name], column)
+            self.write(self.columns[name], column)
 
-    def put(self, room: Tensor, values: Tensor) -> None:
-        """Write values of the newest tokens, (n, …), into their slots, (sequences, slots, …)."""
-        room.flatten(0, 1).index_copy_(0, self.rows, values.detach())
+    def write(self, room: Tensor, values: Tensor) -> None:
+        """Write values of the newest tokens, (n, …), into their slots of `room`, (sequences, slots, …)."""
+        room.flatten(0, 1).index_copy_(0, self.newest, values.detach())
 
-    def side(self) -> TokenLayout:
-        """Return all tokens so far as one side of an attention call."""
+    def as_keys(self) -> TokenLayout:
+        """Return the layout of all tokens so far, as the keys of an attention call."""
         host = np.arange(len(self.used) + 1) * self.slots
-        offsets = torch.from_numpy(host.astype(np.int32)).to(self.rows.device)
+        offsets = torch.from_numpy(host.astype(np.int32)).to(self.newest.device)
         columns = {name: column.flatten() for name, column in self.columns.items()}
         return TokenLayout(offsets, int(self.used.max(initial=0)), columns, host, self.used)
 
@@ -69,18 +69,18 @@ class LayerCache:
 
     @classmethod
     def make(cls, slots: CacheSlots, like: KeysValues) -> LayerCache:
-        """Allocate slots for keys and values with the shape of `like`."""
+        """Allocate slots for keys and values with the head count and width of `like`, a pair of (n, heads, d) tensors."""
         # Zeros, because a weight of 0 times uninitialized memory may be NaN.
         keys, values = (x.new_zeros(len(slots.used), slots.slots, *x.shape[1:]) for x in like)
         return cls(slots, keys, values)
 
-    def put(self, new: KeysValues) -> None:
+    def write(self, new: KeysValues) -> None:
         """Write the keys and values of the newest tokens, (n, heads, d) each."""
-        self.slots.put(self.keys, new[0])
-        self.slots.put(self.values, new[1])
+        self.slots.write(self.keys, new[0])
+        self.slots.write(self.values, new[1])
 
-    def rows(self) -> KeysValues:
-        """Return all keys and values, (sequences · slots, heads, d) each."""
+    def flattened(self) -> KeysValues:
+        """Return the keys and values in all slots, (sequences · slots, heads, d) each."""
         return self.keys.flatten(0, 1), self.values.flatten(0, 1)
 
 
@@ -96,67 +96,67 @@ class KVCache:
 
     def __init__(self, sequences: int, slots: int) -> None:
         """Create an empty cache; `slots` is the largest number of tokens per sequence."""
-        self.own = CacheSlots(sequences, slots)
+        self.target_slots = CacheSlots(sequences, slots)
         self.source: CacheSlots | None = None  # tokens of the encoder
-        self.parts: list[LayerCache] = []  # in the order of the attention layers
-        self.turn = 0  # index of the next attention layer
+        self.layers: list[LayerCache] = []  # in the order of the attention layers
+        self.next_layer = 0  # index of the next attention layer
 
     @property
     def used(self) -> Array:
-        """Return the number of tokens read so far, (sequences,)."""
-        return self.own.used
+        """Return the number of tokens of each sequence that the cache holds, (sequences,)."""
+        return self.target_slots.used
 
     def layout(self, packed: Packed) -> AttentionLayout:
         """Begin a forward pass and return the layout in which new tokens attend to themselves and to all earlier ones."""
         queries = token_layout(packed)
-        self.own.fill(queries)
-        self.turn = 0
-        return AttentionLayout(queries, self.own.side())
+        self.target_slots.fill(queries)
+        self.next_layer = 0
+        return AttentionLayout(queries, self.target_slots.as_keys())
 
     def source_layout(self, packed: Packed, source: Packed) -> AttentionLayout:
         """Return the layout of cross-attention to `source`, which is read in the first forward pass only."""
         if self.source is None:
-            self.source = CacheSlots(source.offsets.shape[0] - 1, source.longest)
+            self.source = CacheSlots(source.offsets.shape[0] - 1, source.max_length)
             self.source.fill(token_layout(source))
-        return AttentionLayout(token_layout(packed), self.source.side())
+        return AttentionLayout(token_layout(packed), self.source.as_keys())
 
     def extend(self, keys: Tensor, values: Tensor) -> KeysValues:
         """Append the keys and values of the new tokens, (n, heads, d), and return those of all tokens."""
-        if self.turn == len(self.parts):
-            self.parts.append(LayerCache.make(self.own, (keys, values)))
-        part = self.parts[self.turn]
-        self.turn += 1
-        part.put((keys, values))
-        return part.rows()
+        if self.next_layer == len(self.layers):
+            self.layers.append(LayerCache.make(self.target_slots, (keys, values)))
+        self.layers[self.next_layer].write((keys, values))
+        return self._advance()
 
-    def once(self, make: Callable[[], KeysValues]) -> KeysValues:
+    def source_keys_values(self, make: Callable[[], KeysValues]) -> KeysValues:
         """Return the keys and values of the source, which `make` computes in the first forward pass."""
-        if self.turn == len(self.parts):
+        if self.next_layer == len(self.layers):
             assert self.source is not None
             new = make()
-            self.parts.append(LayerCache.make(self.source, new))
-            self.parts[-1].put(new)
-        part = self.parts[self.turn]
-        self.turn += 1
-        return part.rows()
+            self.layers.append(LayerCache.make(self.source, new))
+            self.layers[-1].write(new)
+        return self._advance()
+
+    def _advance(self) -> KeysValues:
+        """Return all keys and values of the present attention layer, and go on to the next one."""
+        self.next_layer += 1
+        return self.layers[self.next_layer - 1].flattened()
 
     def select(self, chosen: Array) -> None:
         """Continue sequence i from the state of sequence `chosen[i]`, as beam search and finished sequences require."""
-        rooms = [self.own] if self.source is None else [self.own, self.source]
-        for part in self.parts:
+        rooms = [self.target_slots] if self.source is None else [self.target_slots, self.source]
+        for part in self.layers:
             part.keys, part.values = (_select(x, chosen, part.slots) for x in (part.keys, part.values))
         for slots in rooms:
             slots.columns = {name: _select(column, chosen, slots) for name, column in slots.columns.items()}
-        for slots in rooms:
             slots.used = slots.used[chosen]
 
 
 def _select(room: Tensor, chosen: Array, slots: CacheSlots) -> Tensor:
-    """Select sequences; if their number stays the same, copy only those that move, and only their used slots."""
+    """Return the slots `room`, (sequences, slots, …), of the sequences `chosen`; copy in place if their number stays the same."""
     if len(chosen) != len(slots.used):
         return room[torch.from_numpy(chosen).to(room.device)]
     moved = np.flatnonzero(chosen != np.arange(len(chosen)))
     to, origin = (torch.from_numpy(rows).to(room.device) for rows in (moved, chosen[moved]))
-    longest = int(slots.used.max(initial=0))
+    longest = int(slots.used.max(initial=0))  # only used slots are copied, of sequences that move
     room[to, :longest] = room[origin, :longest]
     return room

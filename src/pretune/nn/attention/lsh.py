@@ -1,4 +1,4 @@
-"""LSH attention (Kitaev et al., 2020, arXiv:2001.04451): tokens attend to tokens in the same hash bucket or nearby.
+"""LSH attention (Kitaev et al., 2020, arXiv:2001.04451): tokens attend to tokens in the same or a neighboring hash bucket.
 
 Queries and keys are the same vectors. A round of hashing multiplies them by a random rotation; the bucket of a vector is the
 axis nearest to it (Andoni et al., 2015, arXiv:1509.02897). Sorted by bucket, the tokens are split into chunks that attend to
@@ -19,13 +19,14 @@ from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.patterns import Pattern, effective_pattern, full
 from pretune.nn.attention.query_key_layout import TokenLayout
 from pretune.nn.dropout import Noise
+from pretune.nn.initialization import ResidualBranch
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
 from pretune.runtime.arrays import Array
 
 
-class LSHAttention(nn.Module):
-    """Self-attention within chunks of tokens sorted by their hash; a token attends to itself only if it sees no other."""
+class LSHAttention(ResidualBranch):
+    """Self-attention within chunks of tokens sorted by hash bucket; a token attends to itself only if it can attend to no other."""
 
     def __init__(
         self,
@@ -55,38 +56,38 @@ class LSHAttention(nn.Module):
         self.key_value = Linear(width, 2 * inner, bias, stacked=2)  # queries are the same as keys
         self.output = Linear(inner, width, bias)
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Attend within each sequence: (n, width) → (n, width)."""
         both, v = self.key_value(x).view(-1, 2, self.heads, self.head_width).unbind(1)
         mixed = attend_chunks(
             both,
             F.rms_norm(both, (self.head_width,), eps=1e-6),
             v,
-            flow.layout,
-            effective_pattern(self.pattern, flow.pattern),
+            context.layout,
+            effective_pattern(self.pattern, context.pattern),
             size=self.size,
             before=self.before,
-            order=self.order(both, flow),
+            order=self.order(both, context),
             self_last=True,
         )
         return self.output(mixed.flatten(1))
 
     @torch.no_grad()
-    def order(self, vectors: Tensor, flow: AttentionContext) -> Tensor:
-        """Return the tokens sorted by bucket, (heads, rounds, n), computed once per forward so that recomputation agrees."""
-        name = ("order", flow.depth)
-        if name not in flow.layout.cache:
+    def order(self, vectors: Tensor, context: AttentionContext) -> Tensor:
+        """Return the indices of tokens sorted by bucket, (heads, rounds, n); a recomputed layer finds the same order again."""
+        name = ("order", context.depth)
+        if name not in context.layout.cache:
             shape = (self.heads, self.head_width, self.rounds, sum(self.buckets) // 2)
-            rotations = self.rotations(shape, flow.depth, vectors.device).to(vectors.dtype)
-            flow.layout.cache[name] = sort_by_bucket(vectors, rotations, self.buckets, flow.layout.queries)
-        return flow.layout.cache[name]  # type: ignore[no-any-return]
+            rotations = self.rotations(shape, context.depth, vectors.device).to(vectors.dtype)
+            context.layout.cache[name] = sort_by_bucket(vectors, rotations, self.buckets, context.layout.queries)
+        return context.layout.cache[name]  # type: ignore[no-any-return]
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the operations."""
+        """Add the attention to the sizes that determine the FLOPs."""
         sizes.others.append(self.operations)
 
     def operations(self, lengths: Array) -> float:
-        """Return the operations of rotations, queries times keys and weights times values in all rounds."""
+        """Return the FLOPs of rotations, queries times keys and weights times values in all rounds of hashing."""
         inner, rotated = self.heads * self.head_width, sum(self.buckets) // 2
         pairs = pairs_in_chunks(lengths, self.size, self.before).sum()
         return float(self.rounds * inner * (2 * rotated * lengths.sum() + 4 * pairs))

@@ -1,4 +1,4 @@
-"""Multi-head attention layers around `attend`."""
+"""Multi-head attention layers: self-attention, cross-attention, and self-attention with global tokens or relative positions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pretune.nn.attention.query_key_layout import AttentionLayout
 from pretune.nn.attention.scaled_dot_product import KERNEL_HEAD_WIDTHS, ScoreMod, attend, attend_self
 from pretune.nn.attention.score_mods import ScoreModBuilder
 from pretune.nn.embedding.positional_encoding import RotaryPositions
+from pretune.nn.initialization import InitializationScheme, ResidualBranch
 from pretune.nn.kernels import supports_custom_kernels
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
@@ -25,12 +26,12 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass
 class AttentionContext:
-    """The inputs that a stack passes to its layers besides the hidden states: which tokens attend to which, and to what else."""
+    """The inputs that a stack passes to its layers besides the hidden states: layout, pattern, encoder states, cache."""
 
     layout: AttentionLayout
     pattern: Pattern | None = None  # that of the batch
     depth: int = 0  # number of layers before this one
-    context: Tensor | None = None  # (m, width) states of the keys, if they are not those of the queries
+    key_states: Tensor | None = None  # (m, width) states of the keys, if they are not those of the queries
     source: Tensor | None = None  # (m, width) states of an encoder
     source_layout: AttentionLayout | None = None
     score_mod: ScoreMod | None = None  # score modification of the whole stack, for layers without one (T5)
@@ -45,17 +46,19 @@ class AttentionFunction(Protocol):
         """Return each query's weighted mean of values, (n, heads, d)."""
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
-        """Return the number of floating-point operations for sequences of these lengths."""
+        """Return the FLOPs for sequences of these lengths."""
 
 
 def head_width_of(width: int, heads: int) -> int:
-    """Return the width of each head; refuse a width that is not divisible by the number of heads.
+    """Return the width of each attention head, or raise an error if the number of heads does not divide `width`.
 
     >>> head_width_of(768, 12)
     64
     """
     if width % heads:
-        raise PretuneError(f"a width of {width} cannot be divided evenly among {heads} attention heads")
+        raise PretuneError(
+            f"a width of {width} cannot be divided evenly among {heads} attention heads; choose a multiple of {heads}"
+        )
     return width // heads
 
 
@@ -87,25 +90,25 @@ class SelfAttention(PrunableHeads):
         self.qkv = Linear(width, 3 * heads * self.head_width, bias, stacked=3)
         self.output = Linear(heads * self.head_width, width, bias)
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Attend within each sequence: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         if self.norm is not None or self.rotary is not None:
-            qkv = self.turn(qkv, flow.layout)
-        dropout, pattern = self.dropout if self.training else 0.0, effective_pattern(self.pattern, flow.pattern)
+            qkv = self.normalize_and_rotate(qkv, context.layout)
+        dropout, pattern = self.dropout if self.training else 0.0, effective_pattern(self.pattern, context.pattern)
         if self.attend is not None:
             q, k, v = qkv.unbind(1)
-            mixed = self.attend(q, k, v, flow.layout, pattern)
-        elif flow.cache is None:
-            mixed = attend_self(qkv, flow.layout, pattern, dropout=dropout)
+            mixed = self.attend(q, k, v, context.layout, pattern)
+        elif context.cache is None:
+            mixed = attend_self(qkv, context.layout, pattern, dropout=dropout)
         else:
             q, k, v = qkv.unbind(1)
-            k, v = flow.cache.extend(k, v)
-            mixed = attend(q, k, v, flow.layout, pattern, dropout=dropout)
+            k, v = context.cache.extend(k, v)
+            mixed = attend(q, k, v, context.layout, pattern, dropout=dropout)
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the operations."""
+        """Add the attention to the sizes that determine the FLOPs."""
         if self.attend is None:
             sizes.add_attention(self.pattern, self.heads * self.head_width)
         else:
@@ -116,15 +119,11 @@ class SelfAttention(PrunableHeads):
         """Return the projection to queries, keys and values."""
         return [self.qkv]
 
-    def turn(self, qkv: Tensor, layout: AttentionLayout) -> Tensor:
+    def normalize_and_rotate(self, qkv: Tensor, layout: AttentionLayout) -> Tensor:
         """Normalize and rotate the queries and keys, (n, 3, heads, d); values stay unchanged."""
         angles = None if self.rotary is None else rotary_angles(self.rotary, layout)
-        if (
-            self.norm is None
-            and angles is not None
-            and supports_custom_kernels(qkv)
-            and self.head_width in KERNEL_HEAD_WIDTHS
-        ):
+        in_kernel = supports_custom_kernels(qkv) and self.head_width in KERNEL_HEAD_WIDTHS
+        if self.norm is None and angles is not None and in_kernel:
             from pretune.nn.kernels.rotary import rotate
 
             rotated: Tensor = rotate(qkv, *angles, 1.0)
@@ -138,14 +137,14 @@ class SelfAttention(PrunableHeads):
 
 
 def rotary_angles(rotary: RotaryPositions, layout: AttentionLayout) -> tuple[Tensor, Tensor]:
-    """Return the rotary angles of the queries' positions, computed once for all layers with the same settings."""
+    """Return cosines and sines of the rotary angles of the queries, computed once for all layers with the same settings."""
     name = ("angles", rotary.head_width, rotary.base)
     if name not in layout.cache:
         layout.cache[name] = rotary.angles(layout.queries.columns["position"])
     return layout.cache[name]  # type: ignore[no-any-return]
 
 
-class GlobalAttention(nn.Module):
+class GlobalAttention(ResidualBranch):
     """Self-attention with global tokens, where the column `global` is 1 (Longformer).
 
     Global tokens attend to all tokens, with separate projections; the others attend to what the pattern allows and to the
@@ -161,29 +160,29 @@ class GlobalAttention(nn.Module):
         self.output = Linear(width, width)
         self.has_unused_parameters = True  # some of its parameters are unused in some batches
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Attend within each sequence: (n, width) → (n, width)."""
-        chosen = flow.layout.queries.columns.get("global")
+        chosen = context.layout.queries.columns.get("global")
         if chosen is None:
-            return self.output(self.mix(self.qkv, x, flow, self.pattern))
-        local = self.mix(self.qkv, x, flow, self.pattern | global_keys)
-        # Computed for all tokens to keep shapes static; tokens that are not global see nothing here.
-        from_global = self.mix(self.global_qkv, x, flow, global_queries)
+            return self.output(self.mix(self.qkv, x, context, self.pattern))
+        local = self.mix(self.qkv, x, context, self.pattern | global_keys)
+        # Computed for all tokens to keep shapes static; tokens that are not global attend to nothing here.
+        from_global = self.mix(self.global_qkv, x, context, global_queries)
         return self.output(torch.where(chosen[:, None] > 0, from_global, local))
 
-    def mix(self, project: Linear, x: Tensor, flow: AttentionContext, pattern: Pattern) -> Tensor:
-        """Attend with one of the projections: (n, width) → (n, heads · d)."""
+    def mix(self, project: Linear, x: Tensor, context: AttentionContext, pattern: Pattern) -> Tensor:
+        """Attend with one of the two projections to queries, keys and values: (n, width) → (n, heads · d)."""
         qkv = project(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
-        return attend_self(qkv, flow.layout, effective_pattern(pattern, flow.pattern), dropout=dropout).flatten(1)
+        return attend_self(qkv, context.layout, effective_pattern(pattern, context.pattern), dropout=dropout).flatten(1)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the operations."""
+        """Add the attention to the sizes that determine the FLOPs."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
         sizes.matrices -= self.global_qkv.weight.numel()  # as without global tokens, which most objectives do not have
 
 
-class RelativeAttention(nn.Module):
+class RelativeAttention(ResidualBranch):
     """Self-attention, also to memory, with a score modification (T5, Transformer-XL, XLNet)."""
 
     def __init__(
@@ -202,7 +201,7 @@ class RelativeAttention(nn.Module):
     ) -> None:
         """Build the layer.
 
-        Without a `score`, that of the stack is used. `content_bias` is added to the queries for q·k only, as in
+        Without a `score`, the layer uses the score modification of the stack. `content_bias` is added to the queries for q·k only, as in
         Transformer-XL. `stages` is passed to `attend`.
         """
         super().__init__()
@@ -215,23 +214,29 @@ class RelativeAttention(nn.Module):
         self.output = Linear(inner, width, bias)
         self.content_bias = nn.Parameter(torch.zeros(heads, self.head_width)) if content_bias else None
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
-        """Attend within each sequence, (n, width) → (n, width); keys and values come from `flow.context` if it is given."""
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Attend within each sequence, (n, width) → (n, width); `context.key_states` replaces x for keys and values, if given."""
         q = self.query(x).view(-1, self.heads, self.head_width)
-        rows = x if flow.context is None else flow.context
-        k, v = self.key_value(rows).view(-1, 2, self.heads, self.head_width).unbind(1)
-        if flow.cache is not None:
-            k, v = flow.cache.extend(k, v)
-        bend = flow.score_mod if self.score is None else self.score(q, flow.layout)
+        key_states = x if context.key_states is None else context.key_states
+        k, v = self.key_value(key_states).view(-1, 2, self.heads, self.head_width).unbind(1)
+        if context.cache is not None:
+            k, v = context.cache.extend(k, v)
+        score_mod = context.score_mod if self.score is None else self.score(q, context.layout)
         if self.content_bias is not None:
             q = q + self.content_bias.to(q.dtype)
-        pattern = effective_pattern(self.pattern, flow.pattern)
+        pattern = effective_pattern(self.pattern, context.pattern)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, flow.layout, pattern, bend, self.scale, dropout=dropout, stages=self.stages)
+        mixed = attend(q, k, v, context.layout, pattern, score_mod, self.scale, dropout=dropout, stages=self.stages)
         return self.output(mixed.flatten(1))
 
+    def refine_parameters(self, scheme: InitializationScheme) -> None:
+        """Let the scheme change the output matrix and, if logits are not scaled, the query matrix."""
+        super().refine_parameters(scheme)
+        if self.scale == 1.0:
+            scheme.refine_unscaled_query(self.query.weight, self.head_width)
+
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the operations."""
+        """Add the attention to the sizes that determine the FLOPs."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
         sizes.scored += self.key_value.weight.numel()
         sizes.scored_width += self.heads * self.head_width
@@ -260,14 +265,14 @@ class CrossAttention(PrunableHeads):
         self.key_value = Linear(width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
 
-    def forward(self, x: Tensor, flow: AttentionContext) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Attend from x, (n, width), to the states of the encoder, (m, width), and return (n, width)."""
-        assert flow.source_layout is not None
+        assert context.source_layout is not None
         q = self.query(x).view(-1, self.heads, self.head_width)
-        project = partial(self.keys_and_values, flow.source)
-        k, v = project() if flow.cache is None else flow.cache.once(project)
+        project = partial(self.keys_and_values, context.source)
+        k, v = project() if context.cache is None else context.cache.source_keys_values(project)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, flow.source_layout, full, scale=self.scale, dropout=dropout)
+        mixed = attend(q, k, v, context.source_layout, full, scale=self.scale, dropout=dropout)
         return self.output(mixed.flatten(1))
 
     def keys_and_values(self, source: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -276,8 +281,14 @@ class CrossAttention(PrunableHeads):
         k, v = self.key_value(source).view(-1, 2, self.heads, self.head_width).unbind(1)
         return k, v
 
+    def refine_parameters(self, scheme: InitializationScheme) -> None:
+        """Let the scheme change the output matrix and, if logits are not scaled, the query matrix."""
+        super().refine_parameters(scheme)
+        if self.scale == 1.0:
+            scheme.refine_unscaled_query(self.query.weight, self.head_width)
+
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the operations."""
+        """Add the attention to the sizes that determine the FLOPs."""
         sizes.cross += self.key_value.weight.numel()
         sizes.cross_width += self.heads * self.head_width
 

@@ -1,6 +1,6 @@
 """Attention patterns: which keys a query may attend to, as pure functions of the columns of a query and a key.
 
-Sequences never see each other, whatever the pattern. Patterns combine with & and |; `full` is neutral for &. The variable-length
+Sequences never attend to each other, whatever the pattern. Patterns combine with & and |; `full` is neutral for &. The variable-length
 kernels support the plain ones (`full`, `causal`, `window`); all others are evaluated.
 
 Rules are evaluated for tokens and, as `interval_arithmetic`, for whole blocks of them. So they consist of + - // % abs(),
@@ -22,7 +22,7 @@ class PatternColumns(Protocol):
     """The columns of a token by name: `position` and the columns of its `Packed`."""
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the column of this name."""
+        """Return the column with this name, for one or more tokens."""
 
 
 PatternRule = Callable[[PatternColumns, PatternColumns], Any]
@@ -30,12 +30,12 @@ PatternRule = Callable[[PatternColumns, PatternColumns], Any]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A named attention pattern. `reach` tells kernels how far back and ahead a query may look, if the pattern is plain."""
+    """A named attention pattern; `reach` tells kernels how far back and ahead a query may attend, if that is the whole rule."""
 
     name: str
     allow: PatternRule
     reach: tuple[int, int] | None = None  # -1: unlimited; None: not plain, so the rule must be evaluated
-    heads: int = 1  # more than 1: the rule reads the query's column `head`, and heads see different keys
+    heads: int = 1  # more than 1: the rule reads the query's column `head`, and heads have different patterns
 
     def __and__(self, other: Pattern) -> Pattern:
         if self == full:
@@ -65,10 +65,12 @@ class Pattern:
 
 
 def _shorter(a: int, b: int) -> int:
+    """Return the shorter of two reaches, where -1 is unlimited."""
     return max(a, b) if min(a, b) == -1 else min(a, b)
 
 
 def _everything(query: PatternColumns, key: PatternColumns) -> Any:
+    """Return True for every pair of a query and a key."""
     return (query["position"] >= 0) | (key["position"] >= 0)
 
 
@@ -77,18 +79,17 @@ causal = Pattern("causal", lambda query, key: key["position"] <= query["position
 
 
 def window(size: int) -> Pattern:
-    """Return the pattern of keys at most `size` positions away.
+    """Return the pattern in which queries attend to keys at most `size` positions away.
 
     >>> (causal & window(2)).reach
     (2, 0)
     """
-    return Pattern(
-        f"window({size})", lambda query, key: (query["position"] - key["position"]).abs() <= size, (size, size)
-    )
+    name, reach = f"window({size})", (size, size)
+    return Pattern(name, lambda query, key: (query["position"] - key["position"]).abs() <= size, reach)
 
 
 def dilated(size: int, step: int) -> Pattern:
-    """Return a dilated window: `size` keys on each side, `step` positions apart (Beltagy et al., 2020).
+    """Return the pattern of a dilated window: `size` keys on each side, `step` positions apart (Beltagy et al., 2020).
 
     >>> dilated(2, 1) == window(2)
     True
@@ -103,16 +104,16 @@ def dilated(size: int, step: int) -> Pattern:
     return Pattern(f"dilated({size}, {step})", allow)
 
 
-# Column `global` is 1 for tokens that see their whole sequence and are seen by all of it. Longformer: window | global_tokens.
+# Column `global` is 1 for tokens that attend to their whole sequence, which attends to them (Longformer).
 global_keys = Pattern("global keys", lambda query, key: key["global"] > 0)
 global_queries = Pattern("global queries", lambda query, key: query["global"] > 0)
 global_tokens = global_keys | global_queries
 
 
 def block_pattern(plan: Tensor, size: int, name: str) -> Pattern:
-    """Return the pattern in which blocks of `size` tokens see those blocks where `plan` (query blocks, key blocks) is not 0.
+    """Return the pattern in which blocks of `size` tokens attend to the blocks where `plan` is not 0.
 
-    Patterns of the same `name` are considered equal. The plan must be on the device of the batches.
+    `plan` is (query blocks, key blocks). Patterns with the same `name` are considered equal. The plan must be on the device of the batches.
     """
     return Pattern(name, lambda query, key: lookup(plan, query["position"] // size, key["position"] // size))
 
@@ -134,8 +135,8 @@ prefix = Pattern(
 
 permutation = Pattern(
     "permutation",
-    # Column `stream`: 0 content, 1 query; column `order`: the rank of a token in the order of prediction. Both streams see
-    # content of lower rank; content also sees its own rank.
+    # Column `stream`: 0 content, 1 query; column `order`: the rank of a token in the order of prediction. Both streams attend
+    # to content of lower rank; content also to its own rank.
     lambda query, key: (key["stream"] == 0) & (key["order"] + query["stream"] <= query["order"]),
 )
 
@@ -144,5 +145,5 @@ document = Pattern("document", lambda query, key: key["document"] == query["docu
 
 
 def effective_pattern(layer: Pattern, batch: Pattern | None) -> Pattern:
-    """Return the effective pattern: the intersection of the layer's and the batch's."""
+    """Return the intersection of the patterns of a layer and of a batch (None: no restriction)."""
     return layer if batch is None else layer & batch

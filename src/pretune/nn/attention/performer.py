@@ -22,7 +22,7 @@ SMALLEST = 1e-20  # lower bound on a sum of weights, in case all of them vanish
 
 
 class RandomFeatureAttention(nn.Module):
-    """Attention by random features, an `AttentionFunction` for `SelfAttention`. The features are drawn once and saved with the model."""
+    """An `AttentionFunction` for `SelfAttention` by random features, which are drawn once and saved with the model."""
 
     features: Tensor
 
@@ -45,27 +45,25 @@ class RandomFeatureAttention(nn.Module):
         # Factors common to all weights of a query or of a sequence cancel out, so the largest can be made 1.
         queries = (queries - queries.detach().amax(-1, keepdim=True)).exp()
         keys = (keys - sequence_max(keys.detach(), side)).exp()
-        values = torch.cat(
-            [v.float(), torch.ones_like(v[..., :1], dtype=torch.float32)], -1
-        )  # the last column sums weights
+        values = torch.cat([v, torch.ones_like(v[..., :1])], -1).float()  # the last column sums weights
         queries, keys, values = (to_chunks(x, chunks) for x in (queries, keys, values))  # (chunks, heads, size, …)
         sums = chunk_cumsum(keys.transpose(-2, -1) @ values, chunks)  # (chunks, heads, features, d + 1)
         if pattern.reach == full.reach:
             mixed = queries @ sums[chunks.last]
         else:
             inside = (queries @ keys.transpose(-2, -1)).tril() @ values
-            follows = (chunks.number > 0)[:, None, None, None]
+            follows = (chunks.index > 0)[:, None, None, None]
             mixed = inside + queries @ torch.where(follows, sums.roll(1, 0), 0.0)
         mixed = mixed.transpose(1, 2).flatten(0, 1)[chunks.slots]
         return (mixed[..., :-1] / mixed[..., -1:].clamp(min=SMALLEST)).to(v.dtype)
 
     def exponents(self, x: Tensor, root: float) -> Tensor:
-        """Return the logarithms of the features in fp32: (n, heads, d) → (n, heads, features)."""
+        """Return the logarithms of the random features of queries or keys, in fp32: (n, heads, d) → (n, heads, features)."""
         x = x.float() * root
         return x @ self.features.t() - x.square().sum(-1, keepdim=True) / 2
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
-        """Return the operations: features of queries and keys, sums, queries times sums, and if causal, pairs within chunks."""
+        """Return the FLOPs of features, of sums over keys, of queries times sums and, if causal, of pairs within chunks."""
         features, columns = len(self.features), head_width + 1
         per_token = 4 * features * head_width + 4 * features * columns
         if pattern.reach == causal.reach:
@@ -74,7 +72,7 @@ class RandomFeatureAttention(nn.Module):
 
 
 def orthogonal_features(count: int, width: int) -> Tensor:
-    """Return (count, width) normally distributed vectors; every `width` of them are orthogonal to each other.
+    """Return `count` normally distributed vectors, (count, width), of which every `width` are orthogonal to each other.
 
     >>> rows = orthogonal_features(6, 4)
     >>> bool((rows[:4] @ rows[:4].T).fill_diagonal_(0).abs().max() < 1e-5)
@@ -112,7 +110,7 @@ def chunk_cumsum(x: Tensor, chunks: Chunks) -> Tensor:
     """
     step = 1
     shape = (-1, *(1 for _ in x.shape[1:]))
-    while step < chunks.most:
-        x = x + torch.where((chunks.number >= step).view(shape), x.roll(step, 0), 0.0)
+    while step < chunks.max_per_sequence:
+        x = x + torch.where((chunks.index >= step).view(shape), x.roll(step, 0), 0.0)
         step *= 2
     return x

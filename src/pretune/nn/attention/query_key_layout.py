@@ -1,4 +1,4 @@
-"""The two sides of an attention call: self-attention, cross-attention and attention to memory are the same call."""
+"""The layout of queries and keys in packed batches, for self-attention, cross-attention and attention to memory alike."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_GROUPS = 4  # the dense path pads sequences of similar length together, in 
 
 @dataclass
 class TokenLayout:
-    """The tokens of one side of an attention call: the offsets of their sequences, and columns with facts about each token."""
+    """The queries or the keys of an attention call: the offsets of their sequences, and the columns of each token."""
 
     offsets: Tensor  # (s + 1,) int32
-    longest: int
+    max_length: int
     columns: dict[str, Tensor]  # (n,) each, including `position`
     host_offsets: Array | None = None
     used: Array | None = None  # (s,) on the host: how many slots of each sequence hold tokens; None: all
@@ -52,7 +52,7 @@ class TokenLayout:
 
 
 def as_int32(side: TokenLayout) -> TokenLayout:
-    """Return a copy with int32 columns, which kernels compare much faster for every pair of tokens."""
+    """Return a copy of a layout with int32 columns, which kernels compare much faster for every pair of tokens."""
     if "narrowed" not in side.cache:
         columns = {name: x.int() if x.dtype == torch.int64 else x for name, x in side.columns.items()}
         # Computed here because kernels look these up and cannot compute them.
@@ -62,9 +62,9 @@ def as_int32(side: TokenLayout) -> TokenLayout:
 
 
 class TokenColumns:
-    """Columns of the tokens at some indices, looked up lazily.
+    """The columns of the tokens at some indices, looked up lazily.
 
-    Besides the columns of the side there are `row`, the index itself, `length`, that of the token's sequence, and `head`, the
+    Besides the columns of the layout there are `row`, the index itself, `length`, that of the token's sequence, and `head`, the
     attention head, where it is given.
     """
 
@@ -92,13 +92,20 @@ class AttentionLayout:
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # shared by the layers of one forward pass
 
 
+@dataclass(kw_only=True)
+class TracedPacked(Packed):
+    """A batch packed from padded rows inside a graph that is traced for export, which must hold for batches of any shape."""
+
+    mask: Tensor  # (b, L) True for the real tokens of the padded rows
+
+
 def token_layout(packed: Packed) -> TokenLayout:
-    """Return the tokens of a `Packed` as one side of an attention call."""
+    """Return the layout of the tokens of a packed batch, as the queries or the keys of an attention call."""
     columns = {"position": packed.positions}
     columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
-    side = TokenLayout(packed.offsets, packed.longest, columns, packed.host_offsets)
-    if packed.rows is not None:
-        side.cache["sequence"] = packed.rows.nonzero()[:, 0].int()
+    side = TokenLayout(packed.offsets, packed.max_length, columns, packed.host_offsets)
+    if isinstance(packed, TracedPacked):
+        side.cache["sequence"] = packed.mask.nonzero()[:, 0].int()
     return side
 
 
@@ -109,7 +116,7 @@ def reverse_index(packed: Packed) -> Tensor:
 
 
 class _Rearrange(torch.autograd.Function):
-    """A permutation of rows whose backward pass is a lookup: the one of an index adds gradients up, which is slow."""
+    """A permutation of rows whose backward pass is a lookup; that of torch's indexing adds gradients up, which is slow."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor | None) -> Tensor:
@@ -133,7 +140,7 @@ def permute_rows(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Ten
 
 
 def self_layout(packed: Packed) -> AttentionLayout:
-    """Return the layout of self-attention over a `Packed`.
+    """Return the layout of self-attention over a packed batch.
 
     >>> from pretune.packed import pack_lists
     >>> len(self_layout(pack_lists([[1, 2], [3]])).keys)
@@ -141,8 +148,8 @@ def self_layout(packed: Packed) -> AttentionLayout:
     """
     side = token_layout(packed)
     layout = AttentionLayout(side, side)
-    if packed.rows is not None:
-        layout.cache["groups"] = groups_from_mask(packed.rows)
+    if isinstance(packed, TracedPacked):
+        layout.cache["groups"] = groups_from_mask(packed.mask)
     return layout
 
 
@@ -152,7 +159,7 @@ def cross_layout(target: Packed, source: Packed) -> AttentionLayout:
 
 
 def with_memory(side: TokenLayout, slots: int, used: Tensor, columns: dict[str, Tensor]) -> tuple[TokenLayout, Tensor]:
-    """Return keys in which `slots` memory tokens precede the tokens of each sequence, and the index that orders them.
+    """Return the layout of keys in which `slots` memory tokens precede each sequence, and the index that orders them.
 
     `used` (s,) is the number of slots, the last ones, that are filled; `columns` are those of the slots, (s * slots,) each.
     The index, (s * slots + n,), refers to all slots followed by all tokens.
@@ -170,15 +177,13 @@ def with_memory(side: TokenLayout, slots: int, used: Tensor, columns: dict[str, 
     filled = torch.arange(slots, device=device) >= slots - used[:, None]  # (s, slots)
     joined = {name: torch.cat([columns[name], column])[index] for name, column in side.columns.items()}
     joined["remembered"] = torch.cat([filled.flatten(), torch.ones(len(side), dtype=torch.bool, device=device)])[index]
-    host = None
-    if side.host_offsets is not None:
-        host = side.host_offsets + slots * np.arange(sequences + 1)
-    return TokenLayout(side.offsets + steps, side.longest + slots, joined, host), index
+    host = None if side.host_offsets is None else side.host_offsets + slots * np.arange(sequences + 1)
+    return TokenLayout(side.offsets + steps, side.max_length + slots, joined, host), index
 
 
 @dataclass
 class PaddedGroup:
-    """Sequences padded to one length: (b, Lq) and (b, Lk) indices of tokens on the two sides, and masks of the real ones."""
+    """Sequences padded to one length: indices of the query and key tokens, (b, Lq) and (b, Lk), and masks of the real ones."""
 
     queries: Tensor
     keys: Tensor
@@ -191,10 +196,10 @@ class PaddedGroup:
 
 @dataclass
 class PaddedRows:
-    """The padded rows of all groups on one side, and the mapping between rows and tokens."""
+    """The mapping between the tokens of a batch and the rows of its padded groups, for the queries or the keys."""
 
     token: Tensor  # (rows,) the token of each row
-    back: Tensor  # (n,) the row of each token: the inverse of `token`
+    inverse: Tensor  # (n,) the row of each token: the inverse of `token`
     padding: Tensor  # (rows,) True for padding
     unmapped: Tensor | None  # (n,) True for tokens in no row, which are keys without a query; None: there are none
 
@@ -209,26 +214,26 @@ class PaddedGroups:
 
     @cached_property
     def queries(self) -> PaddedRows:
-        """Return the padded rows of the queries."""
+        """Return the mapping between query tokens and padded rows."""
         return _rows([(group.queries, group.real_queries) for group in self.groups], self.sizes[0])
 
     @cached_property
     def keys(self) -> PaddedRows:
-        """Return the padded rows of the keys."""
+        """Return the mapping between key tokens and padded rows."""
         if self.sizes[1] is None:
             return self.queries
         return _rows([(group.keys, group.real_keys) for group in self.groups], self.sizes[1])
 
 
 def padded_groups(layout: AttentionLayout) -> PaddedGroups:
-    """Return the padded groups of a layout, computed once for all layers."""
+    """Return the sequences of a layout in padded groups, computed once for all layers."""
     if "groups" not in layout.cache:
         layout.cache["groups"] = _make_groups(layout)
     return layout.cache["groups"]  # type: ignore[no-any-return]
 
 
 def groups_from_mask(real: Tensor) -> PaddedGroups:
-    """Return the groups of tokens that came from padded rows, given the mask (b, L) of real tokens.
+    """Return one group of all sequences of a traced graph, given the mask (b, L) of real tokens in its padded input.
 
     Only tensor operations are used, so that a traced graph holds for any number and length of rows.
     """
@@ -240,6 +245,7 @@ def groups_from_mask(real: Tensor) -> PaddedGroups:
 
 
 def _make_groups(layout: AttentionLayout) -> PaddedGroups:
+    """Group the sequences of a layout by similar length, and pad each group."""
     device = layout.queries.offsets.device
     starts_q, lengths_q = starts_and_lengths(layout.queries)
     starts_k, lengths_k = starts_and_lengths(layout.keys)
@@ -265,7 +271,7 @@ def _make_groups(layout: AttentionLayout) -> PaddedGroups:
 
 
 def _rows(groups: list[tuple[Tensor, Tensor]], tokens: int) -> PaddedRows:
-    """Return the rows of groups, given their (b, L) token indices and masks of real tokens."""
+    """Return the mapping between tokens and padded rows, given (b, L) token indices and masks of real tokens per group."""
     at, real = (torch.cat([part.flatten() for part in parts]) for parts in zip(*groups, strict=True))
     places = real.nonzero().squeeze(1)
     inverse = torch.full((tokens,), -1, device=at.device).index_copy(0, at[places], places)
@@ -274,13 +280,13 @@ def _rows(groups: list[tuple[Tensor, Tensor]], tokens: int) -> PaddedRows:
 
 
 def starts_and_lengths(side: TokenLayout) -> tuple[Array, Array]:
-    """Return the start of each sequence and its number of tokens, on the host."""
+    """Return the start and the number of tokens of each sequence of a layout, as arrays on the host."""
     offsets = side.host_offsets if side.host_offsets is not None else side.offsets.cpu().numpy().astype(np.int64)
     return offsets[:-1], np.diff(offsets) if side.used is None else side.used
 
 
 def length_groups(lengths: Array) -> list[int]:
-    """Return the bounds of groups of sequences, given in order of decreasing length.
+    """Return the bounds of groups of sequences of similar length, given all lengths in decreasing order.
 
     A group ends where sequences are shorter than two thirds of its longest one.
     """
@@ -294,6 +300,7 @@ def length_groups(lengths: Array) -> list[int]:
 
 
 def _padded(starts: Array, lengths: Array) -> tuple[Array, Array]:
+    """Return the token indices of sequences, padded to the longest one, and the mask of real tokens, (b, L) each."""
     steps = np.arange(int(lengths.max(initial=0)))
     real = steps < lengths[:, None]
     return np.where(real, starts[:, None] + steps, 0), real

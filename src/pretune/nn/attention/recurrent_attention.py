@@ -29,7 +29,7 @@ AttentionRange = Literal["global", "local", "local-monotonic", "hard"]
 
 
 class RecurrentAttention(nn.Module):
-    """Attention of a recurrent decoder: weighted means of the source states."""
+    """Attention of a recurrent decoder, which returns weighted means of the source states."""
 
     def __init__(
         self,
@@ -55,30 +55,27 @@ class RecurrentAttention(nn.Module):
         elif score == "cosine":
             self.sharpness = nn.Parameter(torch.ones(()))
         if reach == "local":
-            self.place, self.place_vector = (
-                Linear(queries, queries, bias=False),
-                nn.Parameter(torch.empty(queries).uniform_(-0.1, 0.1)),
-            )
+            self.place = Linear(queries, queries, bias=False)
+            self.place_vector = nn.Parameter(torch.empty(queries).uniform_(-0.1, 0.1))
         self.noise = Noise()
 
     def forward(self, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> tuple[Tensor, Tensor]:
-        """Return the contexts, (n, width of keys), and the weights, (n, longest source), of queries (n, …) on keys (m, …)."""
+        """Attend from queries (n, …) to keys (m, width): return the contexts, (n, width), and weights, (n, longest source)."""
         padded = padded_groups(layout)
-        groups, inverse = padded.groups, padded.queries.back
+        groups, inverse = padded.groups, padded.queries.inverse
         prepared = self.prepare(keys)
         positions = layout.queries.columns["position"]
         contexts, weights = [], []
         longest = max((group.keys.shape[1] for group in groups), default=0)
         for number, group in enumerate(groups):
-            share = self.weigh(
-                queries[group.queries], prepared[group.keys], group.real_keys, positions[group.queries], number
-            )
+            own, places = queries[group.queries], positions[group.queries]
+            share = self.weigh(own, prepared[group.keys], group.real_keys, places, number)
             contexts.append((share @ keys[group.keys]).flatten(0, 1))
             weights.append(F.pad(share, (0, longest - share.shape[2])).flatten(0, 1))
         return torch.cat(contexts)[inverse], torch.cat(weights)[inverse]
 
     def prepare(self, keys: Tensor) -> Tensor:
-        """Return the part of the scores that depends on the source only."""
+        """Return the keys transformed for the compatibility function; this depends on the source only."""
         match self.score:
             case "multiplicative" | "additive":
                 return self.key(keys)
@@ -87,27 +84,27 @@ class RecurrentAttention(nn.Module):
         return keys
 
     def weigh(self, queries: Tensor, prepared: Tensor, real: Tensor, positions: Tensor, number: int = 0) -> Tensor:
-        """Return the weights (b, q, k) of queries (b, q, …) on prepared keys (b, k, …); `real` (b, k) masks padding."""
+        """Return the attention weights (b, q, k) of queries (b, q, …) on prepared keys (b, k, …); `real` (b, k) is False for padding."""
         logits = self.compare(queries, prepared).float()
-        shown = real[:, None].expand(logits.shape)
+        visible = real[:, None].expand(logits.shape)
         places = torch.arange(real.shape[1], device=real.device)
-        fall = None
+        decay = None
         if self.reach.startswith("local"):
             last = real.sum(1)[:, None] - 1  # (b, 1)
             center = torch.minimum(positions, last).to(logits.dtype)
             if self.reach == "local":
                 center = last * torch.sigmoid(torch.tanh(self.place(queries)).float() @ self.place_vector.float())
-                fall = torch.exp(-((places - center[:, :, None]) ** 2) / (2 * (self.window / 2) ** 2))
+                decay = torch.exp(-((places - center[:, :, None]) ** 2) / (2 * (self.window / 2) ** 2))
             # A position between two states is near both, however narrow the window.
-            shown = shown & ((places - center[:, :, None]).abs() <= max(self.window, 0.5))
-        share = logits.masked_fill(~shown, -torch.inf).softmax(-1).nan_to_num(0.0)
-        share = share if fall is None else share * fall
+            visible = visible & ((places - center[:, :, None]).abs() <= max(self.window, 0.5))
+        share = logits.masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num(0.0)
+        share = share if decay is None else share * decay
         if self.reach == "hard":
             share = self.choose(share, number)
         return share.to(queries.dtype)
 
     def compare(self, queries: Tensor, prepared: Tensor) -> Tensor:
-        """Return the logits, (b, q, k)."""
+        """Return the compatibility of queries (b, q, …) and prepared keys (b, k, …) as logits, (b, q, k)."""
         match self.score:
             case "additive":
                 inner = torch.tanh(self.query(queries)[:, :, None] + prepared[:, None])  # (b, q, k, inner)
@@ -119,7 +116,7 @@ class RecurrentAttention(nn.Module):
         return queries @ prepared.transpose(1, 2)
 
     def choose(self, share: Tensor, number: int) -> Tensor:
-        """Select one state per row of weights, with the gradient of the weights (straight-through)."""
+        """Return one-hot weights that select one source state per query, with the gradient of `share` (straight-through)."""
         scores = share.clamp(min=1e-20).log()
         if self.training:  # the maximum after Gumbel noise is a sample from the weights
             uniform = torch.special.ndtr(self.noise(tuple(share.shape), number, share.device)).clamp(1e-6, 1 - 1e-6)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pretune.nn.attention.patterns import PatternColumns
 from pretune.nn.attention.query_key_layout import AttentionLayout
 from pretune.nn.attention.scaled_dot_product import ScoreMod
+from pretune.nn.initialization import InitializationScheme
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 
@@ -20,16 +21,28 @@ class T5RelativeBias(nn.Module):
     Half of the buckets are single small distances; the others grow logarithmically up to `max_distance`.
     """
 
-    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, both_ways: bool = True) -> None:
+    def __init__(
+        self,
+        heads: int,
+        buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        width: int | None = None,
+    ) -> None:
+        """Build the table; `width` is that of the hidden states, by which T5 initializes the weights."""
         super().__init__()
-        self.buckets, self.max_distance, self.both_ways = buckets, max_distance, both_ways
+        self.buckets, self.max_distance, self.bidirectional, self.width = buckets, max_distance, bidirectional, width
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
+    def initialize_parameters(self, scheme: InitializationScheme) -> None:
+        """Initialize the weights like a matrix with as many inputs as hidden states have dimensions."""
+        scheme.draw(self.weight, fan_in=self.width)
+
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the bucket of a distance, key position − query position."""
+        """Return the bucket of each distance, key position − query position."""
         buckets = self.buckets
         offset = torch.zeros_like(distance)
-        if self.both_ways:
+        if self.bidirectional:
             buckets //= 2
             offset = (distance > 0).to(distance.dtype) * buckets
             distance = distance.abs()
@@ -41,7 +54,7 @@ class T5RelativeBias(nn.Module):
         return offset + torch.where(distance < exact, distance, far)
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the modification that adds weight[bucket, head] to a logit."""
+        """Return the score modification that adds weight[bucket, head] to an attention logit."""
         # All distances beyond `max_distance` are alike, so a small table per distance is enough, instead of one entry per pair.
         furthest = self.max_distance
         distances = torch.arange(-furthest, furthest + 1, device=q.device)

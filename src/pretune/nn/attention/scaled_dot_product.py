@@ -10,7 +10,7 @@ may attend to, and the score modifies the logits. Four implementations compute t
 - tiles: a Triton kernel for self-attention in short sequences, with the same limits as flash.
 - flex: compiled flex_attention with a block mask built from offsets and columns, for everything else on CUDA.
 
-A query that sees no key gets 0 and no gradient.
+A query that may attend to no key gets 0 and no gradient.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def attend(
     scale: float | None = None,
     *,
     dropout: float = 0.0,
-    path: Backend | None = None,
+    backend: Backend | None = None,
     stages: int | None = None,
 ) -> Tensor:
     """Return each query's weighted mean of the values it may attend to, (n, heads, d).
@@ -66,7 +66,7 @@ def attend(
     >>> attend(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal).shape
     torch.Size([5, 2, 8])
     """
-    match path or choose_backend(q, layout, pattern, score, dropout):
+    match backend or choose_backend(q, layout, pattern, score, dropout):
         case "dense":
             return _dense(q, k, v, layout, pattern, score, scale, dropout)
         case "flash":
@@ -78,28 +78,24 @@ def attend(
 
 
 def attend_self(
-    qkv: Tensor, layout: AttentionLayout, pattern: Pattern, *, dropout: float = 0.0, path: Backend | None = None
+    qkv: Tensor, layout: AttentionLayout, pattern: Pattern, *, dropout: float = 0.0, backend: Backend | None = None
 ) -> Tensor:
     """Compute `attend` for stacked queries, keys and values of the same tokens: (n, 3, heads, d) → (n, heads, d)."""
     q, k, v = qkv.unbind(1)
-    if path is None:
-        path = choose_backend(q, layout, pattern, None, dropout)
-        if (
-            path == "flash"
-            and layout.queries.longest <= SHORT_KERNEL_MAX_LENGTH
-            and q.shape[-1] in KERNEL_HEAD_WIDTHS
-            and supports_custom_kernels(q)
-        ):
-            path = "tiles"
-    if path == "tiles":
+    if backend is None:
+        backend = choose_backend(q, layout, pattern, None, dropout)
+        short = layout.queries.max_length <= SHORT_KERNEL_MAX_LENGTH and q.shape[-1] in KERNEL_HEAD_WIDTHS
+        if backend == "flash" and short and supports_custom_kernels(q):
+            backend = "tiles"
+    if backend == "tiles":
         return _tiles(qkv, layout, pattern, None)
-    return attend(q, k, v, layout, pattern, dropout=dropout, path=path)
+    return attend(q, k, v, layout, pattern, dropout=dropout, backend=backend)
 
 
 def choose_backend(
     q: Tensor, layout: AttentionLayout, pattern: Pattern, score: ScoreMod | None, dropout: float
 ) -> Backend:
-    """Return the fastest implementation that supports the call.
+    """Return the fastest implementation that supports an attention call.
 
     Only the dense one supports dropout and key-value caches; flash supports neither scores nor fp32. Flex is compiled for each
     shape, which pays off in training and for long sequences.
@@ -111,27 +107,20 @@ def choose_backend(
     if pattern.reach is not None and score is None and q.dtype in (torch.bfloat16, torch.float16):
         return "flash"
     sizes_vary = not torch.compiler.is_compiling() and not torch.is_grad_enabled()
-    return "dense" if sizes_vary and layout.keys.longest <= DENSE_MAX_LENGTH else "flex"
+    return "dense" if sizes_vary and layout.keys.max_length <= DENSE_MAX_LENGTH else "flex"
 
 
 # -- flash ----------------------------------------------------------------------------------------------------------
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
+    """Compute `attend` by PyTorch's variable-length flash attention."""
     from torch.nn.attention.varlen import varlen_attn
 
     assert pattern.reach is not None
-    mixed = varlen_attn(
-        q,
-        k,
-        v,
-        layout.queries.offsets,
-        layout.keys.offsets,
-        layout.queries.longest,
-        layout.keys.longest,
-        scale=scale,
-        window_size=pattern.reach,
-    )
+    offsets = layout.queries.offsets, layout.keys.offsets
+    longest = layout.queries.max_length, layout.keys.max_length
+    mixed = varlen_attn(q, k, v, *offsets, *longest, scale=scale, window_size=pattern.reach)
     assert isinstance(mixed, Tensor)
     return mixed
 
@@ -140,6 +129,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pa
 
 
 def _tiles(qkv: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
+    """Compute `attend_self` by the Triton kernel for short sequences."""
     from pretune.nn.kernels.short_attention import UNLIMITED, short_attention
 
     assert pattern.reach is not None
@@ -162,6 +152,7 @@ def _flex(
     scale: float | None,
     stages: int | None,
 ) -> Tensor:
+    """Compute `attend` by compiled flex_attention."""
     queries, keys = as_int32(layout.queries), as_int32(layout.keys)
     score_mod = None
     if score is not None:
@@ -185,7 +176,7 @@ _COMPILED: list[Any] = []
 
 
 def _compiled_flex() -> Any:
-    """Return flex_attention compiled by itself; inside a compiled model it becomes part of that."""
+    """Return flex_attention, compiled unless it becomes part of a model that is being compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if torch.compiler.is_compiling():
@@ -199,7 +190,7 @@ def _compiled_flex() -> Any:
 
 
 def _padded_columns(layout: AttentionLayout, group: PaddedGroup, heads: int = 1) -> tuple[TokenColumns, TokenColumns]:
-    """Return the columns of all tokens of a group, shaped to broadcast against (b, heads, Lq, Lk)."""
+    """Return the columns of the queries and of the keys of a group, shaped to broadcast against (b, heads, Lq, Lk)."""
     query, key = group.queries[:, None, :, None], group.keys[:, None, None, :]
     head = torch.arange(heads, device=query.device)[:, None, None]
     return TokenColumns(layout.queries, query, head), TokenColumns(layout.keys, key)
@@ -215,43 +206,46 @@ def _dense(
     scale: float | None,
     dropout: float,
 ) -> Tensor:
+    """Compute `attend` on padded groups of sequences, by dense scaled-dot-product attention."""
     padded = padded_groups(layout)
     groups = padded.groups
     own_rows = _pad(q, [(group.queries, group.query_stride) for group in groups], padded.queries)
     key_rows, value_rows = (_pad(x, [(group.keys, group.key_stride) for group in groups], padded.keys) for x in (k, v))
     rows = []
     for number, (group, own, keys, values) in enumerate(zip(groups, own_rows, key_rows, value_rows, strict=True)):
-        seen, sees_none = _seen(layout, group, pattern, number)
+        mask, without_keys = _masks(layout, group, pattern, number)
         if score is None:
-            if seen is not None and padded.traced:
-                seen = _additive_mask(layout, seen, pattern, number)
-            out = F.scaled_dot_product_attention(own, keys, values, seen, dropout_p=dropout, scale=scale)
+            if mask is not None and padded.traced:
+                mask = _additive_mask(layout, mask, pattern, number)
+            out = F.scaled_dot_product_attention(own, keys, values, mask, dropout_p=dropout, scale=scale)
         else:
-            out = _with_score(own, keys, values, layout, group, seen, score, scale, dropout)
+            out = _with_score(own, keys, values, layout, group, mask, score, scale, dropout)
         own = out.transpose(1, 2).reshape(-1, *q.shape[1:-1], v.shape[-1])  # (b · Lq, heads, d)
-        if sees_none is not None:
+        if without_keys is not None:
             # Filled here so that the gradient reaches the attention in one memory layout whatever the mask is: cuDNN's backward
             # assumes the strides of the first gradient of a shape for all later ones.
-            own = own.masked_fill(sees_none.transpose(1, 2).flatten(0, 1), 0.0)
+            own = own.masked_fill(without_keys.transpose(1, 2).flatten(0, 1), 0.0)
         rows.append(own)
     if len(groups) == 1 and groups[0].query_stride is not None:
         return rows[0]
     mapping = padded.queries
-    return _FromRows.apply(torch.cat(rows), mapping.token, mapping.back, mapping.padding)  # type: ignore[no-untyped-call, no-any-return]
+    return _FromRows.apply(torch.cat(rows), mapping.token, mapping.inverse, mapping.padding)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], rows: PaddedRows) -> list[Tensor]:
-    """Pad (n, heads, d) to (b, heads, L, d) for each group; a view where sequences lie in order."""
+    """Return (n, heads, d) padded to (b, heads, L, d) for each group; a view where sequences lie in order."""
     if len(groups) == 1 and (stride := groups[0][1]) is not None:
         b, longest = groups[0][0].shape
         return [x.view(b, stride, *x.shape[1:])[:, :longest].transpose(1, 2)]
-    parts = _ToRows.apply(x, rows.token, rows.back, rows.unmapped).split([at.numel() for at, _ in groups])  # type: ignore[no-untyped-call]
+    parts = _ToRows.apply(x, rows.token, rows.inverse, rows.unmapped).split([at.numel() for at, _ in groups])  # type: ignore[no-untyped-call]
     return [part.view(*at.shape, *x.shape[1:]).transpose(1, 2) for part, (at, _) in zip(parts, groups, strict=True)]
 
 
 class _ToRows(torch.autograd.Function):
-    """The padding of tokens into rows. As padding has no gradient, the backward is a lookup too: adding gradients up by index
-    takes a CPU longer than the attention itself."""
+    """The padding of tokens into rows, whose backward pass is a lookup too, as padding has no gradient.
+
+    Adding gradients up by index would take a CPU longer than the attention itself.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, token: Tensor, inverse: Tensor, unmapped: Tensor | None) -> Tensor:
@@ -279,46 +273,47 @@ class _FromRows(torch.autograd.Function):
         return gradients[0].index_select(0, token).masked_fill(padding[:, None, None], 0.0), None, None, None
 
 
-def _seen(
+def _masks(
     layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, number: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the mask (b, 1, Lq, Lk) of keys that queries see, and the mask (b, 1, Lq, 1) of queries that see none.
+    """Return the attention mask (b, 1, Lq, Lk) of a group, and the mask (b, 1, Lq, 1) of queries without any key.
 
-    The first is None where all see all, the second where every query sees a key. Patterns that differ between heads have one
-    mask per head. In the first mask, queries that see no key see all instead: a softmax over nothing would be NaN, also in
-    the gradient.
+    The first is None where all queries attend to all keys, the second where every query has a key. Patterns that differ
+    between heads have one mask per head. In the first mask, queries without a key attend to all instead: a softmax over
+    nothing would be NaN, also in the gradient.
     """
-    name = ("seen", pattern.name, number)
+    name = ("masks", pattern.name, number)
     if name in layout.cache:
         return layout.cache[name]  # type: ignore[no-any-return]
-    seen = sees_none = None
+    mask = without_keys = None
     if not (pattern.name == "full" and group.unpadded):
         query, key = _padded_columns(layout, group, pattern.heads)
-        seen = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1 or heads, Lq or 1, Lk)
-        empty = ~seen.any(-1, keepdim=True)
-        seen = seen | empty
-        if layout.keys.used is not None and bool(seen.all()):  # a decoding step of sequences of one length
-            seen = None
+        mask = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1 or heads, Lq or 1, Lk)
+        empty = ~mask.any(-1, keepdim=True)
+        mask = mask | empty
+        if layout.keys.used is not None and bool(mask.all()):  # a decoding step of sequences of one length
+            mask = None
         if bool((empty & group.real_queries[:, None, :, None]).any()):
-            sees_none = empty.expand(-1, -1, group.queries.shape[1], -1)
+            without_keys = empty.expand(-1, -1, group.queries.shape[1], -1)
     if pattern.heads == 1:  # masks per head are large and belong to one layer
-        layout.cache[name] = seen, sees_none
-    return seen, sees_none
+        layout.cache[name] = mask, without_keys
+    return mask, without_keys
 
 
 def attention_mask(layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, number: int) -> Tensor | None:
-    """Return the mask (b, 1, Lq, Lk) of keys that queries see in group `number`; None where all see all."""
-    return _seen(layout, group, pattern, number)[0]
+    """Return the attention mask (b, 1, Lq, Lk) of group `number`, or None where all queries attend to all keys."""
+    return _masks(layout, group, pattern, number)[0]
 
 
-def _additive_mask(layout: AttentionLayout, seen: Tensor, pattern: Pattern, number: int) -> Tensor:
-    """Return the mask as numbers to add to the logits, computed once for all layers.
+def _additive_mask(layout: AttentionLayout, mask: Tensor, pattern: Pattern, number: int) -> Tensor:
+    """Return a boolean attention mask as numbers to add to the logits, computed once for all layers.
 
-    Given a boolean mask, a traced graph would compute this in every layer, and search for queries that see nothing."""
+    Given a boolean mask, a traced graph would compute this in every layer, and search for queries without keys.
+    """
     name = ("additive mask", pattern.name, number)
     if name in layout.cache:
         return layout.cache[name]  # type: ignore[no-any-return]
-    additive = torch.zeros(()).masked_fill(~seen, torch.finfo(torch.float32).min)
+    additive = torch.zeros(()).masked_fill(~mask, torch.finfo(torch.float32).min)
     if pattern.heads == 1:
         layout.cache[name] = additive
     return additive
@@ -330,15 +325,15 @@ def _with_score(
     v: Tensor,
     layout: AttentionLayout,
     group: PaddedGroup,
-    seen: Tensor | None,
+    mask: Tensor | None,
     score: ScoreMod,
     scale: float | None,
     dropout: float,
 ) -> Tensor:
-    """Compute attention step by step: logits, score, softmax, weighted mean."""
+    """Compute dense attention step by step: logits, score modification, softmax, weighted mean."""
     logits = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
     heads = torch.arange(q.shape[1], device=q.device)[None, :, None, None]
     logits = score(logits, heads, *_padded_columns(layout, group))
-    if seen is not None:
-        logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
+    if mask is not None:
+        logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
     return F.dropout(logits.softmax(-1), dropout) @ v

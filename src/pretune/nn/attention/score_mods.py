@@ -15,13 +15,13 @@ from pretune.runtime.arrays import Array
 
 
 class ScoreModBuilder(Protocol):
-    """A module that builds the score modification of an attention call."""
+    """A module that builds the score modification of each attention call."""
 
     def __call__(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the score modification for queries (n, heads, d)."""
+        """Return the score modification of an attention call with queries (n, heads, d)."""
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the floating-point operations for sequences of these lengths, with `slots` memory tokens each."""
+        """Return the FLOPs for sequences of these lengths, with `slots` memory tokens each."""
 
 
 class TransformerXLScore(nn.Module):
@@ -43,13 +43,13 @@ class TransformerXLScore(nn.Module):
         self.has_unused_parameters = segments  # some of its parameters are unused in some batches
 
     def reach(self, longest: int) -> int:
-        """Return the largest distance that is distinguished among `longest` keys."""
+        """Return the largest distance that is distinguished in sequences of up to `longest` keys."""
         return min(longest, self.max_distance or longest)
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the modification that adds the terms, scaled as q·k is."""
+        """Return the score modification that adds the position and segment terms, scaled as q·k is."""
         # Distances from +furthest (row 0) to −furthest.
-        furthest = self.reach(layout.keys.longest)
+        furthest = self.reach(layout.keys.max_length)
         distances = torch.arange(furthest, -furthest - 1, -1, device=q.device, dtype=torch.float32)
         steps = torch.arange(0, self.width, 2, device=q.device, dtype=torch.float32)
         angles = distances[:, None] * 10_000.0 ** (-steps / self.width)
@@ -73,36 +73,36 @@ class TransformerXLScore(nn.Module):
         return modify
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the operations of projected distances, and of queries times each distance and each kind of segment."""
-        distances = 2 * self.reach(packed.longest + slots) + 1
+        """Return the FLOPs of projecting distances, and of queries times each distance and each kind of segment."""
+        distances = 2 * self.reach(packed.max_length + slots) + 1
         compared = distances + (2 if self.segment is not None and "segment" in packed.columns else 0)
         inner = self.heads * self.head_width
         return float(2 * distances * self.position.numel() + 2 * inner * compared * lengths.sum())
 
 
 class DisentangledScore(nn.Module):
-    """DeBERTa's relative terms (He et al., 2021): content-to-position and position-to-content.
+    """DeBERTa's relative position terms (He et al., 2021): content-to-position and position-to-content.
 
     Distances are clipped at `max_distance`. With `buckets`, there are that many vectors per direction: half of them for single small
-    distances, the others for logarithmically growing ranges. Queries and keys of the vectors are computed elsewhere.
+    distances, the others for logarithmically growing ranges. The attention layer computes the queries and keys of the vectors.
     """
 
     def __init__(self, max_distance: int, buckets: int = 0) -> None:
         super().__init__()
         self.max_distance, self.buckets = max_distance, buckets
-        self.side = buckets or max_distance  # vectors per direction; the first one ahead is that of distance 0
+        self.per_direction = buckets or max_distance  # vectors per direction; the first one ahead is that of distance 0
 
-    def near(self, longest: int) -> int:
-        """Return how many vectors per direction can matter among `longest` tokens."""
-        return self.side if self.buckets else min(longest, self.side)
+    def num_reachable(self, longest: int) -> int:
+        """Return the number of relative position vectors per direction that sequences of up to `longest` tokens use."""
+        return self.per_direction if self.buckets else min(longest, self.per_direction)
 
-    def cut(self, vectors: Tensor, layout: AttentionLayout) -> Tensor:
-        """Return the vectors that can matter: (2 · side, width) → (2 · near, width)."""
-        near = self.near(layout.keys.longest)
-        return vectors[self.side - near : self.side + near]
+    def reachable(self, vectors: Tensor, layout: AttentionLayout) -> Tensor:
+        """Return the relative position vectors that the sequences of a layout use: (2 · all, width) → (2 · used, width)."""
+        near = self.num_reachable(layout.keys.max_length)
+        return vectors[self.per_direction - near : self.per_direction + near]
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the bucket of a distance, query position − key position, with its sign."""
+        """Return the bucket of each distance, query position − key position, with the sign of the distance."""
         if not self.buckets:
             return distance
         exact = self.buckets // 2
@@ -113,8 +113,11 @@ class DisentangledScore(nn.Module):
         return torch.where(distance.abs() <= exact, distance, far * distance.sign())
 
     def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the modification that adds both terms; `queries` and `keys`, (2 · near, heads, d), are those of distances."""
-        near, furthest = len(keys) // 2, min(layout.keys.longest, self.max_distance)
+        """Return the score modification that adds both terms.
+
+        `queries` and `keys`, (2 · used, heads, d), are those of the relative position vectors.
+        """
+        near, furthest = len(keys) // 2, min(layout.keys.max_length, self.max_distance)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near
         scale = disentangled_scale(q.shape[-1])
@@ -129,5 +132,5 @@ class DisentangledScore(nn.Module):
 
 
 def disentangled_scale(head_width: int) -> float:
-    """Return the scale of the logits, which are a sum of three terms instead of one."""
+    """Return the scale of DeBERTa's attention logits, which are a sum of three terms instead of one."""
     return float((3 * head_width) ** -0.5)

@@ -20,14 +20,14 @@ from pretune.packed import Packed
 
 
 class AdaptiveEmbeddings(nn.Module):
-    """Token embeddings of width `vectors` in the first cluster, divided by `shrink`, `shrink`² … in the others."""
+    """Token embeddings in clusters: vectors of width `vectors` in the first, `shrink` times narrower in each further one."""
 
     positions: None = None
 
     def __init__(
         self, vocabulary: int, width: int, vectors: int, cutoffs: Sequence[int], shrink: int, dropout: float = 0.0
     ) -> None:
-        """Build the layer; `cutoffs` are the first tokens of all clusters but the first."""
+        """Build the layer; `cutoffs` are the ids of the first tokens of all clusters but the first."""
         super().__init__()
         self.bounds = [0, *(cutoff for cutoff in cutoffs if cutoff < vocabulary), vocabulary]
         widths = [vectors // shrink**cluster for cluster in range(len(self.bounds) - 1)]
@@ -40,11 +40,11 @@ class AdaptiveEmbeddings(nn.Module):
 
     @property
     def tokens(self) -> Tensor:
-        """Return the vectors of the first cluster; `AdaptiveHead` accesses the others itself."""
+        """Return the token vectors of the first cluster; `AdaptiveHead` reads those of the others itself."""
         return self.tables[0]
 
     def forward(self, packed: Packed) -> Tensor:
-        """Embed token ids, (n,) → (n, width), scaled by √width."""
+        """Return the embeddings of token ids, scaled by √width: (n,) → (n, width)."""
         x: Tensor | None = None
         for (begin, end), table, project in zip(pairwise(self.bounds), self.tables, self.projects, strict=True):
             inside = (packed.ids >= begin) & (packed.ids < end)
@@ -63,7 +63,7 @@ class AdaptiveHead(nn.Module):
     """
 
     def __init__(self, embed: AdaptiveEmbeddings, deviation: float = 0.02) -> None:
-        """Build the head and initialize its own matrices with this standard deviation."""
+        """Build the head for an adaptive embedding, and initialize its own matrices with standard deviation `deviation`."""
         super().__init__()
         self.embed = embed
         vectors, clusters = embed.tokens.shape[1], len(embed.tables) - 1
@@ -76,13 +76,13 @@ class AdaptiveHead(nn.Module):
         self.vocabulary = embed.vocabulary
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights that each state is multiplied with."""
+        """Return the number of weights that the state of each target is multiplied with."""
         clusters = 0 if self.cluster is None else self.cluster.weight.numel()
         tables = sum(table.numel() for table in self.embed.tables)
-        return self.project.numel() + clusters + tables + sum(way.numel() for way in self.ways())
+        return self.project.numel() + clusters + tables + sum(x.numel() for x in self.projections())
 
-    def ways(self) -> list[Tensor]:
-        """Return the projections (width, vectors) from states to all clusters but the first."""
+    def projections(self) -> list[Tensor]:
+        """Return the projections (width, vectors) from hidden states to each cluster but the first."""
         return list(self.embed.projects[1:].parameters())
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
@@ -95,8 +95,8 @@ class AdaptiveHead(nn.Module):
         first = torch.cat([first, self.cluster(narrow).float()], -1).log_softmax(-1)
         size = tokens.shape[0]
         parts = [first[:, :size]]
-        clusters = zip(list(self.embed.tables)[1:], self.ways(), list(self.biases)[1:], strict=True)
-        for number, (table, way, bias) in enumerate(clusters):
-            logits = F.linear(states @ way.to(kind), table.to(kind), bias.to(kind))
+        clusters = zip(list(self.embed.tables)[1:], self.projections(), list(self.biases)[1:], strict=True)
+        for number, (table, project, bias) in enumerate(clusters):
+            logits = F.linear(states @ project.to(kind), table.to(kind), bias.to(kind))
             parts.append(first[:, size + number, None] + logits.float().log_softmax(-1))
         return torch.cat(parts, -1)

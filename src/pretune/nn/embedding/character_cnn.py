@@ -23,7 +23,7 @@ class Highway(nn.Module):
         self.transform, self.gate = Linear(width, width), Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer: (m, width) → (m, width)."""
+        """Apply the layer to word vectors: (m, width) → (m, width)."""
         gate = torch.sigmoid(self.gate(x))
         return gate * torch.relu(self.transform(x)) + (1 - gate) * x
 
@@ -37,12 +37,12 @@ class CharacterConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(count))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the filters: (words, vectors, characters) → (words, count)."""
+        """Apply the filters to the character vectors of words: (words, vectors, characters) → (words, count)."""
         return F.conv1d(x, self.weight.to(x.dtype), self.bias.to(x.dtype)).amax(-1)
 
 
 class CharacterEmbeddings(nn.Module):
-    """Token vectors from characters, column `characters`, for an open vocabulary. Equal words are computed once."""
+    """Token vectors computed from characters (the column `characters`), for an open vocabulary; equal words are computed once."""
 
     positions: None = None
 
@@ -67,36 +67,35 @@ class CharacterEmbeddings(nn.Module):
         super().__init__()
         self.vocabulary, self.width, self.letters, self.activation = vocabulary, width, letters, activation
         self.symbols = nn.Parameter(torch.empty(symbols - 1, vectors).normal_())  # symbol 0, padding, has a zero vector
-        self.filters = nn.ModuleList(
-            CharacterConvolution(vectors, letters_seen, count) for letters_seen, count in filters
-        )
+        self.filters = nn.ModuleList(CharacterConvolution(vectors, window, count) for window, count in filters)
         total = sum(count for _, count in filters)
         self.highways = nn.ModuleList(Highway(total) for _ in range(highways))
         self.project = Linear(total, width)
         self.dropout = Dropout(dropout)
         self.compute = torch.float32  # the dtype of all computations that follow
-        self.filter_weights = sum(seen * count * vectors * (letters - seen + 1) for seen, count in filters)  # per word
+        self.filter_weights = sum(
+            window * count * vectors * (letters - window + 1) for window, count in filters
+        )  # per word
 
     @property
     def tokens(self) -> Tensor:
-        """Return the character vectors: there are no token vectors, and heads have output matrices of their own."""
+        """Return the character vectors, as there are no token vectors; output matrices are never tied to these."""
         return self.symbols
 
     def forward(self, packed: Packed) -> Tensor:
-        """Embed tokens by their characters: (n, letters) → (n, width)."""
+        """Return the vectors of tokens, computed from their characters: (n, letters) → (n, width)."""
         if "characters" not in packed.columns:
             raise PretuneError(
                 "this model reads the characters of words; use it with a tokenizer of the kind `characters`"
             )
-        spelled = packed.columns["characters"].long()
-        first, place = distinct_rows(spelled)
-        x = self.dropout(self.words(spelled[first]))
-        return x[place]
+        characters = packed.columns["characters"].long()
+        first, place = distinct_rows(characters)
+        return self.dropout(self.words(characters[first]))[place]
 
-    def words(self, spelled: Tensor) -> Tensor:
-        """Embed distinct words: (m, letters) → (m, width)."""
+    def words(self, characters: Tensor) -> Tensor:
+        """Return the vectors of distinct words, computed from the ids of their characters: (m, letters) → (m, width)."""
         table = torch.cat([self.symbols.new_zeros(1, self.symbols.shape[1]), self.symbols])
-        letters = F.embedding(spelled, table).to(self.compute).transpose(1, 2)
+        letters = F.embedding(characters, table).to(self.compute).transpose(1, 2)
         x = self.activation(torch.cat([filters(letters) for filters in self.filters], 1))
         for highway in self.highways:
             x = highway(x)
@@ -104,12 +103,12 @@ class CharacterEmbeddings(nn.Module):
         return out
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the weights of the filters, as if no word occurred twice."""
+        """Add the weights of the filters to the sizes that determine the FLOPs, as if no word occurred twice."""
         sizes.matrices += self.filter_weights
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index of one occurrence of each distinct row, (m,), and for each row which of these it is, (n,).
+    """Return the index of one occurrence of each distinct row, (m,), and the number of the distinct row at each row, (n,).
 
     >>> first, place = distinct_rows(torch.tensor([[1, 2], [3, 4], [1, 2]]))
     >>> torch.tensor([[1, 2], [3, 4], [1, 2]])[first][place].tolist()

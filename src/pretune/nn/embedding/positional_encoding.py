@@ -13,20 +13,20 @@ from pretune.runtime.errors import PretuneError
 
 
 class LearnedPositions(nn.Module):
-    """Learned position embeddings up to a longest length (BERT, GPT)."""
+    """Learned position embeddings for a fixed number of positions (BERT, GPT)."""
 
-    def __init__(self, longest: int, width: int, first: int = 0) -> None:
+    def __init__(self, positions: int, width: int, first: int = 0) -> None:
         """Build the table; `first` is the row of the first position, and rows before it are never read (RoBERTa)."""
         super().__init__()
-        self.longest, self.first = longest, first
-        self.weight = nn.Parameter(torch.empty(first + longest, width))
+        self.max_positions, self.first = positions, first
+        self.weight = nn.Parameter(torch.empty(first + positions, width))
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Embed positions: (n,) → (n, width)."""
+        """Return the embeddings of positions: (n,) → (n, width)."""
         return F.embedding(positions + self.first if self.first else positions, self.weight)
 
     def freeze_sinusoidal(self) -> None:
-        """Replace the vectors by frozen sinusoidal ones, kept as a table for the checkpoint layout (XLM, DistilBERT)."""
+        """Fill the table with sinusoidal encodings and freeze it, as published XLM and DistilBERT checkpoints store them."""
         rows, width = self.weight.shape
         with torch.no_grad():
             self.weight.copy_(SinusoidalPositions(width)(torch.arange(rows, device=self.weight.device)))
@@ -42,13 +42,13 @@ class AxialPositions(nn.Module):
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
         """Build the tables, given the length of each axis and the width of its vectors."""
         super().__init__()
-        self.longest = prod(shape)
+        self.max_positions = prod(shape)
         # Shaped as in published checkpoints: (rows, 1, width), (1, columns, width).
         sizes = [[size if axis == own else 1 for axis in range(len(shape))] for own, size in enumerate(shape)]
         self.weights = nn.ParameterList(torch.empty(*size, width) for size, width in zip(sizes, widths, strict=True))
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Embed positions: (n,) → (n, width)."""
+        """Return the embeddings of positions: (n,) → (n, width)."""
         parts = []
         for weight in reversed(self.weights):
             table = weight.flatten(0, -2)
@@ -68,7 +68,7 @@ class SinusoidalPositions(nn.Module):
         self.width, self.halves = width, halves
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Encode positions: (n,) → (n, width)."""
+        """Return the encodings of positions: (n,) → (n, width)."""
         steps = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float32)
         angles = positions[:, None].float() * 10_000.0 ** (-steps / self.width)  # (n, width / 2)
         waves = torch.stack([angles.sin(), angles.cos()], dim=1 if self.halves else 2)
@@ -81,17 +81,19 @@ class RotaryPositions(nn.Module):
     def __init__(self, head_width: int, base: float = 10_000.0) -> None:
         super().__init__()
         if head_width % 2:
-            raise PretuneError(f"rotary positions need attention heads of an even width, not {head_width}")
+            raise PretuneError(
+                f"rotary positions need attention heads of an even width, not {head_width}; choose another number of heads"
+            )
         self.head_width, self.base = head_width, base
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cosines and sines of the angles of positions, (n, d/2) each."""
+        """Return the cosines and sines of the rotation angles of positions (n,), (n, d/2) each."""
         steps = torch.arange(0, self.head_width, 2, device=positions.device, dtype=torch.float32)
         angles = positions[:, None].float() * self.base ** (-steps / self.head_width)
         return angles.cos(), angles.sin()
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-        """Rotate queries or keys, (n, heads, d), in fp32."""
+        """Return queries or keys, (n, heads, d), rotated in fp32 by angles with these cosines and sines."""
         cosine, sine = (part[:, None] for part in angles)  # the same for all heads
         first, second = x.float().chunk(2, dim=-1)
         rotated = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from pretune.nn.attention.query_key_layout import token_layout
 from pretune.nn.dropout import Dropout
+from pretune.nn.initialization import InitializationScheme
 from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
 
 class ColumnEmbedding(nn.Module):
-    """An embedding of a column. Without that column, `absent` is its value; None: nothing is added."""
+    """An embedding of a column of token features; batches without the column get the vector `absent`, or none if it is None."""
 
     def __init__(self, column: str, values: int, width: int, absent: int | None = 0) -> None:
         super().__init__()
@@ -23,7 +24,7 @@ class ColumnEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(values, width))
 
     def forward(self, packed: Packed) -> Tensor:
-        """Embed the column: (n, width), or a tensor that broadcasts to it."""
+        """Return the vectors of the column, (n, width), or a tensor that broadcasts to that shape."""
         if self.column in packed.columns:
             return F.embedding(packed.columns[self.column], self.weight)
         return self.weight.new_zeros(()) if self.absent is None else self.weight[self.absent]
@@ -69,6 +70,11 @@ class Embeddings(nn.Module):
         self.project = project
         self.compute = torch.float32  # the dtype of all computations that follow
 
+    def initialize_parameters(self, scheme: InitializationScheme) -> None:
+        """Initialize the vectors of tokens, of the query stream, and of segments."""
+        for table in self.parameters(recurse=False):
+            scheme.draw_embedding(table)
+
     @property
     def vocabulary(self) -> int:
         """Return the number of token vectors."""
@@ -76,13 +82,13 @@ class Embeddings(nn.Module):
 
     @property
     def width(self) -> int:
-        """Return the output width, which may differ from that of token vectors."""
+        """Return the output width, which differs from that of token vectors if these are projected."""
         return self.tokens.shape[1] if self.project is None else self.project.out_features
 
     def vectors(self, packed: Packed) -> Tensor:
-        """Embed token ids without the final projection: (n,) → (n, width of token vectors)."""
+        """Return the embeddings of token ids before the final projection: (n,) → (n, width of token vectors)."""
         x = F.embedding(packed.ids, self.tokens)
-        if self.training and self.word_dropout.share:
+        if self.training and self.word_dropout.rate:
             x = x * self.word_dropout(x.new_ones(self.vocabulary))[packed.ids, None]
         if self.query is not None and "stream" in packed.columns:
             x = torch.where(packed.columns["stream"][:, None] > 0, self.query[0], x)
@@ -99,7 +105,7 @@ class Embeddings(nn.Module):
         return self.dropout(self.norm(x.to(self.compute)))
 
     def forward(self, packed: Packed) -> Tensor:
-        """Embed token ids: (n,) → (n, width)."""
+        """Return the embeddings of token ids: (n,) → (n, width)."""
         x = self.vectors(packed)
         return x if self.project is None else self.project(x)
 
@@ -119,7 +125,7 @@ def positions_without_padding(packed: Packed, padding: int) -> Tensor:
 
 
 class ProjectedEmbeddings(nn.Module):
-    """A projection of vectors that come with the tokens, column `vectors`: it lets a network share an embedding."""
+    """A projection of the column `vectors`, with which a network reads the token embeddings of another one."""
 
     positions: None = None
 
@@ -129,6 +135,6 @@ class ProjectedEmbeddings(nn.Module):
         self.project = Linear(vectors, width) if vectors != width else nn.Identity()
 
     def forward(self, packed: Packed) -> Tensor:
-        """Project the given vectors: (n, vectors) → (n, width)."""
+        """Return the projected column `vectors`: (n, vectors) → (n, width)."""
         out: Tensor = self.project(packed.columns["vectors"])
         return out

@@ -1,4 +1,4 @@
-"""Custom Triton kernels for bf16 on CUDA; each computes what plain modules compute elsewhere."""
+"""Custom Triton kernels for bf16 on CUDA; on other devices and dtypes, plain modules compute the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def supports_custom_kernels(x: Tensor) -> bool:
-    """Return whether the custom kernels support this tensor.
+    """Return whether the custom kernels support a tensor: bf16 on CUDA.
 
     >>> supports_custom_kernels(torch.zeros(2, 3))
     False

@@ -81,34 +81,35 @@ def _backward(
 
 
 def launch_settings(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
-    """Return the launch settings for rows of this width."""
+    """Return the launch settings of a kernel for rows of this width, given those measured for some widths."""
     return next((choice for most, choice in choices.items() if width <= most), choices[max(choices)])
 
 
 def _sizes(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
+    """Return the sizes of a program and its number of warps, for rows of this width."""
     block, choice = triton.next_power_of_2(width), launch_settings(width, choices)
     return {"width": width, "block": block, "rows": max(1, choice["held"] // block), "num_warps": choice["num_warps"]}
 
 
 @torch.library.custom_op("pretune::add_norm", mutates_args=(), device_types="cuda")
 def add_norm(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, salt: int, share: float, eps: float
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, salt: int, rate: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute norm(x + dropout(y)), (n, width), and for the backward pass the sum and each row's mean and scale."""
+    """Return norm(x + dropout(y)), (n, width), and for the backward pass the sum, and the mean and scale of each row."""
     n, width = x.shape
     out, total = torch.empty_like(x), torch.empty_like(x)
     mean, scale = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
     sizes = _sizes(width, FORWARD)
     _forward[(triton.cdiv(n, sizes["rows"]),)](
         x.contiguous(), y.contiguous(), weight, bias, seed, seed_offset(salt), out, total, mean, scale, n, eps,
-        dropout_threshold(share), 1.0 / (1.0 - share), **sizes,
+        dropout_threshold(rate), 1.0 / (1.0 - rate), **sizes,
     )  # fmt: skip
     return out, total, mean, scale
 
 
 @add_norm.register_fake
 def _(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, salt: int, share: float, eps: float
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, salt: int, rate: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = x.new_empty(x.shape[0], dtype=torch.float32)
     return torch.empty_like(x), torch.empty_like(x), rows, torch.empty_like(rows)
@@ -116,49 +117,35 @@ def _(
 
 @torch.library.custom_op("pretune::add_norm_backward", mutates_args=(), device_types="cuda")
 def add_norm_backward(
-    slope: Tensor,
-    total: Tensor,
-    mean: Tensor,
-    scale: Tensor,
-    weight: Tensor,
-    seed: Tensor,
-    salt: int,
-    share: float,
+    slope: Tensor, total: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, seed: Tensor, salt: int, rate: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x and y, (n, width) each, and of weight and bias, (2, width)."""
+    """Return the gradients of x and y, (n, width) each, and of weight and bias, (2, width), given that of the output."""
     n, width = total.shape
     grad_x, grad_y = torch.empty_like(total), torch.empty_like(total)
     parts = torch.empty(PROGRAMS, 2, width, dtype=torch.float32, device=total.device)
     _backward[(PROGRAMS,)](
         slope.contiguous(), total, mean, scale, weight, seed, seed_offset(salt), grad_x, grad_y, parts, n,
-        dropout_threshold(share), 1.0 / (1.0 - share), **_sizes(width, BACKWARD),
+        dropout_threshold(rate), 1.0 / (1.0 - rate), **_sizes(width, BACKWARD),
     )  # fmt: skip
     return grad_x, grad_y, parts.sum(0)
 
 
 @add_norm_backward.register_fake
 def _(
-    slope: Tensor,
-    total: Tensor,
-    mean: Tensor,
-    scale: Tensor,
-    weight: Tensor,
-    seed: Tensor,
-    salt: int,
-    share: float,
+    slope: Tensor, total: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, seed: Tensor, salt: int, rate: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(total), torch.empty_like(total), mean.new_empty(2, total.shape[1])
 
 
 def _keep(ctx, inputs, output) -> None:
-    _, _, weight, _, seed, ctx.salt, ctx.share, _ = inputs
+    _, _, weight, _, seed, ctx.salt, ctx.rate, _ = inputs
     _, total, mean, scale = output
     # The training loop writes the next seed into the same tensor, before or after this backward pass.
     ctx.save_for_backward(total, mean, scale, weight, seed)
 
 
 def _differentiate(ctx, slope, *_):
-    grad_x, grad_y, sums = add_norm_backward(slope, *ctx.saved_tensors, ctx.salt, ctx.share)
+    grad_x, grad_y, sums = add_norm_backward(slope, *ctx.saved_tensors, ctx.salt, ctx.rate)
     kind = ctx.saved_tensors[3].dtype
     return grad_x, grad_y, sums[0].to(kind), sums[1].to(kind), *[None] * 4
 

@@ -1,4 +1,4 @@
-"""The dropout mask of `pretune.nn.dropout` as Triton kernels, and as a function for other kernels."""
+"""Triton kernels for the dropout mask of `pretune.nn.dropout`, and a function that other kernels call."""
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
 from __future__ import annotations
@@ -13,7 +13,7 @@ BLOCK = 4096
 
 @triton.jit
 def is_kept(index, seed, least):
-    """Return whether elements are kept, in the same wrapping 32-bit arithmetic as `pretune.nn.dropout.mix`."""
+    """Return whether dropout keeps elements, in the same wrapping 32-bit arithmetic as `pretune.nn.dropout.hash_bits`."""
     h = index ^ seed
     h = (h ^ ((h >> 16) & 0xFFFF)) * -2048144789
     h = h + seed * -1640531535
@@ -35,7 +35,7 @@ def _fill_factors(out_at, seed_at, salt, count, least, factor, block: tl.constex
 
 
 def fill_mask(seed: Tensor, count: int, least: int, salt: int) -> Tensor:
-    """Return the mask (count,) of elements that are kept."""
+    """Return a mask of `count` elements, True for those that dropout keeps."""
     out = torch.empty(count, dtype=torch.bool, device=seed.device)
     _fill[(triton.cdiv(count, BLOCK),)](out, seed, salt, count, least, block=BLOCK)
     return out
@@ -44,7 +44,7 @@ def fill_mask(seed: Tensor, count: int, least: int, salt: int) -> Tensor:
 def fill_factors(
     seed: Tensor, shape: tuple[int, ...], least: int, salt: int, factor: float, kind: torch.dtype
 ) -> Tensor:
-    """Return a tensor of the given shape with `factor` for elements that are kept, and 0 for the others."""
+    """Return a tensor with `factor` for elements that dropout keeps, and 0 for the others."""
     out = torch.empty(shape, dtype=kind, device=seed.device)
     count = out.numel()
     _fill_factors[(triton.cdiv(count, BLOCK),)](out, seed, salt, count, least, factor, block=BLOCK)

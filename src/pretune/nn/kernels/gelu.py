@@ -93,7 +93,7 @@ def _gated_backward(slope_at, x_at, grad_at, n, width, rows: tl.constexpr, colum
 
 @torch.library.custom_op("pretune::bias_gelu", mutates_args=(), device_types="cuda")
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """Compute gelu(x + bias), (n, width)."""
+    """Return gelu(x + bias): (n, width)."""
     n, width = x.shape
     out = torch.empty_like(x)
     grid = (triton.cdiv(n, FORWARD["rows"]), triton.cdiv(width, FORWARD["columns"]))
@@ -108,7 +108,7 @@ def _(x: Tensor, bias: Tensor) -> Tensor:
 
 @torch.library.custom_op("pretune::bias_gelu_backward", mutates_args=(), device_types="cuda")
 def bias_gelu_backward(slope: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of x, (n, width), and of the bias, (width,)."""
+    """Return the gradients of x, (n, width), and of the bias, (width,), given that of the output, (n, width)."""
     n, width = x.shape
     grad = torch.empty_like(x)
     across = triton.cdiv(width, BACKWARD["columns"])
@@ -125,7 +125,7 @@ def _(slope: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("pretune::gated_gelu", mutates_args=(), device_types="cuda")
 def gated_gelu(x: Tensor) -> Tensor:
-    """Compute gelu(a) · b for the halves a and b of x: (n, 2 · width) → (n, width)."""
+    """Return gelu(a) · b for the halves a and b of x: (n, 2 · width) → (n, width)."""
     n, width = x.shape[0], x.shape[1] // 2
     out = x.new_empty(n, width)
     grid = (triton.cdiv(n, FORWARD["rows"]), triton.cdiv(width, FORWARD["columns"]))
@@ -140,7 +140,7 @@ def _(x: Tensor) -> Tensor:
 
 @torch.library.custom_op("pretune::gated_gelu_backward", mutates_args=(), device_types="cuda")
 def gated_gelu_backward(slope: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of x, (n, 2 · width)."""
+    """Return the gradient of x, (n, 2 · width), given that of the output, (n, width)."""
     n, width = x.shape[0], x.shape[1] // 2
     grad = torch.empty_like(x)
     grid = (triton.cdiv(n, BACKWARD["rows"]), triton.cdiv(width, BACKWARD["columns"]))

@@ -37,7 +37,7 @@ def _rotate(
 
 @torch.library.custom_op("pretune::rotate", mutates_args=(), device_types="cuda")
 def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor, sign: float) -> Tensor:
-    """Rotate the queries and keys in (n, 3, heads, d) by angles with the given cosines and sines, (n, d / 2) each.
+    """Return (n, 3, heads, d) with queries and keys rotated by angles with the given cosines and sines, (n, d / 2) each.
 
     A `sign` of -1 rotates back.
     """

@@ -23,7 +23,7 @@ BACKWARD = {"tile": 64, "other": 32, "num_warps": 4, "num_stages": 1}
 
 @triton.jit
 def _bounds(first_at, last_at, rows, n, left, right):
-    """Return the range of tokens that each row attends to, and the range that contains them all."""
+    """Return the first and last token that each row attends to, and the range of tokens that all rows attend to."""
     inside = rows < n
     first = tl.load(first_at + rows, mask=inside, other=1 << 30)
     last = tl.load(last_at + rows, mask=inside, other=0)
@@ -37,7 +37,7 @@ def _forward(
     qkv_at, out_at, level_at, first_at, last_at, n, scale, left, right,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, other: tl.constexpr,
 ):  # fmt: skip
-    """Attend from a tile of queries of one head to some keys at a time. Logits are to base 2, as exp2 is native."""
+    """Attend from a tile of queries of one head to `other` keys at a time; logits are to base 2, as exp2 is native."""
     head = tl.program_id(1)
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     columns = head * width + tl.arange(0, width)[None, :]
@@ -134,7 +134,7 @@ def short_attention(
 ) -> tuple[Tensor, Tensor]:
     """Compute self-attention of tokens (n, 3, heads, d) in sequences that start at `first` (n,) and end before `last` (n,).
 
-    `left` and `right` are how far a token sees to each side. Returns (n, heads, d) and, for the backward pass, the log-sum-exp
+    `left` and `right` are how far a token may attend to each side. Returns (n, heads, d) and, for the backward pass, the log-sum-exp
     of the logits, (heads, n).
     """
     n, _, heads, width = qkv.shape
@@ -164,7 +164,7 @@ def short_attention_backward(
     left: int,
     right: int,
 ) -> Tensor:
-    """Return the gradient (n, 3, heads, d) from that of the output, (n, heads, d)."""
+    """Return the gradient of queries, keys and values, (n, 3, heads, d), given that of the output, (n, heads, d)."""
     n, _, heads, width = qkv.shape
     grad = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     grid = (triton.cdiv(n, BACKWARD["tile"]), heads)

@@ -32,7 +32,7 @@ def fits_int4(linear: Linear) -> bool:
 
 
 def to_int4(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize (rows, columns) to bytes (rows, columns / 2), with the factor and offset of each group, (rows, groups, 2).
+    """Quantize (rows, columns) to int4; return bytes (rows, columns / 2), and factor and offset per group, (rows, groups, 2).
 
     >>> [tuple(x.shape) for x in to_int4(torch.randn(16, 64))]
     [(16, 32), (16, 2, 2)]
@@ -48,7 +48,7 @@ def to_int4(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unpack_int4(weight: Tensor) -> Tensor:
-    """Unpack bytes into integers from 0 to 15, (rows, columns)."""
+    """Return the integers from 0 to 15, (rows, columns), that are packed in bytes (rows, columns / 2)."""
     return torch.stack([weight & 15, weight >> 4], -1).flatten(1)
 
 
@@ -65,19 +65,19 @@ class Int4Linear(nn.Module):
         self.register_buffer("weight", torch.zeros(outputs, inputs // 2, dtype=torch.uint8))
         self.register_buffer("scale", torch.ones(outputs, inputs // GROUP, 2, dtype=torch.bfloat16))
         self.bias = nn.Parameter(torch.zeros(outputs), requires_grad=False) if bias else None
-        self.ready: Any = None  # the weights in the order of the kernels
+        self.packed_weight: Any = None  # the weights in the order that the kernels require
 
     @classmethod
-    def of(cls, linear: Linear) -> Int4Linear:
-        """Quantize a linear layer."""
-        made = cls(linear.in_features, linear.out_features, linear.bias is not None, linear.stacked)
+    def from_linear(cls, linear: Linear) -> Int4Linear:
+        """Return a linear layer with its weights quantized to int4."""
+        quantized = cls(linear.in_features, linear.out_features, linear.bias is not None, linear.stacked)
         if not linear.weight.is_meta:
-            made.weight, made.scale = to_int4(linear.weight.detach())
-        if made.bias is not None and linear.bias is not None:
-            made.bias.data = linear.bias.detach().clone()
-        return made
+            quantized.weight, quantized.scale = to_int4(linear.weight.detach())
+        if quantized.bias is not None and linear.bias is not None:
+            quantized.bias.data = linear.bias.detach().clone()
+        return quantized
 
-    def whole(self) -> Tensor:
+    def dequantize(self) -> Tensor:
         """Return the dequantized weights, (outputs, inputs)."""
         factor, offset = self.scale.float()[..., None].unbind(2)
         groups = unpack_int4(self.weight).float().view(self.out_features, -1, GROUP)
@@ -87,10 +87,12 @@ class Int4Linear(nn.Module):
         """Apply the layer: (…, inputs) → (…, outputs)."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         if x.is_cuda:  # the kernel is for the CPU only
-            return F.linear(x, self.whole().to(x.dtype), bias)
-        if self.ready is None:
+            return F.linear(x, self.dequantize().to(x.dtype), bias)
+        if self.packed_weight is None:
             matrix = torch.ops.aten._convert_weight_to_int4pack_for_cpu(unpack_int4(self.weight).int(), 1)
-            self.ready = matrix, self.scale.transpose(0, 1).contiguous()
+            self.packed_weight = matrix, self.scale.transpose(0, 1).contiguous()
         rows = x.reshape(-1, x.shape[-1]).bfloat16()
-        out = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.ready[0], GROUP, self.ready[1]).to(x.dtype)
+        out = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.packed_weight[0], GROUP, self.packed_weight[1]).to(
+            x.dtype
+        )
         return (out if bias is None else out + bias).view(*x.shape[:-1], -1)

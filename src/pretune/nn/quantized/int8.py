@@ -39,7 +39,7 @@ ENGINES = {"x86_64": X86, "AMD64": X86, "other": ("qnnpack", "onednn")}
 
 
 def choose_engine() -> str:
-    """Return the fastest engine on this machine that multiplies integers exactly."""
+    """Return torch's fastest int8 engine on this machine that multiplies integers exactly."""
     known = torch.backends.quantized.supported_engines
     wanted = ENGINES.get(platform.machine(), ENGINES["other"])
     found = next((engine for engine in wanted if engine in known and multiplies_exactly(engine)), None)
@@ -52,7 +52,7 @@ def choose_engine() -> str:
 
 @cache
 def multiplies_exactly(engine: str) -> bool:
-    """Return whether an engine computes the exact product of the largest integers, for one row and for several."""
+    """Return whether an int8 engine computes the exact product of the largest integers, for one row and for several."""
     weight = torch.full((32, 64), LARGEST_7_BIT, dtype=torch.int8)
     weight[1::2] *= -1
     rows = torch.ones(40, 64)
@@ -66,11 +66,9 @@ def multiplies_exactly(engine: str) -> bool:
 
 
 def check_kind(kind: str) -> None:
-    """Raise an error for a kind of weights that this machine does not support."""
+    """Raise an error for a kind of quantized weights that is unknown or that this machine does not support."""
     if kind not in QUANTIZATION_KINDS:
-        raise PretuneError(
-            f"quantized weights are {', '.join(QUANTIZATION_KINDS[:-1])} or {QUANTIZATION_KINDS[-1]}, not {kind!r}"
-        )
+        raise PretuneError(f"unknown kind of quantized weights {kind!r}; choose from {', '.join(QUANTIZATION_KINDS)}")
     if kind == "dynamic":
         choose_engine()
     elif kind == "int4":
@@ -94,18 +92,18 @@ class Int8Linear(nn.Module):
         self.register_buffer("weight", torch.zeros(outputs, inputs, dtype=torch.int8))
         self.register_buffer("scale", torch.ones(outputs))
         self.bias = nn.Parameter(torch.zeros(outputs), requires_grad=False) if bias else None
-        self.ready: Any = None  # the weights in the order of the kernels
+        self.packed_weight: Any = None  # the weights in the order that the kernels require
 
     @classmethod
-    def of(cls, linear: Linear, kind: str) -> Int8Linear:
-        """Quantize a linear layer."""
-        made = cls(linear.in_features, linear.out_features, linear.bias is not None, linear.stacked, kind)
+    def from_linear(cls, linear: Linear, kind: str) -> Int8Linear:
+        """Return a linear layer with its weights quantized to int8."""
+        quantized = cls(linear.in_features, linear.out_features, linear.bias is not None, linear.stacked, kind)
         if not linear.weight.is_meta:
             largest = LARGEST_7_BIT if kind == "dynamic" else 127
-            made.weight, made.scale = quantize_rows(linear.weight.detach().float(), largest)
-        if made.bias is not None and linear.bias is not None:
-            made.bias.data = linear.bias.detach().clone()
-        return made
+            quantized.weight, quantized.scale = quantize_rows(linear.weight.detach().float(), largest)
+        if quantized.bias is not None and linear.bias is not None:
+            quantized.bias.data = linear.bias.detach().clone()
+        return quantized
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: (n, inputs) → (n, outputs)."""
@@ -113,20 +111,20 @@ class Int8Linear(nn.Module):
         if x.is_cuda:  # the kernels are for the CPU only
             return F.linear(x, self.weight.to(x.dtype) * self.scale.to(x.dtype)[:, None], bias)
         if self.kind == "dynamic":
-            if self.ready is None:
+            if self.packed_weight is None:
                 if int(self.weight.int().abs().max()) > LARGEST_7_BIT:
                     raise PretuneError(
                         "these int8 weights use 8 bits, which gives wrong results on some processors; quantize the model anew"
                     )
-                self.ready = pack_weight(self.weight, self.scale, self.bias, choose_engine())
-            return linear_dynamic(x.float(), self.ready).to(x.dtype)
+                self.packed_weight = pack_weight(self.weight, self.scale, self.bias, choose_engine())
+            return linear_dynamic(x.float(), self.packed_weight).to(x.dtype)
         rows = x.reshape(-1, x.shape[-1]).bfloat16()
         out = torch._weight_int8pack_mm(rows, self.weight, self.scale.bfloat16()).to(x.dtype)
         return (out if bias is None else out + bias).view(*x.shape[:-1], -1)
 
 
 def linear_dynamic(x: Tensor, packed: Any) -> Tensor:
-    """Apply packed weights with activations quantized by their range: (n, inputs) → (n, outputs)."""
+    """Return the product of x and packed int8 weights, with x quantized by its range: (n, inputs) → (n, outputs)."""
     out: Tensor = torch.ops.quantized.linear_dynamic(x, packed)
     return out
 
@@ -142,7 +140,7 @@ def pack_weight(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str)
 
 @contextmanager
 def using_engine(engine: str) -> Iterator[None]:
-    """Select the engine for which torch packs weights; packed weights remember theirs."""
+    """Select torch's int8 engine while weights are packed; packed weights remember their engine."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = engine
     try:
@@ -158,5 +156,5 @@ def replace_linears(module: nn.Module, kind: str) -> None:
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, Linear):
-                made = Int4Linear.of(child) if small and fits_int4(child) else None
-                setattr(parent, name, made or Int8Linear.of(child, "weight-only" if small else kind))
+                made = Int4Linear.from_linear(child) if small and fits_int4(child) else None
+                setattr(parent, name, made or Int8Linear.from_linear(child, "weight-only" if small else kind))

@@ -1,7 +1,6 @@
-"""Quantization-aware training (Zafrir et al., 2019, *Q8BERT*): the forward pass uses rounded numbers, with straight-through
-gradients.
+"""Quantization-aware training (Zafrir et al., 2019, *Q8BERT*): the forward pass uses rounded numbers.
 
-Weights and token embeddings are rounded by the range of each row. The inputs of linear layers are rounded by a learned range: an
+Gradients are straight-through. Weights and token embeddings are rounded by the range of each row. The inputs of linear layers are rounded by a learned range: an
 exponential moving average of their largest magnitude. The rounded weights and the learned ranges are kept, so that the int8 graph
 made from them computes what was trained.
 """
@@ -25,7 +24,7 @@ MIDDLE = 128  # the unsigned integer that represents 0 in activations
 
 
 def fake_quantize(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: int | None = None) -> Tensor:
-    """Round to multiples of range / largest, from -largest (or `smallest`) to largest, with the gradient of x.
+    """Return x rounded to multiples of range / largest, from -largest (or `smallest`) to largest, with the gradient of x.
 
     >>> [round(x, 4) for x in fake_quantize(torch.tensor([0.3, 9.0]), torch.tensor(1.27)).tolist()]
     [0.3, 1.27]
@@ -36,14 +35,14 @@ def fake_quantize(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: i
 
 
 class FakeQuantizedWeight(nn.Module):
-    """Fake quantization of weights to integers of at most `largest`, row by row."""
+    """Fake quantization of a weight matrix to integers of at most `largest`, row by row."""
 
     def __init__(self, largest: int) -> None:
         super().__init__()
         self.largest = largest
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Round each row by its own range."""
+        """Return the weight matrix with each row rounded by its own range."""
         return fake_quantize(weight, weight.detach().abs().amax(1, keepdim=True), self.largest)
 
 
@@ -57,7 +56,7 @@ class FakeQuantizedInput(nn.Module):
         self.register_buffer("largest", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Round (…, inputs), after updating the range in training."""
+        """Return the input (…, inputs) rounded by the learned range, which is updated first in training."""
         if self.training:
             with torch.no_grad():
                 now = x.abs().amax().float()
@@ -75,12 +74,12 @@ class FixedRange(nn.Module):
         self.scale = max(largest / LARGEST, 1e-12)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Round (…, inputs)."""
+        """Return the input (…, inputs) rounded by the fixed range."""
         return torch.fake_quantize_per_tensor_affine(x, self.scale, MIDDLE, 0, 255)
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
-    """Yield modules, the name of a weight in each, and its largest integer: 7 bits for weights in matrix products."""
+    """Yield submodules with quantized weights, the names of these, and their largest integers (7 bits in matrix products)."""
     for child in list(module.modules()):
         if isinstance(child, Linear):
             yield child, "weight", LARGEST_7_BIT
@@ -92,12 +91,12 @@ def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
 
 
 def named_linears(module: nn.Module) -> Iterator[tuple[str, Linear]]:
-    """Yield the linear layers of a module by path, shared ones once."""
+    """Return the paths and linear layers of a module; shared layers appear once."""
     return ((path, child) for path, child in module.named_modules() if isinstance(child, Linear))
 
 
 def add_fake_quantization(module: nn.Module) -> None:
-    """Make a module compute as with int8 weights and activations."""
+    """Make a module compute as with int8 weights and activations, for quantization-aware training."""
     for child, name, largest in _parts(module):
         parametrize.register_parametrization(child, name, FakeQuantizedWeight(largest))
         if isinstance(child, Linear):
@@ -116,7 +115,7 @@ def remove_fake_quantization(module: nn.Module) -> dict[str, float]:
 
 
 def set_input_ranges(module: nn.Module, ranges: Mapping[str, float]) -> None:
-    """Make linear layers round their inputs by the learned ranges, if they have one."""
+    """Make the linear layers of a module round their inputs by learned ranges, given by path."""
     for path, linear in named_linears(module):
         if ranges.get(path):
             linear.input_quantizer = FixedRange(ranges[path])

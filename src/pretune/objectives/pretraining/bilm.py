@@ -96,7 +96,7 @@ class BiLM(Objective):
         carry = None
         if self.stateful:
             network: Any = backbone
-            forward, backward, carry = network.both_directions(*batch.packed, carry=batch.carry)
+            forward, backward, carry = network.both_directions(*batch.packed, state=batch.state)
             states = torch.cat([forward, backward])[at + direction * forward.shape[0]]
         else:
             last = backbone(*batch.packed).last

@@ -44,7 +44,7 @@ class Generator(nn.Module):
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
         vocabulary, vectors = backbone.embed.tokens.shape
-        dropout = backbone.embed.dropout.share
+        dropout = backbone.embed.dropout.rate
         # A backbone that encodes positions only inside its layers gives embeddings without positions.
         rotary = RotaryPositions(width // heads) if backbone.embed.positions is None else None
 

@@ -76,7 +76,7 @@ class Contrast(Task):
     @property
     def described(self) -> TextEmbedding:
         """Return how vectors are computed: as the model does, changed by the options."""
-        return self.embedding.changed(self.embedding_pooling, self.normalize)
+        return self.embedding.with_options(self.embedding_pooling, self.normalize)
 
     @property
     def primary_metric(self) -> str:

@@ -34,9 +34,9 @@ class FeatureBackbone(WrappedBackbone):
         """Return the features as the only layer, (n, width)."""
         if self.features.layers == "cove":  # the features of the encoder alone
             states = self.backbone.encoder(packed[0], **options | {"keep": self.features.keep})
-            return BackboneOutput([self.features(states.layers, packed[0])], states.carry)
+            return BackboneOutput([self.features(states.layers, packed[0])], states.state)
         states = self.backbone(*packed, **options | {"keep": self.features.keep})
-        return BackboneOutput([self.features(states.layers, packed[-1])], states.carry)
+        return BackboneOutput([self.features(states.layers, packed[-1])], states.state)
 
 
 class LayerFeaturesHead(nn.Module):

@@ -58,7 +58,7 @@ class RenamedTask(WrappedTask):
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the loss of the task, with its terms under the new names."""
         originals = {ours: term for term, ours in self.terms.items()}
-        own = Batch(batch.packed, rename_keys(batch.targets, originals), carry=batch.carry)
+        own = Batch(batch.packed, rename_keys(batch.targets, originals), state=batch.state)
         loss = self.task.loss(head, backbone, own)
         logs = {"/".join([self.terms.get(term, term), *rest]): x for (term, *rest), x in _split(loss.logs).items()}
         return replace(

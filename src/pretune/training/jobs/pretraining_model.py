@@ -66,7 +66,7 @@ def check_tokenizer(model: Model, tokenizer: Tokenizer, name: str) -> None:
 
 def check_length(length: int, model: Model) -> int:
     """Return the sequence length; raise an error if the model has fewer positions."""
-    longest = model.backbone.longest
+    longest = model.backbone.max_positions
     if longest is not None and length > longest:
         raise PretuneError(
             f"sequences have {length} tokens, but the model has {longest} positions; set a smaller batch.max_length"

@@ -150,7 +150,7 @@ def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: Re
     mesh = init_device_mesh(next(root.parameters()).device.type, (world.size,))
     precision = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if reduce_dtype == "bf16" else None)
     backbone: Any = root.backbone
-    for name, modules in () if getattr(backbone, "whole", False) else backbone.groups():
+    for name, modules in () if getattr(backbone, "sharded_together", False) else backbone.groups():
         if "embed" not in name:  # read by tied heads: it stays with the root, gathered during the whole forward pass
             for module in modules:
                 if any(True for _ in module.parameters()):

@@ -110,7 +110,7 @@ def export(
         raise PretuneError(
             "--pooling, --normalize and --max-length apply only with --format sentence-transformers; leave them out"
         )
-    if format != "onnx" and not loaded.family.elsewhere:
+    if format != "onnx" and not loaded.family.in_transformers:
         raise PretuneError(
             f"{reference}: `transformers` has no model class for {loaded.family.name}; use the model with pretune"
         )
@@ -128,7 +128,10 @@ def export(
     if max_positions is not None:
         loaded, report["positions"] = extend_positions(loaded, max_positions, position_init)
     if max_length is not None:
-        least, most = loaded.family.template.num_special_tokens(pair=False) + 1, loaded.backbone.longest or max_length
+        least, most = (
+            loaded.family.template.num_special_tokens(pair=False) + 1,
+            loaded.backbone.max_positions or max_length,
+        )
         if not least <= max_length <= most:
             raise PretuneError(
                 f"--max-length {max_length}: choose a length from {least} to {most} tokens for {reference}"
@@ -202,7 +205,9 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
         raise PretuneError(
             f"{reference}: {model.objective} reads several layers, which the sentence-transformers layout cannot express; export it with --format hf"
         )
-    embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).changed(pooling, normalize)
+    embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).with_options(
+        pooling, normalize
+    )
     made = TextEmbeddingHead(embedding, model.backbone.width)
     if own is not None:  # pooling and normalization have no parameters
         made.load_state_dict(own.state_dict())
