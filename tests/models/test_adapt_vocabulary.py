@@ -159,7 +159,7 @@ def test_more_positions(family: str, objective: str, how: Any, tmp_path: Path) -
         torch.testing.assert_close(learned[30], (old[(was - 1) // 2] + old[was // 2]) / 2, atol=1e-5, rtol=1e-5)
     made.save(tmp_path)
     assert load(tmp_path).backbone.longest == 61
-    with pytest.raises(PretuneError, match=f"already has {was} positions; give a number larger than that"):
+    with pytest.raises(PretuneError, match=f"already has {was} positions; give more"):
         extend_positions(model, was)
 
 

@@ -81,7 +81,7 @@ def test_a_classifier_has_all_its_classes(
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"num_labels": 3}, r"config\.json: num_labels is 3, but id2label names 5 classes"),
+        ({"num_labels": 3}, r"config\.json: num_labels is 3, but id2label has 5 classes"),
         (
             {"num_labels": 3, "id2label": None},
             r"classifier\.weight is \(5, 32\), not \(3, 32\) for the 3 classes of config\.json",
@@ -92,7 +92,7 @@ def test_a_classifier_has_all_its_classes(
         ),
         (
             {"id2label": {"0": "a", "2": "b"}},
-            r"id2label has the class numbers \[0, 2\]; they must start at 0 without gaps",
+            r"the classes in id2label are \[0, 2\]; they must start at 0 without gaps",
         ),
         ({"id2label": ["a", "b"]}, "id2label must map class numbers to names"),
     ],
@@ -118,7 +118,7 @@ def test_a_default_of_three_classes_is_read_from_the_head(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("problem", "count", "words"),
     [
-        ("regression", 3, "problem_type regression with 3 outputs is not supported"),
+        ("regression", 3, "problem_type regression supports only one output, but there are 3"),
         ("ranking", 2, "unknown problem_type 'ranking'; known: single_label_classification, "),
     ],
 )
@@ -211,13 +211,15 @@ def test_a_family_is_recognized(name: str, known: str, tmp_path: Path, monkeypat
     if known == "class":
         model = pt.load(tmp_path)
         assert model.family.name == name
-        assert said == [f"{tmp_path / 'config.json'}: no model_type; read as {name}, by its class {case.kind}"]
+        assert said == [
+            f"{tmp_path / 'config.json'}: there is no model_type; the model is read as {name}, because of its class {case.kind}"
+        ]
         return
     model = load_model(tmp_path)
     alike = {"xlm-roberta": "roberta", "camembert": "roberta", "mt5": "t5"}  # one layout, one wiring
     assert model.family.name == alike.get(name, name)
     assert said == [
-        f"{tmp_path / 'config.json'}: no model_type; read as {model.family.name}, by the names of its tensors"
+        f"{tmp_path / 'config.json'}: there is no model_type; the model is read as {model.family.name}, because of the names of its tensors"
     ]
     assert_same(whole.root, model.root)
 
@@ -250,7 +252,7 @@ def test_a_folder_goes_before_a_preset_of_its_name(name: str, tmp_path: Path, mo
     config = json.loads((tmp_path / name / "config.json").read_text())
     assert load_model(f"./{name}").config.vocab_size == config["vocab_size"] and not said
     assert load_model(name).config.vocab_size == load_model(tmp_path / name).config.vocab_size == config["vocab_size"]
-    assert said == [f"{name}: using the model folder of that name, not the preset or bundled model"]
+    assert said == [f"{name}: this is a folder and a known model name; the model in the folder is used"]
     assert not is_preset(name) and not is_preset(f"./{name}")
     (tmp_path / "rows.csv").write_text("text,label\n" + "a,x\nb,y\n" * 4)
     run = pt.finetune(name, tmp_path / "rows.csv", out=tmp_path / "run", budget=pt.Budget(steps=1), seeds=1)

@@ -108,9 +108,7 @@ def median_seconds(jobs: Mapping[str, Callable[[], Any]], rounds: int | None = N
 
 
 def measure_costs(
-    models: Mapping[str, tuple[Model, Task | None, Path]],
-    examples: Any = None,
-    rounds: int | None = None,
+    models: Mapping[str, tuple[Model, Task | None, Path]], examples: Any = None, rounds: int | None = None
 ) -> dict[str, Costs]:
     """Return the costs of models by name, measured on the texts of some examples, or on made-up texts."""
     some = examples.take(range(min(NUM_TEXTS, len(examples)))) if isinstance(examples, LabeledRows) else None

@@ -41,9 +41,8 @@ def make_model(
     family = find_family(preset["family"], name)
     config = family.read_config(preset["config"])
     known = [field.name for field in fields(config)]
-    for key in preset["config"]:
-        if key not in known:
-            raise PretuneError(f"{name}: unknown key {key!r} in config; {suggest(key, known)}")
+    if unknown := [key for key in preset["config"] if key not in known]:
+        raise PretuneError(f"{name}: unknown key {unknown[0]!r} in config; {suggest(unknown[0], known)}")
     if vocabulary is not None:
         config = replace(config, vocab_size=vocabulary)
     if hasattr(config, "target_vocab_size") and (vocabulary is not None or target is not None):

@@ -1,4 +1,4 @@
-"""Batches for inference, grouped by length; batches keep the indices of their rows so that results can be put in order."""
+"""Length-bucketed batches for inference; batches keep the indices of their rows, so that results can be put in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def text_batches(
     length: int | None = None,
     change: Callable[[Sequences], Sequences] = lambda sequences: sequences,
 ) -> Iterator[Batch]:
-    """Yield batches of texts of similar length; `batch.rows` gives the indices of the texts that its sequences are.
+    """Yield batches of tokenized texts of similar length; `batch.rows` has the index of the text of each sequence.
 
     Texts that are too long for the model are truncated, and their number is reported. `change` is applied to the sequences
     of each batch.
@@ -44,7 +44,7 @@ def text_batches(
 def batches_by_length(
     arrangement: Arrangement, change: Callable[[Sequences], Sequences] = lambda sequences: sequences
 ) -> Iterator[Batch]:
-    """Yield batches of all sequences, sorted by length so that there is little padding; `batch.rows` has their indices."""
+    """Yield batches of sequences of similar length, so that there is little padding; `batch.rows` has their indices."""
     order = np.argsort(arrangement.lengths, kind="stable")
     lengths = arrangement.lengths[order]
     plan = plan_packs(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)

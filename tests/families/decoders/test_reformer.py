@@ -333,5 +333,5 @@ def test_another_vocabulary_and_no_more_positions(tmp_path: Path) -> None:
         assert len(after) == new.size and torch.equal(after[here], before[there])
     made.save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["vocab_size"] == new.size
-    with pytest.raises(PretuneError, match="axial positions, 48 here, cannot be extended"):
+    with pytest.raises(PretuneError, match="its 48 positions are axial, which cannot be extended"):
         extend_positions(model, 96)

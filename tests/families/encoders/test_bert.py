@@ -172,7 +172,7 @@ def test_checkpoints_that_do_not_fit_are_refused_with_a_list(peer, tmp_path: Pat
     )
     with pytest.raises(PretuneError, match=unknown):
         load_model("nowhere")
-    with pytest.raises(PretuneError, match="no/where: no such folder"):
+    with pytest.raises(PretuneError, match="no/where: there is no such model folder"):
         load_model("no/where")
     with pytest.raises(PretuneError, match="preset without weights"):
         load_model("bert-tiny")

@@ -167,5 +167,5 @@ def test_a_different_template_is_reported(
     tokenizer.save(tmp_path, FAMILIES["bert"].template)
     load_model(tmp_path)
     said = capfd.readouterr().err
-    assert "has the template '[CLS] A [SEP] B [SEP]'; '[CLS] A [SEP] [SEP] B [SEP]', that of roberta" in said
+    assert "has the template '[CLS] A [SEP] B [SEP]', but '[CLS] A [SEP] [SEP] B [SEP]' of roberta" in said
     assert said.count("has the template") == 1
