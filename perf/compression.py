@@ -351,7 +351,7 @@ def once(name: str, case: Case, results: Results, make: Makes, alone: bool) -> N
 def score(folder: Path, case: Case, metric: str) -> float:
     """What a model in a folder comes to on dev."""
     trained = TrainedModel.load(folder)
-    task = trained.need_task("it is scored")
+    task = trained.require_task("it is scored")
     return evaluate_quality(trained.model, task, task.read(case.folder / "dev.jsonl", case.columns), LENGTH)[metric]
 
 

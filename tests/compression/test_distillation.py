@@ -321,4 +321,4 @@ def test_regression_targets_are_mixed_with_predictions(tmp_path: Path, monkeypat
     job = distillation.DistillationJob(out=tmp_path / "out", **options)
     taught = distillation.add_predictions(job, material, more)
     assert taught.rows.labels == [2.0, 3.5, 5.0] and taught.rows.texts == ["a", "b", "c"]
-    assert taught.teaching is None and taught.task.mean == pytest.approx(3.5)  # type: ignore[attr-defined]
+    assert taught.teacher_targets is None and taught.task.mean == pytest.approx(3.5)  # type: ignore[attr-defined]

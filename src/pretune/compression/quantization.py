@@ -46,7 +46,7 @@ HALF_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationJob(CompressionJob):
-    """A resolved quantization: the model, the method, and the data."""
+    """A quantization job with all settings resolved: the model, the method, and the data."""
 
     model: str
     how: QuantizationMethod = "dynamic"
@@ -58,15 +58,9 @@ class QuantizationJob(CompressionJob):
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result, under the names of the verb's options."""
-        known: dict[str, Any] = {
-            "model": self.model,
-            "how": self.how,
-            "engine": self.engine,
-            "per_channel": self.per_channel,
-            "bits": self.bits,
-        }
-        known |= {"train": self.train, "dev": self.dev, **self.columns, "seed": self.seed}
-        return self.write_recipe(known)
+        names = ("model", "how", "engine", "per_channel", "bits", "train", "dev")
+        options = {name: getattr(self, name) for name in names}
+        return self.write_recipe({**options, **self.columns, "seed": self.seed})
 
 
 def run_quantization(job: QuantizationJob) -> Run:
@@ -77,7 +71,7 @@ def run_quantization(job: QuantizationJob) -> Run:
     if job.how not in get_args(QuantizationMethod):
         raise PretuneError(f"--how {job.how}: unknown method; choose one of {', '.join(get_args(QuantizationMethod))}")
     before = TrainedModel.load(job.model, job.partial)
-    editable_copy(before.model)  # refuses a model that is quantized already
+    editable_copy(before.model)  # an error for a model that is quantized already
     engine = job.engine or choose_engine(job.how, before)
     check_options(job, engine, before)
     rows, dev = (before.read(file, job.columns) for file in (job.train, job.dev))
@@ -102,7 +96,10 @@ def run_quantization(job: QuantizationJob) -> Run:
 
 
 def choose_engine(how: QuantizationMethod, source: TrainedModel) -> Engine:
-    """Return the default engine: torch for generative models, for heads that an ONNX graph cannot feed, and for smaller files."""
+    """Return the default engine of a quantization method for a model, onnx or torch.
+
+    It is torch for generative models, for heads that an ONNX graph cannot feed, and to make only the file smaller.
+    """
     if how in ("static", "aware"):
         return "onnx"
     small = how in ("weights", *HALF_PRECISION)
@@ -110,7 +107,7 @@ def choose_engine(how: QuantizationMethod, source: TrainedModel) -> Engine:
 
 
 def graph_obstacle(task: Task | None) -> str:
-    """Return why the head of a task cannot use an ONNX graph, which outputs only the top layer, or "" if it can."""
+    """Return why the head of a task cannot use an ONNX graph, which outputs only the last layer, or "" if it can."""
     if isinstance(task, OnLayerFeatures):
         return "its head reads several layers"
     if task is not None and task.uses_language_model_head:
@@ -123,7 +120,8 @@ def check_options(job: QuantizationJob, engine: Engine, source: TrainedModel) ->
     model = source.model
     if job.how == "aware" and job.train is None and not (source.folder / RANGES).is_file():
         raise PretuneError(
-            "--how aware trains the model for int8; give examples with --train, or a model made by `pretune finetune --strategy full+int8`"
+            "--how aware trains the model for int8; give examples with --train, or a model that was fine-tuned with "
+            "--strategy full+int8"
         )
     if job.how == "weights" and engine != "torch":
         raise PretuneError("--how weights uses torch's int8 kernels; leave --engine out")
@@ -136,13 +134,14 @@ def check_options(job: QuantizationJob, engine: Engine, source: TrainedModel) ->
     if not job.per_channel and engine != "onnx":
         raise PretuneError("--no-per-channel applies only to the onnx engine; leave it out")
     if engine == "onnx" and (reason := graph_obstacle(source.task)):
-        kind = source.need_task("an ONNX graph needs one").kind
+        kind = source.require_task("an ONNX graph needs one").kind
         raise PretuneError(
             f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --how dynamic --engine torch`"
         )
     if engine == "torch" and job.how not in HALF_PRECISION and has_recurrent_layers(model.root):
         raise PretuneError(
-            "the torch engine has no int8 recurrent cells; use `pretune quantize --engine onnx` on a model fine-tuned for a task"
+            "the torch engine does not support int8 recurrent cells; use `pretune quantize --engine onnx` on a model that was "
+            "fine-tuned for a task"
         )
     if job.how == "static" and has_recurrent_layers(model.root):
         raise PretuneError("--how static does not support recurrent cells; use `pretune quantize --how dynamic`")
@@ -151,41 +150,37 @@ def check_options(job: QuantizationJob, engine: Engine, source: TrainedModel) ->
 
 
 def linear_kind(job: QuantizationJob) -> str:
-    """Return the kind of quantized linear layer for the torch engine."""
+    """Return the kind of quantized linear layer that the torch engine uses: int4, weights, or dynamic."""
     return ("int4" if job.bits == 4 else "weights") if job.how == "weights" else "dynamic"
 
 
 def write_quantized(job: QuantizationJob, engine: Engine, source: TrainedModel, rows: Any) -> None:
-    """Quantize a model and write it to the job's folder."""
+    """Quantize a model and write it to the folder of a job; `rows` are examples for calibration, or None."""
     model, out = editable_copy(source.model), job.out
-    if job.how in HALF_PRECISION:
-        model.save(out, HALF_PRECISION[job.how])
-        return
-    if engine == "torch":
+    if engine == "torch" and job.how not in HALF_PRECISION:
         model.shape = replace(model.shape, linear=linear_kind(job))
         replace_linears(model.backbone, model.shape.linear)
-        model.save(out)
+    if engine == "torch" or job.how in HALF_PRECISION:
+        model.save(out, HALF_PRECISION.get(job.how, torch.float32))
         return
     # Without logits for a language model: its output matrix would be in the graph twice.
     scorer = None if source.task is None else choose_scorer(model, [source.task])
     with TemporaryDirectory() as folder:
         graph = Path(folder) / GRAPH
-        match job.how:
-            case "aware":
-                ranges = read_ranges(source.folder / RANGES)
-                write_aware_graph(model, scorer, ranges, graph, out / GRAPH)
-            case "static":
-                write_graph(model, graph, scorer)
-                batches = source.examples(rows).batches or list(text_batches(model, synthetic_texts(), length=128))
-                quantize_graph_static(graph, out / GRAPH, job.per_channel, batches)
-            case _:
-                write_graph(model, graph, scorer)
-                quantize_graph_dynamic(graph, out / GRAPH, job.per_channel)
+        if job.how == "aware":
+            write_aware_graph(model, scorer, read_ranges(source.folder / RANGES), graph, out / GRAPH)
+        else:
+            write_graph(model, graph, scorer)
+        if job.how == "static":
+            batches = source.importance_data(rows).batches or list(text_batches(model, synthetic_texts(), length=128))
+            quantize_graph_static(graph, out / GRAPH, job.per_channel, batches)
+        elif job.how == "dynamic":
+            quantize_graph_dynamic(graph, out / GRAPH, job.per_channel)
     write_graph_folder(model, out)
 
 
 def read_ranges(path: Path) -> dict[str, float]:
-    """Return the activation ranges from quantization-aware training, by layer path."""
+    """Return the activation ranges from quantization-aware training that a file has, by the path of the layer."""
     return validate_schema(read_mapping(path, "ranges of activations"), dict[str, ActivationRange], str(path))
 
 
@@ -194,8 +189,9 @@ def write_aware_graph(
 ) -> None:
     """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.
 
-    They must be about as close to those of the fake-quantized model as these are to the float model's. They cannot be much closer: a
-    value halfway between two steps may be rounded either way, and each layer amplifies the difference.
+    The outputs of the graph must be about as close to those of the fake-quantized model as the latter are to those of the float
+    model. They cannot be much closer: a value halfway between two steps may be rounded either way, and each layer amplifies
+    the difference.
     """
     plain = model_outputs(model, scorer)
     set_input_ranges(model.backbone, ranges)

@@ -31,14 +31,18 @@ def text_batches(
     Texts that are too long for the model are truncated, and their number is reported. `change` is applied to the sequences
     of each batch.
     """
-    tokenizer = model.require_tokenizer()
-    rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
-    tokens = TokenRows.make(rows, tokenizer)
     longest = length or model.longest or DEFAULT_MAX_LENGTH
-    arrangement = arrange_rows(tokens, tokenizer, model.family.template, longest, {})
+    arrangement = arrange_texts(model, texts, pairs, longest)
     if arrangement.truncated:
         log_info(f"{arrangement.truncated} of {len(texts)} texts are longer than {longest} tokens and were truncated")
     yield from batches_by_length(arrangement, change)
+
+
+def arrange_texts(model: Model, texts: Sequence[str], pairs: Sequence[str] | None, length: int) -> Arrangement:
+    """Return texts, or pairs of texts, as tokenized sequences for a model, truncated to `length` tokens."""
+    tokenizer = model.require_tokenizer()
+    rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
+    return arrange_rows(TokenRows.make(rows, tokenizer), tokenizer, model.family.template, length, {})
 
 
 def batches_by_length(

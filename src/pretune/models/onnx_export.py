@@ -212,8 +212,8 @@ def check_graph(model: Model, scorer: GraphScorer | None, file: Path) -> None:
         difference = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
         if not difference < TOLERANCE:  # also true for NaN
             raise PretuneError(
-                f"{model.family.name}: {name} of the ONNX graph differs from the model's by {difference:.2g} of the "
-                "largest value, so the graph is not usable; please report this as a bug"
+                f"{model.family.name}: the {name} of the graph differ from the model's by {difference:.2g} of the largest "
+                "value, so the graph is not usable; please report this as a bug"
             )
 
 

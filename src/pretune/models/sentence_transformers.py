@@ -284,7 +284,7 @@ def read_transformer(folder: Path) -> tuple[int | None, bool]:
         keys = {TOKENIZER_CONFIG: "model_max_length", CONFIG: "max_position_embeddings"}
         limits = [read_optional(folder / name).get(key) for name, key in keys.items()]
     if wrong := [limit for limit in limits if not isinstance(limit, int | float | None)]:
-        raise PretuneError(f"{path}: the maximum length {wrong[0]!r} must be a number")
+        raise PretuneError(f"{path}: the maximum length {wrong[0]!r} is not a number; give a number of tokens")
     found = [int(limit) for limit in limits if limit is not None and 0 < limit < UNLIMITED]
     return min(found, default=None), bool(content.get("do_lower_case", False))
 

@@ -21,7 +21,9 @@ from pretune.nn.dropout import disable_dropout, share_dropout_seed
 from pretune.objectives import JointObjective, Loss
 from pretune.objectives.objective import divide_by_totals
 from pretune.packed import Batch
-from pretune.runtime.devices import cache_folder
+from pretune.runtime.devices import cache_folder, deterministic
+from pretune.runtime.errors import if_option
+from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import random_bits
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step, opened
@@ -30,11 +32,19 @@ from pretune.training.cuda_graphs import CudaGraphs
 from pretune.training.data_streams import DataStreams, Pack
 from pretune.training.early_stopping import EarlyStopping
 from pretune.training.flops import Flops
+from pretune.training.interrupts import Stopped
 from pretune.training.metrics_log import Logging, MetricsLog
 from pretune.training.optim.optimizers import make_capturable, make_optimizers, set_lr
 from pretune.training.optim.schedules import lr_factor
 from pretune.training.optim.weight_averaging import WeightAverage
-from pretune.training.parallel.distributed import ParallelMode, ReduceDtype, World, gradient_sync, parallelize
+from pretune.training.parallel.distributed import (
+    ParallelMode,
+    ReduceDtype,
+    World,
+    gradient_sync,
+    parallelize,
+    report_lost_process,
+)
 from pretune.training.parallel.fsdp_tensors import full_scalar, is_sharded, reshard_model, unshard_model
 from pretune.training.prefetch import Prefetcher, StepBatches
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule
@@ -65,13 +75,26 @@ class Training:
     ahead: bool | None = None  # prefetch batches in a thread; None: only with a GPU
     recompute: bool = False  # gradient checkpointing: layers keep only their input for the backward pass
     starts: dict[Tensor, float] = field(default_factory=dict)  # share of the budget after which a parameter is trained
-    after: Callable[[float], None] | None = None  # called after each update with the share of the budget used
+    update_hook: Callable[[float], None] | None = None  # called after each update with the share of the budget used
     evaluate: Callable[[], dict[str, float]] | None = None
     primary_metric: str = ""  # the metric that early stopping maximizes
     evaluate_first: bool = False  # evaluate before the first step too
     carry: dict[int, Any] = field(default_factory=dict)  # recurrent state by slot, for stateful data
     restore_state: Callable[[dict[str, Tensor]], Any] | None = None
     now: Callable[[], float] = time.monotonic  # the time in seconds
+
+
+def train_run(training: Training, resume: bool, is_deterministic: bool) -> dict[str, float]:
+    """Train in a run folder and return the last metrics; if interrupted, log how to resume and raise KeyboardInterrupt."""
+    try:
+        with deterministic(is_deterministic), report_lost_process(training.world):
+            last = train(training, resume)
+    except Stopped:
+        advice = if_option("resume", "; resume with the same command and --resume")
+        log_info(f"stopped, with a checkpoint in {training.run}{advice}")
+        raise KeyboardInterrupt from None
+    training.root.set_activation_dtype(torch.float32)
+    return last
 
 
 def train(training: Training, resume: bool = False) -> dict[str, float]:
@@ -148,8 +171,8 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
 def make_callbacks(t: Training, clock: Clock, log: MetricsLog, terms: list[str]) -> list[Callback]:
     """Return the callbacks that the settings of a training ask for, in the order in which they act."""
     callbacks: list[Callback] = []
-    if t.after is not None:
-        callbacks.append(AfterUpdate(t.after, clock))
+    if t.update_hook is not None:
+        callbacks.append(AfterUpdate(t.update_hook, clock))
     if t.optimizer.ema is not None or t.optimizer.average is not None:
         callbacks.append(WeightAverage(t.root, t.optimizer, clock))
     callbacks.append(Logging(log, t.root, terms, t.optimizer.lr or 0.0, t.watching))

@@ -58,7 +58,7 @@ def test_a_search_that_was_stopped_comes_to_the_same_settings(tmp_path: Path) ->
         with pytest.raises(KeyboardInterrupt):
             search(tmp_path / "parts").run(Trainer(interrupt=2), trials=trials)
         cut = search(tmp_path / "parts")
-        assert not cut.trials[-1].over  # it is written down, and begun anew
+        assert not cut.trials[-1].is_done  # it is written down, and begun anew
         cut.run(Trainer(), trials=trials)
     assert [trial.settings for trial in cut.trials] == [trial.settings for trial in whole.trials]
     assert whole.trials[0].settings == USUAL

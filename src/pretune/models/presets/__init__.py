@@ -38,8 +38,9 @@ def _plugin_presets() -> Mapping[str, Path]:
     """
     found: dict[str, Path] = {}
     for name, place in entry_point_objects(GROUP).items():
-        is_package = isinstance(place, ModuleType) and hasattr(place, "__path__")
-        folder = next(iter(place.__path__), "") if is_package else place
+        folder = (
+            next(iter(place.__path__), "") if isinstance(place, ModuleType) and hasattr(place, "__path__") else place
+        )
         if not isinstance(folder, str | Path) or not Path(folder).is_dir():
             raise PretuneError(
                 f"the entry point {name!r} of the group {GROUP} must be a package with YAML files or the path of a folder; "
