@@ -140,7 +140,7 @@ def check_options(job: QuantizationJob, engine: Engine, source: TrainedModel) ->
         )
     if engine == "torch" and job.how not in HALF_PRECISION and has_recurrent_layers(model.root):
         raise PretuneError(
-            "the torch engine does not support int8 recurrent cells; use `pretune quantize --engine onnx` on a model that was "
+            "the torch engine has no int8 recurrent cells; use `pretune quantize --engine onnx` on a model that was "
             "fine-tuned for a task"
         )
     if job.how == "static" and has_recurrent_layers(model.root):

@@ -158,4 +158,4 @@ def reinitialize_layers(model: Model, layers: int, seed: int) -> None:
 def check_layers(name: str, count: float, layers: int) -> None:
     """Raise an error if the number of layers in a strategy is not an integer from 1 to the model's number of layers."""
     if not 1 <= count <= layers or count != int(count):
-        raise PretuneError(f"strategy {name}({count:g}): choose a number from 1 to {layers}, the layers of this model")
+        raise PretuneError(f"strategy {name}({count:g}): this model has {layers} layers; choose 1 to {layers}")

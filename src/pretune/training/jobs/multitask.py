@@ -166,7 +166,9 @@ def find_tasks(mixture: Mixture, plan: FinetuningJob) -> list[Any]:
         raise PretuneError(f"{mixture}: two tasks have the same name; rename one")
     for what, files in (("train", plan.train), ("dev", plan.dev)):
         if isinstance(files, str):
-            raise PretuneError(f"--{what} {files}: there are several tasks; name the file's, as in {names[0]}={files}")
+            raise PretuneError(
+                f"--{what} {files}: there are several tasks; name the one it is for, as in {names[0]}={files}"
+            )
         if unknown := [name for name in files or () if name not in names]:
             raise PretuneError(f"--{what} {unknown[0]}=…: no task has this name; {suggest(unknown[0], names)}")
     if missing := [name for name in names if name not in plan.train]:

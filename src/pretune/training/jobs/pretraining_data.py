@@ -65,7 +65,7 @@ def get_data(
     share, own, held_out = plan.watching.held_out or 0.0, Fields(), Fields()
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
     if rows is None and 0 < len(stores) < len(plan.data):
-        raise PretuneError(f"{stores[0]} is a token store, but other inputs are text files; give only one kind")
+        raise PretuneError(f"{stores[0]} is a store, but other inputs are files; give only stores or only files")
     if rows is None or stores:
         store = get_store(plan) if store is None else store
         own["store"], own["documents"], held_out["documents"] = hold_out_documents(store, share)

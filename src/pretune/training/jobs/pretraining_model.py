@@ -93,11 +93,11 @@ def number_languages(model: Model, names: Sequence[str], reference: str) -> dict
     if len(names) < 2:
         return {name: known[name] for name in names if name in known and "language" in vectors}
     if "language" not in vectors:
-        log_info(f"{reference} has no language embeddings, so it is not told the language: {', '.join(names)}")
+        log_info(f"{reference} has no language embeddings: it cannot tell {', '.join(names)} apart")
         return {name: number for number, name in enumerate(names)}
     if missing := [name for name in names if name not in known]:
         raise PretuneError(
-            f"{reference}: there is no embedding for the language {missing[0]!r}; the model has {', '.join(known) or 'none'}"
+            f"{reference}: there is no embedding of the language {missing[0]!r}; the model has {', '.join(known) or 'none'}"
         )
     return {name: known[name] for name in names}
 
