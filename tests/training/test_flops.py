@@ -16,7 +16,7 @@ from pretune.nn.operation_counts import attention_pairs
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, pack, pack_targets
 from pretune.text.packing.sequences import Packing
-from pretune.training.flops import forward_flops, itemize_flops, training_flops
+from tests.support.counted_flops import forward_flops, itemize_flops, training_flops
 from tests.support.tiny_training_cases import bert, encoder_decoder, modern, transformer_xl, xl
 
 

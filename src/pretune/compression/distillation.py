@@ -254,10 +254,7 @@ def add_generated_texts(
 def mix_numbers(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Return training data whose regression targets are weighted means of label and prediction.
-
-    Such a mean minimizes the sum of both squared errors.
-    """
+    """Return training data whose regression targets are weighted means of the labels and the teacher's predictions."""
     rows = material.rows
     if for_rows is not None:
         mixed = (1 - job.soft) * np.array(rows.labels) + job.soft * for_rows[:, 0]

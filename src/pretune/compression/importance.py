@@ -83,10 +83,7 @@ def magnitude_importance(parts: Named) -> dict[str, Tensor]:
 
 
 def heads_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
-    """Return the heads of each module to keep when the fraction `share` of all heads is removed; each module keeps one.
-
-    Importance is normalized within each module and compared over all modules.
-    """
+    """Return the heads of each module to keep when a fraction of all heads is removed, by importance relative to the module's."""
     scaled = {path: values / values.norm().clamp(min=1e-12) for path, values in importance.items()}
     total = sum(len(values) for values in scaled.values())
     ranked = sorted((float(value), path, head) for path, values in scaled.items() for head, value in enumerate(values))

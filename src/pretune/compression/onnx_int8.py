@@ -74,10 +74,7 @@ def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
 
 
 def quantize_graph_learned(graph: Path, out: Path) -> None:
-    """Write a graph from quantization-aware training with int8 weights; its activations have learned ranges already.
-
-    Training has rounded weights and embeddings row by row, so this is lossless.
-    """
+    """Write a graph from quantization-aware training with int8 weights, which loses nothing: training has rounded them."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -159,10 +156,7 @@ def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
 
 @contextmanager
 def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield a copy of a graph with inferred shapes and folded constants, and a path for the quantized graph.
-
-    At the end, the file at that path is copied to `out`.
-    """
+    """Yield a copy of a graph with folded constants, and a path for the quantized graph, which is copied to `out` afterwards."""
     import_onnxruntime()
     from onnxruntime.quantization.shape_inference import quant_pre_process
 

@@ -73,10 +73,7 @@ def default_pipelines(depth: int) -> list[str]:
 
 
 def run_search(job: CompressionSearch) -> Run:
-    """Compress a model by all pipelines, measure and plot the candidates, and keep the best one that meets the targets.
-
-    A candidate that fails is reported with the reason, and the search continues.
-    """
+    """Compress a model by all pipelines, measure and plot the candidates, and keep the best one that meets the targets."""
     before = TrainedModel.load(job.model)
     task = before.require_task("candidates are compared on one")
     dev = before.read(job.dev, job.columns)
@@ -119,10 +116,7 @@ def run_search(job: CompressionSearch) -> Run:
 
 
 def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
-    """Run the steps of a pipeline and return the folder of the result; steps that were run before are not repeated.
-
-    `failed` maps the folder names of failed steps to the reasons, and gets new ones.
-    """
+    """Run the steps of a pipeline that were not run before, note failures in `failed`, and return the folder of the result."""
     source, name = Path(job.model), ""
     for step, number in steps:
         name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"

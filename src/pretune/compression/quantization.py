@@ -64,10 +64,7 @@ class QuantizationJob(CompressionJob):
 
 
 def run_quantization(job: QuantizationJob) -> Run:
-    """Quantize a model, compare it with the original, and return the run.
-
-    Quantization-aware training also quantizes the untrained model, as a control.
-    """
+    """Quantize a model, compare it with the original, and return the run."""
     if job.how not in get_args(QuantizationMethod):
         raise PretuneError(f"--how {job.how}: unknown method; choose one of {', '.join(get_args(QuantizationMethod))}")
     before = TrainedModel.load(job.model, job.partial)

@@ -124,10 +124,7 @@ def extend_positions(
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """Return a model with another configuration, a random backbone, and copies of the heads.
-
-    Tensors of heads with one entry per token are zeros of the new size.
-    """
+    """Return a model with another configuration, a random backbone, and copies of the heads; entries per token are zeros."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         backbone = model.shape.apply(model.family.build(config))

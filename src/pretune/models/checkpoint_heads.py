@@ -16,10 +16,7 @@ from pretune.objectives.tasks.contrast import Contrast
 
 
 def stored_objectives(reference: str | Path) -> Mixture | None:
-    """Return the objectives of a stored model's heads, or None if it has no heads.
-
-    They are the objectives it was trained with or, for other checkpoints, those of its class of `transformers`.
-    """
+    """Return the objectives of a stored model's heads, from its training or from its class in `transformers`, or None."""
     folder = find_folder(reference)
     family, content = read_config(folder)
     if (layout := read_layout(folder)) is not None:

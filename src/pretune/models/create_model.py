@@ -23,16 +23,8 @@ def make_model(
 ) -> Model:
     """Return a randomly initialized model with the configuration of a preset.
 
-    Parameters
-    ----------
-    name
-        The preset.
-    vocabulary, padding
-        The size of the tokenizer's vocabulary and the id of its padding token, instead of those of the preset.
-    languages
-        The languages to learn embeddings for, where the family has language embeddings.
-    target
-        The size of the target vocabulary, for translation with two vocabularies.
+    `vocabulary` and `target` are the sizes of the tokenizer's vocabulary and of a separate target vocabulary, `padding` is the
+    id of the padding token, and `languages` get embeddings, where the family has language embeddings.
 
     >>> make_model("bert-tiny").backbone.width
     128

@@ -149,10 +149,7 @@ class Model:
             heads[objective.name] = heads[owner]
 
     def save(self, folder: str | Path, kind: torch.dtype = torch.float32) -> None:
-        """Write config.json, model.safetensors, the tokenizer's files and, if needed, head.safetensors.
-
-        `kind` is the data type of the stored weights; a loaded model computes in fp32 in any case.
-        """
+        """Write config.json, the weights in the data type `kind`, the tokenizer and, if needed, head.safetensors to a folder."""
         save_model(self, Path(folder), kind)
 
     def export(

@@ -210,16 +210,8 @@ def write_card(
 ) -> None:
     """Write the model card, README.md, of a folder with config.json and weights.
 
-    Parameters
-    ----------
-    history
-        How the model was trained, if known.
-    exported
-        Whether the folder is written for other libraries.
-    source
-        The folder that the model was exported from; license and language are taken from its card.
-    license
-        The license of the model, instead of that in the source's card.
+    `exported` says that the folder is for other libraries. If the model was exported from another folder, `source`, its
+    license and language are taken from the card there; `license` overrides the license.
     """
     subject = CardModel(folder, exported)
     before = front_matter(source / CARD) if source is not None else {}
@@ -262,10 +254,7 @@ def metadata(
 
 
 def known_language(history: TrainingHistory | None) -> str:
-    """Return the language of the training text if it was given explicitly, otherwise "".
-
-    English is the default for sentence splitting, so it does not count as given.
-    """
+    """Return the language of the training text, or "" if it is unknown; English, the default of the option, counts as unknown."""
     language = str(history.recipe.get("language", "")) if history is not None else ""
     return "" if language in ("en", "lines") else language
 

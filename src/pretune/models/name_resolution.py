@@ -14,10 +14,7 @@ from pretune.runtime.errors import PretuneError, suggest
 
 
 def find_folder(reference: str | Path) -> Path:
-    """Return the model folder for a path or the name of a bundled model.
-
-    For a sentence-transformers folder, this is the folder of its Transformer module.
-    """
+    """Return the model folder for a path (its Transformer module, for sentence-transformers) or the name of a bundled model."""
     folder = transformer_folder(Path(reference))
     if (folder / CONFIG_FILE).is_file():
         if str(reference) in (*bundled_names(), *preset_names()):

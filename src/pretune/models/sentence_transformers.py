@@ -141,10 +141,7 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def read_layout(folder: Path) -> SentenceTransformersLayout | None:
-    """Return the sentence-transformers settings of a model, or None if its folder does not have that layout.
-
-    `folder` is the folder of the Transformer, as `transformer_folder` returns it.
-    """
+    """Return the settings of a sentence-transformers model, given the folder of its Transformer, or None for other models."""
     roots = [place for place in (folder, folder.parent) if (place / MODULES).is_file()]
     root = next((place for place in roots if transformer_folder(place) == folder), None)
     if root is None:

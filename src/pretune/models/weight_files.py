@@ -31,10 +31,7 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def read_weights(folder: Path) -> Tensors:
-    """Return the tensors of a model folder by name; safetensors take precedence over a pickle.
-
-    Files that do not match their checksum, NaN and infinity are errors.
-    """
+    """Return the tensors of a model folder by name; raise an error for wrong checksums, NaN, and infinity."""
     for name, read in ((WEIGHTS_FILE, read_tensors), (PICKLE_FILE, read_pickle)):
         if (folder / name).is_file():
             tensors = read(folder / name)

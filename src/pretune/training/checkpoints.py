@@ -202,11 +202,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, LazyTensors]] | None:
-    """Return the state and the tensors of the newest intact checkpoint of a run, or None if there are no checkpoints.
-
-    All processes of `world` must find it intact. If all checkpoints are damaged, this is an error, rather than a silent
-    start from step 0.
-    """
+    """Return the state and the tensors of the newest intact checkpoint, or None if there are none; raise if all are damaged."""
     world = world or World()
     names = world.gather([path.name for path in list_checkpoints(run)])[0]
     for name in reversed(names):

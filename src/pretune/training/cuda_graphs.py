@@ -105,10 +105,7 @@ class CudaGraphs:
 
     @contextmanager
     def without_idle_gradients(self) -> Iterator[None]:
-        """Remove the gradients of parameters that this step does not train while the block runs.
-
-        These gradients are zeros, but optimizers with momentum or weight decay would still change the parameters.
-        """
+        """Remove, inside the block, the zero gradients of parameters that this step does not train: optimizers would change them."""
         streams = frozenset(self.taken)
         if streams not in self.untrained:
             trained = set[nn.Parameter]().union(*(self.recordings[stream].trained for stream in streams))

@@ -17,16 +17,7 @@ from pretune.training.callbacks import Callback, Step
 class EarlyStopping(Callback):
     """A callback that keeps a copy of the best parameters and ends training when a metric stops improving.
 
-    Parameters
-    ----------
-    root
-        The model that is trained.
-    metric
-        The name of the metric to maximize. A value that is not a number counts as the worst.
-    patience
-        The number of evaluations in a row without an improvement after which training ends.
-    clock
-        The clock of the training.
+    Training ends after `patience` evaluations in a row without a higher metric; a metric that is not a number is the lowest.
     """
 
     name: ClassVar[str] = "best"

@@ -28,21 +28,6 @@ from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 
 
-def itemize_flops(root: nn.Module, batch: Batch) -> dict[str, float]:
-    """Return the FLOPs of one forward pass by item: matrices, attention, recurrence, and each head."""
-    return Flops(root).itemize(batch)
-
-
-def forward_flops(root: nn.Module, batch: Batch) -> float:
-    """Return the FLOPs of one forward pass through the backbone and the heads."""
-    return sum(itemize_flops(root, batch).values())
-
-
-def training_flops(root: nn.Module, batch: Batch) -> float:
-    """Return the FLOPs of one forward and backward pass."""
-    return Flops(root).training(batch)
-
-
 @dataclass
 class Flops:
     """A counter of the FLOPs of batches, which determines the sizes of the model only once."""
@@ -56,7 +41,7 @@ class Flops:
         return 3.0 * sum(self.itemize(batch).values())
 
     def itemize(self, batch: Batch) -> dict[str, float]:
-        """Return the FLOPs of one forward pass by item."""
+        """Return the FLOPs of one forward pass by item: matrices, attention, recurrence, and each head."""
         backbone: Any = self.root.backbone
         sides = [_lengths(batch, side) for side in range(len(batch.packed))]
         if len(sides) == 1 or isinstance(backbone, BidirectionalBackbone):
@@ -139,10 +124,7 @@ class HeadSizes:
 
 
 def head_sizes(part: nn.Module, tied: int, without: Sequence[str] = ()) -> HeadSizes:
-    """Return the sizes of a part of a head, except for the children named in `without`.
-
-    `tied` is the number of weights of the token embedding, which a vocabulary head multiplies with.
-    """
+    """Return the sizes of a part of a head without some children; `tied` is the number of weights of the token embedding."""
     if isinstance(part, TransformerStack):
         return HeadSizes(0, [module_sizes(part)])
     if isinstance(part, CountsTargetWeights):

@@ -15,10 +15,7 @@ class Stopped(Exception):  # noqa: N818
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets instead of ending the process; a second signal ends it.
-
-    Only the main thread can handle signals: in any other thread the event is never set.
-    """
+    """Yield an event that the first Ctrl-C or SIGTERM sets instead of ending the process; in other threads it is never set."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

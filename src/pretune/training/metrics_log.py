@@ -102,10 +102,7 @@ class MetricsLog:
         self.recent.append(StepLoss(sums, {term: totals[term] for term in terms}, dict(before)))
 
     def state(self) -> dict[str, Any]:
-        """Return the last metrics and the losses of the last steps, to be saved in a checkpoint.
-
-        With several processes each one has only a part of the losses, and none are saved.
-        """
+        """Return the last metrics and, in a single process, the losses of the last steps, to be saved in a checkpoint."""
         self.flush()
         steps = list(self.recent) if self.world.size == 1 else []
         sums = [x for step in steps for x in step.sums.values()]

@@ -33,10 +33,7 @@ class StepBatches:
 
 
 class Prefetcher:
-    """An iterator over the batches of steps, which builds the next ones in a thread if `ahead` is set.
-
-    On exit, as a context manager, it resets the streams to the first step that was not run.
-    """
+    """A source of the batches of steps, which builds the next ones in a thread if `ahead` is set."""
 
     def __init__(self, streams: DataStreams, world: World, clock: Clock, *, ahead: bool, pinned: bool) -> None:
         self.streams, self.world, self.pinned = streams, world, pinned

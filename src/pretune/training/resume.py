@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Checkpointing(Callback):
-    """A callback that saves checkpoints at intervals, at the end, and when the training is interrupted.
-
-    A training without a run folder saves nothing, but can be interrupted.
-    """
+    """A callback that saves checkpoints, if there is a run folder, at intervals, at the end, and on an interrupt."""
 
     t: Training
     clock: Clock

@@ -156,10 +156,7 @@ def check_same_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
 
 @contextmanager
 def remove_if_refused(folder: Path, new: bool) -> Iterator[None]:
-    """Remove a new run folder if the block raises an error about its input, so that the name can be used again.
-
-    Finished shards of a store are kept, because the same command can continue from them.
-    """
+    """Remove a new run folder if the block raises an error about its input, unless it has metrics or shards of a store."""
     try:
         yield
     except PretuneError:

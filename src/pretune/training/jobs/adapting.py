@@ -95,10 +95,7 @@ def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
 def compare_fills(
     before: str, after: Path, store: Store, documents: Any, partial: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the words that two models, before and after adaptation, predict for masks in held-out sentences.
-
-    The model before is left out if it has no trained mlm head.
-    """
+    """Return the words that the models before (if it has an mlm head) and after adaptation predict in held-out sentences."""
     fillers = {"after": MaskFiller.load(after)}
     old = load_model(before, parse_objective("mlm"), partial=partial)
     if not any(name.startswith("heads.") for name in old.untrained):

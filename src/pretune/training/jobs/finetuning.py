@@ -187,10 +187,7 @@ def model_embedding(plan: FinetuningJob) -> TextEmbedding | None:
 
 
 def with_model_pooling(plan: FinetuningJob, objective: str, unfitted: Task) -> Task:
-    """Return the task with the pooling of the model's text embeddings, unless the objective names another pooling.
-
-    A pooling that gives good text embeddings is also a good start for classification.
-    """
+    """Return the task with the pooling of the model's text embeddings, a good start, unless the objective names another one."""
     embedding = model_embedding(plan)
     mode = next((mode for mode in (embedding.pooling if embedding else ()) if mode in get_args(Pooling)), None)
     if mode is None:
@@ -199,10 +196,7 @@ def with_model_pooling(plan: FinetuningJob, objective: str, unfitted: Task) -> T
 
 
 def requested_objectives(plan: FinetuningJob, objective: str, pooling: str | None = None) -> Mixture:
-    """Return the objectives of a job, with tasks that are not yet fitted to examples.
-
-    `pooling` is for tasks that do not set one; the default is that of the model family.
-    """
+    """Return the objectives of a job, not yet fitted to examples; `pooling` is the default for tasks that do not set one."""
     defaults: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "start")}
     if (embedding := model_embedding(plan)) is not None:
         defaults["embedding"] = embedding
@@ -332,10 +326,7 @@ def tokenize_examples(
 def finalize_task(
     model: Model, unfitted: Task, task: Task, predictor: Predictor | None, device: torch.device
 ) -> tuple[Task, list[Answer]]:
-    """Return the trained task, with options such as thresholds tuned on the dev examples, and its predictions for them.
-
-    Options that the user has set are not tuned.
-    """
+    """Return the trained task and its dev predictions; options that the user has not set are tuned on the dev examples."""
     task = task.finish(model.root.heads[task.name])
     if predictor is None:
         return task, []

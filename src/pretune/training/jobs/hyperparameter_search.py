@@ -41,10 +41,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class SearchRange:
-    """A range of numbers to search, from `low` to `high`: integers if both bounds are integers, otherwise real numbers.
-
-    Real numbers are multiples of `step`, if that is set, or uniform on a log scale with `log`.
-    """
+    """A range of numbers to search: integers if both bounds are; otherwise multiples of `step`, or with `log` on a log scale."""
 
     low: float
     high: float

@@ -17,22 +17,8 @@ from pretune.runtime.atomic_io import write_json
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.training.data_streams import DataStream, DataStreams, LengthStage
-from pretune.training.jobs.finetuning import (
-    DEV_PREDICTIONS,
-    SPLIT,
-    FinetuningJob,
-    TaskData,
-    finalize_task,
-    fitted_options,
-    model_with_separator,
-    read_part,
-    requested_objectives,
-    resolve_strategy,
-    starting_model,
-    tokenize_examples,
-    train_model,
-    write_predictions,
-)
+from pretune.training.jobs import finetuning
+from pretune.training.jobs.finetuning import FinetuningJob, TaskData
 from pretune.training.jobs.pretraining_model import check_length
 from pretune.training.jobs.task_sampling import parse_sampling
 from pretune.training.run_folder import Run, finish_run, start_run
@@ -70,11 +56,11 @@ def read_tasks(plan: FinetuningJob) -> MultitaskData:
     """Read the training and dev examples of all tasks; without dev files, dev examples are split off the training files."""
     assert isinstance(plan.train, Mapping)
     objective = name_tasks(plan.objective, plan.train)
-    mixture = requested_objectives(plan, objective)
+    mixture = finetuning.requested_objectives(plan, objective)
     parts = {}
     for task in find_tasks(mixture, plan):
         dev = plan.dev.get(task.name) if isinstance(plan.dev, Mapping) else None
-        parts[task.name] = read_part(plan, objective, mixture, task, plan.train[task.name], dev)
+        parts[task.name] = finetuning.read_part(plan, objective, mixture, task, plan.train[task.name], dev)
         mixture = parts[task.name].mixture
     return MultitaskData(objective, mixture, parts)
 
@@ -82,9 +68,9 @@ def read_tasks(plan: FinetuningJob) -> MultitaskData:
 def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = False) -> Run:
     """Run a fine-tuning job for several tasks with one seed, and return its run."""
     parts, mixture = material.parts, material.mixture
-    model = starting_model(plan, mixture)
+    model = finetuning.starting_model(plan, mixture)
     for part in parts.values():
-        model = model_with_separator(model, part.task, part.rows)
+        model = finetuning.model_with_separator(model, part.task, part.rows)
     tasks = {name: part.task.with_tokenizer(model.require_tokenizer()) for name, part in parts.items()}
     for task in tasks.values():
         mixture = mixture.with_part(task)
@@ -92,20 +78,22 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
     labels = {name: list(task.labels) for name, task in tasks.items()}
     device = choose_device(plan.device)
     length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
-    strategy = resolve_strategy(plan, model, tasks.values(), material.size, material.has_dev)
+    strategy = finetuning.resolve_strategy(plan, model, tasks.values(), material.size, material.has_dev)
     starts = strategy.prepare(model, plan.seed)
     evaluated = {name: part.dev for name, part in parts.items() if part.has_dev}
     predictors = {n: Predictor(model, tasks[n], dev, length).report_truncated() for n, dev in evaluated.items()}
     sampling = parse_sampling(plan.sampling)
     resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
     if split := {n: {"file": str(p.rows.file), "judged": p.dev_rows} for n, p in parts.items() if p.dev_rows}:
-        write_json(plan.out / SPLIT, split)
+        write_json(plan.out / finetuning.SPLIT, split)
     names = [task_of(joint).name for joint in mixture.joints]
     for task in tasks.values():
         mixture = strategy.wrap(mixture, task)
     streams, truncated = [], {}
     for name, joint in zip(names, mixture.joints, strict=True):
-        data, packing, truncated[name] = tokenize_examples(plan, model, tasks[name], parts[name].rows, length, device)
+        data, packing, truncated[name] = finetuning.tokenize_examples(
+            plan, model, tasks[name], parts[name].rows, length, device
+        )
         streams.append(DataStream(joint, data, packing, plan.seed))
     sizes, weights = [parts[name].size for name in names], [share for share, _ in mixture.shares]
     shared = DataStreams(
@@ -117,11 +105,11 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
         return evaluate_tasks(predictors, {name: predict(device) for name, predict in predictors.items()})
 
     options = epoch, evaluate if predictors else None, material.primary_metric
-    last = train_model(plan, model, strategy, starts, shared, *options, device, resuming)
+    last = finetuning.train_model(plan, model, strategy, starts, shared, *options, device, resuming)
     answers = {}
     for name, part in parts.items():
-        task, answers[name] = finalize_task(model, part.unfitted, tasks[name], predictors.get(name), device)
-        model.tasks[name] = {"labels": labels[name], **fitted_options(part.unfitted, task)}
+        task, answers[name] = finetuning.finalize_task(model, part.unfitted, tasks[name], predictors.get(name), device)
+        model.tasks[name] = {"labels": labels[name], **finetuning.fitted_options(part.unfitted, task)}
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": material.objective}
     results |= {"rows": dict(zip(names, sizes, strict=True)), "truncated": truncated}
@@ -132,7 +120,7 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
         positive = {name: positive_class(predict.task) for name, predict in predictors.items()}
         results |= {"positive_class": {name: label for name, label in positive.items() if label is not None}}
     for name in predictors:
-        write_predictions(plan.out / answers_file(name), answers[name])
+        finetuning.write_predictions(plan.out / answers_file(name), answers[name])
     return finish_run(plan.out, results)
 
 
@@ -182,7 +170,7 @@ def answers_file(name: str) -> str:
     >>> answers_file("sst")
     'dev_answers-sst.jsonl'
     """
-    stem, dot, ending = DEV_PREDICTIONS.rpartition(".")
+    stem, dot, ending = finetuning.DEV_PREDICTIONS.rpartition(".")
     return f"{stem}-{name}{dot}{ending}"
 
 

@@ -46,18 +46,8 @@ def pretrain(
 ) -> Run:
     """Run a pretraining job, and return its run; a run killed at any moment and resumed ends with bit-identical weights.
 
-    Parameters
-    ----------
-    plan
-        The settings of the job.
-    store
-        A token store to use instead of the job's data.
-    resume
-        Resume the run in the output folder.
-    transform
-        A function that returns the objectives to train with (for distillation); evaluation uses those of the job.
-    require_held_out
-        Raise an error if there is too little text to hold some out, unless none is to be held out.
+    A token store can replace the job's data. For distillation, `transform` maps the objectives to those to train with, while
+    evaluation uses the job's. `require_held_out` makes it an error if there is too little text to hold some out.
     """
     mixture = parse_objective(plan.objective)
     rows = read_rows(plan, mixture)

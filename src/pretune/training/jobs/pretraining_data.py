@@ -36,10 +36,7 @@ Fields = dict[str, Any]
 
 
 def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues | None:
-    """Return the rows that a pretraining job trains on, or None if all of its objectives train on running text.
-
-    If some objectives train on rows and some on running text, stores hold the text and files the rows.
-    """
+    """Return the rows that a pretraining job trains on, or None if all of its objectives train on running text."""
     readers = [part for part in mixture.objectives if part.learns_from_rows]
     if not readers:
         return None
@@ -79,10 +76,7 @@ def get_data(
 
 
 def get_store(plan: PretrainingJob) -> Store:
-    """Return the token stores of a job as one, or build one from its text files in the run folder.
-
-    The language of a store or of files can be given as LANGUAGE=PATH.
-    """
+    """Return the token stores of a job as one, or build one in the run folder from its text files."""
     if not plan.data:
         raise PretuneError("there is no text to train on; give files, or a store built by `pretune prepare`")
     inputs = [split_language(entry) for entry in plan.data]
@@ -141,10 +135,7 @@ def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: S
 def held_out_batches(
     joint: JointObjective, data: Data, packing: Packing, watching: Monitoring
 ) -> tuple[JointObjective, list[Batch]]:
-    """Return batches of held-out data and the joint objective to evaluate them with, the same in every evaluation.
-
-    Masked language modeling has a fixed masking rate in evaluations, whatever training uses.
-    """
+    """Return a joint objective for evaluation, with a fixed masking rate, and batches of held-out data, always the same."""
     if not len(data.documents) and not data.rows:
         return joint, []
     parts = tuple(

@@ -115,10 +115,7 @@ def scale_to(
 
 
 def _scale_rates(optimizer: Optimizer, factor: float) -> tuple[Optimizer, str]:
-    """Return an optimizer with learning rates for a batch `factor` times as large, and a description of the change.
-
-    Nothing changes if the recipe has a reference batch size, to which learning rates are scaled anyway.
-    """
+    """Return an optimizer with learning rates for a batch `factor` times as large, and a description of the change."""
     if factor == 1 or optimizer.meant_for is not None:
         return optimizer, ""
     rule = "in proportion to" if optimizer.name in LINEAR else "with the square root of"

@@ -33,10 +33,7 @@ Finetune = Callable[[FinetuningJob, TaskData, bool], Run]
 
 
 def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) -> tuple[Run, TaskData]:
-    """Label texts with a teacher, train a student on them and on the labeled rows, and return the student's run and data.
-
-    The student is evaluated on the same dev examples as its teacher.
-    """
+    """Label texts with a teacher, train a student on them and on the labeled rows, and return the student's run and data."""
     assert plan.unlabeled is not None
     if not 0 < plan.confident <= 1:
         raise PretuneError(f"--confident {plan.confident:g}: the confidence must be a probability, for example 0.9")

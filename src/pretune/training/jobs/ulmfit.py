@@ -104,10 +104,7 @@ class UlmfitResult:
 
 
 def run_ulmfit(models: Sequence[str], stages: UlmfitJob, out: Path) -> UlmfitResult:
-    """Run ULMFiT's second and third stage with one language model, or with a forward and a backward one.
-
-    Runs that are already finished in the output folder are reused.
-    """
+    """Run the second and third stage with one language model, or a forward and a backward one; finished runs are reused."""
     ways = [reading_direction(model) for model in models]
     if len(set(ways)) < len(ways):
         raise PretuneError(f"{' and '.join(models)} both read {ways[0]}; give one forward and one backward model")

@@ -28,9 +28,7 @@ Groups = list[dict[str, Any]]
 def make_optimizers(
     root: nn.Module, settings: Optimizer, starts: Mapping[Tensor, float] | None = None
 ) -> list[torch.optim.Optimizer]:
-    """Return optimizers for all parameters of a model that require a gradient.
-
-    Every parameter group has its peak learning rate as `peak`.
+    """Return optimizers for the parameters of a model that require a gradient; `peak` of a group is its peak learning rate.
 
     `starts` maps parameters that are not trained from the first step to the share of the budget after which they are.
     """
@@ -316,10 +314,7 @@ def set_lr(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress:
 
 
 def make_capturable(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
-    """Make optimizers read their learning rates from the device, so that a CUDA graph can record their updates.
-
-    Return False if an optimizer does not support this.
-    """
+    """Make optimizers read learning rates from the device, for recording as a CUDA graph; return whether all support this."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if not all(group.get("fused") for group in groups):
         return False

@@ -124,10 +124,7 @@ def report_lost_process(world: World) -> Iterator[None]:
 
 
 def parallelize(root: Network, world: World, how: ParallelMode, reduce: ReduceDtype = "fp32") -> nn.Module:
-    """Return the module whose forward pass training calls: the network itself, or one that is replicated or sharded.
-
-    Gradients are summed over processes in the data type `reduce`: bf16 halves the traffic, but rounds each gradient.
-    """
+    """Return the module that training calls: the network, replicated or sharded if needed; gradients are summed in `reduce`."""
     if not world.joined:
         return root
     root.keep_all_gradients = True
