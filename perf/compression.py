@@ -365,7 +365,7 @@ def run_job(name: str, case: Case, results: Results, make_random_classifier: Mak
 def score(folder: Path, case: Case, metric: str) -> float:
     """Return the dev score of the model in a folder."""
     trained = TrainedModel.load(folder)
-    task = trained.need_task("it is scored")
+    task = trained.require_task("it is scored")
     return evaluate_quality(trained.model, task, task.read(case.folder / "dev.jsonl", case.columns), LENGTH)[metric]
 
 

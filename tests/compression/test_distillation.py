@@ -337,4 +337,4 @@ def test_regression_targets_are_mixed_with_predictions(tmp_path: Path, monkeypat
     job = distillation.DistillationJob(out=tmp_path / "out", **options)
     distilled = distillation.add_predictions(job, material, more)
     assert distilled.rows.labels == [2.0, 3.5, 5.0] and distilled.rows.texts == ["a", "b", "c"]
-    assert distilled.teaching is None and distilled.task.mean == pytest.approx(3.5)  # type: ignore[attr-defined]
+    assert distilled.teacher_targets is None and distilled.task.mean == pytest.approx(3.5)  # type: ignore[attr-defined]

@@ -51,7 +51,7 @@ def test_a_changed_preset_file_is_read_again(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("like: bert-tiny\nconfg: {}\n", r"mine.yaml: unknown key 'confg'; did you mean 'config'\?"),
-        ("like: bert-tiny\nconfig: 3\n", "mine.yaml: config is not a mapping"),
+        ("like: bert-tiny\nconfig: 3\n", "mine.yaml: the key `config` must be a mapping"),
         ("config: {hidden_size: 32}\n", "a preset needs either the key `like` or the keys `family` and `config`"),
         ("like: bert-tinny\n", "unknown preset 'bert-tinny'; did you mean"),
         (

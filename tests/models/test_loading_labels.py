@@ -82,7 +82,7 @@ def test_every_class_of_a_classifier_is_loaded(
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"num_labels": 3}, r"config\.json: num_labels is 3, but id2label names 5 classes"),
+        ({"num_labels": 3}, r"config\.json: num_labels is 3, but id2label has 5 classes"),
         (
             {"num_labels": 3, "id2label": None},
             r"classifier\.weight is \(5, 32\), not \(3, 32\) for the 3 classes of config\.json",
@@ -93,7 +93,7 @@ def test_every_class_of_a_classifier_is_loaded(
         ),
         (
             {"id2label": {"0": "a", "2": "b"}},
-            r"id2label has the class numbers \[0, 2\]; they must start at 0 without gaps",
+            r"the classes in id2label are \[0, 2\]; they must start at 0 without gaps",
         ),
         ({"id2label": ["a", "b"]}, "id2label must map class numbers to names"),
     ],
@@ -119,7 +119,7 @@ def test_a_missing_number_of_classes_is_read_from_the_head(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("problem", "count", "words"),
     [
-        ("regression", 3, "problem_type regression with 3 outputs is not supported"),
+        ("regression", 3, "problem_type regression supports only one output, but there are 3"),
         ("ranking", 2, "unknown problem_type 'ranking'; known: single_label_classification, "),
     ],
 )
@@ -213,13 +213,15 @@ def test_the_family_is_recognized_without_model_type(
     if known == "class":
         model = pt.load(tmp_path)
         assert model.family.name == name
-        assert logged == [f"{tmp_path / 'config.json'}: no model_type; read as {name}, by its class {case.kind}"]
+        assert logged == [
+            f"{tmp_path / 'config.json'}: there is no model_type; the model is read as {name}, because of its class {case.kind}"
+        ]
         return
     model = load_model(tmp_path)
     alike = {"xlm-roberta": "roberta", "camembert": "roberta", "mt5": "t5"}  # the same layout and architecture
     assert model.family.name == alike.get(name, name)
     assert logged == [
-        f"{tmp_path / 'config.json'}: no model_type; read as {model.family.name}, by the names of its tensors"
+        f"{tmp_path / 'config.json'}: there is no model_type; the model is read as {model.family.name}, because of the names of its tensors"
     ]
     assert_same(whole.root, model.root)
 
@@ -256,7 +258,7 @@ def test_a_folder_takes_precedence_over_a_preset_of_the_same_name(
     config = json.loads((tmp_path / name / "config.json").read_text())
     assert load_model(f"./{name}").config.vocab_size == config["vocab_size"] and not logged
     assert load_model(name).config.vocab_size == load_model(tmp_path / name).config.vocab_size == config["vocab_size"]
-    assert logged == [f"{name}: using the model folder of that name, not the preset or bundled model"]
+    assert logged == [f"{name}: this is a folder and a known model name; the model in the folder is used"]
     assert not is_preset(name) and not is_preset(f"./{name}")
     (tmp_path / "rows.csv").write_text("text,label\n" + "a,x\nb,y\n" * 4)
     run = pt.finetune(name, tmp_path / "rows.csv", out=tmp_path / "run", budget=pt.Budget(steps=1), num_seeds=1)

@@ -214,7 +214,7 @@ def test_the_default_maximum_length_is_that_of_the_tokenizer_or_the_model(bert: 
         ("2_Dense/config.json", {"activation_function": "my.code.Act"}, "activation my.code.Act is custom code"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.PReLU"}, "activation 'PReLU'"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
-        ("2_Dense/config.json", {"bias": False}, "describes the tensors"),
+        ("2_Dense/config.json", {"bias": False}, "implies the tensors"),
         ("2_Dense/config.json", {"out_features": None}, "out_features: input should be a valid integer, not None"),
         ("sentence_bert_config.json", {"max_seq_length": "128"}, "maximum length '128' is not a number"),
         ("2_Dense/config.json", {"in_features": 99}, "expects vectors of size 99, but gets vectors of size 16"),
@@ -244,12 +244,12 @@ def test_damaged_files_are_named(bert: Path, tmp_path: Path, file: str, content:
         (
             1,
             {"type": "sentence_transformers.models.WeightedLayerPooling"},
-            "its modules are Transformer, WeightedLayerPooling",
+            "the modules Transformer, WeightedLayerPooling",
         ),
         (2, {"type": "sentence_transformers.models.CNN"}, "unsupported module CNN"),
         (2, {"type": "custom.Mine"}, "custom.Mine is custom code"),
-        (1, {"path": "../elsewhere"}, "'../elsewhere' is not inside the folder"),
-        (0, {"type": "sentence_transformers.models.StaticEmbedding"}, "its modules are StaticEmbedding"),
+        (1, {"path": "../elsewhere"}, "'../elsewhere' of a module must be inside the folder"),
+        (0, {"type": "sentence_transformers.models.StaticEmbedding"}, "the modules StaticEmbedding"),
     ],
 )
 def test_unsupported_modules_are_refused_by_name(
@@ -306,7 +306,7 @@ def test_other_objectives_keep_the_modules_that_apply(
     # Without the weights of the dense layer, vectors are the mean again, and that is reported.
     monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
     assert load_model(dense, parse_objective("mlm")).embedding is None
-    assert "the layers after the pooling of its text embeddings are not loaded" in capsys.readouterr().err
+    assert "the layers after pooling are not loaded" in capsys.readouterr().err
     pt.export(dense, format="hf", out=tmp_path / "dense-hf")
     for place in ("dense-mlm", "dense-hf"):
         assert embed_texts(tmp_path / place, TEXTS).shape == (len(TEXTS), WIDTH)
@@ -403,7 +403,7 @@ def test_invalid_export_options_are_refused(bert: Path, tmp_path: Path) -> None:
         with pytest.raises(PretuneError, match=message):
             pt.export(bert, **options)
     random_model("t5", small_tokenizer("byte-level-bpe"), "spans").save(tmp_path / "t5")
-    with pytest.raises(PretuneError, match="with the encoder of t5 alone"):
+    with pytest.raises(PretuneError, match="only the encoder of t5"):
         pt.export(tmp_path / "t5", **vectors)
     assert not (tmp_path / "out").exists()
 

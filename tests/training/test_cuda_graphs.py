@@ -33,7 +33,7 @@ class InPlaceGradients(CudaGraphs):
             reached = torch.autograd.grad(part, list(self.model.parameters()), retain_graph=True, allow_unused=True)
             learned = {p for p, gradient in zip(self.model.parameters(), reached, strict=True) if gradient is not None}
             self.recordings[stream] = SimpleNamespace(learned=learned)  # type: ignore[assignment]
-            self.has_unused_parameters.clear()
+            self.untrained.clear()
         self.taken.add(stream)
         part.backward()
         return loss, part

@@ -15,7 +15,7 @@ from pretune.nn.operation_counts import attention_pairs
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, pack, pack_targets
 from pretune.text.packing.sequences import Packing
-from pretune.training.flops import forward_flops, itemize_flops, training_flops
+from tests.support.counted_flops import forward_flops, itemize_flops, training_flops
 from tests.support.flop_batches import even_batch, small_backbone
 from tests.support.tiny_training_cases import bert, encoder_decoder, modern, transformer_xl, xl
 

@@ -13,7 +13,7 @@ from pretune.models.model import Network
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Batch
-from pretune.training.flops import forward_flops, itemize_flops, training_flops
+from tests.support.counted_flops import forward_flops, itemize_flops, training_flops
 from tests.support.flop_batches import even_batch, small_backbone
 
 REFORMER = {

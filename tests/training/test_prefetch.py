@@ -99,9 +99,9 @@ def test_recurrent_state_survives_prefetching(ahead: bool, tmp_path: Path) -> No
     train(parts[0])
     train(parts[1], resume=True)
     same(whole, parts[1])
-    for slot, memory in whole.carry.items():
+    for slot, memory in whole.recurrent_states.items():
         for name, tensor in memory.tensors().items():
-            assert torch.equal(tensor, parts[1].carry[slot].tensors()[name]), name
+            assert torch.equal(tensor, parts[1].recurrent_states[slot].tensors()[name]), name
 
 
 def test_unused_prefetched_steps_do_not_count() -> None:

@@ -267,9 +267,9 @@ def test_dropout_can_be_changed(pretrained: Run, labeled: Path, tmp_path: Path) 
     for dropout, message in (
         (
             {"hiden_dropout_prob": 0.1},
-            "config.json: no dropout named 'hiden_dropout_prob'; did you mean 'hidden_dropout_prob'",
+            "config.json: no dropout is named 'hiden_dropout_prob'; did you mean 'hidden_dropout_prob'",
         ),
-        ({"hidden_size": 0.5}, "config.json: no dropout named 'hidden_size'; known: attention_probs_dropout_prob, "),
+        ({"hidden_size": 0.5}, "config.json: no dropout is named 'hidden_size'; known: attention_probs_dropout_prob, "),
         (
             {"hidden_dropout_prob": 1.0},
             "dropout.hidden_dropout_prob=1.0: expected a number that is at least 0 and below 1",

@@ -1,4 +1,4 @@
-"""Measurement of size, latency, throughput, and quality of models, side by side."""
+"""Measurement of size, latency, throughput, and quality of models."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.inference.predict import Predictor
 from pretune.metrics import score
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
+from pretune.models.length_bucketing import arrange_texts
 from pretune.models.model import Model
 from pretune.models.name_resolution import find_folder
 from pretune.models.weight_files import HEAD_FILE
@@ -25,7 +26,6 @@ from pretune.packed import Batch
 from pretune.runtime.devices import choose_device
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import collate
-from pretune.text.packing.token_rows import TokenRows, arrange_rows
 
 BATCH_SIZE = 32  # batch size for throughput
 ROUNDS = 5  # timed runs of each model; the median counts
@@ -37,14 +37,14 @@ WORDS = "a model of language reads what people wrote and learns from it which wo
 
 @dataclass(frozen=True)
 class Costs:
-    """Size on disk in bytes, latency of one text in seconds, and throughput of batches in texts per second."""
+    """The costs of a model: size on disk in bytes, latency of one text in seconds, and throughput in texts per second."""
 
     bytes: int
     latency: float
     throughput: float
 
     def describe(self) -> dict[str, float]:
-        """Return the costs in megabytes, milliseconds, and texts per second."""
+        """Return the costs by name, in megabytes, milliseconds, and texts per second."""
         return {"megabytes": self.bytes / 1e6, "latency_ms": 1e3 * self.latency, "texts_per_second": self.throughput}
 
 
@@ -62,19 +62,17 @@ def synthetic_texts(count: int = 64) -> list[str]:
 
 def unsorted_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | None, size: int) -> list[Batch]:
     """Return batches of `size` texts in the given order, not sorted by length."""
-    tokenizer = model.require_tokenizer()
-    rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
     longest = min(model.backbone.max_positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
-    laid = arrange_rows(TokenRows.make(rows, tokenizer), tokenizer, model.family.template, longest, {})
-    filler = tokenizer.roles.get("padding", 0)
-    places = [np.arange(first, min(first + size, len(laid))) for first in range(0, len(laid), size)]
-    return [collate(laid.take(place), filler=filler) for place in places]
+    sequences = arrange_texts(model, texts, pairs, longest)
+    filler = sequences.tokenizer.roles.get("padding", 0)
+    places = [np.arange(first, min(first + size, len(texts))) for first in range(0, len(texts), size)]
+    return [collate(sequences.take(place), filler=filler) for place in places]
 
 
 def make_timed_call(
     model: Model, task: Task | None, texts: Sequence[str], pairs: Sequence[str] | None, size: int
 ) -> Callable[[], Any]:
-    """Return a function to time: it predicts all texts in batches of `size`."""
+    """Return a function without arguments, to be timed, that predicts all texts in batches of `size`."""
     if task is not None and task.each == "text":  # generated token by token
         lines = list(range(1, len(texts) + 1))
         rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs), lines=lines)
@@ -86,64 +84,60 @@ def make_timed_call(
 
 
 def forward_pass(model: Model, task: Task | None) -> Callable[[Batch], Any]:
-    """Return the forward pass of a model on CPU: to the outputs of its task, or to hidden states without one."""
+    """Return a function from a batch to the outputs of a task, or to hidden states if there is no task; it runs on CPU."""
     root = model.root.to("cpu").eval()
     if task is not None and task.each == "sequence" and task.name in root.heads:
         return lambda batch: task.outputs(root.heads[task.name], root.backbone, batch)
-    sides = 2 if isinstance(root.backbone, EncoderDecoder) else 1
-    return lambda batch: root.backbone(*batch.packed * sides)
+    inputs = 2 if isinstance(root.backbone, EncoderDecoder) else 1  # source and target
+    return lambda batch: root.backbone(*batch.packed * inputs)
 
 
 def median_seconds(jobs: Mapping[str, Callable[[], Any]], rounds: int | None = None) -> dict[str, float]:
-    """Return the median time of each job in seconds; jobs are interleaved, so that noise of the machine affects all alike."""
+    """Return the median run time of each function in seconds; their runs are interleaved, so that noise affects all alike."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     with torch.inference_mode():
         for turn in range((rounds or ROUNDS) + 1):
-            for name, make_timed_call in jobs.items():
-                began = time.perf_counter()
-                make_timed_call()
+            for name, call in jobs.items():
+                started = time.perf_counter()
+                call()
                 if turn:  # the first run is a warmup
-                    times[name].append(time.perf_counter() - began)
-    return {name: median(found) for name, found in times.items()}
+                    times[name].append(time.perf_counter() - started)
+    return {name: median(seconds) for name, seconds in times.items()}
 
 
 def measure_costs(
-    models: Mapping[str, tuple[Model, Task | None, Path]],
-    examples: Any = None,
-    rounds: int | None = None,
+    models: Mapping[str, tuple[Model, Task | None, Path]], examples: Any = None, rounds: int | None = None
 ) -> dict[str, Costs]:
-    """Return the costs of models by name, measured on the texts of some examples, or on made-up texts."""
+    """Return the costs of each model by name, measured on the texts of some examples, or on made-up texts."""
     some = examples.take(range(min(NUM_TEXTS, len(examples)))) if isinstance(examples, LabeledRows) else None
-    rows, pairs = (some.texts, some.pairs) if some is not None else (synthetic_texts(NUM_TEXTS), None)
-    jobs: list[dict[str, Callable[[], Any]]] = [{}, {}]
-    for name, (model, task, _) in models.items():
-        for place, size in enumerate((1, BATCH_SIZE)):
-            # A quarter of the texts is enough for latency.
-            many = len(rows) if size > 1 else max(1, len(rows) // 4)
-            jobs[place][name] = make_timed_call(model, task, rows[:many], None if pairs is None else pairs[:many], size)
-    alone, together = (median_seconds(some, rounds) for some in jobs)
-    singles = max(1, len(rows) // 4)
+    texts, pairs = (some.texts, some.pairs) if some is not None else (synthetic_texts(NUM_TEXTS), None)
+
+    def time_models(size: int, count: int) -> dict[str, float]:
+        """Return the median time of each model for `count` texts in batches of `size`."""
+        own = texts[:count], None if pairs is None else pairs[:count]
+        calls = {name: make_timed_call(model, task, *own, size) for name, (model, task, _) in models.items()}
+        return median_seconds(calls, rounds)
+
+    few = max(1, len(texts) // 4)  # a quarter of the texts is enough for latency
+    single, batched = time_models(1, few), time_models(BATCH_SIZE, len(texts))
     return {
-        name: Costs(model_bytes(folder), alone[name] / singles, len(rows) / together[name])
+        name: Costs(model_bytes(folder), single[name] / few, len(texts) / batched[name])
         for name, (_, _, folder) in models.items()
     }
 
 
 def evaluate_quality(model: Model, task: Task, examples: Any, length: int | None = None) -> dict[str, float]:
-    """Return the metrics of a model's predictions; quantized models run on CPU, where their kernels are."""
+    """Return the metrics of a model's predictions for labeled examples; quantized models run on CPU, where their kernels are."""
     quantized = isinstance(model.backbone, OnnxBackbone) or model.shape.linear
     device = torch.device("cpu") if quantized else choose_device()
     return score(task, Predictor(model, task, examples, length)(device), examples)
 
 
 def summarize_gains(before: Costs, after: Costs) -> dict[str, Any]:
-    """Return how much smaller and faster a model became, with a sentence under `warning` if it did not."""
+    """Return how many times smaller and faster a model became; `warning` in the result says what did not improve."""
     smaller, faster = before.bytes / after.bytes, before.latency / after.latency
-    many = after.throughput / before.throughput
-    bad = []
-    if smaller <= 1.0:
-        bad.append("it is not smaller on disk")
-    if faster <= 1.0 and many <= 1.0:
-        bad.append("it is not faster on this machine")
-    facts: dict[str, Any] = {"compression_ratio": smaller, "latency_speedup": faster, "throughput_speedup": many}
-    return {**facts, **({"warning": "; ".join(bad)} if bad else {})}
+    batched = after.throughput / before.throughput
+    problems = ["it is not smaller on disk"] if smaller <= 1.0 else []
+    problems += ["it is not faster on this machine"] if faster <= 1.0 and batched <= 1.0 else []
+    facts: dict[str, Any] = {"compression_ratio": smaller, "latency_speedup": faster, "throughput_speedup": batched}
+    return facts | ({"warning": "; ".join(problems)} if problems else {})

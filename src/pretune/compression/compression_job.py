@@ -1,4 +1,4 @@
-"""The part that all compression jobs share: labeled data, and fine-tuning to recover quality."""
+"""The base of compression jobs: labeled data, and fine-tuning to recover quality."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECTIONS = ("optimizer", "schedule", "batch", "monitor")
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionJob:
-    """Options that distillation, pruning, quantization, and the search over them have in common."""
+    """A compression job, with the options that distillation, pruning, quantization, and the search have in common."""
 
     out: Path
     train: str | None = None
@@ -32,12 +32,11 @@ class CompressionJob:
 
     @property
     def sections(self) -> dict[str, Any]:
-        """The training settings that are given, by section."""
-        given = {name: getattr(self, name) for name in SECTIONS}
-        return {name: section for name, section in given.items() if section is not None}
+        """The sections of training settings that are set, by name."""
+        return {name: section for name in SECTIONS if (section := getattr(self, name)) is not None}
 
     def write_recipe(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a recipe with options of a verb and the training settings, without those that are not set."""
+        """Return a recipe with the options of a verb and the training settings, without those that are not set."""
         budget = {} if self.budget is None else {"budget": self.budget}
         sections = {
             name: {key: value for key, value in asdict(section).items() if value is not None}
@@ -48,22 +47,7 @@ class CompressionJob:
     def finetuning(
         self, model: str | Path, out: Path, objective: str, strategy: str = "full", train: str | None = None
     ) -> FinetuningJob:
-        """Return the fine-tuning of a model in one folder to another, on the labeled data of this job."""
-        given: dict[str, Any] = {
-            "train": train or self.train or "",
-            "dev": self.dev,
-            "out": out,
-            "columns": dict(self.columns),
-            "objective": objective,
-            "strategy": strategy,
-            "epochs": self.epochs,
-            "budget": self.budget,
-            "seed": self.seed,
-            "num_seeds": 1,
-            "deterministic": False,
-            "tokenizer": None,
-            "from_scratch": False,
-            "device": self.device,
-            **self.sections,
-        }
-        return resolve_finetuning(str(model), given)
+        """Return the job that fine-tunes a model on the labeled data of this job and writes the result to `out`."""
+        shared = {name: getattr(self, name) for name in ("dev", "columns", "epochs", "budget", "seed", "device")}
+        own = {"train": train or self.train or "", "out": out, "objective": objective, "strategy": strategy}
+        return resolve_finetuning(str(model), {**own, **shared, **self.sections})

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pretune.compression.compression_job import SECTIONS, CompressionJob
-from pretune.compression.student_initialization import InitialStudent, initialize_student, parse_student, student_depth
+from pretune.compression.student_initialization import initialize_student, parse_student, student_depth
 from pretune.compression.task_model import TrainedModel, compare_models
 from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
 from pretune.inference.teacher_labels import label_with_teachers, teacher_task
@@ -36,9 +36,10 @@ from pretune.text.corpus.files import Errors, find_files
 from pretune.text.examples.augmentation import augment
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.training.jobs import pretraining, pretraining_settings
 from pretune.training.jobs.finetuning import TaskData, find_task, finetune, read_task_data, with_options
-from pretune.training.jobs.self_training import append_rows, read_texts
+from pretune.training.jobs.pretraining import pretrain
+from pretune.training.jobs.pretraining_settings import resolve_pretraining
+from pretune.training.jobs.self_training import append_rows, one_hot, read_texts
 from pretune.training.run_folder import Run, finish_run, write_run_recipe
 
 # Lower rates than from scratch, as the student starts from layers of its teacher.
@@ -58,7 +59,7 @@ PROMPT_WORDS = 8  # words of a text that a teacher continues
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationJob(CompressionJob):
-    """A resolved distillation: teachers, student, data, and losses."""
+    """A distillation job with all settings resolved: teachers, student, data, and losses."""
 
     teachers: Sequence[str]
     student: str
@@ -79,7 +80,7 @@ class DistillationJob(CompressionJob):
     executor: Executor = "local"
 
     def check(self) -> None:
-        """Raise an error for invalid or contradictory options, before anything is read."""
+        """Raise an error if options are invalid or contradict each other."""
         if not self.temperature > 0:
             raise PretuneError(
                 f"--temperature {self.temperature:g}: the temperature must be above 0; 1 does not soften probabilities"
@@ -96,13 +97,17 @@ class DistillationJob(CompressionJob):
             )
         for name, weight in self.loss_weights.items():
             if name not in LOSS_NAMES:
-                raise PretuneError(f"--loss-weights.{name}: there is no loss of this name; {suggest(name, LOSS_NAMES)}")
+                raise PretuneError(f"--loss-weights.{name}: unknown loss; {suggest(name, LOSS_NAMES)}")
             if weight < 0:
                 raise PretuneError(f"--loss-weights.{name} {weight:g}: a weight must be 0 or more")
         if self.match_layers and "cosine" in self.loss_weights:
             raise PretuneError("--loss-weights.cosine: with --match-layers, give the weight there, as in 2*cosine")
         if self.data and len(self.teachers) > 1:
             raise PretuneError("--data takes a single teacher; give only one")
+        if self.match and len(self.teachers) > 1:
+            raise PretuneError(
+                "--match needs the hidden states of a single teacher; give only one, or leave out --match"
+            )
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result, under the names of the verb's options."""
@@ -114,7 +119,7 @@ class DistillationJob(CompressionJob):
 
 
 def run_distillation(job: DistillationJob) -> Run:
-    """Train the student, compare it with the teacher, and return the run."""
+    """Train the student of a distillation job, compare it with the teacher, and return the run."""
     job.check()
     return distill_language_model(job) if job.data else distill_task(job)
 
@@ -123,57 +128,57 @@ def run_distillation(job: DistillationJob) -> Run:
 
 
 def distill_task(job: DistillationJob) -> Run:
-    """Train a student on labels, on the predictions of its teachers, and on the hidden states of one."""
+    """Train a student for a task, on labels, on the predictions of its teachers, and on hidden states; return the run."""
     task = teacher_task(job.teachers)
     labels = labels_of(task)
     check_student(job, labels)
     teacher = TrainedModel.load(job.teachers[0])
     matches = layer_matches(job, teacher.model)
     objective = teacher.objective
-    material, texts = read_data(job, objective, task, labels)
+    labeled, texts = read_data(job, objective, task, labels)
     start = initialize_student(job.student, teacher.model, job.teachers[0], job.out)
     plan = job.finetuning(start.model, job.out, objective, train=job.train or job.unlabeled)
     plan = replace(plan, tokenizer=start.tokenizer)
-    plain = material
-    material = add_predictions(job, material, texts)
+    material = add_predictions(job, labeled, texts)
     if matches:
-        material = replace(material, imitation=DistillHidden(matched_teacher(job, teacher.model, start), matches))
+        frozen = frozen_teacher(job, teacher.model, Tokenizer.load(start.tokenizer or find_folder(start.model)))
+        material = replace(material, hidden_distillation=DistillHidden(frozen, matches))
     run = finetune(plan, material)
     write_run_recipe(job.out, "distill", job.recipe())
     models = {"teacher": teacher}
     if job.baseline:
         baseline = replace(plan, out=intermediate_folder(job.out, "baseline"))
-        finetune(baseline, plain)
+        finetune(baseline, labeled)
         models["student without a teacher"] = TrainedModel.load(baseline.out)
     models["student"] = TrainedModel.load(job.out)
     facts = {"teachers": list(job.teachers), "texts": 0 if texts is None else len(texts)}
-    return finish_run(job.out, {**run.results, **facts, **compare_models(models, plain.dev)})
+    return finish_run(job.out, {**run.results, **facts, **compare_models(models, labeled.dev)})
 
 
 def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
-    """Raise an error if the student was trained for other labels."""
+    """Raise an error if the student is a model that was trained for other labels than the teacher's."""
     if is_preset(job.student) or not Path(job.student).is_dir():
         return
     trained = stored_objectives(job.student)
-    for part in trained.objectives if trained is not None else []:
-        theirs = part.labels if isinstance(part, Task) else ()
-        if theirs and set(theirs) != set(labels):
+    for part in trained.objectives if trained is not None else ():
+        own = part.labels if isinstance(part, Task) else ()
+        if own and set(own) != set(labels):
             raise PretuneError(
-                f"{job.student}: the student's labels are {', '.join(theirs)}, but the teacher's are {', '.join(labels)}; choose "
-                "a student with the same labels, or one without a task"
+                f"{job.student}: the student's labels are {', '.join(own)}, but the teacher's are {', '.join(labels)}; "
+                "choose a student with the same labels, or one without a task"
             )
 
 
 def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...]:
-    """Return the pairs of student and teacher layers to match, by --match-layers."""
-    student = student_depth(job.student, teacher)  # refuses an unknown name
+    """Return the pairs of student and teacher layers whose hidden states --match selects; without --match, none."""
+    student = student_depth(job.student, teacher)  # an error for an unknown name
     return parse_matches(job.match_layers, student, teacher.backbone.depth) if job.match_layers else ()
 
 
 def read_data(
     job: DistillationJob, objective: str, task: Task, labels: Sequence[str]
 ) -> tuple[TaskData, LabeledRows | None]:
-    """Return the labeled examples with the task, and the unlabeled texts, if any."""
+    """Return the labeled examples of a distillation job, with the task fitted to them, and the unlabeled texts or None."""
     # The student's family has the default pooling, where the teacher's objective names none.
     family = job.teachers[0] if parse_student(job.student) else job.student
     mixture = parse_objective(objective, pooling=family_of(family).poolings.get("", "cls"))
@@ -191,67 +196,65 @@ def read_data(
         columns = {role: name for role, name in job.columns.items() if role != "label"}
         texts = read_texts(task, job.unlabeled, columns)
     if job.num_augmentations:
-        texts = with_variants(texts, texts if texts is not None else material.rows, job)
+        texts = with_variants(texts, material.rows if texts is None else texts, job)
     return material, texts
 
 
 def with_variants(texts: LabeledRows | None, source: LabeledRows, job: DistillationJob) -> LabeledRows:
-    """Return the texts followed by augmented variants of the source; of pairs, only the first text is varied."""
-    more = augment(source.texts, job.num_augmentations, job.seed)
-    known = texts if texts is not None else source.take([])
-    every = [*known.texts, *(variant for _, variant in more)]
+    """Return texts followed by augmented variants of the rows in `source`; of a pair, only the first text is varied."""
+    variants = augment(source.texts, job.num_augmentations, job.seed)
+    first = source.take([]) if texts is None else texts
+    every = [*first.texts, *(variant for _, variant in variants)]
     pairs = None
     if source.pairs is not None:
-        pairs = [*(known.pairs or []), *(source.pairs[number] for number, _ in more)]
+        pairs = [*(first.pairs or []), *(source.pairs[number] for number, _ in variants)]
     return LabeledRows(Path("augmented"), {}, every, pairs, lines=list(range(1, len(every) + 1)))
 
 
 def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows | None) -> TaskData:
     """Return the training data of the student: labeled examples and texts, with the teachers' predictions for both."""
     rows, own = material.rows, labels_of(material.task)
-    for_rows = for_texts = None
-    if job.alpha and len(rows):
-        for_rows = label_with_teachers(
-            job.teachers, rows, own, predictions_file(job, "labeled"), job.processes, job.executor
-        )
-    if texts is not None:
-        for_texts = label_with_teachers(
-            job.teachers, texts, own, predictions_file(job, "texts"), job.processes, job.executor
-        )
+
+    def predict(rows: LabeledRows, name: str) -> Array:
+        cache = job.out / INTERMEDIATE / f"teacher-{name}.npz"
+        return label_with_teachers(job.teachers, rows, own, cache, job.processes, job.engine)
+
+    for_rows = predict(rows, "labeled") if job.alpha and len(rows) else None
+    for_texts = predict(texts, "texts") if texts is not None else None
     if material.task.name == "generate":
         return add_generated_texts(job, material, texts, for_rows, for_texts)
     if not own:
         return mix_numbers(job, material, texts, for_rows, for_texts)
-    known = np.eye(len(own))[[own.index(label) for label in rows.labels or []]].reshape(-1, len(own))
+    targets = one_hot(rows.labels or [], own)
     if texts is not None and for_texts is not None:
         likely = [own[number] for number in for_texts.argmax(-1)]
         material = replace(material, rows=append_rows(rows, texts, likely, texts.file))
-        known = np.concatenate([known, for_texts])
-    teaching = TeacherTargets(known, len(rows), job.temperature, for_rows, job.alpha, job.loss)
-    return replace(material, teaching=teaching)
+        targets = np.concatenate([targets, for_texts])
+    teacher_targets = TeacherTargets(targets, len(rows), job.temperature, for_rows, job.alpha, job.loss)
+    return replace(material, teacher_targets=teacher_targets)
 
 
 def labels_of(task: Task) -> list[str]:
-    """Return the classes of a task that has class probabilities; otherwise an empty list."""
+    """Return the class labels of a task, or an empty list for a task without class probabilities."""
     return list(task.labels) if task.name != "generate" else []
 
 
 def add_generated_texts(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Add the texts that the teacher generates to the targets, or replace these with --alpha 1 (Kim and Rush, 2016)."""
+    """Return training data with the teacher's outputs as further targets; with --alpha 1, only these (Kim and Rush, 2016)."""
     rows = material.rows
-    made = rows.take(range(len(rows) if job.alpha < 1 else 0))
-    for read, written in ((rows, for_rows), (texts, for_texts)):
-        if read is not None and written is not None:
-            made = append_rows(made, read, written[:, 0].tolist(), read.file)
-    return replace(material, rows=replace(made, columns=rows.columns))
+    examples = rows.take(range(len(rows) if job.alpha < 1 else 0))
+    for inputs, outputs in ((rows, for_rows), (texts, for_texts)):
+        if inputs is not None and outputs is not None:
+            examples = append_rows(examples, inputs, outputs[:, 0].tolist(), inputs.file)
+    return replace(material, rows=replace(examples, columns=rows.columns))
 
 
 def mix_numbers(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Replace regression targets by the weighted mean of label and prediction, which minimizes both squared errors together."""
+    """Return training data whose regression targets are weighted means of the labels and the teacher's predictions."""
     rows = material.rows
     if for_rows is not None:
         mixed = (1 - job.alpha) * np.array(rows.labels) + job.alpha * for_rows[:, 0]
@@ -262,23 +265,8 @@ def mix_numbers(
     return replace(material, rows=rows, task=task, mixture=material.mixture.with_part(task))
 
 
-def predictions_file(job: DistillationJob, name: str) -> Path:
-    """Return the file for the cached predictions of the teachers."""
-    return job.out / INTERMEDIATE / f"teacher-{name}.npz"
-
-
-def matched_teacher(job: DistillationJob, teacher: Model, start: InitialStudent) -> Any:
-    """Return the teacher whose hidden states are matched; it must share the student's tokenizer."""
-    if len(job.teachers) > 1:
-        raise PretuneError(
-            "--match-layers needs the hidden states of a single teacher; give one teacher, or leave out --match-layers"
-        )
-    tokenizer = Tokenizer.load(start.tokenizer or find_folder(start.model))
-    return frozen_teacher(job, teacher, tokenizer)
-
-
 def frozen_teacher(job: DistillationJob, teacher: Model, tokenizer: Tokenizer) -> Any:
-    """Return the frozen teacher, if its tokenizer is the student's."""
+    """Return a frozen copy of the teacher; raise an error if its tokenizer is not `tokenizer`, the student's."""
     if teacher.require_tokenizer().digest != tokenizer.digest:
         raise PretuneError(
             f"{job.teachers[0]}: matching hidden states needs a teacher with the student's tokenizer"
@@ -291,38 +279,34 @@ def frozen_teacher(job: DistillationJob, teacher: Model, tokenizer: Tokenizer) -
 
 
 def distill_language_model(job: DistillationJob) -> Run:
-    """Train a smaller language model on running text, on the teacher's token probabilities, and on its hidden states."""
+    """Train a student language model on running text with the teacher's token probabilities and hidden states; return the run."""
     teacher = load(job.teachers[0])
     name = next((name for name in ("mlm", "lm") if name in teacher.root.heads), None)
     if name is None:
         raise PretuneError(
-            f"{job.teachers[0]}: not a masked or causal language model, which running text needs; choose another teacher"
+            f"{job.teachers[0]}: --data needs a masked or causal language model, which this is not; choose another teacher"
         )
     weights = loss_weights_of(job, name)
     matches = layer_matches(job, teacher) or (LayerMatch("cosine", weights["cosine"]),)
     start = initialize_student(job.student, teacher, job.teachers[0], job.out)
-    given: dict[str, Any] = {**job.sections, "objective": name, "budget": job.budget}
-    given |= {"tokenizer": str(find_folder(job.teachers[0]))}
+    options: dict[str, Any] = {**job.sections, "objective": name, "budget": job.budget}
+    options |= {"tokenizer": str(find_folder(job.teachers[0])), **({} if job.write else reading(job))}
     data = [str(generate_texts(job, teacher))] if job.generate_tokens else job.data
-    given |= {} if job.generate_tokens else reading(job)
-    plan = pretraining_settings.resolve_pretraining(
-        start.model, data, job.out, given, job.seed, job.device, TASK_AGNOSTIC_SETTINGS
-    )
+    plan = resolve_pretraining(start.model, data, job.out, options, job.seed, job.device, TASK_AGNOSTIC_SETTINGS)
 
     def add_distillation(mixture: Mixture, tokenizer: Tokenizer) -> Mixture:
         root = frozen_teacher(job, teacher, tokenizer)
-        language: Any = DistillTokens(
-            mixture.objectives[0], root, job.temperature, weights["distillation"], weights[name]
-        )
-        inside: Any = DistillHidden(root, matches)
-        return mixture.with_part(language).joined(inside)
+        losses = weights["distillation"], weights[name]
+        tokens: Any = DistillTokens(mixture.objectives[0], root, job.temperature, *losses)
+        hidden: Any = DistillHidden(root, matches)
+        return mixture.with_part(tokens).joined(hidden)
 
-    run = pretraining.pretrain(plan, taught=add_distillation)
+    run = pretrain(plan, transform=add_distillation)
     write_run_recipe(job.out, "distill", job.recipe())
     log_info(f"{job.out}: the student is a general language model; fine-tune it for a task")
     models, results = {"teacher": TrainedModel.load(job.teachers[0])}, {**run.results, "teachers": list(job.teachers)}
     if job.baseline:
-        baseline = pretraining.pretrain(replace(plan, out=intermediate_folder(job.out, "baseline")))
+        baseline = pretrain(replace(plan, out=intermediate_folder(job.out, "baseline")))
         models["student without a teacher"] = TrainedModel.load(baseline.folder)
         results |= {f"baseline/{key}": value for key, value in baseline.results.items() if key.startswith("dev/")}
     models["student"] = TrainedModel.load(job.out)
@@ -330,7 +314,7 @@ def distill_language_model(job: DistillationJob) -> Run:
 
 
 def loss_weights_of(job: DistillationJob, name: str) -> dict[str, float]:
-    """Return the weight of each loss; `name` is that of the language modeling loss, mlm or lm."""
+    """Return the weight of each loss by name; `name` is the name of the language modeling loss, mlm or lm."""
     defaults = {"distillation": DISTILLATION, name: LANGUAGE_MODELING, "cosine": COSINE}
     for other in job.loss_weights.keys() - defaults.keys():
         raise PretuneError(f"--loss-weights.{other}: this teacher was trained with {name}; use --loss-weights.{name}")
@@ -341,22 +325,22 @@ def loss_weights_of(job: DistillationJob, name: str) -> dict[str, float]:
 
 
 def reading(job: DistillationJob) -> dict[str, Any]:
-    """Return the options for reading running text."""
+    """Return the options of a distillation job for reading running text."""
     return {"split_by": job.split_by, "text_field": job.text_field, "encoding_errors": job.encoding_errors}
 
 
 def generate_texts(job: DistillationJob, teacher: Model) -> Path:
-    """Let the teacher continue each text, and return a file with one result per line (Kim and Rush, 2016)."""
+    """Generate a continuation of each text with the teacher, and return a file with one result per line (Kim and Rush, 2016)."""
     if "lm" not in teacher.root.heads:
         raise PretuneError(
-            f"--generate-tokens {job.generate_tokens}: {job.teachers[0]} is not a causal language model; choose one as the teacher, or leave --generate-tokens out"
+            f"--generate-tokens {job.generate_tokens}: {job.teachers[0]} is not a causal language model; choose one, or leave out --write"
         )
     prompts = [
         " ".join(document.text.split()[:PROMPT_WORDS])
         for document in read_documents(find_files(list(job.data)), **reading(job))
     ]
-    how = GenerationConfig(max_new_tokens=job.generate_tokens, temperature=1.0, seed=job.seed)
-    rows = TextGenerator.load(job.teachers[0], job.device).write([text for text in prompts if text], how)
+    config = GenerationConfig(max_new_tokens=job.generate_tokens, temperature=1.0, seed=job.seed)
+    rows = TextGenerator.load(job.teachers[0], job.device).write([text for text in prompts if text], config)
     file = job.out / INTERMEDIATE / "written.txt"
     write_bytes(file, "".join(" ".join(str(row["text"]).split()) + "\n" for row in rows).encode())
     return file

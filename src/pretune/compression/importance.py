@@ -23,8 +23,8 @@ LossOf = Callable[[Batch], Tensor]  # sum over the examples of a batch
 
 
 def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """Return the importance of each head or unit of each module: the mean over examples of |∂loss/∂gate|."""
-    found = {path: torch.zeros(part.units) for path, part in parts.items()}
+    """Return the importance of each head or unit, by the path of its module: the mean over examples of |∂loss/∂gate|."""
+    sums = {path: torch.zeros(part.units) for path, part in parts.items()}
     device = next(parameter.device for part in parts.values() for parameter in part.parameters())
     examples = 0
     for batch in (batch.to(device) for batch in batches):
@@ -36,19 +36,19 @@ def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch])
             loss = loss_of(batch)
         gradients = torch.autograd.grad(loss, list(gates.values()))
         for path, gradient in zip(gates, gradients, strict=True):
-            found[path] += gradient.abs().sum(0).cpu()
+            sums[path] += gradient.abs().sum(0).cpu()
         examples += sequences
-    return {path: values / max(1, examples) for path, values in found.items()}
+    return {path: values / max(1, examples) for path, values in sums.items()}
 
 
 @contextmanager
 def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
-    """Multiply the outputs of heads or units by gates in this context: (sequences, count), or (count,) for all sequences."""
+    """Multiply the outputs of heads or units by gates inside the block: (sequences, units), or (units,) for all sequences."""
     hooks = []
     for path, part in parts.items():
         contexts: list[AttentionContext] = []
 
-        def note(module: nn.Module, args: tuple[Any, ...], contexts: list[AttentionContext] = contexts) -> None:
+        def keep_context(module: nn.Module, args: tuple[Any, ...], contexts: list[AttentionContext] = contexts) -> None:
             contexts[:] = [args[1]]
 
         def multiply(
@@ -61,8 +61,8 @@ def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
             rows = gate if gate.dim() == 1 else gate[contexts[0].layout.queries.sequence.long()]
             return (args[0] * rows.repeat_interleave(width, dim=-1).to(args[0].dtype),)
 
-        output = part.output
-        hooks += [part.register_forward_pre_hook(note), output.register_forward_pre_hook(multiply)]
+        hooks.append(part.register_forward_pre_hook(keep_context))
+        hooks.append(part.output.register_forward_pre_hook(multiply))
     try:
         yield
     finally:
@@ -72,35 +72,32 @@ def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
 
 @torch.no_grad()
 def magnitude_importance(parts: Named) -> dict[str, Tensor]:
-    """Return the importance of each head or unit of each module: the norm of its input weights times that of its output weights."""
-    found = {}
+    """Return the importance of each head or unit, by the path of its module: the norm of its input times its output weights."""
+    importance = {}
     for path, part in parts.items():
         inputs, output, count = part.unit_projections()[-1], part.output, part.units
         rows = inputs.weight.view(inputs.stacked, count, -1).norm(dim=(0, 2))
         columns = output.weight.view(len(output.weight), count, -1).norm(dim=(0, 2))
-        found[path] = rows * columns
-    return found
+        importance[path] = rows * columns
+    return importance
 
 
 def heads_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
-    """Return the heads to keep when this fraction of all heads is removed, at least one per module.
-
-    Importance is normalized within each module and compared over all modules.
-    """
+    """Return the heads of each module to keep when a fraction of all heads is removed, by importance relative to the module's."""
     scaled = {path: values / values.norm().clamp(min=1e-12) for path, values in importance.items()}
     total = sum(len(values) for values in scaled.values())
     ranked = sorted((float(value), path, head) for path, values in scaled.items() for head, value in enumerate(values))
     kept = {path: set(range(len(values))) for path, values in scaled.items()}
-    left = round(share * total)
+    excess = round(share * total)
     for _, path, head in ranked:
-        if left and len(kept[path]) > 1:
+        if excess and len(kept[path]) > 1:
             kept[path].discard(head)
-            left -= 1
+            excess -= 1
     return {path: sorted(heads) for path, heads in kept.items()}
 
 
 def units_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
-    """Return the units to keep when this fraction of each module's units is removed."""
+    """Return the units of each module to keep when the fraction `share` of its units is removed."""
     kept = {}
     for path, values in importance.items():
         count = len(values) - round(share * len(values))

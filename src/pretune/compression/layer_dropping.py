@@ -23,63 +23,67 @@ from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.randomness import EpochRandom
 
 METHODS = ("top", "bottom", "even", "odd", "symmetric", "contributions", "random")
-_FORM = re.compile(r"\s*(?P<way>\w+)\s*\(\s*(?P<count>\d+)\s*\)\s*")
+_FORM = re.compile(r"\s*(?P<method>\w+)\s*\(\s*(?P<count>\d+)\s*\)\s*")
 
 
 def parse_drop(text: str) -> tuple[str, int]:
-    """Return the method and the number of layers to drop.
+    """Return the method and the number of layers of a --drop expression.
 
     >>> parse_drop("top(4)")
     ('top', 4)
     """
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         raise PretuneError(f"--drop-layers {text}: write a method and a number of layers, such as top(4)")
-    if found["way"] not in METHODS:
-        raise PretuneError(f"--drop-layers {text}: unknown method {found['way']!r}; {suggest(found['way'], METHODS)}")
-    return found["way"], int(found["count"])
+    if match["method"] not in METHODS:
+        raise PretuneError(f"--drop-layers {text}: unknown method {match['method']!r}; {suggest(match['method'], METHODS)}")
+    return match["method"], int(match["count"])
 
 
-def layers_to_keep(way: str, count: int, depth: int, likeness: Callable[[], list[float]], seed: int = 0) -> list[int]:
-    """Return the layers to keep, counted from 0; `layer_similarity` returns the similarity of each layer's output to its input.
+def layers_to_keep(
+    method: str, count: int, depth: int, similarity: Callable[[], list[float]], seed: int = 0
+) -> list[int]:
+    """Return the indices of the layers that remain when `count` of `depth` layers are dropped by a method.
+
+    `similarity` returns, for each layer, how similar its output is to its input; only the method contributions calls it.
 
     >>> layers_to_keep("even", 2, 6, list)
     [0, 1, 2, 4]
     """
     if not 1 <= count < depth:
-        raise PretuneError(f"--drop-layers {way}({count}): the model has {depth} layers; drop 1 to {depth - 1} of them")
-    match way:
+        raise PretuneError(f"--drop-layers {method}({count}): the model has {depth} layers; drop 1 to {depth - 1} of them")
+    match method:
         case "top":
             dropped = list(range(depth))[-count:]
         case "bottom":
             dropped = list(range(count))
         case "even" | "odd":  # counted from 1
-            dropped = [layer for layer in reversed(range(depth)) if (layer + 1) % 2 == (way == "odd")][:count]
+            dropped = [layer for layer in reversed(range(depth)) if (layer + 1) % 2 == (method == "odd")][:count]
         case "symmetric":
             first = (depth - count) // 2
             dropped = list(range(first, first + count))
         case "contributions":
-            dropped = np.argsort(-np.array(likeness()), kind="stable")[:count].tolist()
+            dropped = np.argsort(-np.array(similarity()), kind="stable")[:count].tolist()
         case _:
             dropped = np.argsort(EpochRandom(seed).uniform("layers", np.arange(depth)))[:count].tolist()
     if len(dropped) < count:
         raise PretuneError(
-            f"--drop-layers {way}({count}): only {len(dropped)} of the {depth} layers are {way}; drop fewer"
+            f"--drop-layers {method}({count}): only {len(dropped)} of the {depth} layers are {method}; drop fewer"
         )
     return [layer for layer in range(depth) if layer not in dropped]
 
 
 @torch.no_grad()
 def layer_similarity(backbone: Any, batches: Iterable[Batch]) -> list[float]:
-    """Return the mean cosine similarity of token states before and after each layer."""
+    """Return the mean cosine similarity of the hidden states before and after each layer, over all tokens of some batches."""
     sums: Tensor | None = None
     tokens = 0
     device = next(backbone.parameters()).device
     backbone.eval()
     for batch in (batch.to(device) for batch in batches):
         states = torch.stack([x.float() for x in backbone(*batch.packed, keep="all").layers])  # (depth + 1, n, width)
-        found = torch.cosine_similarity(states[:-1], states[1:], dim=-1).sum(1)
-        sums = found if sums is None else sums + found
+        similarity = torch.cosine_similarity(states[:-1], states[1:], dim=-1).sum(1)
+        sums = similarity if sums is None else sums + similarity
         tokens += states.shape[1]
     if sums is None or not tokens:
         raise PretuneError("--drop-layers contributions measures the layers on texts; give some with --train")

@@ -11,7 +11,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -29,30 +29,29 @@ MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
 
 def quantize_graph_dynamic(graph: Path, out: Path, per_channel: bool) -> None:
-    """Quantize weights and embeddings; activations are quantized at run time, by their range in each call."""
+    """Write a graph with int8 weights and embeddings; activations are quantized at run time, by their range in each call."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with prepared(graph) as (ready, made):
+    with prepared(graph, out) as (ready, quantized):
         quantize_dynamic(
             str(ready),
-            str(made),
+            str(quantized),
             op_types_to_quantize=[*OPERATORS, "LSTM"],
             per_channel=per_channel,
             reduce_range=True,
             weight_type=QuantType.QInt8,
             extra_options={"MatMulConstBOnly": True},
         )
-        write_bytes(out, made.read_bytes())
 
 
 def quantize_graph_static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) -> None:
-    """Quantize weights and embeddings, and activations by ranges calibrated on some batches."""
+    """Write a graph with int8 weights and embeddings, and activations quantized by ranges that batches calibrate."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
-    with prepared(graph) as (ready, made):
+    with prepared(graph, out) as (ready, quantized):
         quantize_static(
             str(ready),
-            str(made),
+            str(quantized),
             CalibrationReader(ready, batches),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=OPERATORS,
@@ -62,45 +61,40 @@ def quantize_graph_static(graph: Path, out: Path, per_channel: bool, batches: It
             weight_type=QuantType.QInt8,
             extra_options={"MatMulConstBOnly": True, "TensorQuantOverrides": whole_embeddings(ready)},
         )
-        write_bytes(out, made.read_bytes())
 
 
 def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
-    """Return overrides that give embeddings 8 bits where weights have 7: they are looked up, not multiplied."""
+    """Return quantization overrides that give embeddings 8 bits, not 7 as weights: they are looked up, not multiplied."""
     import onnx
 
     content = onnx.load(graph).graph
-    constants = {one.name for one in content.initializer}
+    constants = {entry.name for entry in content.initializer}
     tables = {node.input[0] for node in content.node if node.op_type == "Gather" and node.input[0] in constants}
     return {name: [{"reduce_range": False}] for name in tables}
 
 
 def quantize_graph_learned(graph: Path, out: Path) -> None:
-    """Store the weights of a quantization-aware graph as int8; its activations are quantized by learned ranges already.
-
-    Training rounded weights and embeddings row by row, so that this is lossless.
-    """
+    """Write a graph from quantization-aware training with int8 weights, which loses nothing: training has rounded them."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with prepared(graph) as (ready, made):
+    with prepared(graph, out) as (ready, quantized):
         model = onnx.load(ready)
         store_weights(model)
-        onnx.save(model, made)
+        onnx.save(model, quantized)
         if any(node.op_type == "LSTM" for node in model.graph.node):  # LSTM activations have no learned ranges
-            made.replace(ready)
+            quantized.replace(ready)
             options: dict[str, Any] = {"op_types_to_quantize": ["LSTM"], "weight_type": QuantType.QInt8}
-            quantize_dynamic(str(ready), str(made), per_channel=True, reduce_range=True, **options)
-        write_bytes(out, made.read_bytes())
+            quantize_dynamic(str(ready), str(quantized), per_channel=True, reduce_range=True, **options)
 
 
 def store_weights(model: Any) -> None:
-    """Replace float weights by int8 weights: those multiplied with quantized activations, and embeddings."""
+    """Replace the float weights of an ONNX model by int8: those multiplied with quantized activations, and embeddings."""
     from onnx import helper, numpy_helper
 
     graph = model.graph
-    constants = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
-    maker = {name: node for node in graph.node for name in node.output}
+    constants = {entry.name: numpy_helper.to_array(entry) for entry in graph.initializer}
+    producers = {name: node for node in graph.node for name in node.output}
 
     def store(name: str, axis: int, largest: int) -> tuple[str, str]:
         """Add an int8 copy of a constant and its scales, one per index of an axis, and return their names."""
@@ -115,7 +109,7 @@ def store_weights(model: Any) -> None:
 
     nodes = []
     for node in graph.node:
-        quantized = maker.get(node.input[0]) if node.op_type in ("MatMul", "Gemm") else None
+        quantized = producers.get(node.input[0]) if node.op_type in ("MatMul", "Gemm") else None
         if quantized is not None and quantized.op_type == "DequantizeLinear" and node.input[1] in constants:
             x, scale, zero = quantized.input
             weight, weight_scale = store(node.input[1], 1, LARGEST_7_BIT)
@@ -126,43 +120,43 @@ def store_weights(model: Any) -> None:
             table, scale = store(node.input[0], 0, 127)
             out, axes = node.output[0], f"{node.output[0]}.axes"
             graph.initializer.append(numpy_helper.from_array(np.array([-1]), axes))
-            for op, inputs, made, more in (
+            for op, inputs, output, attributes in (
                 ("Gather", [table, node.input[1]], f"{out}.rows", {}),
                 ("Cast", [f"{out}.rows"], f"{out}.float", {"to": 1}),
                 ("Gather", [scale, node.input[1]], f"{out}.scales", {}),
                 ("Unsqueeze", [f"{out}.scales", axes], f"{out}.column", {}),
                 ("Mul", [f"{out}.float", f"{out}.column"], out, {}),
             ):
-                nodes.append(helper.make_node(op, inputs, [made], f"{made}.node", **more))
+                nodes.append(helper.make_node(op, inputs, [output], f"{output}.node", **attributes))
         else:
             nodes.append(node)
-    used = {name for node in nodes for name in node.input} | {one.name for one in graph.output}
+    used = {name for node in nodes for name in node.input} | {entry.name for entry in graph.output}
     del graph.node[:]
     graph.node.extend(node for node in nodes if node.op_type != "DequantizeLinear" or node.output[0] in used)
-    filter_entries(graph.initializer, lambda one: one.name in used)
-    if not any(one.domain == MICROSOFT for one in model.opset_import):
+    filter_entries(graph.initializer, lambda entry: entry.name in used)
+    if not any(entry.domain == MICROSOFT for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
 
 def quantize_along(weight: Array, axis: int, largest: int) -> tuple[Array, Array]:
-    """Round a matrix to integers of magnitude up to `largest`, and return them with one scale per index of an axis."""
+    """Return a matrix as integers of magnitude up to `largest`, and its scales, one per index of an axis."""
     scale = np.maximum(np.abs(weight).max(1 - axis) / largest, 1e-12).astype(np.float32)
     wide = scale[None, :] if axis else scale[:, None]
     return np.rint(weight / wide).clip(-largest, largest).astype(np.int8), scale
 
 
 def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
-    """Return whether `quantize_along` is lossless for a matrix."""
+    """Return whether a matrix is already rounded, so that `quantize_along` loses nothing."""
     if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
         return False
-    whole, scale = quantize_along(weight, axis, largest)
+    integers, scale = quantize_along(weight, axis, largest)
     wide = scale[None, :] if axis else scale[:, None]
-    return bool((np.abs(whole * wide - weight) <= 1e-3 * wide).all())
+    return bool((np.abs(integers * wide - weight) <= 1e-3 * wide).all())
 
 
 @contextmanager
-def prepared(graph: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield a copy of a graph with inferred shapes and folded constants, and a path for the quantized graph."""
+def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield a copy of a graph with folded constants, and a path for the quantized graph, which is copied to `out` afterwards."""
     import_onnxruntime()
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -171,11 +165,13 @@ def prepared(graph: Path) -> Iterator[tuple[Path, Path]]:
         # Symbolic shape inference leaves a copy of the model in the current folder if it fails.
         quant_pre_process(str(graph), str(ready), skip_symbolic_shape=True)
         transpose_matrices(ready)
-        yield ready, Path(folder) / "int8.onnx"
+        quantized = Path(folder) / "int8.onnx"
+        yield ready, quantized
+        write_bytes(out, quantized.read_bytes())
 
 
 def transpose_matrices(graph: Path) -> None:
-    """Transpose each constant matrix of a graph once, and let all nodes read it directly.
+    """Transpose each constant matrix of a graph file once, and let all nodes read it directly.
 
     The tools of ONNX Runtime transpose it for each use, which breaks matrices that layers share; and they do not recognize constants
     behind an `Identity`, which the export inserts for shared matrices.
@@ -184,7 +180,7 @@ def transpose_matrices(graph: Path) -> None:
     from onnx import numpy_helper
 
     model = onnx.load(graph)
-    constants = {one.name: one for one in model.graph.initializer}
+    constants = {entry.name: entry for entry in model.graph.initializer}
     same = {
         node.output[0]: node.input[0]
         for node in model.graph.node
@@ -200,40 +196,37 @@ def transpose_matrices(graph: Path) -> None:
         matrix = node.input[1]
         if matrix not in transposed_names:
             transposed_names[matrix] = f"{matrix}.transposed"
-            across = np.ascontiguousarray(numpy_helper.to_array(constants[matrix]).T)
-            model.graph.initializer.append(numpy_helper.from_array(across, transposed_names[matrix]))
+            columns = np.ascontiguousarray(numpy_helper.to_array(constants[matrix]).T)
+            model.graph.initializer.append(numpy_helper.from_array(columns, transposed_names[matrix]))
         transposed.i, node.input[1] = 0, transposed_names[matrix]
-    shown = {one.name for one in model.graph.output}
-    filter_entries(model.graph.node, lambda node: node.output[0] not in same or node.output[0] in shown)
-    read = {name for node in model.graph.node for name in node.input}
-    filter_entries(model.graph.initializer, lambda one: one.name not in transposed_names or one.name in read)
+    outputs = {entry.name for entry in model.graph.output}
+    filter_entries(model.graph.node, lambda node: node.output[0] not in same or node.output[0] in outputs)
+    inputs = {name for node in model.graph.node for name in node.input}
+    filter_entries(model.graph.initializer, lambda entry: entry.name not in transposed_names or entry.name in inputs)
     onnx.save(model, graph)
 
 
-def filter_entries(entries: Any, which: Callable[[Any], bool]) -> None:
-    """Remove all entries of a graph's list for which `which` is false."""
-    left = [entry for entry in entries if which(entry)]
+def filter_entries(entries: Any, keep: Callable[[Any], bool]) -> None:
+    """Remove the entries of a graph's list, in place, for which `keep` returns False."""
+    kept = [entry for entry in entries if keep(entry)]
     del entries[:]
-    entries.extend(left)
+    entries.extend(kept)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the tools, which log every operator that they do not quantize."""
+    """Silence ONNX Runtime's quantization tools, which log every operator that they do not quantize."""
     root, level = logging.getLogger(), logging.getLogger().level
     root.setLevel(logging.ERROR)
-    with open(os.devnull, "w") as nowhere:
-        from contextlib import redirect_stdout
-
-        try:
-            with redirect_stdout(nowhere):
-                yield
-        finally:
-            root.setLevel(level)
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            yield
+    finally:
+        root.setLevel(level)
 
 
 class CalibrationReader:
-    """A calibration data reader for ONNX Runtime: inputs one at a time, then None."""
+    """A calibration data reader for ONNX Runtime, which returns the inputs of one batch at a time, then None."""
 
     def __init__(self, graph: Path, batches: Iterable[Batch]) -> None:
         names = {entry.name for entry in open_session(graph).get_inputs()}
@@ -243,9 +236,3 @@ class CalibrationReader:
     def get_next(self) -> dict[str, Any] | None:
         """Return the next inputs by name, or None at the end."""
         return next(self.feeds, None)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.feeds
-
-    def __next__(self) -> Any:
-        return next(self.feeds)

@@ -17,13 +17,13 @@ from pretune.runtime.errors import PretuneError
 
 @torch.no_grad()
 def convert_to_albert(teacher: Model, vectors: int) -> Model:
-    """Return an ALBERT with the depth and heads of a BERT, and embeddings of width `vectors`.
+    """Return an ALBERT model with the depth and heads of a BERT model, and embeddings of width `vectors`.
 
     The embeddings are factorized by SVD. The shared layer is the mean of all layers, which act on the same residual stream.
     """
     if type(teacher.config) is not BertConfig or teacher.shape:
         raise PretuneError(
-            f"--student shared: the teacher must be an unpruned BERT, not {teacher.family.name}; choose another student"
+            f"--student shared: the teacher must be an unpruned BERT model, not {teacher.family.name}; use another student"
         )
     if not 1 <= vectors < teacher.config.hidden_size:
         raise PretuneError(
@@ -49,25 +49,26 @@ def convert_to_albert(teacher: Model, vectors: int) -> Model:
     layers = [dict(layer.named_parameters()) for layer in old.layers]
     for name, parameter in backbone.layers[0][0].named_parameters():
         parameter.copy_(torch.stack([layer[name] for layer in layers]).mean(0))
-    made = Model(ALBERT, config, Network(backbone), teacher.tokenizer, teacher.objective, list(teacher.labels))
-    made.options = dict(teacher.options)
+    student = Model(ALBERT, config, Network(backbone), teacher.tokenizer, teacher.objective, list(teacher.labels))
+    student.options = dict(teacher.options)
     if teacher.objective:
-        made.add_heads(parse_objective(teacher.objective, labels=tuple(teacher.labels), **teacher.options).objectives)
-        for name, head in made.root.heads.items():
+        mixture = parse_objective(teacher.objective, labels=tuple(teacher.labels), **teacher.options)
+        student.add_heads(mixture.objectives)
+        for name, head in student.root.heads.items():
             copy_matching_parameters(head, teacher.root.heads[name])
-    return made
+    return student
 
 
 def normalized_embeddings(backbone: Any) -> Tensor:
     """Return token embeddings after the embedding's layer norm, (vocabulary, width), at an average position."""
     embed = backbone.embed
-    around = embed.positions.weight.mean(0) + embed.segments[0]
-    return embed.norm(embed.tokens + around)  # type: ignore[no-any-return]
+    context = embed.positions.weight.mean(0) + embed.segments[0]
+    return embed.norm(embed.tokens + context)  # type: ignore[no-any-return]
 
 
 def copy_matching_parameters(to: torch.nn.Module, source: torch.nn.Module) -> None:
-    """Copy the parameters that have the same name and shape in both modules."""
-    theirs = dict(source.named_parameters())
+    """Copy those parameters from one module to another that have the same name and shape in both."""
+    sources = dict(source.named_parameters())
     for name, parameter in to.named_parameters():
-        if name in theirs and theirs[name].shape == parameter.shape:
-            parameter.copy_(theirs[name])
+        if name in sources and sources[name].shape == parameter.shape:
+            parameter.copy_(sources[name])

@@ -1,26 +1,26 @@
-"""A search over sequences of distillation, pruning, and quantization for the best model that meets a target.
+"""A search over pipelines of distillation, pruning, and quantization for the best model that meets a target.
 
-A sequence joins steps with `>`: layers=6 (distill into this many lower layers), heads=0.4, ffn_ffn_units=0.5, or sparsity=0.8 (prune this
-fraction and fine-tune), and int8. Sequences with a common prefix share its models.
+A pipeline joins steps with `>`: layers=6 (distill into this many lower layers), heads=0.4, ffn_ffn_units=0.5, or sparsity=0.8 (prune this
+fraction and fine-tune), and int8. Pipelines with a common prefix share its models.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from pretune.compression import distillation, pruning_job, quantization
-from pretune.compression.benchmark import evaluate_quality, measure_costs, model_bytes
-from pretune.compression.compression_job import SECTIONS, CompressionJob
+from pretune.compression.benchmark import evaluate_quality, measure_costs
+from pretune.compression.compression_job import CompressionJob
 from pretune.compression.pruning import PruningSpec
 from pretune.compression.targets import Candidate, Target, choose_candidate, pareto_front
 from pretune.compression.task_model import TrainedModel
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
-from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, start_run
+from pretune.training.run_folder import RESULTS, Run, copy_run_files, finish_run, start_run
 
 STEPS = ("layers", "heads", "ffn_units", "sparsity", "int8")
 CANDIDATES, PLOT = "candidates", "pareto.png"
@@ -28,7 +28,7 @@ CANDIDATES, PLOT = "candidates", "pareto.png"
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionSearch(CompressionJob):
-    """A resolved search: the model, the targets, and the sequences to try."""
+    """A search job with all settings resolved: the model, the targets, and the compression pipelines to try."""
 
     model: str
     targets: Sequence[Target]
@@ -43,7 +43,7 @@ class CompressionSearch(CompressionJob):
 
 
 def parse_pipeline(text: str) -> tuple[tuple[str, float], ...]:
-    """Return the steps of a sequence with their numbers.
+    """Return the steps of a compression pipeline, each with its number.
 
     >>> parse_pipeline("layers=6 > int8")
     (('layers', 6.0), ('int8', 0.0))
@@ -64,7 +64,7 @@ def parse_pipeline(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def default_pipelines(depth: int) -> list[str]:
-    """Return the default sequences for a model with this many layers, from weak to strong compression."""
+    """Return the default compression pipelines for a model of `depth` layers, from weak to strong compression."""
     counts = sorted({max(1, round(depth * share)) for share in (0.75, 0.5, 0.25)} - {depth}, reverse=True)
     found = ["int8", "heads=0.4 > ffn_units=0.4", "heads=0.4 > ffn_units=0.4 > int8"]
     for count in counts:
@@ -73,60 +73,50 @@ def default_pipelines(depth: int) -> list[str]:
 
 
 def run_search(job: CompressionSearch) -> Run:
-    """Make and measure all candidates, plot them, and keep the best one that meets the targets.
-
-    A candidate that fails is reported with the reason, and the search continues.
-    """
+    """Compress a model by all pipelines, measure and plot the candidates, and keep the best one that meets the targets."""
     before = TrainedModel.load(job.model)
-    task = before.need_task("candidates are compared on one")
+    task = before.require_task("candidates are compared on one")
     dev = before.read(job.dev, job.columns)
     texts = list(job.pipelines) or default_pipelines(before.model.backbone.depth)
-    sequences = {text: parse_pipeline(text) for text in texts}
+    pipelines = {text: parse_pipeline(text) for text in texts}
     start_run(job.out, "compress", job.recipe(), resume=False)
-    whole = evaluate_quality(before.model, task, dev)[task.primary_metric]
-    models, scores, failed = {"uncompressed": before}, {"uncompressed": whole}, dict[str, str]()
+    original = evaluate_quality(before.model, task, dev)[task.primary_metric]
+    models, scores, failed = {"uncompressed": before}, {"uncompressed": original}, dict[str, str]()
     steps_failed: dict[str, str] = {}
-    for number, (text, steps) in enumerate(sequences.items(), 1):
-        log_info(f"candidate {number} of {len(sequences)}: {text}")
+    for number, (text, steps) in enumerate(pipelines.items(), 1):
+        log_info(f"candidate {number} of {len(pipelines)}: {text}")
         try:
-            one = TrainedModel.load(run_pipeline(job, steps, steps_failed))
-            score = evaluate_quality(one.model, one.need_task("candidates are compared on one"), dev)[
-                task.primary_metric
-            ]
+            model = TrainedModel.load(run_pipeline(job, steps, steps_failed))
+            own_task = model.require_task("candidates are compared on one")
+            scores[text] = evaluate_quality(model.model, own_task, dev)[task.primary_metric]
+            models[text] = model
         except Exception as error:  # the search continues with the other candidates
             failed[text] = reason(error)
             log_info(f"candidate {text} failed: {failed[text]}")
-        else:
-            models[text], scores[text] = one, score
-    if len(failed) == len(sequences):
+    if len(failed) == len(pipelines):
         shutil.rmtree(job.out)
         raise PretuneError(f"all {len(failed)} candidates failed; {next(iter(failed))}: {next(iter(failed.values()))}")
     costs = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
-    found, rows = [], []
-    for name, one in models.items():
-        share = scores[name] / whole if whole else 0.0
-        found.append(Candidate(name, model_bytes(one.folder), costs[name].latency, share))
-        rows.append(
-            {"model": name, **costs[name].describe(), task.primary_metric: scores[name], "relative_quality": share}
-        )
-    rows += [{"model": name, "failed": reason} for name, reason in failed.items()]
-    plot_pareto(found, job.out / PLOT, task.primary_metric)
-    chosen = choose_candidate(found, job.targets)
+    candidates, rows = [], list[dict[str, Any]]()
+    for name, cost in costs.items():
+        share = scores[name] / original if original else 0.0
+        candidates.append(Candidate(name, cost.bytes, cost.latency, share))
+        rows.append({"model": name, **cost.describe(), task.primary_metric: scores[name], "relative_quality": share})
+    rows += [{"model": name, "failed": why} for name, why in failed.items()]
+    plot_pareto(candidates, job.out / PLOT, task.primary_metric)
+    chosen = choose_candidate(candidates, job.targets)
     results: dict[str, Any] = {"model": job.model, "candidates": rows, "chosen": chosen.name if chosen else None}
-    results["pareto"] = {cost: [one.name for one in pareto_front(found, cost)] for cost in ("bytes", "latency")}
+    results["pareto"] = {kind: [one.name for one in pareto_front(candidates, kind)] for kind in ("bytes", "latency")}
     if chosen is None:
         log_info("no candidate meets the target; the table shows all candidates; try others with --pipelines")
     else:
         log_info(f"chosen: {chosen.name}")
-        copy_model(models[chosen.name].folder, job.out)
+        copy_run_files(models[chosen.name].folder, job.out)
     return finish_run(job.out, results)
 
 
 def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
-    """Run a sequence of steps and return the folder of the result; steps shared with an earlier sequence are not repeated.
-
-    `failed` maps the folder names of failed steps to the reasons.
-    """
+    """Run the steps of a pipeline that were not run before, note failures in `failed`, and return the folder of the result."""
     source, name = Path(job.model), ""
     for step, number in steps:
         name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"
@@ -144,14 +134,14 @@ def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], fai
 
 
 def reason(error: Exception) -> str:
-    """Return the reason of a failure in one line."""
+    """Return the message of an error in one line."""
     return " ".join((str(error) if isinstance(error, PretuneError) else f"{type(error).__name__}: {error}").split())
 
 
 def run_step(job: CompressionSearch, step: str, number: float, source: Path, folder: Path) -> None:
-    """Run one step of a sequence: distill, prune, or quantize the model in `source` to `folder`."""
-    shared = ("train", "dev", "columns", "epochs", "budget", *SECTIONS, "seed", "device")
-    common: dict[str, Any] = {name: getattr(job, name) for name in shared}
+    """Run one step of a pipeline: distill, prune, or quantize the model in `source` to `folder`."""
+    names = [field.name for field in fields(CompressionJob) if field.name != "out"]
+    common: dict[str, Any] = {name: getattr(job, name) for name in names}
     match step:
         case "layers":
             student = f"first={number:g}"  # keeping the lower layers works best (docs/compression.md)
@@ -166,27 +156,19 @@ def run_step(job: CompressionSearch, step: str, number: float, source: Path, fol
             pruning_job.run_pruning(pruning_job.PruningJob(out=folder, **common))
 
 
-def copy_model(source: Path, out: Path) -> None:
-    """Copy the model of a candidate to the run folder."""
-    for path in source.iterdir():
-        if path.is_file() and path.name not in (RECIPE, RESULTS):
-            shutil.copy2(path, out / path.name)
-
-
-def plot_pareto(found: Sequence[Candidate], file: Path, metric: str) -> None:
-    """Plot quality against size and against latency, with the Pareto front as a line."""
+def plot_pareto(candidates: Sequence[Candidate], file: Path, metric: str) -> None:
+    """Plot the quality of candidates against size and against latency, with the Pareto front as a line, to a file."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.5), sharey=True)
-    for axis, cost, factor, label in zip(
-        axes, ("bytes", "latency"), (1e-6, 1e3), ("MB", "ms for one text"), strict=True
-    ):
-        best = pareto_front(found, cost)
+    costs = (("bytes", 1e-6, "MB"), ("latency", 1e3, "ms for one text"))
+    for axis, (cost, factor, label) in zip(axes, costs, strict=True):
+        best = pareto_front(candidates, cost)
         axis.plot([factor * getattr(one, cost) for one in best], [one.quality for one in best], color="0.6", zorder=0)
-        for one in found:
+        for one in candidates:
             x = factor * getattr(one, cost)
             axis.scatter([x], [one.quality], color="tab:blue" if one in best else "0.7")
             axis.annotate(one.name, (x, one.quality), fontsize=6, xytext=(3, 3), textcoords="offset points")

@@ -33,7 +33,7 @@ WIDTHS = ("intermediate_size", "hidden_dim", "n_inner", "d_inner", "d_ff", "enco
 
 @dataclass(frozen=True)
 class PruningSpec:
-    """What to remove from a model."""
+    """What to prune from a model: layers, and fractions of heads, feed-forward units, weights, and the vocabulary."""
 
     drop_layers: str | None = None  # layers, e.g. top(4)
     heads: float = 0.0  # fractions to remove
@@ -43,7 +43,7 @@ class PruningSpec:
     seed: int = 0
 
     def check(self) -> Self:
-        """Return the pruning, or raise an error if it removes nothing or everything."""
+        """Return the specification itself; raise an error if it removes nothing or everything."""
         for name in ("heads", "ffn_units", "sparsity"):
             share = getattr(self, name)
             if not 0 <= share < 1:
@@ -105,27 +105,24 @@ def prune_model(
 
 
 def editable_copy(model: Model) -> Model:
-    """Return a copy of a model to change; raise an error for a quantized model, which cannot be changed."""
+    """Return a deep copy of a model to modify; raise an error for a quantized model, which cannot be modified."""
     if isinstance(model.backbone, OnnxBackbone):
-        raise PretuneError(
-            f"{model.backbone.path}: an ONNX graph cannot be changed; compress the model it was made from"
-        )
+        raise PretuneError(f"{model.backbone.path}: an ONNX graph cannot be changed; compress the model before export")
     if model.shape.linear:
-        raise PretuneError("a model with int8 weights cannot be changed; compress the model it was made from")
+        raise PretuneError("a model with int8 weights cannot be changed; compress the model before quantization")
     return replace(model, root=deepcopy(model.root))
 
 
 def drop_layers(model: Model, text: str, examples: ImportanceData, seed: int) -> dict[str, Any]:
-    """Drop layers of a model, by a description such as top(4), and return a report."""
-    way, count = parse_drop(text)
+    """Drop layers of a model, given an expression such as top(4), and return how many there were and which remain."""
     backbone, depth = model.backbone, model.backbone.depth
-    kept = layers_to_keep(way, count, depth, lambda: layer_similarity(backbone, examples.batches), seed)
+    kept = layers_to_keep(*parse_drop(text), depth, lambda: layer_similarity(backbone, examples.batches), seed)
     model.shape = prune_layers(backbone, model.shape, kept)
     return {"before": depth, "after": len(kept), "kept": [layer + 1 for layer in kept]}
 
 
 def importance_of(model: Model, parts: dict[str, Any], examples: ImportanceData) -> dict[str, torch.Tensor]:
-    """Return the importance of heads or units: by gradient if there are examples of the task, otherwise by magnitude."""
+    """Return the importance of attention heads or units: by gradient if there are examples of the task, or by magnitude."""
     loss = examples.loss
     if loss is None or not examples.batches:
         return magnitude_importance(parts)
@@ -134,17 +131,17 @@ def importance_of(model: Model, parts: dict[str, Any], examples: ImportanceData)
 
 
 def keep_only(model: Model, name: str, parts: dict[str, Any], kept: dict[str, list[int]]) -> dict[str, Any]:
-    """Remove all heads or units of the modules except the kept ones, and return a report."""
+    """Remove all heads or units of some modules except those in `kept`, and return how many there were and remain."""
     before = sum(part.units for part in parts.values())
     for path, part in parts.items():
         part.keep_units(kept[path])
-    counts = {path: len(left) for path, left in kept.items()}
+    counts = {path: len(units) for path, units in kept.items()}
     model.shape = replace(model.shape, heads=counts) if name == "heads" else replace(model.shape, units=counts)
     return {"before": before, "after": sum(counts.values()), "per_layer": list(counts.values())}
 
 
 def update_config(model: Model) -> None:
-    """Move as much of a model's pruned shape as possible into its configuration, so that other programs can load it."""
+    """Describe as much of a model's pruning as possible in its configuration, so that other programs can load it."""
     known = {key.name for key in fields(model.config)}
     depth = {key: model.backbone.depth for key in DEPTHS if key in known}
     if "layer_types" in known and hasattr(model.config, "kinds") and model.shape.layers is not None:
@@ -157,7 +154,7 @@ def update_config(model: Model) -> None:
 
 
 def try_config(model: Model, changes: dict[str, Any], shape: PrunedShape) -> None:
-    """Change the configuration and the pruned shape of a model, if together they build the same architecture."""
+    """Set the configuration and the pruned shape of a model, if the two together describe its actual architecture."""
     if shape == model.shape:
         return
     try:

@@ -19,7 +19,7 @@ from pretune.training.run_folder import Run, finish_run, start_run, write_run_re
 
 @dataclass(frozen=True, kw_only=True)
 class PruningJob(CompressionJob):
-    """A resolved pruning: the model, what to remove, and how to fine-tune afterwards."""
+    """A pruning job with all settings resolved: the model, what to remove, and how to fine-tune afterwards."""
 
     model: str
     pruning: PruningSpec
@@ -31,7 +31,7 @@ class PruningJob(CompressionJob):
 
     @property
     def trains(self) -> bool:
-        """Whether the pruned model is fine-tuned."""
+        """Whether the pruned model is fine-tuned afterwards."""
         return bool(self.epochs or self.budget)
 
     def recipe(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class PruningJob(CompressionJob):
 
 
 def run_pruning(job: PruningJob) -> Run:
-    """Prune a model, fine-tune it if the job says so, compare it with the original, and return the run."""
+    """Prune a model, fine-tune it if the job has a budget for that, compare it with the original, and return the run."""
     pruning = job.pruning.check()
     if job.trains and job.train is None:
         raise PretuneError("fine-tuning the pruned model needs labeled examples; give them with --train")
@@ -54,7 +54,7 @@ def run_pruning(job: PruningJob) -> Run:
     # Unstructured pruning is gradual during fine-tuning, and one-shot without it.
     gradual = pruning.sparsity if job.trains else 0.0
     one_shot = replace(pruning, sparsity=pruning.sparsity - gradual)
-    model, report = prune_model(before.model, one_shot, before.examples(rows), choose_device(job.device))
+    model, report = prune_model(before.model, one_shot, before.importance_data(rows), choose_device(job.device))
     folder = intermediate_folder(job.out, "pruned") if job.trains else job.out
     start_run(folder, "prune", job.recipe(), resume=False)
     model.save(folder, stored_dtype(before.folder))  # in the original's data type, so that the file is not larger

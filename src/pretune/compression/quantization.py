@@ -46,7 +46,7 @@ HALF_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationJob(CompressionJob):
-    """A resolved quantization: the model, the method, and the data."""
+    """A quantization job with all settings resolved: the model, the method, and the data."""
 
     model: str
     method: QuantizationMethod = "dynamic"
@@ -58,28 +58,19 @@ class QuantizationJob(CompressionJob):
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result, under the names of the verb's options."""
-        known: dict[str, Any] = {
-            "model": self.model,
-            "method": self.method,
-            "backend": self.backend,
-            "per_channel": self.per_channel,
-            "bits": self.bits,
-        }
-        known |= {"train": self.train, "dev": self.dev, **self.columns, "seed": self.seed}
-        return self.write_recipe(known)
+        names = ("model", "method", "backend", "per_channel", "bits", "train", "dev")
+        options = {name: getattr(self, name) for name in names}
+        return self.write_recipe({**options, **self.columns, "seed": self.seed})
 
 
 def run_quantization(job: QuantizationJob) -> Run:
-    """Quantize a model, compare it with the original, and return the run.
-
-    Quantization-aware training also quantizes the untrained model as a baseline.
-    """
+    """Quantize a model, compare it with the original, and return the run."""
     if job.method not in get_args(QuantizationMethod):
         raise PretuneError(
             f"--method {job.method}: unknown method; choose one of {', '.join(get_args(QuantizationMethod))}"
         )
     before = TrainedModel.load(job.model, job.ignore_mismatched)
-    editable_copy(before.model)  # refuses a model that is quantized already
+    editable_copy(before.model)  # an error for a model that is quantized already
     backend = job.backend or choose_backend(job.method, before)
     check_options(job, backend, before)
     rows, dev = (before.read(file, job.columns) for file in (job.train, job.dev))
@@ -104,7 +95,10 @@ def run_quantization(job: QuantizationJob) -> Run:
 
 
 def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
-    """Return the default backend: torch for generative models, for heads that an ONNX graph cannot feed, and for smaller files."""
+    """Return the default engine of a quantization method for a model, onnx or torch.
+
+    It is torch for generative models, for heads that an ONNX graph cannot feed, and to make only the file smaller.
+    """
     if method in ("static", "qat"):
         return "onnx"
     small = method in ("weight-only", *HALF_PRECISION)
@@ -112,7 +106,7 @@ def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
 
 
 def graph_obstacle(task: Task | None) -> str:
-    """Return why the head of a task cannot use an ONNX graph, which outputs only the top layer, or "" if it can."""
+    """Return why the head of a task cannot use an ONNX graph, which outputs only the last layer, or "" if it can."""
     if isinstance(task, OnLayerFeatures):
         return "its head reads several layers"
     if task is not None and task.uses_language_model_head:
@@ -125,7 +119,8 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
     model = source.model
     if job.method == "qat" and job.train is None and not (source.folder / RANGES).is_file():
         raise PretuneError(
-            "--method qat trains the model for int8; give examples with --train, or a model made by `pretune finetune --strategy full+int8`"
+            "--method qat trains the model for int8; give examples with --train, or a model that was fine-tuned with "
+            "--strategy full+int8"
         )
     if job.method == "weight-only" and backend != "torch":
         raise PretuneError("--method weight-only uses torch's int8 kernels; leave --backend out")
@@ -138,13 +133,14 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
     if not job.per_channel and backend != "onnx":
         raise PretuneError("--no-per-channel applies only to the onnx backend; leave it out")
     if backend == "onnx" and (reason := graph_obstacle(source.task)):
-        kind = source.need_task("an ONNX graph needs one").kind
+        kind = source.require_task("an ONNX graph needs one").kind
         raise PretuneError(
             f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --method dynamic --backend torch`"
         )
     if backend == "torch" and job.method not in HALF_PRECISION and has_recurrent_layers(model.root):
         raise PretuneError(
-            "the torch backend has no int8 recurrent cells; use `pretune quantize --backend onnx` on a model fine-tuned for a task"
+            "the torch backend has no int8 recurrent cells; use `pretune quantize --backend onnx` on a model that was "
+            "fine-tuned for a task"
         )
     if job.method == "static" and has_recurrent_layers(model.root):
         raise PretuneError("--method static does not support recurrent cells; use `pretune quantize --method dynamic`")
@@ -153,41 +149,37 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
 
 
 def linear_kind(job: QuantizationJob) -> str:
-    """Return the kind of quantized linear layer for the torch backend."""
+    """Return the kind of quantized linear layer that the torch engine uses: int4, weights, or dynamic."""
     return ("int4" if job.bits == 4 else "weight-only") if job.method == "weight-only" else "dynamic"
 
 
 def write_quantized(job: QuantizationJob, backend: Backend, source: TrainedModel, rows: Any) -> None:
-    """Quantize a model and write it to the job's folder."""
+    """Quantize a model and write it to the folder of a job; `rows` are examples for calibration, or None."""
     model, out = editable_copy(source.model), job.out
-    if job.method in HALF_PRECISION:
-        model.save(out, HALF_PRECISION[job.method])
-        return
-    if backend == "torch":
+    if backend == "torch" and job.how not in HALF_PRECISION:
         model.shape = replace(model.shape, linear=linear_kind(job))
         replace_linears(model.backbone, model.shape.linear)
-        model.save(out)
+    if engine == "torch" or job.how in HALF_PRECISION:
+        model.save(out, HALF_PRECISION.get(job.how, torch.float32))
         return
     # Without logits for a language model: its output matrix would be in the graph twice.
     scorer = None if source.task is None else choose_scorer(model, [source.task])
     with TemporaryDirectory() as folder:
         graph = Path(folder) / GRAPH
-        match job.method:
-            case "qat":
-                ranges = read_ranges(source.folder / RANGES)
-                write_qat_graph(model, scorer, ranges, graph, out / GRAPH)
-            case "static":
-                write_graph(model, graph, scorer)
-                batches = source.examples(rows).batches or list(text_batches(model, synthetic_texts(), length=128))
-                quantize_graph_static(graph, out / GRAPH, job.per_channel, batches)
-            case _:
-                write_graph(model, graph, scorer)
-                quantize_graph_dynamic(graph, out / GRAPH, job.per_channel)
+        if job.how == "qat":
+            write_aware_graph(model, scorer, read_ranges(source.folder / RANGES), graph, out / GRAPH)
+        else:
+            write_graph(model, graph, scorer)
+        if job.how == "static":
+            batches = source.importance_data(rows).batches or list(text_batches(model, synthetic_texts(), length=128))
+            quantize_graph_static(graph, out / GRAPH, job.per_channel, batches)
+        elif job.how == "dynamic":
+            quantize_graph_dynamic(graph, out / GRAPH, job.per_channel)
     write_graph_folder(model, out)
 
 
 def read_ranges(path: Path) -> dict[str, float]:
-    """Return the activation ranges from quantization-aware training, by layer path."""
+    """Return the activation ranges from quantization-aware training that a file has, by the path of the layer."""
     return validate_schema(read_mapping(path, "ranges of activations"), dict[str, ActivationRange], str(path))
 
 
@@ -196,8 +188,9 @@ def write_qat_graph(
 ) -> None:
     """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.
 
-    They must be about as close to those of the fake-quantized model as these are to the float model's. They cannot be much closer: a
-    value halfway between two steps may be rounded either way, and each layer amplifies the difference.
+    The outputs of the graph must be about as close to those of the fake-quantized model as the latter are to those of the float
+    model. They cannot be much closer: a value halfway between two steps may be rounded either way, and each layer amplifies
+    the difference.
     """
     plain = model_outputs(model, scorer)
     set_input_ranges(model.backbone, ranges)

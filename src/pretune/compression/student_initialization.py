@@ -36,7 +36,7 @@ class InitialStudent:
 
 
 def parse_student(student: str) -> tuple[str, int] | None:
-    """Return the method to derive a student from its teacher, with its number, or None for a named model."""
+    """Return how --student derives a student from its teacher, as method and number, or None if it names a model."""
     cut = _CUT.fullmatch(student.replace(" ", ""))
     if cut is None and "=" in student and not Path(student).exists():
         raise PretuneError(
@@ -46,12 +46,12 @@ def parse_student(student: str) -> tuple[str, int] | None:
 
 
 def student_depth(student: str, teacher: Model) -> int:
-    """Return the number of layers of a student."""
+    """Return the number of layers of the student that --student describes."""
     cut = parse_student(student)
     if cut is not None:
         return teacher.backbone.depth if cut[0] == "shared" else cut[1]
-    found = make_model(student) if is_preset(student) else load_model(student)
-    return int(found.backbone.depth)
+    model = make_model(student) if is_preset(student) else load_model(student)
+    return int(model.backbone.depth)
 
 
 def initialize_student(student: str, teacher: Model, reference: str, out: Path) -> InitialStudent:
@@ -61,22 +61,22 @@ def initialize_student(student: str, teacher: Model, reference: str, out: Path) 
     cut = parse_student(student)
     if cut is None:
         return InitialStudent(str(find_folder(student)))
-    way, number = cut
-    made = convert_to_albert(teacher, number) if way == "shared" else keep_layers_of(teacher, number, way, student)
-    folder = intermediate_folder(out, "start")
-    start_run(folder, "distill", {"teacher": reference, "student": student}, resume=False)
-    made.save(folder)
-    finish_run(folder, {"teacher": reference, "student": student})
+    method, count = cut
+    model = convert_to_albert(teacher, count) if method == "shared" else keep_layers_of(teacher, count, method, student)
+    folder, facts = intermediate_folder(out, "start"), {"teacher": reference, "student": student}
+    start_run(folder, "distill", facts, resume=False)
+    model.save(folder)
+    finish_run(folder, facts)
     return InitialStudent(str(folder))
 
 
-def keep_layers_of(teacher: Model, count: int, way: str, text: str) -> Model:
-    """Return a copy of the teacher with `count` of its layers."""
+def keep_layers_of(teacher: Model, count: int, method: str, text: str) -> Model:
+    """Return a copy of the teacher with `count` of its layers: the lower ones (method first), or evenly spaced ones."""
     depth = teacher.backbone.depth
     if not 1 <= count < depth:
         raise PretuneError(f"--student {text}: the teacher has {depth} layers; choose 1 to {depth - 1} of them")
-    kept = list(range(count)) if way == "first" else [layer * depth // count for layer in range(count)]
-    made = editable_copy(teacher)
-    made.shape = prune_layers(made.backbone, made.shape, kept)
-    update_config(made)
-    return made
+    kept = list(range(count)) if method == "first" else [layer * depth // count for layer in range(count)]
+    model = editable_copy(teacher)
+    model.shape = prune_layers(model.backbone, model.shape, kept)
+    update_config(model)
+    return model

@@ -11,6 +11,7 @@ from pretune.runtime.errors import PretuneError
 
 _FORM = re.compile(r"\s*(latency|size|quality)\s*(<=|>=|=)\s*(.+?)\s*")
 UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6}
+EXAMPLES = "write, for example, latency=5ms, size=20MB or quality>=0.97"
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Target:
-    """An upper limit of latency or size, or a lower limit of quality."""
+    """A target of compression: an upper limit of latency or size, or a lower limit of quality."""
 
     kind: str
     limit: float
@@ -35,46 +36,42 @@ class Target:
             return f"latency={1e3 * self.limit:g}ms"
         return f"size={self.limit:.0f}" if self.kind == "size" else f"quality>={self.limit:g}"
 
-    def met(self, found: Candidate) -> bool:
+    def met(self, candidate: Candidate) -> bool:
         """Return whether a candidate meets the target."""
         if self.kind == "quality":
-            return found.quality >= self.limit
-        return (found.latency if self.kind == "latency" else found.bytes) <= self.limit
+            return candidate.quality >= self.limit
+        return (candidate.latency if self.kind == "latency" else candidate.bytes) <= self.limit
 
 
 def parse_target(text: str) -> Target:
-    """Parse a target.
+    """Return the target that an expression describes.
 
     >>> parse_target("latency=5ms"), parse_target("quality>=0.97")
     (Target(kind='latency', limit=0.005), Target(kind='quality', limit=0.97))
     """
     form = _FORM.fullmatch(text)
     if form is None:
-        raise PretuneError(
-            f"--target {text}: not a target; write, for example, latency=5ms, size=20MB or quality>=0.97"
-        )
+        raise PretuneError(f"--target {text}: not a target; {EXAMPLES}")
     kind, sign, value = form[1], form[2], form[3]
     if (sign == "<=") == (kind == "quality") and sign != "=":
-        raise PretuneError(f"--target {text}: {kind} needs {'>=' if kind == 'quality' else '<='}")
+        raise PretuneError(f"--target {text}: write {kind} with {'>=' if kind == 'quality' else '<='}, not {sign}")
     if kind == "size":
         return Target(kind, float(parse_size(value)))
     number = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|us|s)?", value)
     if number is None or (kind == "quality" and number[2]):
-        raise PretuneError(
-            f"--target {text}: {value!r} is not a {kind}; write, for example, latency=5ms, size=20MB or quality>=0.97"
-        )
+        raise PretuneError(f"--target {text}: {value!r} is not a {kind}; {EXAMPLES}")
     limit = float(number[1]) * (UNITS[number[2] or "ms"] if kind == "latency" else 1.0)
     if kind == "quality" and not 0 < limit <= 1:
         raise PretuneError(f"--target {text}: quality is a fraction of the uncompressed model's, above 0 and at most 1")
     return Target(kind, limit)
 
 
-def choose_candidate(found: Sequence[Candidate], targets: Sequence[Target]) -> Candidate | None:
-    """Return the best candidate that meets all targets, or None.
+def choose_candidate(candidates: Sequence[Candidate], targets: Sequence[Target]) -> Candidate | None:
+    """Return the best candidate that meets all targets, or None if none does.
 
-    If only quality is limited, this is the fastest one; otherwise the one with the highest quality, the smaller of equals.
+    If the targets limit only quality, the fastest is the best; otherwise the one with the highest quality, or the smaller of two.
     """
-    fitting = [one for one in found if all(target.met(one) for target in targets)]
+    fitting = [one for one in candidates if all(target.met(one) for target in targets)]
     if not fitting:
         return None
     if all(target.kind == "quality" for target in targets):
@@ -82,14 +79,14 @@ def choose_candidate(found: Sequence[Candidate], targets: Sequence[Target]) -> C
     return max(fitting, key=lambda one: (one.quality, -one.bytes))
 
 
-def pareto_front(found: Sequence[Candidate], cost: str) -> list[Candidate]:
-    """Return the Pareto front of quality and a cost, cheapest first.
+def pareto_front(candidates: Sequence[Candidate], cost: str) -> list[Candidate]:
+    """Return the candidates on the Pareto front of quality and a cost ("bytes" or "latency"), cheapest first.
 
     >>> [one.name for one in pareto_front([Candidate("a", 1, 1, 0.5), Candidate("b", 2, 1, 0.4), Candidate("c", 3, 1, 0.9)], "bytes")]
     ['a', 'c']
     """
-    kept: list[Candidate] = []
-    for one in sorted(found, key=lambda one: (getattr(one, cost), -one.quality)):
-        if not kept or one.quality > kept[-1].quality:
-            kept.append(one)
-    return kept
+    front: list[Candidate] = []
+    for one in sorted(candidates, key=lambda one: (getattr(one, cost), -one.quality)):
+        if not front or one.quality > front[-1].quality:
+            front.append(one)
+    return front

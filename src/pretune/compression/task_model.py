@@ -1,4 +1,4 @@
-"""A trained model with its task, and tables that compare such models."""
+"""A trained model with its task, and the comparison of models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TrainedModel:
 
     @classmethod
     def load(cls, reference: str | Path, ignore_mismatched: bool = False) -> TrainedModel:
-        """Load a model and its task; raise an error if the head of the task was never trained."""
+        """Load a model with its task, if it has one; raise an error if the head of the task was never trained."""
         mixture = stored_objectives(reference)
         tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
         model = load(reference, ignore_mismatched=ignore_mismatched)
@@ -44,39 +44,38 @@ class TrainedModel:
             model.require_trained(tasks[0].name, reference, "fine-tune it first")
         return cls(find_folder(reference), model, tasks[0] if tasks else None)
 
-    def need_task(self, why: str) -> Task:
-        """Return the task, or raise an error that says why one is needed."""
+    def require_task(self, why: str) -> Task:
+        """Return the task; raise an error if the model has none, with `why` as the reason that one is needed."""
         if self.task is None:
             raise PretuneError(f"{self.folder}: this model was not trained for a task, but {why}; fine-tune it first")
         return self.task
 
     @property
     def objective(self) -> str:
-        """The objective that the model was trained with, as `finetune` takes it."""
+        """The objective that the model was trained with, as the option --objective of `pretune finetune`."""
         return self.model.objective or (self.task.name if self.task is not None else "")
 
-    def read(self, file: str | Path | None, columns: Mapping[str, str], answered: bool = True) -> Any:
-        """Read the examples of a file, and check that the model knows their labels; return None without a file."""
+    def read(self, file: str | Path | None, columns: Mapping[str, str]) -> Any:
+        """Return the labeled examples of a file, or None without a file; raise an error for labels the model does not know."""
         if file is None:
             return None
-        task = self.need_task(f"{file} has examples of one")
-        rows = task.read(file, columns, answered=answered)
-        if answered:
-            task.check_labels(rows)
+        task = self.require_task(f"{file} has examples of one")
+        rows = task.read(file, columns)
+        task.check_labels(rows)
         return rows
 
-    def examples(self, rows: Any, most: int = MAX_EXAMPLES) -> ImportanceData:
-        """Return batches of some examples, with the loss of the task, to measure importance on."""
+    def importance_data(self, rows: Any) -> ImportanceData:
+        """Return batches of some labeled examples, with the loss of the task, to measure importance or calibrate on."""
         task = self.task
         if rows is None or task is None:
             return ImportanceData([])
-        rows = rows.take(range(min(most, len(rows))))
+        rows = rows.take(range(min(MAX_EXAMPLES, len(rows))))
         tokenizer, length = (
             self.model.require_tokenizer(),
             min(MAX_LENGTH, self.model.backbone.max_positions or MAX_LENGTH),
         )
-        laid = task.tokenize_examples(Data(tokenizer, self.model.family.template, rows=rows), length)
-        batches = list(batches_by_length(laid, lambda sequences: task.corrupt(sequences, tokenizer, EpochRandom(0))))
+        examples = task.tokenize_examples(Data(tokenizer, self.model.family.template, rows=rows), length)
+        batches = list(batches_by_length(examples, lambda part: task.corrupt(part, tokenizer, EpochRandom(0))))
 
         def loss(model: Model, batch: Batch) -> torch.Tensor:
             sums = task.loss(model.root.heads[task.name], model.backbone, batch).sums
@@ -86,9 +85,9 @@ class TrainedModel:
 
 
 def compare_models(models: Mapping[str, TrainedModel], dev: Any) -> dict[str, Any]:
-    """Compare models by quality (if there are examples), size, latency, and throughput.
+    """Return a comparison of models by quality (if there are dev examples), size, latency, and throughput.
 
-    Return one table row per model under `models`, and how the last model, the compressed one, relates to the first, the original.
+    `beside` in the result has one table row per model; the other entries compare the last model with the first, the original.
     """
     costs = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     rows, scores = [], {}

@@ -54,7 +54,7 @@ def relative_ranks(kinds: Iterable[str]) -> list[float]:
 
 def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
     """Raise an error if there is no dev set or a size is out of range."""
-    if not material.judged:
+    if not material.has_dev:
         raise PretuneError("--learning-curve and --scratch-baseline need a dev set; give one with --dev")
     if wrong := [size for size in sizes if not 1 < size < material.size]:
         raise PretuneError(

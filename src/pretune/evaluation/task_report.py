@@ -129,7 +129,7 @@ class TaskReport:
         task, seeds, material = self.material.task, self.run.results.get("seeds", {}), self.material
         how = f"{len(material.rows):,} training examples, {len(material.dev):,} dev examples"
         told = [how + f"; {self.run.results['model']}, {self.run.results['objective']}."]
-        if material.taken:
+        if material.dev_rows:
             told.append("The dev examples were held out from the training file; scores on other data may be lower.")
         if seeds:
             told.append(

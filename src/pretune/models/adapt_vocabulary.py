@@ -1,4 +1,4 @@
-"""Adapts a trained model to another vocabulary or to longer texts."""
+"""Adaptation of a trained model to another vocabulary or to longer texts."""
 
 from __future__ import annotations
 
@@ -33,66 +33,65 @@ POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
 
 def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[str, Any]]:
-    """Return the model with another tokenizer, and a report.
+    """Return a copy of a model for another tokenizer, and a report of the tokens that both vocabularies have.
 
     Tokens in both vocabularies keep their embeddings and output biases; new tokens start from the mean of the old ones.
     """
     old = model.require_tokenizer()
-    where = match_tokens(old, tokenizer)
-    made = _with_vocabulary(model, tokenizer, where)
-    tokens = np.array(tokenizer.vocabulary)
-    kept = np.isin(np.arange(old.size), where)
-    return made, {
+    old_ids = match_tokens(old, tokenizer)
+    tokens, matched = np.array(tokenizer.vocabulary), old_ids >= 0
+    return _with_vocabulary(model, tokenizer, old_ids), {
         "tokens": tokenizer.size,
-        "matched": int((where >= 0).sum()),
-        "initialized_from_mean": int((where < 0).sum()),
-        "dropped_tokens": int((~kept).sum()),
-        "matched_examples": tokens[where >= 0][-EXAMPLES:].tolist(),
-        "unmatched_examples": tokens[where < 0][:EXAMPLES].tolist(),
+        "matched": int(matched.sum()),
+        "initialized_from_mean": int((~matched).sum()),
+        "dropped_tokens": int((~np.isin(np.arange(old.size), old_ids)).sum()),
+        "matched_examples": tokens[matched][-EXAMPLES:].tolist(),
+        "unmatched_examples": tokens[~matched][:EXAMPLES].tolist(),
     }
 
 
 def add_separator(model: Model) -> Model:
-    """Return the model with a separator added to its vocabulary, whose embedding starts from the mean of all others."""
+    """Return a copy of a model with a separator token, whose embedding is the mean of all other token embeddings."""
     tokenizer = model.require_tokenizer().with_separator()
-    added = tokenizer.role("separator")
-    where = np.arange(max(model.config.vocab_size, tokenizer.size))  # an embedding may have more rows than tokens
-    where[added] = -1
-    return _with_vocabulary(model, tokenizer, where)
+    old_ids = np.arange(max(model.config.vocab_size, tokenizer.size))  # an embedding may have more rows than tokens
+    old_ids[tokenizer.role("separator")] = -1
+    return _with_vocabulary(model, tokenizer, old_ids)
 
 
-def _with_vocabulary(model: Model, tokenizer: Tokenizer, where: Array) -> Model:
-    """Return the model with another tokenizer; `where` is the old id of each new token, or -1 to start from the mean."""
+def _with_vocabulary(model: Model, tokenizer: Tokenizer, old_ids: Array) -> Model:
+    """Return a copy of a model for another tokenizer.
+
+    `old_ids` has the old id of each new token, or -1 for a token whose embedding is the mean of the old embeddings.
+    """
     if not isinstance(model.backbone.embed, Embeddings):
         raise PretuneError(
-            f"{model.family.name}: the vocabulary is clustered by frequency, so it cannot be replaced by another one"
+            f"{model.family.name}: the vocabulary is clustered by frequency, so it cannot be replaced; use another family"
         )
-    old = model.require_tokenizer()
     first = getattr(model.backbone.embed.positions, "first", 0)
-    config = replace(model.config, vocab_size=len(where), **_special_ids(model.config, tokenizer))
-    made = _rebuilt(model, config)
-    moved = getattr(made.backbone.embed.positions, "first", 0) - first
-    if moved:  # RoBERTa counts positions from the id of its padding token
-        made = _rebuilt(model, replace(config, max_position_embeddings=config.max_position_embeddings + moved))
-    state = model.root.tensors()
-    for name, dimension in _vocabulary_tensors(made.root).items():
+    config = replace(model.config, vocab_size=len(old_ids), **_special_ids(model.config, tokenizer))
+    adapted = _rebuilt(model, config)
+    shift = getattr(adapted.backbone.embed.positions, "first", 0) - first
+    if shift:  # RoBERTa counts positions from the id of its padding token
+        adapted = _rebuilt(model, replace(config, max_position_embeddings=config.max_position_embeddings + shift))
+    state, old_size = model.root.tensors(), model.require_tokenizer().size
+    for name, dimension in _vocabulary_tensors(adapted.root).items():
         if name in state:
-            state[name] = _take(state[name], dimension, torch.from_numpy(where), old.size)
-    if moved:
-        for name, positions in _learned(made.root):
+            state[name] = _take(state[name], dimension, torch.from_numpy(old_ids), old_size)
+    if shift:
+        for name, positions in _learned_positions(adapted.root):
             state[name] = torch.cat([positions.weight[: positions.first], state[name][first:]])
-    made.root.load_state_dict(state, strict=False)
-    made.tokenizer = tokenizer
-    return made
+    adapted.root.load_state_dict(state, strict=False)
+    adapted.tokenizer = tokenizer
+    return adapted
 
 
 def extend_positions(
     model: Model, longest: int, how: Literal["copy", "interpolate"] = "copy"
 ) -> tuple[Model, dict[str, Any]]:
-    """Return the model with more learned positions, and a report.
+    """Return a copy of a model with `longest` learned positions, more than before, and a report.
 
-    The position embeddings are copied repeatedly, as those of RoBERTa for Longformer (Beltagy et al., 2020), or
-    interpolated between the first and the last.
+    The old position embeddings are copied repeatedly, as those of RoBERTa for Longformer (Beltagy et al., 2020), or
+    interpolated to the new number.
     """
     before = model.backbone.max_positions
     if before is None:
@@ -100,33 +99,32 @@ def extend_positions(
             f"{model.family.name}: there are no learned positions to extend: positions are "
             f"{_kind_of_positions(model.root)}, so the model reads longer texts without a change"
         )
-    if not _learned(model.root):
-        raise PretuneError(f"{model.family.name}: axial positions, {before} here, cannot be extended")
+    if not _learned_positions(model.root):
+        raise PretuneError(f"{model.family.name}: its {before} positions are axial, which cannot be extended")
     if longest <= before:
-        raise PretuneError(
-            f"This {model.family.name} model already has {before} positions; give a number larger than that, not {longest}."
-        )
+        raise PretuneError(f"this {model.family.name} model already has {before} positions; give more, not {longest}")
     key = next(key for key in POSITION_KEYS if hasattr(model.config, key))
-    made = _rebuilt(model, replace(model.config, **{key: getattr(model.config, key) + longest - before}))
-    made.max_length = None
+    extended = _rebuilt(model, replace(model.config, **{key: getattr(model.config, key) + longest - before}))
+    extended.max_length = None
     state = model.root.tensors()
-    for name, positions in _learned(made.root):
+    for name, positions in _learned_positions(extended.root):
         if not positions.weight.requires_grad:  # a table of sinusoids
             state[name] = positions.weight
         elif name in state:
-            start, rows = state[name][: positions.first], state[name][positions.first :]
-            state[name] = torch.cat([start, _copied(rows, longest) if how == "copy" else _stretched(rows, longest)])
-    made.root.load_state_dict(state, strict=False)
-    made.tokenizer = model.tokenizer
-    return made, {
-        "positions": longest,
-        "before": before,
-        "initialization": "copied" if how == "copy" else "interpolated",
-    }
+            reserved, rows = state[name][: positions.first], state[name][positions.first :].detach()
+            if how == "copy":
+                rows = rows[torch.arange(longest) % len(rows)]
+            else:  # `interpolate` expects (1, width, rows)
+                rows = F.interpolate(rows.t()[None], longest, mode="linear", align_corners=True)[0].t()
+            state[name] = torch.cat([reserved, rows])
+    extended.root.load_state_dict(state, strict=False)
+    extended.tokenizer = model.tokenizer
+    method = "copied over and over" if how == "copy" else "stretched"
+    return extended, {"positions": longest, "before": before, "initialization": method}
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """Return a model with another configuration and copies of the heads; vocabulary-sized tensors of heads are zeros."""
+    """Return a model with another configuration, a random backbone, and copies of the heads; entries per token are zeros."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         backbone = model.shape.apply(model.family.build(config))
@@ -136,61 +134,49 @@ def _rebuilt(model: Model, config: Any) -> Model:
         if name.startswith("heads."):
             path, _, tensor = name.rpartition(".")
             module = root.get_submodule(path)
-            shape = list(getattr(module, tensor).shape)
-            shape[dimension] = config.vocab_size
-            empty = getattr(module, tensor).new_zeros(shape)
+            old = getattr(module, tensor)
+            shape = (*old.shape[:dimension], config.vocab_size, *old.shape[dimension + 1 :])
+            empty = old.new_zeros(shape)
             setattr(module, tensor, nn.Parameter(empty) if tensor in module._parameters else empty)
     return replace(model, config=config, root=root, tokenizer=None)
 
 
 def _vocabulary_tensors(root: Network) -> dict[str, int]:
-    """Return the names of the tensors with one entry per token, and the dimension that indexes tokens."""
-    found: dict[str, int] = {}
+    """Return the names of the tensors with one entry per token, each with the dimension that indexes tokens."""
+    tensors, dimensions = root.tensors(), dict[str, int]()
     for path, module in root.named_modules():
-        if type(module) in VOCABULARY:
-            names, dimension = VOCABULARY[type(module)]
-            found |= {f"{path}.{name}": dimension for name in names}
-    return {name: dimension for name, dimension in found.items() if name in root.tensors()}
+        names, dimension = VOCABULARY.get(type(module), ((), 0))
+        dimensions |= {f"{path}.{name}": dimension for name in names if f"{path}.{name}" in tensors}
+    return dimensions
 
 
-def _take(old: Tensor, dimension: int, where: Tensor, known: int) -> Tensor:
-    """Return the entries of the old tensor for matched tokens, and the mean of its first `known` entries for others."""
-    mean = old.narrow(dimension, 0, min(known, old.shape[dimension])).mean(dimension, keepdim=True)
-    taken = old.index_select(dimension, where.clamp(min=0))
-    matched = (where >= 0).view([-1 if number == dimension else 1 for number in range(old.dim())])
+def _take(old: Tensor, dimension: int, old_ids: Tensor, old_size: int) -> Tensor:
+    """Return the old entries at `old_ids` along a dimension, and the mean of the first `old_size` entries for ids of -1."""
+    mean = old.narrow(dimension, 0, min(old_size, old.shape[dimension])).mean(dimension, keepdim=True)
+    taken = old.index_select(dimension, old_ids.clamp(min=0))
+    matched = (old_ids >= 0).view([-1 if axis == dimension else 1 for axis in range(old.dim())])
     return torch.where(matched, taken, mean).detach()
 
 
 def _special_ids(config: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
-    """Return the values of a configuration's special-token ids for the new tokenizer."""
+    """Return the special-token ids of a configuration, such as pad_token_id, for a new tokenizer."""
     roles = {**ROLE_KEYS, "pad_token_id": "padding"}
-    found: dict[str, int | None] = {}
-    for key in fields(config):
-        if key.name in roles and (key.default is None or tokenizer.has(roles[key.name])):
-            found[key.name] = tokenizer.roles.get(roles[key.name])
-    if found.get("bos_token_id") is not None and type(config).bos_token_id is None:
-        found["bos_token_id"] = None  # filled in from the template on saving
-    return found
+    ids = {
+        key.name: tokenizer.roles.get(roles[key.name])
+        for key in fields(config)
+        if key.name in roles and (key.default is None or tokenizer.has(roles[key.name]))
+    }
+    if ids.get("bos_token_id") is not None and type(config).bos_token_id is None:
+        ids["bos_token_id"] = None  # filled in from the template on saving
+    return ids
 
 
-def _learned(root: Network) -> list[tuple[str, LearnedPositions]]:
+def _learned_positions(root: Network) -> list[tuple[str, LearnedPositions]]:
+    """Return the modules with learned position embeddings, each with the name of its weight."""
     return [(f"{path}.weight", module) for path, module in root.named_modules() if isinstance(module, LearnedPositions)]
 
 
-def _copied(rows: Tensor, longest: int) -> Tensor:
-    return rows[torch.arange(longest) % len(rows)].detach()
-
-
-def _stretched(rows: Tensor, longest: int) -> Tensor:
-    # (rows, width) → (1, width, rows), the layout that `interpolate` expects
-    stretched = F.interpolate(rows.detach().t()[None], longest, mode="linear", align_corners=True)
-    return stretched[0].t().contiguous()
-
-
 def _kind_of_positions(root: Network) -> str:
-    modules = list(root.modules())
-    if any(isinstance(module, RotaryPositions) for module in modules):
-        return "rotary"
-    if any(isinstance(module, SinusoidalPositions) for module in modules):
-        return "sinusoidal"
-    return "relative"
+    """Return the kind of position encoding of a network without learned positions, for a message."""
+    kinds = {RotaryPositions: "rotary", SinusoidalPositions: "sinusoidal"}
+    return next((kinds[type(module)] for module in root.modules() if type(module) in kinds), "relative")

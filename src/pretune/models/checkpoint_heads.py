@@ -16,7 +16,7 @@ from pretune.objectives.tasks.contrast import Contrast
 
 
 def stored_objectives(reference: str | Path) -> Mixture | None:
-    """Return the objectives of a model's heads: those of its training, or those of the class it was published as."""
+    """Return the objectives of a stored model's heads, from its training or from its class in `transformers`, or None."""
     folder = find_folder(reference)
     family, content = read_config(folder)
     if (layout := read_layout(folder)) is not None:
@@ -34,19 +34,19 @@ def stored_objectives(reference: str | Path) -> Mixture | None:
 
 
 def unsupported_head(reference: str | Path) -> str:
-    """Return a description, for error messages, of a published head that pretune does not have; "" if there is none."""
+    """Return a description, for error messages, of a model's head that pretune does not support, or "" if there is none."""
     family, content = read_config(find_folder(reference))
     head = family.unsupported_classes.get(class_name := published_class(content), "")
     return f"its class {class_name} has {head}" if head else ""
 
 
 def text_embedding_of(reference: str | Path) -> TextEmbedding | None:
-    """Return how a model computes text embeddings, or None if its folder does not define it."""
+    """Return how a model, given by folder or name, computes text embeddings, or None if its files do not define it."""
     return read_embedding(find_folder(reference))
 
 
 def read_embedding(folder: Path) -> TextEmbedding | None:
-    """Return how the model in a folder computes text embeddings, or None if the folder does not define it."""
+    """Return how the model in a folder computes text embeddings, or None if its files do not define it."""
     if (layout := read_layout(folder)) is not None:
         return layout.embedding
     content = read_config(folder)[1].get("pretune", {}).get("embedding")
@@ -54,9 +54,9 @@ def read_embedding(folder: Path) -> TextEmbedding | None:
 
 
 def stored_heads(family: Family, content: Mapping[str, Any]) -> set[str]:
-    """Return the heads that a checkpoint may have: those of its class and those of its training objectives."""
-    trained = content.get("pretune", {}).get("objective", "")
-    parts = parse_objective(trained).objectives if trained else ()
+    """Return the names of the heads that a checkpoint may have: those of its class and of its training objectives."""
+    objective = content.get("pretune", {}).get("objective", "")
+    parts = parse_objective(objective).objectives if objective else ()
     class_name = published_class(content)
     published = (heads for heads, name in family.classes.items() if name == class_name)
     return {name for part in parts for name in (part.kind, part.name)}.union(family.heads_of(class_name), *published)

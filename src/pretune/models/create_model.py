@@ -23,16 +23,8 @@ def make_model(
 ) -> Model:
     """Return a randomly initialized model with the configuration of a preset.
 
-    Parameters
-    ----------
-    name
-        The preset.
-    vocabulary, padding
-        The size of the tokenizer's vocabulary and the id of its padding token, instead of those of the preset.
-    languages
-        The languages to learn embeddings for, where the family has language embeddings.
-    target
-        The size of the target vocabulary, for translation with two vocabularies.
+    `vocabulary` and `target` are the sizes of the tokenizer's vocabulary and of a separate target vocabulary, `padding` is the
+    id of the padding token, and `languages` get embeddings, where the family has language embeddings.
 
     >>> make_model("bert-tiny").backbone.width
     128
@@ -41,9 +33,8 @@ def make_model(
     family = find_family(preset["family"], name)
     config = family.read_config(preset["config"])
     known = [field.name for field in fields(config)]
-    for key in preset["config"]:
-        if key not in known:
-            raise PretuneError(f"{name}: unknown key {key!r} in config; {suggest(key, known)}")
+    if unknown := [key for key in preset["config"] if key not in known]:
+        raise PretuneError(f"{name}: unknown key {unknown[0]!r} in config; {suggest(unknown[0], known)}")
     if vocabulary is not None:
         config = replace(config, vocab_size=vocabulary)
     if hasattr(config, "target_vocab_size") and (vocabulary is not None or target is not None):

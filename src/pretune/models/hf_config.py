@@ -1,7 +1,8 @@
-"""Reads config.json: the family of a model, the class it was published as, its labels, and the section `pretune`."""
+"""The content of config.json: the family of a model, its class in `transformers`, its labels, and the section `pretune`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ Size = Annotated[int, Ge(1), Le(1 << 26)]
 
 
 class ShapeSection(TypedDict, total=False):
-    """The entry `shape`, as `PrunedShape.write` writes it."""
+    """The entry `shape` of a config.json: the sizes that pruning changed, as `PrunedShape.write` writes them."""
 
     layers: list[Annotated[int, Ge(0)]]
     heads: dict[str, Size]
@@ -36,7 +37,7 @@ class ShapeSection(TypedDict, total=False):
 
 
 class TaskOptionsSection(TypedDict, total=False):
-    """Settings of a task that were fitted to its examples."""
+    """The entry `options` of a config.json: settings of a task that were fitted to its training examples."""
 
     labels: list[str]
     label_weights: list[Finite]
@@ -52,7 +53,7 @@ class TaskOptionsSection(TypedDict, total=False):
 
 
 class PretuneSection(TypedDict, total=False):
-    """The section `pretune` of a config.json."""
+    """The section `pretune` of a config.json, with what other libraries have no keys for."""
 
     objective: str
     options: TaskOptionsSection
@@ -82,24 +83,24 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
     if content.get("model_type"):
         return find_family(str(content["model_type"]), str(path), published_class(content)), content
     family, evidence = detect_family(content, published_class(content), lambda: read_shapes(folder), str(path))
-    say_once(f"{path}: no model_type; read as {family.name}, by {evidence}")
+    log_once(f"{path}: there is no model_type; the model is read as {family.name}, because of {evidence}")
     return family, content
 
 
 @cache
-def say_once(line: str) -> None:
-    """Print a line on stderr, but not again when a folder is read several times."""
+def log_once(line: str) -> None:
+    """Log a line the first time it occurs; a folder may be read several times."""
     log_info(line)
 
 
 def published_class(content: Mapping[str, Any]) -> str:
-    """Return the class of `transformers` in a config.json, or ""."""
+    """Return the class of `transformers` that a config.json names under `architectures`, or "" if it names none."""
     names = content.get("architectures") or [""]
     return str(names[0]) if isinstance(names, list) else ""
 
 
 def config_labels(content: Mapping[str, Any], where: Path) -> list[str]:
-    """Return the labels in a config.json, in order, or LABEL_0, LABEL_1, … if it has only their number.
+    """Return the class labels in a config.json, in order, or LABEL_0, LABEL_1, … if it has only their number.
 
     >>> config_labels({"num_labels": 3}, Path("config.json"))
     ['LABEL_0', 'LABEL_1', 'LABEL_2']
@@ -107,37 +108,32 @@ def config_labels(content: Mapping[str, Any], where: Path) -> list[str]:
     count, names = content.get("num_labels"), content.get("id2label") or {}
     if count is not None:
         validate_schema(count, Labels, f"{where}: num_labels")
-    if not isinstance(names, dict) or not all(map(_is_class, names)):
+    valid = isinstance(names, dict) and all(re.fullmatch(r"[0-9]{1,6}", number) for number in names)
+    if not valid:
         raise PretuneError(f"{where}: id2label must map class numbers to names, such as {{'0': 'no'}}")
     named = {int(number): str(name) for number, name in names.items()}
     if named and sorted(named) != list(range(len(named))):
-        raise PretuneError(
-            f"{where}: id2label has the class numbers {sorted(named)}; they must start at 0 without gaps"
-        )
+        raise PretuneError(f"{where}: the classes in id2label are {sorted(named)}; they must start at 0 without gaps")
     if named and count is not None and count != len(named):
         raise PretuneError(
-            f"{where}: num_labels is {count}, but id2label names {len(named)} classes; correct one of them"
+            f"{where}: num_labels is {count}, but id2label has {len(named)} classes; correct one of them"
         )
     return [name for _, name in sorted(named.items())] if named else default_labels(count or 0)
 
 
-def _is_class(number: str) -> bool:
-    return number.isascii() and number.isdecimal() and len(number) < len(str(MOST_LABELS))
-
-
 def check_section(content: Mapping[str, Any], where: Path) -> None:
-    """Raise an error if the section `pretune` of a config.json is not as `pretune.models.saving` writes it."""
+    """Raise an error if the section `pretune` of a config.json does not conform to its schema."""
     if "pretune" in content:
         validate_schema(content["pretune"], PretuneSection, f"{where}: pretune")
 
 
 def default_labels(count: int) -> list[str]:
-    """Return the names that `transformers` gives to unnamed classes."""
+    """Return the labels that `transformers` gives to `count` unnamed classes: LABEL_0, LABEL_1, …"""
     return [f"LABEL_{number}" for number in range(count)]
 
 
 def stored_labels(folder: Path, family: Family, content: Mapping[str, Any], where: Path) -> list[str]:
-    """Return the labels of the model in a folder; without labels in config.json, one per output of its head."""
+    """Return the class labels of the model in a folder; if config.json has none, one default label per logit of its head."""
     labels, class_name = config_labels(content, where), published_class(content)
     if labels or not class_name.endswith(LABELED) or "pretune" in content:
         return labels
@@ -152,12 +148,10 @@ def stored_labels(folder: Path, family: Family, content: Mapping[str, Any], wher
 
 
 def problem_objective(content: Mapping[str, Any], labels: list[str], where: Path) -> str:
-    """Return the objective of a classifier by its `problem_type`; a single output is a regression by default."""
+    """Return the objective for the `problem_type` of a classifier; without one, a single label means regression."""
     problem = content.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     if problem not in PROBLEMS:
         raise PretuneError(f"{where}: unknown problem_type {problem!r}; known: {', '.join(PROBLEMS)}")
     if problem == "regression" and len(labels) > 1:
-        raise PretuneError(
-            f"{where}: problem_type regression with {len(labels)} outputs is not supported; only with one"
-        )
+        raise PretuneError(f"{where}: problem_type regression supports only one output, but there are {len(labels)}")
     return PROBLEMS[problem]

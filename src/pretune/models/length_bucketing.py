@@ -1,4 +1,4 @@
-"""Batches for inference, grouped by length; batches keep the indices of their rows so that results can be put in order."""
+"""Length-bucketed batches for inference; batches keep the indices of their rows, so that results can be put in order."""
 
 from __future__ import annotations
 
@@ -26,25 +26,29 @@ def text_batches(
     length: int | None = None,
     change: Callable[[Sequences], Sequences] = lambda sequences: sequences,
 ) -> Iterator[Batch]:
-    """Yield batches of texts of similar length; `batch.rows` gives the indices of the texts that its sequences are.
+    """Yield batches of tokenized texts of similar length; `batch.rows` has the index of the text of each sequence.
 
     Texts that are too long for the model are truncated, and their number is reported. `change` is applied to the sequences
     of each batch.
     """
-    tokenizer = model.require_tokenizer()
-    rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
-    tokens = TokenRows.make(rows, tokenizer)
     longest = length or model.longest or DEFAULT_MAX_LENGTH
-    arrangement = arrange_rows(tokens, tokenizer, model.family.template, longest, {})
+    arrangement = arrange_texts(model, texts, pairs, longest)
     if arrangement.truncated:
         log_info(f"{arrangement.truncated} of {len(texts)} texts are longer than {longest} tokens and were truncated")
     yield from batches_by_length(arrangement, change)
 
 
+def arrange_texts(model: Model, texts: Sequence[str], pairs: Sequence[str] | None, length: int) -> Arrangement:
+    """Return texts, or pairs of texts, as tokenized sequences for a model, truncated to `length` tokens."""
+    tokenizer = model.require_tokenizer()
+    rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
+    return arrange_rows(TokenRows.make(rows, tokenizer), tokenizer, model.family.template, length, {})
+
+
 def batches_by_length(
     arrangement: Arrangement, change: Callable[[Sequences], Sequences] = lambda sequences: sequences
 ) -> Iterator[Batch]:
-    """Yield batches of all sequences, sorted by length so that there is little padding; `batch.rows` has their indices."""
+    """Yield batches of sequences of similar length, so that there is little padding; `batch.rows` has their indices."""
     order = np.argsort(arrangement.lengths, kind="stable")
     lengths = arrangement.lengths[order]
     plan = plan_packs(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)

@@ -1,8 +1,8 @@
-"""Loading: reads a model from a folder in the Hugging Face layout and checks every key and tensor."""
+"""Loading of a model from a folder in the Hugging Face layout, with checks of every key and tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,21 +82,18 @@ def load_model(
     path = folder / CONFIG_FILE
     config = family.read_config(content, str(path))
     config = replace(config, **_checked_dropout(config, dropout or {}, path))
-    _check_keys(path, family, content, ignore_mismatched)
+    if unknown := family.unknown_keys(content):
+        listed = f"{path}: unknown keys for {family.name}, which may change its output: {', '.join(unknown)}"
+        _report_mismatch(listed, "they are ignored", ignore_mismatched)
     section = content.get("pretune", {})
     graph = (folder / GRAPH) if section.get("engine") else None
     if graph is not None and "graph_sha256" in section and file_digest(graph) != section["graph_sha256"]:
-        raise PretuneError(
-            f"{graph}: the graph does not match its checksum; the file is damaged: restore it from its source"
-        )
+        raise PretuneError(f"{graph}: the file is damaged (its checksum is wrong); restore it from its source")
     tensors = read_weights(folder) if graph is None else {}
     sparse = any(is_sparse_entry(name) for name in tensors)
-    tensors = _naming(folder, lambda: family.table.normalize(decode_tensors(tensors)))
+    tensors = _with_path(folder, lambda: family.table.normalize(decode_tensors(tensors)))
     if family.is_tied(config) and family.table.has_own_output(tensors):
-        log_info(
-            f"{folder}: {family.table.output} differs from the token embedding, so both are kept, although config.json "
-            "ties them"
-        )
+        log_info(f"{folder}: {family.table.output} differs from the token embedding, so the two are loaded untied")
         config = replace(config, tie_word_embeddings=False)
     tied = family.is_tied(config)
     head_tensors = read_tensors(folder / HEAD_FILE) if (folder / HEAD_FILE).is_file() else {}
@@ -104,10 +101,10 @@ def load_model(
     shape = PrunedShape.read(section.get("shape", {}))
     if graph is None and count_layers(config) > max(FEW_LAYERS, len(tensors)):
         raise PretuneError(
-            f"{path}: describes {count_layers(config)} layers, but the weights have only {len(tensors)} tensors"
+            f"{path}: describes {count_layers(config)} layers, but the weights have only {len(tensors)} tensors; correct it"
         )
     with torch.device("meta"), SkipInitialization():  # shapes only
-        blueprint = _naming(path, lambda: shape.apply(family.build(config)))
+        blueprint = _with_path(path, lambda: shape.apply(family.build(config)))
     if graph is None:
         _check_memory(path, blueprint, tensors)
         with SkipInitialization():
@@ -131,35 +128,34 @@ def load_model(
         head_tensors |= layout.tensors(model.embedding_head[0])
     if model.embedding is not None and model.embedding.has_parameters and model.embedding_head is None:
         model.embedding = None  # a description without its parameters
-        log_info(f"{folder}: the layers after the pooling of its text embeddings are not loaded; `contrast` keeps them")
+        log_info(f"{folder}: the layers after pooling are not loaded; only the objective `contrast` uses them")
     wanted = model.root.tensors()
     heads = stored_heads(family, content)
-    found, missing, extra = _naming(folder, lambda: family.table.read(tensors, wanted, heads, tied))
+    found, missing, extra = _with_path(folder, lambda: family.table.read(tensors, wanted, heads, tied))
     found |= _read_renamed_heads(family, tensors, wanted, objectives, heads, tied)
     # A head of another shape (another number of classes) counts as missing.
     found |= {n: t for n, t in head_tensors.items() if n in wanted and t.shape == wanted[n].shape}
     missing = [name for name in missing if name not in found]
     learned = dict(model.root.named_parameters())
     model.untrained = [name for name in missing if name in learned]
-    _check(folder, find_mismatches(family, tensors, wanted, missing, extra, len(model.labels)), ignore_mismatched)
+    if mismatches := find_mismatches(family, tensors, wanted, missing, extra, len(model.labels)):
+        listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in mismatches.items())
+        _report_mismatch(f"{folder}: {listed}", "missing parameters are initialized randomly", ignore_mismatched)
     model.skipped_head_tensors = skipped_heads(family.table, extra)
     if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
         random = Network(model.random_backbone(seed)).tensors()
         found |= {name: random[name] for name in lacking}
-    new_heads = sorted({name.split(".")[1] for name in model.untrained if name.startswith("heads.")})
-    if new_heads:
-        log_info(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")
+    if new_heads := sorted({name.split(".")[1] for name in model.untrained if name.startswith("heads.")}):
+        log_info(f"{folder}: randomly initialized the heads {', '.join(new_heads)}")
     model.root.load_state_dict(found, strict=False)
     disable_attention_dropout(model.root)  # config.json keeps its value
     if model.tokenizer is not None and model.tokenizer.size > config.vocab_size:
         raise PretuneError(
-            f"{folder}: the tokenizer has {model.tokenizer.size} tokens but the model only {config.vocab_size}; "
-            "they do not belong together"
+            f"{folder}: the tokenizer has {model.tokenizer.size} tokens, but the model only {config.vocab_size}; use the "
+            "tokenizer of this model"
         )
     for other, own in model.tokenizer.differing_frames(family.template) if model.tokenizer is not None else ():
-        log_info(
-            f"{folder}: tokenizer.json has the template {other!r}; {own!r}, that of {family.name}, is used instead"
-        )
+        log_info(f"{folder}: tokenizer.json has the template {other!r}, but {own!r} of {family.name} is used")
     return model
 
 
@@ -171,7 +167,7 @@ def _read_renamed_heads(
     heads: Collection[str],
     tied: bool,
 ) -> dict[str, Tensor]:
-    """Return the parameters for heads of renamed tasks, which start from those of their kind (such as BERT's pooler)."""
+    """Return initial parameters for the heads of tasks with names of their own: those of the task's kind (BERT's pooler)."""
     found: dict[str, Tensor] = {}
     for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, RenamedTask)):
         own, kind = f"heads.{task.name}.", f"heads.{task.task.shared_head}."
@@ -181,26 +177,13 @@ def _read_renamed_heads(
     return found
 
 
-def _check_keys(path: Path, family: Family, content: Mapping[str, Any], ignore_mismatched: bool) -> None:
-    """Raise an error for unknown keys of config.json, or print them if `ignore_mismatched`."""
-    if unknown := family.unknown_keys(content):
-        listed = f"{path}: unknown keys for {family.name}, which may change its output: {', '.join(unknown)}"
-        if not ignore_mismatched:
-            raise PretuneError(
-                f"{listed}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
-            )
-        log_info(f"{listed}; they are ignored")
-
-
-def _check(folder: Path, mismatches: Mapping[str, Sequence[str]], ignore_mismatched: bool) -> None:
-    """Raise an error for a checkpoint that does not fit the model, or print the differences if `ignore_mismatched`."""
-    listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in mismatches.items())
-    if listed and not ignore_mismatched:
+def _report_mismatch(problem: str, consequence: str, ignore_mismatched: bool) -> None:
+    """Raise an error for a difference between checkpoint and model; with `ignore_mismatched`, log it with its consequence."""
+    if not ignore_mismatched:
         raise PretuneError(
-            f"{folder}: {listed}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
+            f"{problem}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
         )
-    if listed:
-        log_info(f"{folder}: {listed}; parameters that are missing were initialized randomly")
+    log_info(f"{problem}; {consequence}")
 
 
 def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -209,13 +192,12 @@ def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor
     stored = sum(x.numel() for x in tensors.values())
     if described > 8 * stored + DERIVED_NUMBERS:
         raise PretuneError(
-            f"{path}: describes a network of {described:,} parameters, but the weights have {stored:,}; its sizes are "
-            "damaged"
+            f"{path}: describes a network of {described:,} parameters, but the weights have {stored:,}; correct it"
         )
 
 
-def _naming(path: Path, read: Callable[[], Result]) -> Result:
-    """Return the result of `read`, with the path added to the message of its errors."""
+def _with_path(path: Path, read: Callable[[], Result]) -> Result:
+    """Call a function and return its result; prefix the messages of its errors with a path."""
     try:
         return read()
     except PretuneError as error:
@@ -223,18 +205,18 @@ def _naming(path: Path, read: Callable[[], Result]) -> Result:
 
 
 def _checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> dict[str, float]:
-    """Return the dropout rates that replace those of a configuration, or raise an error for unknown names and values."""
+    """Return dropout rates to set in a configuration; raise an error for unknown names and for rates outside [0, 1)."""
     known = [field.name for field in fields(config) if "drop" in field.name]
     for name, share in dropout.items():
         if name not in known:
-            raise PretuneError(f"{path}: no dropout named {name!r}; {suggest(name, known)}")
+            raise PretuneError(f"{path}: no dropout is named {name!r}; {suggest(name, known)}")
         if not 0 <= share < 1:
             raise PretuneError(f"dropout.{name}={share:g} must be at least 0 and less than 1")
     return dict(dropout)
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer of a folder, or None if it has none, or separate ones for source and target (Marian)."""
+    """Return the tokenizer in a model folder, or None if there is none or there are two, for source and target (Marian)."""
     if not (folder / "tokenizer.json").is_file():
         files = [*map(folder.joinpath, ("vocab.txt", "vocab.json", "encoder.json")), *folder.glob("*.model")]
         if (folder / "source.spm").is_file() or not any(file.is_file() for file in files):

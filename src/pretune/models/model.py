@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from pretune.backbones.backbone import Backbone
 from pretune.backbones.pruned_shape import PrunedShape
 from pretune.families.family import Family
-from pretune.models.saving import describe_model, export_model, save_model
+from pretune.models.saving import export_model, save_model
 from pretune.nn.embedding.adaptive_softmax import AdaptiveEmbeddings
 from pretune.nn.embedding.character_cnn import CharacterEmbeddings
 from pretune.nn.embedding.token_embedding import Embeddings
@@ -26,7 +27,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 class Network(nn.Module):
-    """A backbone with its heads. Its forward pass is what is compiled, replicated or sharded."""
+    """A backbone with its heads, as one module that can be compiled, replicated, or sharded."""
 
     def __init__(self, backbone: Backbone, heads: Iterable[tuple[str, nn.Module]] = ()) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class Network(nn.Module):
         self.keep_all_gradients = False
 
     def forward(self, joint: JointObjective, batch: Batch) -> Loss:
-        """Compute the losses of a joint objective on a batch."""
+        """Return the losses of a batch under a joint objective: objectives that share one forward pass of the backbone."""
         loss = joint.loss(self.heads, self.backbone, batch)
         if self.keep_all_gradients:
             # Distributed processes must have gradients for the same parameters, whichever objective is active.
@@ -55,7 +56,7 @@ class Network(nn.Module):
         return {**dict(self.named_parameters()), **buffers}
 
     def set_activation_dtype(self, kind: torch.dtype) -> None:
-        """Set the data type of the activations, from the embeddings on; parameters keep theirs."""
+        """Set the data type in which embeddings output activations; parameters keep their data type."""
         for module in self.modules():
             if isinstance(module, Embeddings | AdaptiveEmbeddings | CharacterEmbeddings):
                 module.compute = kind
@@ -79,14 +80,10 @@ class Model:
     objective: str = ""  # the objectives of its heads, e.g. "mlm+nsp"
     labels: list[str] = field(default_factory=list)  # class names in order, for classifiers
     untrained: list[str] = field(default_factory=list)  # parameters missing from the checkpoint, which are random
-    skipped_head_tensors: list[str] = field(
-        default_factory=list
-    )  # tensors of heads in the checkpoint that were not loaded
+    skipped_head_tensors: list[str] = field(default_factory=list)  # head tensors of the checkpoint that were not loaded
     options: dict[str, Any] = field(default_factory=dict)  # task settings fitted to the examples, such as a threshold
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # labels and options of each of several tasks
-    shape: PrunedShape = field(
-        default_factory=PrunedShape
-    )  # what pruning and quantization changed of the configuration
+    shape: PrunedShape = field(default_factory=PrunedShape)  # the changes by pruning and quantization
     sparse: bool = False  # whether matrices with many zeros are saved in a sparse format
     embedding: TextEmbedding | None = None  # how text embeddings are computed, if the model defines it
     max_length: int | None = None  # of sequences, if less than the number of positions
@@ -98,34 +95,34 @@ class Model:
 
     @property
     def longest(self) -> int | None:
-        """The maximum sequence length: the number of positions, or the limit set by its folder; None for no limit."""
+        """The maximum sequence length in tokens: the number of positions, or `max_length` if that is less; None for no limit."""
         return min(
             (limit for limit in (self.max_length, self.backbone.max_positions) if limit is not None), default=None
         )
 
     @property
     def embedding_head(self) -> tuple[str, TextEmbeddingHead] | None:
-        """The name and the module of the head for text embeddings, or None."""
+        """The name and the module of the head that computes text embeddings, or None if there is none."""
         heads = self.root.heads.items()
         return next(((name, head) for name, head in heads if isinstance(head, TextEmbeddingHead)), None)
 
     def random_backbone(self, seed: int) -> Any:
-        """Return a randomly initialized backbone of the same architecture."""
+        """Return a backbone of the same architecture as the model's, initialized at random from a seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.shape.apply(self.family.build(self.config))
 
     def require_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer, or raise an error if the model has none, as a preset before pretraining."""
+        """Return the tokenizer; raise an error if the model has none, such as a preset before pretraining."""
         if self.tokenizer is None:
             raise PretuneError(
-                f"This {self.family.name} model has no tokenizer; pretrain it, or put the files of a tokenizer into its "
-                "folder."
+                f"this {self.family.name} model has no tokenizer; pretrain it, or put the files of a tokenizer into its "
+                "folder"
             )
         return self.tokenizer
 
     def require_trained(self, head: str, where: str | Path, advice: str) -> None:
-        """Raise an error if a head has random parameters; `advice` says what to do instead of using it."""
+        """Raise an error if the head of an objective was never trained; the message ends with `advice` on what to do."""
         own = {id(parameter) for parameter in self.root.heads[head].parameters()}
         random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
         if random:
@@ -136,20 +133,16 @@ class Model:
             )
 
     def report_skipped_heads(self, where: str | Path) -> None:
-        """Print which heads of the checkpoint were not loaded, if any."""
+        """Log which heads of the checkpoint were not loaded, if any."""
         if self.skipped_head_tensors:
-            heads = dict.fromkeys(
-                name.removesuffix(".weight").removesuffix(".bias") for name in self.skipped_head_tensors
-            )
+            heads = dict.fromkeys(re.sub(r"(\.bias)?(\.weight)?$", "", name) for name in self.skipped_head_tensors)
             log_info(f"{where}: heads of the checkpoint that were not loaded: {', '.join(heads)}")
 
     def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
-        """Add the heads of some objectives, initialized from the seed; existing heads are kept.
-
-        An objective may share the head of another (tlm that of mlm, trtd that of rtd), which is then added first.
-        """
+        """Add the heads of objectives, initialized at random from a seed; heads that the model already has are kept."""
         heads = self.root.heads
-        for objective in sorted(objectives, key=_shares_head):
+        # An objective that shares the head of another one (tlm that of mlm, trtd that of rtd) comes after it.
+        for objective in sorted(objectives, key=lambda x: isinstance(x, RenamedTask) or x.shared_head != x.name):
             owner = objective.shared_head
             if owner not in heads:
                 with torch.random.fork_rng(devices=[]):
@@ -158,10 +151,7 @@ class Model:
             heads[objective.name] = heads[owner]
 
     def save(self, folder: str | Path, kind: torch.dtype = torch.float32) -> None:
-        """Write config.json, model.safetensors, the tokenizer's files and, if needed, head.safetensors.
-
-        `kind` is the data type of the stored weights; a loaded model computes in fp32 in any case.
-        """
+        """Write config.json, the weights in the data type `kind`, the tokenizer and, if needed, head.safetensors to a folder."""
         save_model(self, Path(folder), kind)
 
     def export(
@@ -191,17 +181,8 @@ class Model:
         return export_model(self, Path(folder), kind, compute, shard, companions)
 
     def state(self, kind: torch.dtype = torch.float32) -> dict[str, Tensor]:
-        """Return the parameters and buffers as they are saved, with floating-point numbers as `kind`."""
+        """Return copies of the parameters and buffers on the CPU, with floating-point numbers converted to the data type `kind`."""
         state = {name: tensor.detach().cpu() for name, tensor in self.root.tensors().items()}
         # bfloat16 tensors are scales of quantized weights and stay as they are.
         wide = {name for name, x in state.items() if x.is_floating_point() and x.dtype != torch.bfloat16}
         return {name: (x.to(kind) if name in wide else x).contiguous() for name, x in state.items()}
-
-    def config_json(self, compute: torch.dtype = torch.float32) -> dict[str, Any]:
-        """Return the content of its config.json; `compute` is the data type that it states."""
-        return describe_model(self, compute)
-
-
-def _shares_head(objective: Objective) -> bool:
-    """Return whether an objective may use the head of another one, which is then added first."""
-    return isinstance(objective, RenamedTask) or objective.shared_head != objective.name

@@ -19,14 +19,14 @@ from safetensors import safe_open
 
 from pretune.families import find_family
 from pretune.models.hf_config import check_section, config_labels, published_class
-from pretune.models.sentence_transformers import MODULES, TRANSFORMER
+from pretune.models.sentence_transformers import MODULES, TRANSFORMER, read_optional
 from pretune.nn.sentence_embedding import TextEmbedding
 from pretune.objectives import parse_objective, task_names
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.checksummed_safetensors import reading_tensors
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import RECIPE
-from pretune.runtime.parsing import parse_yaml, read_mapping, validate_schema
+from pretune.runtime.parsing import parse_yaml, validate_schema
 
 LARGEST_CARD = 1 << 20  # bytes to read at most
 CARD, CONFIG, TOKENIZER_CONFIG = "README.md", "config.json", "tokenizer_config.json"
@@ -49,34 +49,14 @@ METRICS = {"spearman": "spearmanr", "pearson": "pearsonr", "matthews": "matthews
 MAX_LABELS = 20  # the most labels to list
 TEXT, OTHER = "The train was late.", "We waited an hour for the train."
 PRETUNE = {
-    "embed": """
-import pretune
-
-vectors = [row["vector"] for row in pretune.embed($name, [$text, $other])]
-print(len(vectors), len(vectors[0]))
-""",
-    "predict": """
-import pretune
-
-for row in pretune.predict($name, [$text, $other]):
-    print(row)
-""",
-    "fill": """
-import pretune
-
-print(pretune.fill($name, [$masked])[0]["filled"])
-""",
-    "generate": """
-import pretune
-
-print(pretune.generate($name, ["The train"], tokens=20)[0])
-""",
-    "load": """
-import pretune
-
-model = pretune.load($name)
-print(model.family.name, model.config)
-""",
+    "embed": """vectors = [row["vector"] for row in pretune.embed($name, [$text, $other])]
+print(len(vectors), len(vectors[0]))""",
+    "predict": """for row in pretune.predict($name, [$text, $other]):
+    print(row)""",
+    "fill": """print(pretune.fill($name, [$masked])[0]["filled"])""",
+    "generate": """print(pretune.generate($name, ["The train"], tokens=20)[0])""",
+    "load": """model = pretune.load($name)
+print(model.family.name, model.config)""",
 }
 SENTENCE_TRANSFORMERS = """
 from sentence_transformers import SentenceTransformer
@@ -154,18 +134,16 @@ class TrainingHistory:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The scores on held-out examples or text, by name."""
+        """The scores on held-out examples or text, by the name of the metric."""
         found = {name.removeprefix("dev/"): x for name, x in self.results.items() if name.startswith("dev/")}
         return {name: x for name, x in found.items() if isinstance(x, int | float) and isfinite(x)}
 
     @property
     def scored_on(self) -> str:
-        """A description of the data of these scores."""
-        files = file_names(self.recipe.get("dev"))
-        if files:
-            return files
-        taken_from = file_names(self.recipe.get("train")) or file_names(self.recipe.get("data"))
-        return f"a held-out part of {taken_from}" if taken_from else "held-out data"
+        """A description of the data on which the model was scored."""
+        source = file_names(self.recipe.get("train")) or file_names(self.recipe.get("data"))
+        held_out = f"a held-out part of {source}" if source else "held-out data"
+        return file_names(self.recipe.get("dev")) or held_out
 
 
 class CardModel:
@@ -173,7 +151,7 @@ class CardModel:
 
     def __init__(self, folder: Path, exported: bool) -> None:
         self.folder, self.exported = folder, exported
-        self.config = read_settings(folder / CONFIG)
+        self.config = read_optional(folder / CONFIG)
         check_section(self.config, folder / CONFIG)
         self.name = folder.resolve().name
         self.ours: Mapping[str, Any] = self.config.get("pretune", {})
@@ -183,7 +161,7 @@ class CardModel:
 
     @property
     def library(self) -> str:
-        """The library that the folder is written for."""
+        """The name of the library that the model folder is written for."""
         if (self.folder / MODULES).is_file():
             return "sentence-transformers"
         if "engine" in self.ours:
@@ -192,7 +170,7 @@ class CardModel:
 
     @property
     def purpose(self) -> tuple[str, str]:
-        """What the model does, in words and as a `pipeline_tag`."""
+        """What the model does, in words and as a `pipeline_tag` of the Hugging Face Hub."""
         known = [PURPOSES[kind] for kind in self.kinds if kind in PURPOSES]
         if known or not self.kinds:
             return (known or [BACKBONE_PURPOSE])[0]
@@ -200,12 +178,12 @@ class CardModel:
 
     @cached_property
     def labels(self) -> list[str]:
-        """The names of its classes."""
+        """The class labels of the model, or none for a regression."""
         return config_labels(self.config, self.folder / CONFIG) if "regress" not in self.kinds else []
 
     @cached_property
     def parameters(self) -> int:
-        """The number of parameters, or 0 if unknown: in an ONNX graph, or for quantized weights."""
+        """The number of parameters, or 0 if unknown, as for an ONNX graph or quantized weights."""
         count = 0
         for file in self.folder.glob("*.safetensors"):
             with reading_tensors(file), safe_open(file, framework="numpy") as content:
@@ -217,8 +195,8 @@ class CardModel:
 
     @property
     def mask(self) -> str:
-        """The mask token."""
-        token = read_settings(self.folder / TOKENIZER_CONFIG).get("mask_token", "[MASK]")
+        """The mask token of the tokenizer."""
+        token = read_optional(self.folder / TOKENIZER_CONFIG).get("mask_token", "[MASK]")
         return str(token.get("content", "[MASK]") if isinstance(token, Mapping) else token)
 
 
@@ -230,20 +208,10 @@ def write_card(
     source: Path | None = None,
     license: str | None = None,
 ) -> None:
-    """Write the card of a model folder.
+    """Write the model card, README.md, of a folder with config.json and weights.
 
-    Parameters
-    ----------
-    folder
-        The folder, with config.json and weights.
-    history
-        How the model was trained, if known.
-    exported
-        Whether the folder is written for other libraries.
-    source
-        The folder that the model was exported from; license and language are taken from its card.
-    license
-        The license of the model, instead of that in the source's card.
+    `exported` says that the folder is for other libraries. If the model was exported from another folder, `source`, its
+    license and language are taken from the card there; `license` overrides the license.
     """
     subject = CardModel(folder, exported)
     before = front_matter(source / CARD) if source is not None else {}
@@ -264,7 +232,7 @@ def write_card(
 def metadata(
     subject: CardModel, history: TrainingHistory | None, license: str | None, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the metadata of a card, which the Hub reads from its front matter."""
+    """Return the metadata of a model card, which the Hugging Face Hub reads from its front matter."""
     language = before.get("language") or known_language(history)
     tag = subject.purpose[1]
     tags = ["pretune", *([subject.library] if subject.library != "pretune" else [])]
@@ -279,25 +247,20 @@ def metadata(
     if history is not None and history.scores and history.verb == "finetune":
         metrics = [{"type": METRICS.get(name, name), "value": value} for name, value in history.scores.items()]
         found["metrics"] = sorted({metric["type"] for metric in metrics})
-        result = {
-            "task": {"type": tag or "other"},
-            "dataset": {"type": "other", "name": history.scored_on.replace("`", "")},
-        }
-        found["model-index"] = [{"name": subject.name, "results": [{**result, "metrics": metrics}]}]
+        dataset = {"type": "other", "name": history.scored_on.replace("`", "")}
+        result = {"task": {"type": tag or "other"}, "dataset": dataset, "metrics": metrics}
+        found["model-index"] = [{"name": subject.name, "results": [result]}]
     return {name: value for name, value in found.items() if value}
 
 
 def known_language(history: TrainingHistory | None) -> str:
-    """Return the language of the training text if it was given explicitly, otherwise "".
-
-    English is the default for sentence splitting, so it does not count as given.
-    """
+    """Return the language of the training text, or "" if it is unknown; English, the default of the option, counts as unknown."""
     language = str(history.recipe.get("language", "")) if history is not None else ""
     return "" if language in ("en", "lines") else language
 
 
 def description(subject: CardModel, source: Path | None) -> str:
-    """Return a paragraph that describes the model."""
+    """Return the paragraph of a model card that describes the model."""
     size = f" with {subject.parameters:,} parameters" if subject.parameters else ""
     sentences = [f"A `{subject.config.get('model_type')}` model{size}. {subject.purpose[0]}."]
     if "contrast" in subject.kinds and "embedding" in subject.ours:
@@ -313,7 +276,7 @@ def description(subject: CardModel, source: Path | None) -> str:
 
 
 def training(history: TrainingHistory) -> str:
-    """Return a paragraph on the training data and procedure."""
+    """Return the paragraphs of a model card on the training data and procedure."""
     recipe, results = history.recipe, history.results
     start = short_name(recipe.get("model") or recipe.get("teacher"))
     begun = f"Made by `pretune {history.verb}`" + (f" from `{start}`" if start else "")
@@ -341,28 +304,28 @@ def section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def score_table(history: TrainingHistory) -> str:
-    """Return a Markdown table of the scores, with mean and standard deviation if there were several seeds."""
+    """Return a Markdown table of the scores of a model, with mean and standard deviation if there were several seeds."""
     seeds = history.results.get("seeds", {})
     date = f" ({history.date})" if history.date else ""
     text = f"On {history.scored_on}{date}:"
     if isinstance(seeds, Mapping) and "count" in seeds:
         text = f"On {history.scored_on}{date}, of the best of {seeds['count']} seeds; then mean ± standard deviation:"
         spread = {name: seeds.get(f"dev/{name}", {}) for name in history.scores}
-        said = {name: f"{x['mean']:.4g} ± {x['sd']:.2g}" for name, x in spread.items() if is_spread(x)}
-        rows = {name: f"{value:.4g} | {said.get(name, '')}" for name, value in history.scores.items()}
+        spreads = {name: f"{x['mean']:.4g} ± {x['sd']:.2g}" for name, x in spread.items() if is_spread(x)}
+        rows = {name: f"{value:.4g} | {spreads.get(name, '')}" for name, value in history.scores.items()}
         return f"{text}\n\n{markdown_table(('metric', 'kept', 'all seeds'), rows)}"
     return f"{text}\n\n{markdown_table(('metric', 'value'), history.scores)}"
 
 
 def is_spread(value: Any) -> bool:
-    """Return whether a result has a mean and a standard deviation over seeds."""
+    """Return whether a value of results.json has a mean and a standard deviation over seeds."""
     return isinstance(value, Mapping) and all(isinstance(value.get(name), int | float) for name in ("mean", "sd"))
 
 
 def limitations(subject: CardModel, history: TrainingHistory | None) -> str:
-    """Return a paragraph on the limitations of the model."""
+    """Return the paragraph of a model card on the limitations of the model."""
     sentences = []
-    limit = read_settings(subject.folder / TRANSFORMER).get("max_seq_length") or subject.ours.get("max_length")
+    limit = read_optional(subject.folder / TRANSFORMER).get("max_seq_length") or subject.ours.get("max_length")
     if limit:
         sentences.append(f"Texts longer than {limit} tokens are cut.")
     if history is not None and history.scores:
@@ -374,7 +337,7 @@ def limitations(subject: CardModel, history: TrainingHistory | None) -> str:
 
 
 def usage(subject: CardModel) -> list[str]:
-    """Return usage instructions, with snippets that run in the parent folder of the model."""
+    """Return the usage instructions of a model card, with code that runs in the parent folder of the model."""
     parts = ["Run these in the folder that contains this one, or put the full path in place of the name."]
     snippets = {"pretune": with_pretune(subject)}
     if subject.library == "sentence-transformers":
@@ -389,25 +352,25 @@ def usage(subject: CardModel) -> list[str]:
 
 
 def with_pretune(subject: CardModel) -> str:
-    """Return a snippet that uses the model with pretune."""
+    """Return a code block that uses the model with pretune."""
     kinds = set(subject.kinds)
     if kinds == {"contrast"}:
-        code = PRETUNE["embed"]
+        verb = "embed"
     elif len(kinds) == 1 and kinds <= {"classify", "regress", "tag"}:
-        code = PRETUNE["predict"]
+        verb = "predict"
     elif "mlm" in kinds:
-        code = PRETUNE["fill"]
+        verb = "fill"
     elif kinds == {"lm"}:
-        code = PRETUNE["generate"]
-    elif set(kinds) & set(task_names()):
+        verb = "generate"
+    elif kinds & set(task_names()):
         return f"```sh\npretune predict {subject.name} rows.jsonl --out answers.jsonl\n```"
     else:
-        code = PRETUNE["load"]
-    return snippet(code, subject)
+        verb = "load"
+    return snippet(f"import pretune\n\n{PRETUNE[verb]}", subject)
 
 
 def with_transformers(subject: CardModel) -> str:
-    """Return a snippet that uses the model with transformers."""
+    """Return a code block that uses the model with `transformers`."""
     kind, task = subject.architecture, subject.purpose[1]
     if task in PIPELINES and kind.endswith(PIPELINES[task]):
         return snippet(TRANSFORMERS.get(task, TRANSFORMERS["pipeline"]), subject, task=task)
@@ -420,7 +383,7 @@ def with_transformers(subject: CardModel) -> str:
 
 
 def snippet(code: str, subject: CardModel, **values: str) -> str:
-    """Return Python code as a block, with its values filled in as strings."""
+    """Return Python code as a Markdown block, with the values of its placeholders filled in as string literals."""
     values |= {"name": subject.name, "graph": f"{subject.name}/model.onnx", "masked": f"The train was {subject.mask}."}
     values |= {"text": TEXT, "other": OTHER}
     filled = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
@@ -428,14 +391,14 @@ def snippet(code: str, subject: CardModel, **values: str) -> str:
 
 
 def markdown_table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:
-    """Return rows as a Markdown table."""
+    """Return named values as a Markdown table with the column names `head`."""
     cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in rows.items()}
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in cells.items())])
 
 
 def front_matter(card: Path) -> dict[str, Any]:
-    """Return the front matter of a card, or an empty mapping if there is no readable card."""
+    """Return the front matter of a model card, or an empty mapping if there is no readable card."""
     text = card.read_bytes()[:LARGEST_CARD].decode("utf-8", "replace") if card.is_file() else ""
     head = text.split("\n---", 1)[0].removeprefix("---\n") if text.startswith("---\n") else ""
     try:
@@ -446,7 +409,7 @@ def front_matter(card: Path) -> dict[str, Any]:
 
 
 def file_names(files: Any) -> str:
-    """Return the names of files without their folders."""
+    """Return the names of files, given as a path, a list, or a mapping from tasks, without their folders."""
     if isinstance(files, Mapping):
         return ", ".join(f"{task}: {short_name(file)}" for task, file in files.items())
     listed = files if isinstance(files, list | tuple) else [files] if files else []
@@ -456,8 +419,3 @@ def file_names(files: Any) -> str:
 def short_name(reference: Any) -> str:
     """Return the last component of a path, or a name unchanged."""
     return Path(str(reference)).name if reference else ""
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file, or an empty mapping if it is missing."""
-    return read_mapping(path, "settings by name") if path.is_file() else {}

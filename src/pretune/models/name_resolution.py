@@ -7,18 +7,18 @@ from pathlib import Path
 from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.models.bundled import bundled_folder, bundled_names
-from pretune.models.hf_config import CONFIG_FILE, read_config, say_once
+from pretune.models.hf_config import CONFIG_FILE, log_once, read_config
 from pretune.models.presets import find_preset, is_preset, preset_names
 from pretune.models.sentence_transformers import transformer_folder
 from pretune.runtime.errors import PretuneError, suggest
 
 
 def find_folder(reference: str | Path) -> Path:
-    """Return the folder of a model reference; for a sentence-transformers folder, that of its Transformer."""
+    """Return the model folder for a path (its Transformer module, for sentence-transformers) or the name of a bundled model."""
     folder = transformer_folder(Path(reference))
     if (folder / CONFIG_FILE).is_file():
         if str(reference) in (*bundled_names(), *preset_names()):
-            say_once(f"{reference}: using the model folder of that name, not the preset or bundled model")
+            log_once(f"{reference}: this is a folder and a known model name; the model in the folder is used")
         return folder
     if folder.is_dir():
         raise PretuneError(f"{folder}: there is no model in this folder (no {CONFIG_FILE})")
@@ -28,14 +28,14 @@ def find_folder(reference: str | Path) -> Path:
     if is_preset(name):
         raise PretuneError(f"{name} is a preset without weights; pretrain it first, or give a model folder")
     if len(folder.parts) > 1:
-        raise PretuneError(f"{name}: no such folder")
+        raise PretuneError(f"{name}: there is no such model folder; check the path")
     instead = f"known: {', '.join(bundled_names())}, and the presets that `pretune show presets` lists"
     hint = suggest(name, [*bundled_names(), *preset_names()], instead)
     raise PretuneError(f"{name}: neither a model folder nor a known model name; {hint}")
 
 
 def family_of(reference: str | Path) -> Family:
-    """Return the family of a model reference without reading weights.
+    """Return the model family of a folder, bundled model, or preset, without reading weights.
 
     >>> family_of("bert-tiny").name
     'bert'

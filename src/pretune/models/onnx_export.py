@@ -1,4 +1,4 @@
-"""Exports a model as an ONNX graph from padded token ids to hidden states and the logits of one head.
+"""Export of a model as an ONNX graph from padded token ids to hidden states and the logits of one head.
 
 Inside the graph, tokens are packed: padding is removed first and exists again only within attention, so that the cost
 of a batch depends on its real tokens.
@@ -29,9 +29,10 @@ from pretune.backbones.onnx_runtime import (
     open_session,
     padded_inputs,
 )
-from pretune.models.hf_config import CONFIG_FILE
+from pretune.models.hf_config import CONFIG_FILE, DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model
+from pretune.models.saving import describe_model
 from pretune.models.weight_files import HEAD_FILE
 from pretune.nn.attention.patterns import Pattern
 from pretune.nn.attention.query_key_layout import TracedPacked
@@ -45,7 +46,6 @@ from pretune.runtime.errors import PretuneError
 EXPORTER: Any = torch.onnx  # parts of its public API have no types
 SYMBOLIC_HELPER: Any = symbolic_helper
 OPSET = 18  # the first with a scatter that takes the maximum
-DEFAULT_MAX_LENGTH = 512  # the maximum length in tokens, for models without a limit
 TOLERANCE = 1e-3  # the largest accepted difference between graph and model, relative to the largest output
 INPUTS = (IDS, MASK, SEGMENTS, GLOBAL)
 LANGUAGE_MODELS = ("mlm", "lm")  # heads that map states and token embeddings to logits over the vocabulary
@@ -60,11 +60,11 @@ TEXTS = (
 
 
 class GraphScorer(Protocol):
-    """The computation of a graph's logits: a task, or a language-model head."""
+    """The interface of what computes the logits of an ONNX graph: a task, or a language-model head."""
 
     @property
     def name(self) -> str:
-        """The name of the head."""
+        """The name of the head that computes the logits."""
 
     @property
     def each(self) -> str:
@@ -97,7 +97,7 @@ class LanguageModel:
 
 
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> GraphScorer | None:
-    """Return the task whose logits a model's graph computes, or else its language-model head, or None."""
+    """Return what computes the logits of a model's ONNX graph: one of the tasks, or else a language-model head, or None."""
     for task in (task for task in tasks if task.name in model.root.heads):
         return None if task.kind in WITH_SPANS else task.with_tokenizer(model.require_tokenizer())
     return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
@@ -112,7 +112,7 @@ class PaddedModel(nn.Module):
         self.max_length = model.backbone.max_positions or DEFAULT_MAX_LENGTH
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
-        """Map inputs (b, L) to hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes)."""
+        """Return hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes) for inputs (b, L)."""
         real = mask > 0
         rows = real.flatten().nonzero().squeeze(1)  # (n,)
         ends = mask.sum(1).cumsum(0)
@@ -140,7 +140,7 @@ class PaddedModel(nn.Module):
 
 
 def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Any:
-    """Export `index_add` as a scatter that adds; the exporter's own version keeps only one row per index."""
+    """Export torch's `index_add` as ScatterElements with addition; the exporter's own version keeps one row per index."""
     axis, rank = SYMBOLIC_HELPER._get_const(dim, "i", "dim"), source.type().dim()
     if SYMBOLIC_HELPER._get_const(alpha, "f", "alpha") != 1.0:
         source = graph.op("Mul", source, alpha)
@@ -152,14 +152,14 @@ def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any)
 
 
 def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, check: bool = True) -> None:
-    """Write a model as an ONNX graph; with `check`, compare their outputs first."""
+    """Write a model as an ONNX graph; with `check`, first compare the outputs of the graph with those of the model."""
     if isinstance(model.backbone, OnnxBackbone):
-        raise PretuneError(f"{model.backbone.path}: the model is an ONNX graph already")
+        raise PretuneError(f"{model.backbone.path}: the model is an ONNX graph already; use this file")
     if model.shape.linear:
-        raise PretuneError("int8 weights for torch cannot be exported; export the model that they were made from")
+        raise PretuneError("int8 weights for torch cannot be exported to ONNX; export the model before quantization")
     if isinstance(model.backbone, EncoderDecoder):
         raise PretuneError(
-            f"{model.family.name}: encoder-decoders cannot be exported as an ONNX graph; use an encoder or a decoder"
+            f"{model.family.name}: encoder-decoders cannot be exported as an ONNX graph; use another model"
         )
     try:
         import onnx  # noqa: F401
@@ -198,7 +198,7 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
 
 
 def synthetic_inputs(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, ...]:
-    """Return synthetic inputs of a graph with sequences of the given lengths."""
+    """Return synthetic inputs of an ONNX graph, padded sequences of the given lengths."""
     lengths = [min(length, longest) for length in lengths]
     steps = torch.arange(max(lengths))
     mask = (steps < torch.tensor(lengths)[:, None]).long()
@@ -207,44 +207,37 @@ def synthetic_inputs(lengths: list[int], vocabulary: int, longest: int) -> tuple
     return ids * mask, mask, torch.zeros_like(mask), first
 
 
-def text_inputs(model: Model) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the inputs of a graph for the texts in TEXTS, encoded by the model's tokenizer."""
-    if model.tokenizer is None:
-        return
-    for batch in text_batches(
-        model, TEXTS, length=min(model.backbone.max_positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
-    ):
-        for feed, _ in padded_inputs(batch.packed[0]):
-            yield tuple(torch.from_numpy(feed[name]) for name in INPUTS)
-
-
 def check_graph(model: Model, scorer: GraphScorer | None, file: Path) -> None:
-    """Raise an error if a graph and its model have different outputs."""
+    """Raise an error if the outputs of an ONNX graph differ from those of the model that it was exported from."""
     for (name, ours), theirs in zip(model_outputs(model, scorer), graph_outputs(model, scorer, file), strict=True):
         difference = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
         if not difference < TOLERANCE:  # also true for NaN
             raise PretuneError(
-                f"{model.family.name}: {name} of the graph differs from the model's by {difference:.2g} of the largest "
-                "value, so the graph is not usable; please report this"
+                f"{model.family.name}: the {name} of the graph differ from the model's by {difference:.2g} of the largest "
+                "value, so the graph is not usable; please report this as a bug"
             )
 
 
 def inputs_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the inputs on which a graph is compared with its model."""
-    yield synthetic_inputs([2, 7, 4, 1], model.config.vocab_size, model.backbone.max_positions or DEFAULT_MAX_LENGTH)
-    yield from text_inputs(model)
+    """Yield inputs on which an ONNX graph is compared with its model: synthetic ones, and the tokenized TEXTS."""
+    longest = model.backbone.longest or DEFAULT_MAX_LENGTH
+    yield synthetic_inputs([2, 7, 4, 1], model.config.vocab_size, longest)
+    if model.tokenizer is not None:
+        for batch in text_batches(model, TEXTS, length=min(longest, DEFAULT_MAX_LENGTH)):
+            for feed, _ in padded_inputs(batch.packed[0]):
+                yield tuple(torch.from_numpy(feed[name]) for name in INPUTS)
 
 
 @torch.no_grad()
 def model_outputs(model: Model, scorer: GraphScorer | None) -> list[tuple[str, Tensor]]:
-    """Return the outputs of a model for the inputs of `inputs_to_compare`, with their names."""
+    """Return the outputs of a model for the inputs of `inputs_to_compare`, as pairs of name and tensor."""
     module = PaddedModel(model, scorer).cpu().eval()
     rows = list(inputs_to_compare(model))
     return [pair for inputs in rows for pair in zip(output_names(scorer), module(*inputs), strict=True)]
 
 
 def graph_outputs(model: Model, scorer: GraphScorer | None, file: Path) -> list[Tensor]:
-    """Return the outputs of a graph for the inputs of `inputs_to_compare`, in the order of `model_outputs`."""
+    """Return the outputs of an ONNX graph for the inputs of `inputs_to_compare`, in the order of `model_outputs`."""
     session = open_session(file)
     names, found = {entry.name for entry in session.get_inputs()}, []
     for inputs in inputs_to_compare(model):
@@ -258,12 +251,12 @@ def graph_outputs(model: Model, scorer: GraphScorer | None, file: Path) -> list[
 
 
 def output_names(scorer: GraphScorer | None) -> list[str]:
-    """Return the names of a graph's outputs."""
+    """Return the names of the outputs of an ONNX graph: hidden states and, with a scorer, logits."""
     return [STATES] if scorer is None else [STATES, LOGITS]
 
 
 def export_graph(model: Model, folder: Path, tasks: Sequence[Task] = ()) -> dict[str, Any]:
-    """Write a folder with an ONNX graph, tokenizer, configuration and heads; return the files and the graph's outputs."""
+    """Write a folder with an ONNX graph, tokenizer, configuration, and heads; return the names of its files and outputs."""
     scorer = choose_scorer(model, tasks)
     write_graph(model, folder / GRAPH, scorer)
     write_graph_folder(model, folder)
@@ -272,12 +265,13 @@ def export_graph(model: Model, folder: Path, tasks: Sequence[Task] = ()) -> dict
 
 
 def write_graph_folder(model: Model, folder: Path) -> None:
-    """Write the configuration, the heads and the tokenizer next to an ONNX graph."""
+    """Write the configuration, the heads, and the tokenizer of a model next to its ONNX graph."""
     heads = {name: tensor for name, tensor in model.state().items() if name.startswith("heads.")}
-    needed = [name for name in heads if name.split(".")[1] not in ("mlm", "lm")]  # which need the token embedding
+    # Language-model heads need the token embedding, which the graph does not output.
+    needed = {name: tensor for name, tensor in heads.items() if name.split(".")[1] not in LANGUAGE_MODELS}
     if needed:
-        write_tensors(folder / HEAD_FILE, {name: heads[name] for name in needed})
-    config = model.config_json()
+        write_tensors(folder / HEAD_FILE, needed)
+    config = describe_model(model)
     config["pretune"] |= {"engine": "onnxruntime", "graph_sha256": file_digest(folder / GRAPH)}
     write_json(folder / CONFIG_FILE, config)
     if model.tokenizer is not None:

@@ -1,4 +1,4 @@
-"""Saving and exporting: writes a model as a folder with config.json, weights and tokenizer files."""
+"""Saving and exporting of models as folders with config.json, weights, and tokenizer files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "st
 
 
 def save_model(model: Model, folder: Path, kind: torch.dtype) -> None:
-    """Write a model to a folder, with parameters that the family's layout does not have in head.safetensors."""
-    _, rest = _published(model, model.state(kind))
-    if rest:
-        write_tensors(folder / HEAD_FILE, rest)
+    """Write a model to a folder; parameters that the published layout of its family does not have go to head.safetensors."""
+    _, others = _published(model, model.state(kind))
+    if others:
+        write_tensors(folder / HEAD_FILE, others)
     else:
         (folder / HEAD_FILE).unlink(missing_ok=True)
     _write_model(model, folder, kind, sparse=model.sparse)
@@ -43,11 +43,11 @@ def save_model(model: Model, folder: Path, kind: torch.dtype) -> None:
 def export_model(
     model: Model, folder: Path, kind: torch.dtype, compute: torch.dtype, shard: int | None, companions: bool
 ) -> str:
-    """Write a model in a published layout and return the class of `transformers` that loads it: see `Model.export`."""
+    """Write a model in the published layout of its family and return the class that loads it; see `Model.export`."""
     if model.shape:
         raise PretuneError(
-            f"A config.json of the family {model.family.name} cannot describe {model.shape.describe()}; "
-            f"use the model with pretune{if_option('format', ', or export it with --format onnx')}."
+            f"a config.json of the family {model.family.name} cannot describe {model.shape.describe()}; "
+            f"use the model with pretune{if_option('format', ', or export it with --format onnx')}"
         )
     text_embedding = model.embedding_head if len(model.root.heads) == 1 else None
     if text_embedding is None:
@@ -66,16 +66,16 @@ def export_model(
 
 
 def check_encoder(model: Model, folder: Path) -> None:
-    """Raise an error for encoder-decoders, of which sentence-transformers uses the encoder alone."""
+    """Raise an error if a model to export to sentence-transformers is an encoder-decoder, of which it uses the encoder alone."""
     if isinstance(model.backbone, EncoderDecoder):
         raise PretuneError(
-            f"{folder}: sentence-transformers computes embeddings with the encoder of {model.family.name} alone, but "
-            "pretune uses its decoder, too; use an encoder model"
+            f"{folder}: sentence-transformers uses only the encoder of {model.family.name}, but pretune also its decoder; "
+            "use an encoder model"
         )
 
 
 def describe_model(model: Model, compute: torch.dtype = torch.float32) -> dict[str, Any]:
-    """Return the content of a model's config.json; `compute` is the data type that it states."""
+    """Return the content of a model's config.json; `compute` is the data type that it names for computation."""
     return _config(model, model.config, _head_names(model), compute)
 
 
@@ -88,11 +88,9 @@ def _write_model(
     companions: bool = True,
     sparse: bool = False,
 ) -> str:
+    """Write a model and, with `companions`, models that belong to its heads; return the class in `transformers`."""
     if isinstance(model.backbone, OnnxBackbone):
-        raise PretuneError(
-            f"{model.backbone.path}: an ONNX graph cannot be changed or saved again; use the model that it was exported "
-            "from"
-        )
+        raise PretuneError(f"{model.backbone.path}: an ONNX graph cannot be saved; use the model it was exported from")
     state = model.state(kind)
     published, _ = _published(model, state)
     config = describe_model(model, compute)
@@ -112,6 +110,7 @@ def _write_model(
 def _write_files(
     model: Model, folder: Path, published: dict[str, Tensor], config: dict[str, Any], shard: int | None
 ) -> None:
+    """Write weights, config.json, and the model's tokenizer to a folder; `shard` is the maximum size of a weight file."""
     write_weights(folder, published, shard)
     write_json(folder / CONFIG_FILE, config)
     if model.tokenizer is not None:
@@ -119,36 +118,36 @@ def _write_files(
 
 
 def _published(model: Model, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the parameters in the family's layout, and those that the layout does not have."""
+    """Return the parameters by their published names, and those that the published layout does not have."""
     heads = _exported_heads(model, _head_names(model))
     return model.family.table.write(state, heads, model.family.is_tied(model.config))
 
 
 def _head_names(model: Model) -> frozenset[str]:
-    """Return the names of the heads; a head with two names appears under the first."""
+    """Return the names of a model's heads; a head with two names appears only under the first one."""
     return frozenset({head: name for name, head in reversed([*model.root.heads.items()])}.values())
 
 
 def _exported_heads(model: Model, heads: frozenset[str]) -> frozenset[str]:
-    """Return the heads of the class of `transformers` that covers most of `heads`; among equals, a task's class."""
+    """Return the heads of the class of `transformers` that has most of `heads`; among equals, one with a task head."""
     fits = {name for name in heads if name not in model.root.heads or _is_exportable(model, name)}
     known = [names for names in model.family.classes if names <= fits]
     return max(known, key=lambda names: (len(names), any(name in task_names() for name in names)))
 
 
 def _is_exportable(model: Model, name: str) -> bool:
-    """Return whether `transformers` computes the same outputs: not for heads on other layers or with other pooling."""
+    """Return whether `transformers` can compute the same outputs with a head: not if it reads other layers or pools otherwise."""
     head = model.root.heads[name]
     return not isinstance(head, LayerFeaturesHead) and (name not in POOLED or head.pooling in _poolings(model))
 
 
 def _poolings(model: Model) -> dict[str, str]:
-    """Map our poolings to the values of `classifier_pooling` in config.json."""
+    """Return the value of `classifier_pooling` in config.json for each pooling of pretune that the family supports."""
     return {ours: published for published, ours in model.family.poolings.items()} or {"cls": ""}
 
 
 def _config(model: Model, sizes: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
-    """Return the content of a config.json for a configuration `sizes` and some heads of a model."""
+    """Return the content of a config.json for some heads of a model; `sizes` is the configuration of its backbone."""
     best = _exported_heads(model, heads)
     config: dict[str, Any] = {
         "architectures": [model.family.classes[best]],
@@ -183,7 +182,7 @@ def _config(model: Model, sizes: Any, heads: frozenset[str], compute: torch.dtyp
 
 
 def _special_ids(model: Model, tokenizer: Tokenizer, config: dict[str, Any]) -> dict[str, int]:
-    """Return the token ids that `transformers` reads from config.json, for encoder-decoders those of generation too."""
+    """Return the special-token ids for config.json; for encoder-decoders also those that generation needs."""
     roles = {key: role for key, role in ROLE_KEYS.items() if config.get(key, 0) is None}
     roles |= {"pad_token_id": "padding"} if config.get("pad_token_id") is None else {}
     if target := model.family.template.target:

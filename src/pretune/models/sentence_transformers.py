@@ -59,14 +59,8 @@ POOLINGS = {
     "lasttoken": "last",
 }
 # The boolean key of each pooling in releases before 6.
-POOLING_FLAGS = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
+FLAGS = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+POOLING_FLAGS = {mode: f"pooling_mode_{flag}" for mode, flag in zip(POOLINGS, FLAGS, strict=True)}
 VECTOR = "sentence_embedding"  # their name of the embedding of a text
 # Settings of the Transformer that must have these values (FIXED), and those without effect on the result (COMPUTING).
 TEXT_MODALITY = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
@@ -100,7 +94,7 @@ class SentenceTransformersSettings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SentenceTransformersLayout:
-    """The settings of a sentence-transformers folder."""
+    """The settings of a sentence-transformers folder: how it turns texts into embeddings."""
 
     embedding: TextEmbedding
     max_length: int | None  # in tokens, including special tokens; longer texts are truncated
@@ -108,7 +102,7 @@ class SentenceTransformersLayout:
     folders: tuple[Path, ...]  # the folders of the modules after the pooling
 
     def tensors(self, head: str) -> dict[str, Tensor]:
-        """Return the weights of the modules under the parameter names of the head `head`."""
+        """Return the weights of the modules after the pooling, under the parameter names of the head `head`."""
         found: dict[str, Tensor] = {}
         for number, (part, folder) in enumerate(zip(self.embedding.transforms, self.folders, strict=True)):
             if isinstance(part, DenseSpec | LayerNormSpec):
@@ -118,50 +112,46 @@ class SentenceTransformersLayout:
         return found
 
     def prepare(self, tokenizer: Tokenizer) -> Tokenizer:
-        """Return the tokenizer, with lowercasing added if the folder requires it."""
+        """Return a tokenizer that also lowercases, if the settings say so."""
         if not self.lowercase:
             return tokenizer
         backend = Backend.from_str(tokenizer.backend.to_str())
-        further = [backend.normalizer] if backend.normalizer is not None else []
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *further])
+        others = [backend.normalizer] if backend.normalizer is not None else []
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *others])
         return Tokenizer(backend, tokenizer.role_tokens, tokenizer.characters)
 
 
 def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: TransformSpec) -> None:
-    """Raise an error if weights do not have the names and shapes of the module that config.json describes."""
+    """Raise an error if the weights of a module do not have the names and shapes that its config.json implies."""
     with torch.device("meta"):
         wanted = {name: tuple(tensor.shape) for name, tensor in part.build().state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != wanted:
-        raise PretuneError(f"{folder}: {CONFIG} describes the tensors {wanted}, but the weights are {found}")
+        raise PretuneError(f"{folder}: {CONFIG} implies the tensors {wanted}, but the weights are {found}; correct one")
 
 
 def transform_prefix(head: str, number: int) -> str:
-    """Return the prefix of the parameter names of a head's transform."""
+    """Return the prefix of the parameter names of one transform after the pooling in a head."""
     return f"heads.{head}.transforms.{number}."
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return the folder of the Transformer: the given folder, or that of the first module inside it."""
-    if not (folder / MODULES).is_file():
-        return folder
-    return module_folder(folder, read_modules(folder)[0])
+    """Return the folder of the Transformer module of a model folder: the folder itself, or a subfolder."""
+    return module_folder(folder, read_modules(folder)[0]) if (folder / MODULES).is_file() else folder
 
 
 def read_layout(folder: Path) -> SentenceTransformersLayout | None:
-    """Return the sentence-transformers settings of a model, or None if its folder does not have that layout.
-
-    `folder` is the folder of the Transformer, as `transformer_folder` returns it.
-    """
-    root = next((place for place in (folder, folder.parent) if _is_root(place, folder)), None)
+    """Return the settings of a sentence-transformers model, given the folder of its Transformer, or None for other models."""
+    roots = [place for place in (folder, folder.parent) if (place / MODULES).is_file()]
+    root = next((place for place in roots if transformer_folder(place) == folder), None)
     if root is None:
         return None
     modules = read_modules(root)
     kinds = [module_class(root, module) for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise PretuneError(
-            f"{root / MODULES}: its modules are {', '.join(kinds)}; supported are a Transformer and a Pooling, followed by Dense, "
-            "LayerNorm, Dropout and Normalize modules"
+            f"{root / MODULES}: the modules {', '.join(kinds)} are not supported; give a Transformer and a Pooling, then any "
+            "of Dense, LayerNorm, Dropout, and Normalize"
         )
     folders = [module_folder(root, module) for module in modules]
     pooling, include_prompt = read_pooling(folders[1] / CONFIG)
@@ -172,16 +162,12 @@ def read_layout(folder: Path) -> SentenceTransformersLayout | None:
     return SentenceTransformersLayout(embedding, max_length, lowercase, tuple(folders[2:]))
 
 
-def _is_root(place: Path, folder: Path) -> bool:
-    return (place / MODULES).is_file() and transformer_folder(place) == folder
-
-
 def read_modules(root: Path) -> list[dict[str, Any]]:
-    """Return the content of modules.json, checked."""
+    """Return the modules that a modules.json lists, after a check of their keys."""
     path = root / MODULES
     content = validate_schema(read_json(path), list[dict[str, Any]], f"{path}: not a list of modules")
     if not content:
-        raise PretuneError(f"{path}: the list of modules is empty")
+        raise PretuneError(f"{path}: the list of modules is empty; restore the file from its source")
     for number, part in enumerate(content):
         for key in ("path", "type"):
             validate_schema(part.get(key), str, f"{path}: {key} of module {number}")
@@ -193,13 +179,13 @@ def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
     """Return the folder of a module, which must be inside `root`."""
     inside = Path(module["path"])
     if inside.is_absolute() or ".." in inside.parts:
-        raise PretuneError(f"{root / MODULES}: the module {module['path']!r} is not inside the folder")
+        raise PretuneError(f"{root / MODULES}: the path {module['path']!r} of a module must be inside the folder")
     check_file_name(inside)
     return root / inside
 
 
 def module_class(root: Path, module: Mapping[str, Any]) -> str:
-    """Return the class name of a module."""
+    """Return the class name of a module; raise an error if the class is not part of sentence-transformers."""
     package, _, kind = module["type"].rpartition(".")
     if package.split(".")[0] != "sentence_transformers":
         raise PretuneError(f"{root / MODULES}: the module {module['type']} is custom code, which pretune does not run")
@@ -207,7 +193,7 @@ def module_class(root: Path, module: Mapping[str, Any]) -> str:
 
 
 def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
-    """Return the poolings of a Pooling module, and whether they include the tokens of prompts."""
+    """Return the pooling modes of a Pooling module, and whether pooling includes the tokens of prompts."""
     content = read_mapping(path, SETTINGS_KIND)
     flags = {name: mode for mode, name in POOLING_FLAGS.items()}
     dimensions = {"embedding_dimension", "word_embedding_dimension"}  # the hidden size, which the model has, too
@@ -215,7 +201,7 @@ def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     modes = content.get("pooling_mode", [mode for name, mode in flags.items() if content.get(name)] or "mean")
     modes = [modes] if isinstance(modes, str) else validate_schema(modes, list[str], f"{path}: pooling_mode")
     if not modes:
-        raise PretuneError(f"{path}: pooling_mode is empty")
+        raise PretuneError(f"{path}: pooling_mode is empty; give one of {', '.join(POOLINGS)}")
     for mode in modes:
         if mode not in POOLINGS:
             raise PretuneError(f"{path}: unsupported pooling_mode {mode!r}; supported: {', '.join(POOLINGS)}")
@@ -223,7 +209,7 @@ def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def read_transform(kind: str, folder: Path) -> TransformSpec:
-    """Return the module after the pooling that a folder describes."""
+    """Return the specification of a module after the pooling, of class `kind`, from its folder."""
     path = folder / CONFIG
     content = read_mapping(path, SETTINGS_KIND) if path.is_file() or kind != "Normalize" else {}
     places = {"module_input_name", "module_output_name"}
@@ -252,9 +238,14 @@ def read_transform(kind: str, folder: Path) -> TransformSpec:
     )
 
 
+def read_optional(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file with settings by name, or an empty mapping if the file is missing."""
+    return read_mapping(path, SETTINGS_KIND) if path.is_file() else {}
+
+
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the prompts, similarity function and truncate_dim of a model."""
-    content = read_mapping(path, SETTINGS_KIND) if path.is_file() else {}
+    """Return the prompts, the similarity function, and truncate_dim from config_sentence_transformers.json."""
+    content = read_optional(path)
     given = {"prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"}
     check_keys(path, content, {*given, "model_type", "__version__", "requirements"})
     validate_schema(content, SentenceTransformersSettings, str(path))
@@ -270,33 +261,33 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_transformer(folder: Path) -> tuple[int | None, bool]:
-    """Return the maximum length in tokens (None for no limit), and whether texts are lowercased."""
-    path = next((folder / name for name in (TRANSFORMER, *OLD_TRANSFORMERS) if (folder / name).is_file()), None)
-    content = read_mapping(path, SETTINGS_KIND) if path is not None else {}
-    path = path or folder / TRANSFORMER
+    """Return the maximum length of texts in tokens (None for no limit), and whether texts are lowercased."""
+    files = [folder / name for name in (TRANSFORMER, *OLD_TRANSFORMERS)]
+    path = next((file for file in files if file.is_file()), files[0])
+    content = read_optional(path)
     arguments = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs")
     check_keys(path, content, {"max_seq_length", "do_lower_case", "unpad_inputs", *arguments, *FIXED})
     for name, usual in FIXED.items():
         if name in content and content[name] not in usual:
-            raise PretuneError(f"{path}: {name} {json.dumps(content[name])} is not supported")
+            raise PretuneError(
+                f"{path}: {name} {json.dumps(content[name])} is not supported; use {json.dumps(usual[0])}"
+            )
     for name in arguments:
         validate_schema(content.get(name) or {}, dict[str, Any], f"{path}: {name}")
         check_keys(path, content.get(name) or {}, {*COMPUTING, "model_max_length"})
     limits = [content.get("max_seq_length")]
     limits += [(content.get(name) or {}).get("model_max_length") for name in arguments]
     if not any(limits):  # 6.x takes the tokenizer's limit, but at most the number of positions
-        tokenizer, model = (folder / name for name in (TOKENIZER_CONFIG, CONFIG))
-        kind = SETTINGS_KIND
-        limits = [read_mapping(tokenizer, kind).get("model_max_length") if tokenizer.is_file() else None]
-        limits += [read_mapping(model, kind).get("max_position_embeddings") if model.is_file() else None]
+        keys = {TOKENIZER_CONFIG: "model_max_length", CONFIG: "max_position_embeddings"}
+        limits = [read_optional(folder / name).get(key) for name, key in keys.items()]
     if wrong := [limit for limit in limits if not isinstance(limit, int | float | None)]:
-        raise PretuneError(f"{path}: the maximum length {wrong[0]!r} is not a number")
+        raise PretuneError(f"{path}: the maximum length {wrong[0]!r} is not a number; give a number of tokens")
     found = [int(limit) for limit in limits if limit is not None and 0 < limit < UNLIMITED]
     return min(found, default=None), bool(content.get("do_lower_case", False))
 
 
 def check_keys(path: Path, content: Collection[str], known: Collection[str]) -> None:
-    """Raise an error for unknown settings, which may change the embeddings."""
+    """Raise an error if a file has settings other than the known ones, since they may change the embeddings."""
     if unknown := sorted(set(content) - set(known)):
         raise PretuneError(
             f"{path}: unknown settings {', '.join(unknown)}, which may change the embeddings; remove them if they do not"
@@ -304,30 +295,17 @@ def check_keys(path: Path, content: Collection[str], known: Collection[str]) -> 
 
 
 def require_size(path: Path, content: Mapping[str, Any], name: str) -> int:
-    """Return a setting, or raise an error if it is not a positive integer."""
-    value = content.get(name)
-    return validate_schema(value, Size, f"{path}: {name}")
+    """Return the setting `name` of a file; raise an error if it is not a positive integer."""
+    return validate_schema(content.get(name), Size, f"{path}: {name}")
 
 
 def write_layout(
     folder: Path, embedding: TextEmbedding, hidden: int, max_length: int, head: str, state: Mapping[str, Tensor]
 ) -> None:
-    """Write the files that turn a model folder into a sentence-transformers folder.
+    """Write the files that turn a folder in the Hugging Face layout into a sentence-transformers folder.
 
-    Parameters
-    ----------
-    folder
-        A folder with a model in the Hugging Face layout, including the tokenizer.
-    embedding
-        How embeddings are computed.
-    hidden
-        The hidden size of the model.
-    max_length
-        The maximum length of a text in tokens.
-    head
-        The name of the head that computes embeddings.
-    state
-        The parameters of the model by name, including those of the head.
+    `hidden` is the hidden size of the model, `max_length` the maximum length of a text in tokens, `head` the name of the head
+    that computes embeddings, and `state` has the parameters of the model and of this head by name.
     """
     kinds = ["Transformer", "Pooling", *(CLASSES[part.kind] for part in embedding.transforms)]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
@@ -335,8 +313,8 @@ def write_layout(
     write_json(folder / paths[1] / CONFIG, pooling_config(embedding, hidden))
     for number, (part, path) in enumerate(zip(embedding.transforms, paths[2:], strict=True)):
         write_json(folder / path / CONFIG, transform_config(part))
-        begin = transform_prefix(head, number)
-        if own := {name.removeprefix(begin): x for name, x in state.items() if name.startswith(begin)}:
+        prefix = transform_prefix(head, number)
+        if own := {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}:
             write_tensors(folder / path / WEIGHTS_FILE, own, {"format": "pt"})
     settings: dict[str, Any] = {
         "model_type": "SentenceTransformer",
@@ -354,27 +332,23 @@ def write_layout(
 
 
 def pooling_config(embedding: TextEmbedding, hidden: int) -> dict[str, Any]:
-    """Return the settings of the Pooling module, in a form that all releases read if possible."""
+    """Return the settings of the Pooling module, in a form that all releases of sentence-transformers read if possible."""
     names = {ours: mode for mode, ours in POOLINGS.items()}
     modes = [names[mode] for mode in embedding.pooling]
-    rest = {"include_prompt": embedding.include_prompt}
+    prompts = {"include_prompt": embedding.include_prompt}
     if modes == [mode for mode in POOLINGS if mode in modes]:
         flags = {name: mode in modes for mode, name in POOLING_FLAGS.items()}
-        return {"word_embedding_dimension": hidden, **flags, **rest}
-    return {"embedding_dimension": hidden, "pooling_mode": modes, **rest}  # an order that only 6.x supports
+        return {"word_embedding_dimension": hidden, **flags, **prompts}
+    return {"embedding_dimension": hidden, "pooling_mode": modes, **prompts}  # an order that only 6.x supports
 
 
 def transform_config(part: TransformSpec) -> dict[str, Any]:
-    """Return the settings of a module after the pooling."""
+    """Return the content of the config.json of a module after the pooling."""
     if isinstance(part, DenseSpec):
         module = "linear" if part.activation == "Identity" else "activation"
-        settings: dict[str, Any] = {
-            "in_features": part.in_features,
-            "out_features": part.out_features,
-            "bias": part.bias,
-        }
-        settings |= {"activation_function": f"torch.nn.modules.{module}.{part.activation}"}
-        return settings | ({"use_residual": True} if part.residual else {})
+        activation = f"torch.nn.modules.{module}.{part.activation}"
+        sizes = {"in_features": part.in_features, "out_features": part.out_features, "bias": part.bias}
+        return sizes | {"activation_function": activation} | ({"use_residual": True} if part.residual else {})
     if isinstance(part, LayerNormSpec):
         return {"dimension": part.dimension}
     return {"dropout": part.share} if isinstance(part, DropoutSpec) else {}

@@ -31,10 +31,7 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def read_weights(folder: Path) -> Tensors:
-    """Return the tensors of a model folder by name; safetensors take precedence over a pickle.
-
-    Files that do not match their checksum, NaN and infinity are errors.
-    """
+    """Return the tensors of a model folder by name; raise an error for wrong checksums, NaN, and infinity."""
     for name, read in ((WEIGHTS_FILE, read_tensors), (PICKLE_FILE, read_pickle)):
         if (folder / name).is_file():
             tensors = read(folder / name)
@@ -44,13 +41,11 @@ def read_weights(folder: Path) -> Tensors:
             continue
         check_finite(tensors, folder)
         return tensors
-    looked = f"looked for {WEIGHTS_FILE} and {PICKLE_FILE}, in one file or in shards"
-    elsewhere = sorted(file.name for pattern in ("*.h5", "*.msgpack", "*.ckpt.index") for file in folder.glob(pattern))
-    if elsewhere:
-        raise PretuneError(
-            f"{folder}: no weights in a format that pretune reads ({looked}); convert {elsewhere[0]} first"
-        )
-    raise PretuneError(f"{folder}: there are no weights in this folder ({looked})")
+    other = sorted(file.name for pattern in ("*.h5", "*.msgpack", "*.ckpt.index") for file in folder.glob(pattern))
+    raise PretuneError(
+        f"{folder}: there are no weights in {WEIGHTS_FILE} or {PICKLE_FILE}, in one file or in shards"
+        + (f"; convert {other[0]} to one of these formats first" if other else "; add them")
+    )
 
 
 def stored_dtype(folder: Path) -> torch.dtype:
@@ -58,12 +53,12 @@ def stored_dtype(folder: Path) -> torch.dtype:
     counts: dict[torch.dtype, int] = {}
     for tensor in read_weights(folder).values():
         counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
-    most = max(counts, key=lambda kind: counts[kind], default=torch.float32)
-    return most if most in (torch.float16, torch.bfloat16) else torch.float32
+    most_common = max(counts, key=lambda kind: counts[kind], default=torch.float32)
+    return most_common if most_common in (torch.float16, torch.bfloat16) else torch.float32
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of a model folder by name, without reading their values if possible."""
+    """Return the shape of each tensor of a model folder by name; of safetensors, only the headers are read."""
     files = [folder / WEIGHTS_FILE]
     if (index := folder / f"{WEIGHTS_FILE}{INDEX}").is_file() and not files[0].is_file():
         files = [folder / shard for shard in sorted(set(_places(index).values()))]
@@ -77,7 +72,7 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_pickle(path: Path) -> Tensors:
-    """Return the tensors of a file that `torch.save` wrote; no code in it runs, and anything else in it is an error."""
+    """Return the tensors of a file by `torch.save`, without running code in it; raise an error if it has anything else."""
     check_not_lfs_pointer(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -92,9 +87,7 @@ def read_pickle(path: Path) -> Tensors:
             f"{path}: the file is damaged or cannot be read ({error.strerror or error}); restore it from its source"
         ) from error
     except Exception as error:  # torch raises many types of errors on damaged files
-        raise PretuneError(
-            f"{path}: the file is damaged, truncated, or not a file of tensors; restore it from its source"
-        ) from error
+        raise PretuneError(f"{path}: the file is damaged or has no tensors; restore it from its source") from error
     others = {type(content).__name__}
     if isinstance(content, dict):
         others = {type(value).__name__ for value in content.values() if type(value) not in (Tensor, nn.Parameter)}
@@ -107,50 +100,47 @@ def read_pickle(path: Path) -> Tensors:
 
 
 def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
-    """Return the tensors of all shards that an index lists; `read` reads one shard."""
+    """Return the tensors of all shards that an index file lists, by name; `read` reads one shard."""
     places = _places(index)
     tensors: Tensors = {}
     for shard in sorted(set(places.values())):
         content = read(index.parent / shard)
         wanted = [name for name, place in places.items() if place == shard]
-        lacking = [name for name in wanted if name not in content]
-        if lacking:
-            raise PretuneError(
-                f"{index.parent / shard}: lacks tensors that the index lists for it: {', '.join(lacking)}"
-            )
+        if missing := [name for name in wanted if name not in content]:
+            raise PretuneError(f"{index.parent / shard}: lacks tensors that {index.name} lists: {', '.join(missing)}")
         tensors |= {name: content[name] for name in wanted}
     return tensors
 
 
 def _places(index: Path) -> dict[str, str]:
-    """Return the file name of the shard of each tensor."""
+    """Return the file name of the shard of each tensor, from an index file."""
     content = read_mapping(index, "an index of shards")
     if "weight_map" not in content:
-        raise PretuneError(f"{index}: not an index of shards (no weight_map)")
+        raise PretuneError(
+            f"{index}: not an index of shards, because weight_map is missing; restore it from its source"
+        )
     places = validate_schema(content["weight_map"], dict[str, str], f"{index}: weight_map")
     for shard in sorted(set(places.values())):
         if not is_file_name(shard):
-            raise PretuneError(
-                f"{index}: lists the shard {quote(shard)}, which is not the name of a file in the same folder"
-            )
+            raise PretuneError(f"{index}: the shard {quote(shard)} must be the name of a file in the same folder")
     return places
 
 
 def write_weights(folder: Path, tensors: Tensors, shard: int | None = None) -> list[str]:
     """Write tensors to one file, or to shards of at most `shard` bytes with an index; return the names of the files."""
-    total = sum(map(_bytes, tensors.values()))
+    total = sum(tensor.nbytes for tensor in tensors.values())
     if shard is None or total <= shard:
         write_tensors(folder / WEIGHTS_FILE, tensors, {"format": "pt"})
         _remove_others(folder, {WEIGHTS_FILE})
         return [WEIGHTS_FILE]
     shards: list[Tensors] = [{}]
-    room = shard
+    free = shard
     for name, tensor in tensors.items():
-        if shards[-1] and _bytes(tensor) > room:
+        if shards[-1] and tensor.nbytes > free:
             shards.append({})
-            room = shard
+            free = shard
         shards[-1][name] = tensor
-        room -= _bytes(tensor)
+        free -= tensor.nbytes
     names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
     for name, part in zip(names, shards, strict=True):
         write_tensors(folder / name, part, {"format": "pt"})
@@ -173,13 +163,9 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _remove_others(folder: Path, written: set[str]) -> None:
-    """Delete weight files of an earlier save, which would be read instead of those just written."""
+    """Delete the weight files of a folder that an earlier save wrote, all but those in `written`."""
     for file in folder.iterdir():
-        ours = file.name in (WEIGHTS_FILE, f"{WEIGHTS_FILE}{INDEX}") or SHARD.fullmatch(file.name)
-        if ours and file.name not in written:
+        saved = file.name in (WEIGHTS_FILE, f"{WEIGHTS_FILE}{INDEX}") or SHARD.fullmatch(file.name)
+        if saved and file.name not in written:
             file.unlink()

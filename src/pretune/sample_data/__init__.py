@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def example(name: str) -> Path:
-    """Return the path of a sample file.
+    """Return the path of a file of sample data.
 
     >>> example("messages_train.csv").exists()
     True
@@ -21,7 +21,7 @@ def example(name: str) -> Path:
 
 
 def clozes() -> list[tuple[str, set[str]]]:
-    """Return sentences with a [MASK] and the words that fit.
+    """Return sentences with a [MASK] token, each with the set of words that fit.
 
     >>> clozes()[0]
     ('He opened the [MASK] and walked into the room.', {'door'})

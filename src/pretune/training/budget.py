@@ -1,4 +1,4 @@
-"""The clock of a training, which measures how much of the budget is used."""
+"""The clock of a training run, which measures how much of the budget is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pretune.training.recipe_sections import Budget
 
 @dataclass
 class Clock:
-    """Counts what a training has used so far: steps, tokens, floating-point operations and seconds.
+    """A counter of what a training run has used so far: steps, tokens, floating-point operations, and seconds.
 
     Seconds are the time that steps take, including the preparation of their batches. The time of evaluations is counted
     separately, in `evaluation`. A resumed training continues from the saved counts.
@@ -49,16 +49,16 @@ class Clock:
         self.used["seconds"] = seconds
 
     def progress(self, tokens: float = 0.0, flops: float = 0.0, steps: float = 0.0, seconds: float = 0.0) -> float:
-        """Return the share of the budget, 0 to 1, that is used now, or will be after using this much more."""
+        """Return the share of the budget, 0 to 1, that is used now, or will be after using the given amounts in addition."""
         more = {"steps": steps, "tokens": tokens, "flops": flops, "seconds": seconds}
         shares = [(self.used[name] + more[name]) / limit for name, limit in self.budget.limits.items()]
         return min(1.0, max(shares, default=0.0))
 
     @property
     def spent(self) -> bool:
-        """Whether a limit is reached."""
+        """Whether a limit of the budget is reached."""
         return self.progress() >= 1.0
 
     def due(self, every: int | None, ahead: int = 0) -> bool:
-        """Return whether the number of steps, plus `ahead`, is a multiple of `every`; never if that is 0 or None."""
+        """Return whether the number of steps so far, plus `ahead`, is a multiple of `every`; False if `every` is 0 or None."""
         return bool(every) and (int(self.used["steps"]) + ahead) % (every or 1) == 0

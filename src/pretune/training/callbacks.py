@@ -19,7 +19,7 @@ from pretune.training.data_streams import Pack
 
 @dataclass
 class Step:
-    """One optimizer step: the loop fills it in while it carries the step out, and callbacks read it."""
+    """The record of one optimizer step, which the loop fills in during the step and callbacks read."""
 
     number: int  # 1 for the first step of a run
     used: dict[str, float]  # what the clock had counted before the step
@@ -36,7 +36,7 @@ class Step:
 
 
 class Callback:
-    """A part of training that acts around the steps of the loop. Every hook does nothing by default."""
+    """A part of training that acts around the steps of the loop, with hooks that do nothing by default."""
 
     name: ClassVar[str] = ""  # of its entry in a checkpoint; without one it has no state to save
     finished: bool = False  # set to end training after the current step
@@ -46,42 +46,42 @@ class Callback:
         return nullcontext()
 
     def before_step(self, step: Step) -> None:
-        """Act before the first forward pass of a step."""
+        """Run before the first forward pass of a step."""
 
     def after_backward(self, step: Step) -> None:
-        """Act when all gradients of a step are complete, before they are clipped."""
+        """Run when all gradients of a step are complete, before they are clipped."""
 
     def allow_update(self, step: Step) -> bool:
-        """Return whether the optimizers may update the parameters; `step.gradient_norm` is known."""
+        """Return whether the optimizers may update the parameters in a step, whose gradient norm is known."""
         return True
 
     def after_update(self, step: Step) -> None:
-        """Act after the update, before the evaluation that may follow."""
+        """Run after the update of the parameters, before the evaluation that may follow."""
 
     def evaluating(self) -> AbstractContextManager[Any]:
         """Return a context manager that is open during an evaluation and the `on_evaluate` hooks."""
         return nullcontext()
 
     def on_evaluate(self, step: Step, metrics: Mapping[str, float]) -> None:
-        """Act on the metrics of an evaluation."""
+        """Run after an evaluation, with its metrics."""
 
     def after_step(self, step: Step) -> None:
-        """Act at the end of a step; `step.last` is certain now."""
+        """Run at the end of a step, when it is certain whether this is the last one."""
 
     def on_end(self) -> dict[str, float]:
-        """Act after the last step, and return metrics for the result of the training."""
+        """Run after the last step, and return metrics for the results of the training."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold, as JSON data."""
+        """Return the state of the callback to save in a checkpoint, as JSON data."""
         return {}
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the tensors a checkpoint must hold."""
+        """Return the tensors of the callback to save in a checkpoint, by name."""
         return {}
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` and `tensors` returned when the checkpoint was saved."""
+        """Restore the callback from the state and the tensors that a checkpoint has of it."""
 
 
 @contextmanager

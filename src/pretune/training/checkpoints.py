@@ -1,4 +1,4 @@
-"""Checkpoints: everything needed to resume a training bit for bit, as safetensors and JSON (never pickle).
+"""Checkpoints: everything needed to resume a training run bit for bit, as safetensors and JSON (never pickle).
 
     checkpoints/step-00000200/
       root.safetensors        parameters
@@ -47,7 +47,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class LogStepState(TypedDict):
-    """The entry of one recent step in state.json."""
+    """The entry of one recent step in state.json: sums and numbers of targets per loss term, and the clock before it."""
 
     sums: dict[str, float]
     totals: dict[str, float]
@@ -81,37 +81,38 @@ class CheckpointWriter:
     world: World
     keep: int
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
-    going: Future[dict[str, str]] | None = None  # the write in progress; its result is a checksum per file
+    pending: Future[dict[str, str]] | None = None  # the write in progress; its result is a checksum per file
     state: dict[str, Any] = field(default_factory=dict)
     temporary: Path = Path()  # the folder it writes to
 
     @property
     def busy(self) -> bool:
-        """Whether this process is still writing."""
-        return self.going is not None and not self.going.done()
+        """Whether this process is still writing a checkpoint."""
+        return self.pending is not None and not self.pending.done()
 
     def start(self, state: dict[str, Any], shared: Mapping[str, Tensors], own: Mapping[str, Tensors]) -> None:
-        """Copy tensors, grouped by file name, and start to write them.
+        """Copy tensors, grouped by file name, and start to write them in the background.
 
-        `shared` tensors are the same in all processes, or rows of the same sharded tensors; `own` ones are each process's own.
+        The tensors in `shared` are the same in all processes, or rows of the same sharded tensors; those in `own` are not.
         """
         self.finish()
         self.state = state
         self.world.run_on_first(self._begin)
         self.temporary = self._final.with_name(self.world.gather(self.temporary.name)[0])
-        files = {name: copy_to_host(tensors, rows_alone=not self.world.first) for name, tensors in shared.items()}
+        files = {name: copy_to_host(tensors, sharded_only=not self.world.first) for name, tensors in shared.items()}
         files |= {name: copy_to_host(tensors) for name, tensors in own.items()}
         if self.world.size > 1:
-            place = f"-{self.world.rank:05d}-of-{self.world.size:05d}"
-            files = {name + place: tensors for name, tensors in files.items() if tensors}
-        self.going = self.thread.submit(self._write, files)
+            suffix = f"-{self.world.rank:05d}-of-{self.world.size:05d}"
+            files = {name + suffix: tensors for name, tensors in files.items() if tensors}
+        self.pending = self.thread.submit(self._write, files)
 
     def finish(self) -> None:
-        """Wait until the current write is complete, and commit it; all processes call this together."""
-        if self.going is None:
+        """Wait until the pending checkpoint is written, and commit it; all processes call this together."""
+        if self.pending is None:
             return
-        error, checksums = self.going.exception(), {} if self.going.exception() else self.going.result()
-        self.going = None
+        error = self.pending.exception()
+        checksums = {} if error else self.pending.result()
+        self.pending = None
         outcomes = self.world.gather([error is None, checksums])
         if not all(success for success, _ in outcomes):
             if self.world.first:
@@ -131,14 +132,17 @@ class CheckpointWriter:
 
     @property
     def _final(self) -> Path:
+        """The folder of the current checkpoint when it is complete."""
         return self.run / FOLDER / f"step-{self.state['step']:08d}"
 
     def _begin(self) -> None:
+        """Delete temporary folders of killed processes, and create one for the current checkpoint."""
         if self._final.parent.is_dir():
             remove_temporaries(self._final.parent)
         self.temporary = temporary_folder(self._final)
 
     def _write(self, files: Mapping[str, dict[str, Tensor]]) -> dict[str, str]:
+        """Write tensors, grouped by file name, to the temporary folder, and return the checksum of each file."""
         checksums = {}
         for name, tensors in files.items():
             content = save(tensors)
@@ -148,6 +152,7 @@ class CheckpointWriter:
         return checksums
 
     def _commit(self) -> None:
+        """Write state.json, rename the temporary folder, and delete the oldest checkpoints."""
         try:
             write_checksummed_json(self.temporary / STATE, self.state)
             if self._final.exists():
@@ -161,17 +166,17 @@ class CheckpointWriter:
             remove_folder(old)
 
 
-def copy_to_host(tensors: Tensors, rows_alone: bool = False) -> dict[str, Tensor]:
-    """Return copies in host memory; of sharded tensors, of the local rows. `rows_alone` leaves all others out."""
+def copy_to_host(tensors: Tensors, sharded_only: bool = False) -> dict[str, Tensor]:
+    """Return copies of tensors in host memory, of a sharded one the local rows; `sharded_only` omits all others."""
     return {
         name: local_rows(tensor.detach()).to("cpu", copy=True).contiguous()
         for name, tensor in tensors.items()
-        if is_sharded(tensor) or not rows_alone
+        if is_sharded(tensor) or not sharded_only
     }
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """The tensors of several files, read lazily; a tensor that is in several files is concatenated along its rows."""
+    """A mapping of the tensors of several files, read on access; parts of a tensor in several files are concatenated."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.where: dict[str, list[Any]] = {}
@@ -197,10 +202,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, LazyTensors]] | None:
-    """Return the state and the tensors of the newest checkpoint that all processes find intact, or None if there is none.
-
-    Raise an error if there are checkpoints and all are damaged, rather than silently start again from step 0.
-    """
+    """Return the state and the tensors of the newest intact checkpoint, or None if there are none; raise if all are damaged."""
     world = world or World()
     names = world.gather([path.name for path in list_checkpoints(run)])[0]
     for name in reversed(names):
@@ -230,24 +232,23 @@ def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], 
 
 
 def read_state(folder: Path) -> CheckpointState:
-    """Return the state of a checkpoint, after checking its checksum, its schema, and the file names in it."""
-    state = validate_schema(
-        read_checksummed_json(folder / STATE, "the state of a checkpoint"), CheckpointState, str(folder / STATE)
-    )
+    """Return the content of state.json of a checkpoint; raise an error for a wrong checksum, schema, or file name."""
+    content = read_checksummed_json(folder / STATE, "the state of a checkpoint")
+    state = validate_schema(content, CheckpointState, str(folder / STATE))
     for file in state["checksums"]:
         if not is_file_name(file):
-            raise PretuneError(f"{folder / STATE}: {quote(file)} is not the name of a file in this folder")
+            raise PretuneError(f"{folder / STATE}: {quote(file)} must be the name of a file in this folder")
     return state
 
 
 def restore_parameters(tensors: Tensors, saved: Tensors) -> None:
-    """Copy saved parameters and buffers into a model's tensors; shared ones are saved under one name."""
+    """Copy saved tensors into the parameters and buffers of a model with the same names."""
     for name, tensor in tensors.items():
         copy_into(tensor, saved[name])
 
 
 def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the states of all optimizers, by the optimizer's index, the parameter's name, and the state's key."""
+    """Return the state tensors of optimizers, named INDEX/PARAMETER/KEY by optimizer, parameter, and key."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in root.named_parameters()}
     tensors = {}
     for number, optimizer in enumerate(optimizers):
@@ -258,16 +259,16 @@ def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) 
 
 
 def restore_optimizers(root: nn.Module, optimizers: list[torch.optim.Optimizer], saved: Tensors) -> None:
-    """Restore the optimizer states that `optimizer_tensors` returned."""
+    """Restore the states of optimizers from tensors named as `optimizer_tensors` names them."""
     parameters = dict(root.named_parameters())
     for name, tensor in saved.items():
         number, parameter_name, key = name.split("/")
         parameter = parameters[parameter_name]
         if is_sharded(parameter) and tensor.shape == parameter.shape:
-            place = torch.empty_like(parameter, dtype=tensor.dtype)
-            copy_into(place, tensor)
+            restored = torch.empty_like(parameter, dtype=tensor.dtype)
+            copy_into(restored, tensor)
         else:
             # AdamW keeps its step counter on the host unless it is fused.
             host = key == "step" and not parameter.is_cuda
-            place = tensor.to(torch.device("cpu") if host else parameter.device, copy=True)
-        optimizers[int(number)].state[parameter][key] = place
+            restored = tensor.to(torch.device("cpu") if host else parameter.device, copy=True)
+        optimizers[int(number)].state[parameter][key] = restored

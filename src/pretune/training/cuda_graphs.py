@@ -30,10 +30,10 @@ class Recording:
     totals: dict[str, Tensor]
     loss: Loss
     objective: Tensor  # the scalar that is differentiated
-    learned: set[nn.Parameter]  # parameters that receive a gradient
+    trained: set[nn.Parameter]  # parameters that receive a gradient
 
     def replay(self, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Replay the graph on another batch, and return its loss; gradients accumulate."""
+        """Replay the graph on another batch, adding to the gradients; return the loss and the scalar that was differentiated."""
         for place, value in zip(batch_tensors(self.batch), batch_tensors(batch), strict=True):
             place.copy_(value.pin_memory(), non_blocking=True)
         for term, place in self.totals.items():
@@ -57,21 +57,19 @@ class CudaGraphs:
     # By the streams of a step: the graph of its update and the gradient norm in it. None: it has run once, so that
     # optimizers have initialized their state, and can be recorded the next time.
     updates: dict[frozenset[int], tuple[Any, Tensor] | None] = field(default_factory=dict)
-    has_unused_parameters: dict[frozenset[int], list[nn.Parameter]] = field(
-        default_factory=dict
-    )  # parameters these streams do not train
+    untrained: dict[frozenset[int], list[nn.Parameter]] = field(default_factory=dict)  # by the streams of a step
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         """Run the forward and backward pass of a pack, and return its loss and the scalar that was differentiated."""
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
-            self.has_unused_parameters.clear()  # the new stream may train parameters that had no gradient before
+            self.untrained.clear()  # the new stream may train parameters that had no gradient before
         self.taken.add(stream)
         return self.recordings[stream].replay(batch, totals)
 
     def record(self, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> Recording:
-        """Run the passes a few times, so that all memory is allocated, then record them."""
-        place = batch.to(self.device)
+        """Run a forward and backward pass a few times, so that all memory is allocated, then record it as a CUDA graph."""
+        inputs = batch.to(self.device)
         terms = {term: torch.tensor(float(value), device=self.device) for term, value in totals.items()}
         before = {p: p.grad for p in self.model.parameters()}  # of this step's packs of other streams
         aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -79,9 +77,9 @@ class CudaGraphs:
         with torch.cuda.stream(aside):
             for _ in range(WARMUP):
                 self.model.zero_grad(set_to_none=True)
-                self.model(joint, place).over(terms).backward()
+                self.model(joint, inputs).over(terms).backward()
         torch.cuda.current_stream(self.device).wait_stream(aside)
-        learned = {parameter for parameter in self.model.parameters() if parameter.grad is not None}
+        trained = {parameter for parameter in self.model.parameters() if parameter.grad is not None}
         # Gradients keep their memory from now on: replays of this graph, and of earlier ones, add to them.
         for parameter, gradient in before.items():
             if gradient is not None:
@@ -90,11 +88,11 @@ class CudaGraphs:
                 parameter.grad.zero_()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, self.pool, capture_error_mode=CAPTURE):
-            loss = self.model(joint, place)
+            loss = self.model(joint, inputs)
             objective = loss.over(terms)
             objective.backward()
         # Recording computes nothing: the gradients are unchanged.
-        return Recording(graph, place, terms, loss, objective.detach(), learned)
+        return Recording(graph, inputs, terms, loss, objective.detach(), trained)
 
     def update(self, function: Callable[[], Tensor]) -> Tensor:
         """Run the function that ends a step, or replay its recording, and return the gradient norm."""
@@ -102,21 +100,18 @@ class CudaGraphs:
             return self._record_or_replay(function) if self.replays_update else function()
 
     def forget(self) -> None:
-        """Discard the recorded passes, because the model has changed."""
+        """Discard the recorded forward and backward passes, because the model has changed."""
         self.recordings.clear()
 
     @contextmanager
     def without_idle_gradients(self) -> Iterator[None]:
-        """Remove the gradients of parameters that this step does not train while the block runs.
-
-        Their gradients are zeros, but optimizers with momentum or weight decay would still change them.
-        """
+        """Remove, inside the block, the zero gradients of parameters that this step does not train: optimizers would change them."""
         streams = frozenset(self.taken)
-        if streams not in self.has_unused_parameters:
-            learned = set[nn.Parameter]().union(*(self.recordings[stream].learned for stream in streams))
-            given = (parameter for parameter in self.model.parameters() if parameter.grad is not None)
-            self.has_unused_parameters[streams] = [parameter for parameter in given if parameter not in learned]
-        gradients = {parameter: parameter.grad for parameter in self.has_unused_parameters[streams]}
+        if streams not in self.untrained:
+            trained = set[nn.Parameter]().union(*(self.recordings[stream].trained for stream in streams))
+            with_gradient = (parameter for parameter in self.model.parameters() if parameter.grad is not None)
+            self.untrained[streams] = [parameter for parameter in with_gradient if parameter not in trained]
+        gradients = {parameter: parameter.grad for parameter in self.untrained[streams]}
         for parameter in gradients:
             parameter.grad = None
         yield
@@ -125,7 +120,7 @@ class CudaGraphs:
         self.taken.clear()
 
     def _record_or_replay(self, function: Callable[[], Tensor]) -> Tensor:
-        """Run an update the first time, record it the second time, and replay it from then on."""
+        """Run an update the first time, record it as a CUDA graph the second time, and replay the graph from then on."""
         streams = frozenset(self.taken)
         if streams not in self.updates:
             self.updates[streams] = None

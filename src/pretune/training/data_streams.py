@@ -17,7 +17,7 @@ from pretune.text.packing.sequences import UNLIMITED, Epoch, Packing, collate
 
 @dataclass(frozen=True)
 class Pack:
-    """The coordinates of one pack of a step."""
+    """The coordinates of one pack: the sequences of one forward pass, concatenated without padding."""
 
     stream: int  # index of its stream
     epoch: int
@@ -26,14 +26,14 @@ class Pack:
 
 
 def describe_packs(packs: Sequence[Pack]) -> str:
-    """Return the coordinates of packs for a message; with the recipe and its seed they identify the texts."""
+    """Return the coordinates of packs as text for a message; with the recipe and its seed they identify the training texts."""
     names = [f"stream {p.stream}, epoch {p.epoch}, pack {p.index}" for p in packs]
     return "; ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
 
 
 @dataclass
 class DataStream:
-    """The packs of one joint objective, epoch after epoch."""
+    """The stream of packs of one joint objective, epoch after epoch."""
 
     joint: JointObjective
     data: Data
@@ -65,7 +65,7 @@ class DataStream:
         return place
 
     def epoch_plan(self, epoch: int) -> Epoch:
-        """Return the plan of an epoch's packs; the last two plans are cached."""
+        """Return the plan of an epoch, which maps the index of a pack to its sequences; the last two plans are cached."""
         if epoch not in self._epochs:
             self._epochs = {known: plan for known, plan in self._epochs.items() if known == epoch - 1}
             self._epochs[epoch] = self.joint.arrange(self.data, self.packing, EpochRandom(self.seed, epoch))
@@ -77,16 +77,15 @@ class DataStream:
         return self.joint.capacity(self.packing)
 
     def batch(self, epoch: int, index: int, progress: float) -> Batch:
-        """Return the batch of a pack, a pure function of seed, epoch, index, and progress."""
-        sequences = self.epoch_plan(epoch).pack(index)
-        sequences = self.joint.corrupt(sequences, self.data.tokenizer, EpochRandom(self.seed, epoch, progress))
-        tokenizer = self.data.tokenizer
+        """Return the batch of the pack with this epoch and index; it depends on nothing else but the seed and the progress."""
+        tokenizer, draws = self.data.tokenizer, EpochRandom(self.seed, epoch, progress)
+        sequences = self.joint.corrupt(self.epoch_plan(epoch).pack(index), tokenizer, draws)
         return collate(sequences, self.capacity, filler=tokenizer.roles.get("padding", 0))
 
 
 @dataclass
 class LengthStage:
-    """A part of the training in which sequences have one length, with one stream per joint objective."""
+    """A stage of the training in which sequences have one length; it has one data stream per joint objective."""
 
     until: float  # share of the budget at which it ends
     first: int  # index of its first stream
@@ -120,12 +119,13 @@ class DataStreams:
         return chosen
 
     def _growth(self, progress: float) -> float:
+        """Return the size of steps relative to their full size, which grows linearly at the beginning with `ramp`."""
         if self.size_warmup is None or progress >= self.size_warmup[1]:
             return 1.0
         return self.size_warmup[0] + (1.0 - self.size_warmup[0]) * progress / self.size_warmup[1]
 
     def batch(self, pack: Pack, progress: float) -> Batch:
-        """Return the batch of a pack."""
+        """Return the batch of a pack of any stream."""
         return self.streams[pack.stream].batch(pack.epoch, pack.index, progress)
 
     def state(self) -> list[dict[str, int]]:
@@ -133,7 +133,7 @@ class DataStreams:
         return [{"epoch": s.epoch, "index": s.index, "taken": s.taken} for s in self.streams]
 
     def restore(self, state: list[dict[str, int]]) -> None:
-        """Move all streams to saved positions."""
+        """Move all streams to the positions saved in a checkpoint."""
         for stream, saved in zip(self.streams, state, strict=True):
             stream.epoch, stream.index, stream.taken = saved["epoch"], saved["index"], saved["taken"]
 
@@ -148,7 +148,7 @@ def make_streams(
     length_schedule: Sequence[tuple[float, int]] = (),
     size_warmup: tuple[float, float] | None = None,
 ) -> DataStreams:
-    """Build the streams of a mixture for steps of about `tokens` tokens.
+    """Build the data streams of a mixture of objectives, for training steps of about `tokens` tokens.
 
     `length_schedule` are pairs of a share of the budget and the sequence length until then; without them the length of `packing`
     applies throughout.

@@ -15,18 +15,9 @@ from pretune.training.callbacks import Callback, Step
 
 
 class EarlyStopping(Callback):
-    """A callback that keeps a copy of the best parameters and ends training when they have not improved for a while.
+    """A callback that keeps a copy of the best parameters and ends training when a metric stops improving.
 
-    Parameters
-    ----------
-    root
-        The model that is trained.
-    metric
-        The name of the metric to maximize. A value that is not a number counts as the worst.
-    patience
-        The number of evaluations in a row without an improvement after which training ends.
-    clock
-        The clock of the training.
+    Training ends after `patience` evaluations in a row without a higher metric; a metric that is not a number is the lowest.
     """
 
     name: ClassVar[str] = "best"
@@ -43,11 +34,11 @@ class EarlyStopping(Callback):
 
     @property
     def finished(self) -> bool:  # type: ignore[override]
-        """Whether training should end."""
+        """Whether training should end, because the metric has not improved for `patience` evaluations."""
         return self.waited >= self.patience
 
     def on_evaluate(self, step: Step, metrics: Mapping[str, float]) -> None:
-        """Copy the parameters if they are better than all before."""
+        """Copy the parameters if the metric is better than in all evaluations before."""
         if self.best and not _comparable(metrics[self.metric]) > _comparable(self.metrics[self.metric]):
             self.waited += 1
             return
@@ -73,10 +64,11 @@ class EarlyStopping(Callback):
         return self.best
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Restore the best parameters and what is known of them from a checkpoint."""
+        """Restore the best parameters, their metrics, and their step from a checkpoint."""
         self.metrics, self.best_step, self.waited = state["found"], state["step"], state["waited"]
         self.best = {name: tensor.to(self.parameters[name].device, copy=True) for name, tensor in tensors.items()}
 
 
 def _comparable(metric: float) -> float:
+    """Return a metric, or -inf if it is not a number."""
     return -math.inf if math.isnan(metric) else metric

@@ -28,24 +28,9 @@ from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 
 
-def itemize_flops(root: nn.Module, batch: Batch) -> dict[str, float]:
-    """Return the FLOPs of one forward pass by item: matrices, attention, recurrence, and each head."""
-    return Flops(root).itemize(batch)
-
-
-def forward_flops(root: nn.Module, batch: Batch) -> float:
-    """Return the FLOPs of one forward pass through the backbone and the heads."""
-    return sum(itemize_flops(root, batch).values())
-
-
-def training_flops(root: nn.Module, batch: Batch) -> float:
-    """Return the FLOPs of one forward and backward pass."""
-    return Flops(root).training(batch)
-
-
 @dataclass
 class Flops:
-    """A counter of the FLOPs of batches, which looks up the sizes of the model only once."""
+    """A counter of the FLOPs of batches, which determines the sizes of the model only once."""
 
     root: nn.Module
     sizes: dict[nn.Module, OperationSizes] = field(default_factory=dict)
@@ -56,13 +41,12 @@ class Flops:
         return 3.0 * sum(self.itemize(batch).values())
 
     def itemize(self, batch: Batch) -> dict[str, float]:
-        """Return the FLOPs of one forward pass by item."""
+        """Return the FLOPs of one forward pass by item: matrices, attention, recurrence, and each head."""
         backbone: Any = self.root.backbone
         sides = [_lengths(batch, side) for side in range(len(batch.packed))]
         if len(sides) == 1 or isinstance(backbone, BidirectionalBackbone):
             # The two stacks may read different texts: equally many tokens, and half of the matrices for each.
-            own = sides[0]
-            stack = self._sizes(backbone)
+            own, stack = sides[0], self._sizes(backbone)
             items = {
                 "matrices": 2 * stack.matrices * own.sum(),
                 "attention": stack.attention(own),
@@ -74,27 +58,27 @@ class Flops:
             source, target = sides
             # States of the source that each target attends to: those of its own source sequence, or one vector where
             # several targets share a pooled source (skip-thought).
-            seen = source if len(source) == len(target) else np.ones_like(target)
+            attended = source if len(source) == len(target) else np.ones_like(target)
             encoder, layers = self._sizes(backbone.encoder), self._sizes(backbone.layers)
             items = {
                 "encoder matrices": 2 * encoder.matrices * source.sum(),
                 "encoder attention": encoder.attention(source),
-                "matrices": 2 * (layers.matrices - layers.cross) * target.sum() + 2 * layers.cross * seen.sum(),
+                "matrices": 2 * (layers.matrices - layers.cross) * target.sum() + 2 * layers.cross * attended.sum(),
                 "attention": layers.attention(target),
-                "cross attention": 4 * layers.cross_width * (seen * target).sum(),
+                "cross attention": 4 * layers.cross_width * (attended * target).sum(),
             }
             if isinstance(backbone, RecurrentEncoderDecoder):
-                top, looks = self._sizes(backbone.top), backbone.encoder.width if backbone.alignment is not None else 0
+                top, width = self._sizes(backbone.top), backbone.encoder.width if backbone.alignment is not None else 0
                 items["matrices"] += 2 * top.matrices * target.sum()
                 items["recurrence"] = 2 * (encoder.recurrence * source.sum() + layers.recurrence * target.sum())
-                items["cross attention"] = 4 * looks * (seen * target).sum()
+                items["cross attention"] = 4 * width * (attended * target).sum()
         heads: Any = self.root.heads
         for name, head in heads.items():
             items |= self._head(name, head, batch, sides[-1])
         return {name: float(value) for name, value in items.items()}
 
     def _head(self, name: str, head: nn.Module, batch: Batch, lengths: Array) -> dict[str, float]:
-        """Return the FLOPs of a head on its targets; a part with its own loss term (rtd's generator) is a separate item."""
+        """Return the FLOPs of a head by item; a part with a loss term of its own (rtd's generator) is a separate item."""
         named = [(child, term) for child, _ in head.named_children() for term in (child, f"{name}_{child}")]
         others = {child: term for child, term in named if term in batch.targets}
         items = {name: self._part(head, tuple(others)).flops(batch.counts.get(name, 0.0), lengths)}
@@ -103,11 +87,13 @@ class Flops:
         return items
 
     def _sizes(self, module: nn.Module) -> OperationSizes:
+        """Return the sizes of a module that determine its FLOPs, cached."""
         if module not in self.sizes:
             self.sizes[module] = module_sizes(module)
         return self.sizes[module]
 
     def _part(self, part: nn.Module, without: tuple[str, ...] = ()) -> HeadSizes:
+        """Return the sizes of a part of a head without some of its children, cached."""
         if (part, without) not in self.heads:
             tokens: Any = self.root.backbone.embed.tokens  # type: ignore[union-attr]
             self.heads[part, without] = head_sizes(part, tokens.numel(), without)
@@ -115,7 +101,7 @@ class Flops:
 
 
 def module_sizes(module: nn.Module) -> OperationSizes:
-    """Return the sizes of a module and everything in it."""
+    """Return the sizes of a module, with all modules inside it, that determine its FLOPs."""
     sizes = OperationSizes()
     for child in repeated_modules(module):
         sizes.add(child)
@@ -138,10 +124,7 @@ class HeadSizes:
 
 
 def head_sizes(part: nn.Module, tied: int, without: Sequence[str] = ()) -> HeadSizes:
-    """Return the sizes of a part of a head, except for the children named in `without`.
-
-    `tied` is the number of weights of the token embedding, which a vocabulary head multiplies with.
-    """
+    """Return the sizes of a part of a head without some children; `tied` is the number of weights of the token embedding."""
     if isinstance(part, TransformerStack):
         return HeadSizes(0, [module_sizes(part)])
     if isinstance(part, CountsTargetWeights):
@@ -154,7 +137,7 @@ def head_sizes(part: nn.Module, tied: int, without: Sequence[str] = ()) -> HeadS
 
 
 def repeated_modules(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield all modules of a module; layers that run at several depths are repeated."""
+    """Yield a module and all modules inside it; shared layers are repeated once per depth at which they run."""
     for child in module.modules():
         yield child
         if isinstance(child, TransformerStack):
@@ -164,7 +147,7 @@ def repeated_modules(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _lengths(batch: Batch, side: int) -> Array:
-    """Return the lengths of the real sequences of one side of a batch."""
+    """Return the lengths of the sequences of one packed stream of a batch (source or target), without padding."""
     if batch.lengths:
         return batch.lengths[side].astype(np.float64)
     packed = batch.packed[side]

@@ -13,9 +13,9 @@ PASSAGE = 512  # approximate maximum tokens of a passage
 
 
 def split_rows(count: int, share: float) -> tuple[Array, Array]:
-    """Split the row numbers below `count` into those to train on and those to evaluate on, independent of the seed.
+    """Return the row numbers below `count` to train on and those to evaluate on, independent of the seed.
 
-    The latter are `share` of all rows, but at least a tenth of few rows.
+    The rows to evaluate on are the fraction `share` of all rows, but at least 8, or a tenth if there are fewer than 80.
 
     >>> [len(part) for part in split_rows(1000, 0.01)], [len(part) for part in split_rows(50, 0.01)]
     ([990, 10], [45, 5])
@@ -26,20 +26,20 @@ def split_rows(count: int, share: float) -> tuple[Array, Array]:
 
 
 def hold_out_documents(store: Store, share: float) -> tuple[Store, Array, Array]:
-    """Split a store into documents to train on and documents to evaluate on, independent of the seed.
+    """Return a token store, the documents in it to train on, and those to evaluate on, independent of the seed.
 
-    If there are fewer than ten documents, passages of whole sentences are held out instead; they are documents of the store
-    that is returned. Text of fewer than ten sentences is not split.
+    If there are fewer than ten documents, passages of whole sentences are held out instead, which are documents of the
+    returned store. Text of fewer than ten sentences is not split.
     """
-    learned, judged = split_rows(store.documents, share)
-    if share <= 0 or len(judged):
-        return store, learned, judged
+    train, held_out = split_rows(store.documents, share)
+    if share <= 0 or len(held_out):
+        return store, train, held_out
     starts = passages(store, int(np.clip(store.tokens // (10 * FEWEST), 1, PASSAGE)))
     _, chosen = split_rows(len(starts), share)
     ends = np.append(starts[1:], store.sentences)
     cut = store.split_documents_at(np.concatenate([starts[chosen], ends[chosen]]))
-    judged = np.isin(cut.document_offsets[:-1], starts[chosen])
-    return cut, np.flatnonzero(~judged), np.flatnonzero(judged)
+    is_held_out = np.isin(cut.document_offsets[:-1], starts[chosen])
+    return cut, np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
 def passages(store: Store, tokens: int) -> Array:

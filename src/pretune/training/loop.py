@@ -21,7 +21,9 @@ from pretune.nn.dropout import disable_dropout, share_dropout_seed
 from pretune.objectives import JointObjective, Loss
 from pretune.objectives.objective import divide_by_totals
 from pretune.packed import Batch
-from pretune.runtime.devices import cache_folder
+from pretune.runtime.devices import cache_folder, deterministic
+from pretune.runtime.errors import if_option
+from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import random_bits
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step, opened
@@ -30,11 +32,19 @@ from pretune.training.cuda_graphs import CudaGraphs
 from pretune.training.data_streams import DataStreams, Pack
 from pretune.training.early_stopping import EarlyStopping
 from pretune.training.flops import Flops
+from pretune.training.interrupts import Stopped
 from pretune.training.metrics_log import Logging, MetricsLog
 from pretune.training.optim.optimizers import make_capturable, make_optimizers, set_lr
 from pretune.training.optim.schedules import lr_factor
 from pretune.training.optim.weight_averaging import WeightAverage
-from pretune.training.parallel.distributed import ParallelMode, ReduceDtype, World, gradient_sync, parallelize
+from pretune.training.parallel.distributed import (
+    ParallelMode,
+    ReduceDtype,
+    World,
+    gradient_sync,
+    parallelize,
+    report_lost_process,
+)
 from pretune.training.parallel.fsdp_tensors import full_scalar, is_sharded, reshard_model, unshard_model
 from pretune.training.prefetch import Prefetcher, StepBatches
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule
@@ -46,7 +56,7 @@ INTERVAL = 10  # steps whose mean loss is reported at the end if there are no lo
 
 @dataclass
 class Training:
-    """A training job for the loop: the model, the data, the settings, and where to run."""
+    """Everything the training loop needs: the model, the data, the settings, and where to run."""
 
     root: Network
     streams: DataStreams
@@ -65,17 +75,30 @@ class Training:
     ahead: bool | None = None  # prefetch batches in a thread; None: only with a GPU
     gradient_checkpointing: bool = False  # gradient checkpointing: layers keep only their input for the backward pass
     starts: dict[Tensor, float] = field(default_factory=dict)  # share of the budget after which a parameter is trained
-    after: Callable[[float], None] | None = None  # called after each update with the share of the budget used
+    update_hook: Callable[[float], None] | None = None  # called after each update with the share of the budget used
     evaluate: Callable[[], dict[str, float]] | None = None
     primary_metric: str = ""  # the metric that early stopping maximizes
     evaluate_first: bool = False  # evaluate before the first step too
-    carry: dict[int, Any] = field(default_factory=dict)  # recurrent state by slot, for stateful data
+    recurrent_states: dict[int, Any] = field(default_factory=dict)  # by slot, for stateful data
     restore_state: Callable[[dict[str, Tensor]], Any] | None = None
     now: Callable[[], float] = time.monotonic  # the time in seconds
 
 
+def train_run(training: Training, resume: bool, is_deterministic: bool) -> dict[str, float]:
+    """Train in a run folder and return the last metrics; if interrupted, log how to resume and raise KeyboardInterrupt."""
+    try:
+        with deterministic(is_deterministic), report_lost_process(training.world):
+            last = train(training, resume)
+    except Stopped:
+        advice = if_option("resume", "; resume with the same command and --resume")
+        log_info(f"stopped, with a checkpoint in {training.run}{advice}")
+        raise KeyboardInterrupt from None
+    training.root.set_activation_dtype(torch.float32)
+    return last
+
+
 def train(training: Training, resume: bool = False) -> dict[str, float]:
-    """Train until the budget is spent or a callback ends the training, and return the last metrics."""
+    """Train a model until the budget is spent or a callback ends the training, and return the last metrics."""
     t = training
     t.budget.check()
     t.root.to(t.device).train()
@@ -102,17 +125,17 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
 
     with feed, opened(callback.running() for callback in callbacks):
         while not clock.spent and not any(callback.finished for callback in callbacks):
-            used, progress, given = dict(clock.used), clock.progress(), feed.next(clock)
-            step = Step(int(used["steps"]) + 1, used, progress, given.packs)
+            used, progress, batches = dict(clock.used), clock.progress(), feed.next(clock)
+            step = Step(int(used["steps"]) + 1, used, progress, batches.packs)
             # The loss is divided by the totals over all processes, so these are needed before the first forward pass.
-            totals = t.world.add_up(count_step(flops, given.real, terms) | checkpointing.counts())
+            totals = t.world.add_up(count_step(flops, batches.real, terms) | checkpointing.counts())
             step.totals = totals
             for callback in callbacks:
                 callback.before_step(step)
             if clock.progress(totals["tokens"], totals["flops"], 1) < 1.0:  # the seconds of this step are not known yet
                 feed.prefetch_next()
 
-            accumulate_gradients(t, model, execution, dropout_seed, given, step)
+            accumulate_gradients(t, model, execution, dropout_seed, batches, step)
             for callback in callbacks:
                 callback.after_backward(step)
 
@@ -146,10 +169,10 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
 
 
 def make_callbacks(t: Training, clock: Clock, log: MetricsLog, terms: list[str]) -> list[Callback]:
-    """Return the callbacks that the settings of a training ask for, in the order in which they act."""
+    """Return the callbacks that the settings of a training require, in the order in which they run."""
     callbacks: list[Callback] = []
-    if t.after is not None:
-        callbacks.append(AfterUpdate(t.after, clock))
+    if t.update_hook is not None:
+        callbacks.append(AfterUpdate(t.update_hook, clock))
     if t.optimizer.ema_decay is not None or t.optimizer.average_fraction is not None:
         callbacks.append(WeightAverage(t.root, t.optimizer, clock))
     callbacks.append(Logging(log, t.root, terms, t.optimizer.lr or 0.0, t.monitor))
@@ -168,19 +191,19 @@ class AfterUpdate(Callback):
     clock: Clock
 
     def after_update(self, step: Step) -> None:
-        """Call the function."""
+        """Call the function with the share of the budget used."""
         self.function(self.clock.progress())
 
 
 @dataclass
 class StopDropout(Callback):
-    """A callback that turns dropout off for the rest of the training at the share of the budget the schedule names."""
+    """A callback that turns dropout off when the share of the budget that the schedule sets is used."""
 
     t: Training
     execution: Eager | CudaGraphs
 
     def before_step(self, step: Step) -> None:
-        """Turn dropout off when the time has come."""
+        """Turn dropout off if the share of the budget is reached and it is not off yet."""
         start = self.t.schedule.dropout_until
         if start is not None and step.progress >= start and disable_dropout(self.t.root):
             self.execution.forget()
@@ -207,11 +230,11 @@ class Eager:
         return function()
 
     def forget(self) -> None:
-        """Do nothing: no step is recorded."""
+        """Do nothing, because no step is recorded."""
 
 
 def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | CudaGraphs:
-    """Compile the model if asked, and return how its steps are executed: eagerly or as CUDA graphs."""
+    """Compile the model if the settings say so, and return how its steps are executed: eagerly or as CUDA graphs."""
     for layer in (module for module in t.root.modules() if isinstance(module, TransformerLayer)):
         layer.recompute = t.gradient_checkpointing
     if t.compiled:
@@ -225,7 +248,7 @@ def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.opti
 
 
 def compile_once(model: nn.Module) -> None:
-    """Compile a model for batches of one fixed shape."""
+    """Compile a model in place for batches of fixed shapes."""
     from torch._inductor import config
 
     # Kernels are cached between runs.
@@ -238,24 +261,24 @@ def compile_once(model: nn.Module) -> None:
 
 
 def accumulate_gradients(
-    t: Training, model: nn.Module, execution: Eager | CudaGraphs, dropout_seed: Tensor, given: StepBatches, step: Step
+    t: Training, model: nn.Module, execution: Eager | CudaGraphs, dropout_seed: Tensor, batches: StepBatches, step: Step
 ) -> None:
-    """Run the forward and backward passes of a step, and record their losses in it."""
-    for number, (pack, batch) in enumerate(zip(given.packs, given.batches, strict=True)):
+    """Run the forward and backward passes of all batches of a step, and record their losses in the step."""
+    for number, (pack, batch) in enumerate(zip(batches.packs, batches.batches, strict=True)):
         joint = t.streams.streams[pack.stream].joint
-        batch.state = t.carry.get(pack.slot)
+        batch.state = t.recurrent_states.get(pack.slot)
         reseed(dropout_seed, t.seed, step.number - 1, pack)
-        with gradient_sync(model, last=number == len(given.packs) - 1):
+        with gradient_sync(model, last=number == len(batches.packs) - 1):
             loss, objective = execution.run(pack.stream, joint, batch, step.totals)
         step.objectives.append(objective)
-        if number < len(given.real):  # the others are blank, to keep processes in step
+        if number < len(batches.real):  # the others are blank, to keep processes in step
             step.losses.append(loss)
             if joint.stateful:
-                t.carry[pack.slot] = loss.carry
+                t.recurrent_states[pack.slot] = loss.carry
 
 
 def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:
-    """Return the targets per loss term, the tokens, and the FLOPs of this process's batches."""
+    """Return the number of targets per loss term, of tokens, and of FLOPs of this process's batches, by name."""
     counts = {term: sum(batch.counts.get(term, 0.0) for batch in batches) for term in terms}
     counts["tokens"] = sum(batch.tokens for batch in batches)
     counts["flops"] = sum(flops.training(batch) for batch in batches)
@@ -263,14 +286,14 @@ def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str
 
 
 def reseed(dropout_seed: Tensor, seed: int, step: int, pack: Pack) -> None:
-    """Seed the random numbers of a pack (dropout, sampling) from seed, step, and pack alone, so that runs can resume."""
+    """Seed the random numbers of a pack (dropout, sampling) as a function of seed, step, and pack, so that runs can resume."""
     number = int(random_bits(seed, "device", step, pack.stream, pack.slot))
     seed_generators(number >> 1, dropout_seed.device)
     dropout_seed.fill_((number >> 33) & 0x7FFFFFFF)
 
 
 def seed_generators(number: int, device: torch.device) -> None:
-    """Seed the generators of the host and one device (`torch.manual_seed` also queues calls for absent devices)."""
+    """Seed the random generators of the CPU and of one device; `torch.manual_seed` also queues calls for absent devices."""
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(number)
@@ -292,14 +315,14 @@ def update(
     callbacks: list[Callback],
 ) -> Tensor:
     """Clip the gradients, update the parameters if all callbacks allow it, and return the gradient norm."""
-    norm = step.gradient_norm = clip(parameters, t.optimizer.max_grad_norm or 0.0)
+    step.gradient_norm = clip(parameters, t.optimizer.max_grad_norm or 0.0)
     step.updated = all(callback.allow_update(step) for callback in callbacks)
     step_optimizers(optimizers, step.updated, keep=t.cuda_graphs)
-    return norm
+    return step.gradient_norm
 
 
 def clip(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale the gradients down to a maximum norm (0: no limit), and return the norm they had."""
+    """Scale the gradients down to a maximum norm (0: no limit), and return their norm before that."""
     parameters = [p for p in parameters if p.grad is not None]
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm if max_norm > 0 else math.inf)
     return full_scalar(norm)
@@ -327,15 +350,13 @@ def evaluate(t: Training, clock: Clock) -> dict[str, float]:
 
 @torch.no_grad()
 def evaluate_loss(root: Network, joint: JointObjective, batches: list[Batch], device: torch.device) -> dict[str, float]:
-    """Return the mean of every loss term and logged value over some batches; stateful objectives carry state over them."""
+    """Return the mean of every loss term and logged value over some batches; stateful objectives keep state between them."""
     root.eval()
-    carry = None
-    sums: dict[str, float] = {}
-    totals: dict[str, float] = {}
+    state, sums, totals = None, dict[str, float](), dict[str, float]()
     for number, batch in enumerate(batches):
         seed_generators(number, device)  # the same random numbers in every evaluation
-        loss = root(joint, replace(batch.to(device), state=carry))
-        carry = loss.carry if joint.stateful else None
+        loss = root(joint, replace(batch.to(device), state=state))
+        state = loss.carry if joint.stateful else None
         for name, value in {**loss.sums, **loss.logs}.items():
             sums[name] = sums.get(name, 0.0) + float(value)
         for term in loss.sums:

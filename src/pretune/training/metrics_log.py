@@ -32,7 +32,7 @@ METRICS = "metrics.jsonl"
 
 @dataclass(frozen=True)
 class StepLoss:
-    """The loss of one step, still on the device."""
+    """The loss of one step, as sums on the device that have not been fetched yet."""
 
     sums: dict[str, Tensor]  # per loss term, summed over its targets, and per logged value
     totals: dict[str, float]  # number of targets per term, over all processes
@@ -51,7 +51,7 @@ class PendingLine:
 
 
 def sum_by_name(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the sum of the values under each name, in float32, on their device."""
+    """Return the sum of the tensors under each name over several mappings, in float32, on their device."""
     sums: dict[str, Tensor] = {}
     for part in parts:
         for name, value in part.items():
@@ -75,13 +75,13 @@ class MetricsLog:
         self.last: dict[str, float] = {}
         self.pending: PendingLine | None = None
         self.peak = peak_flops(device)
-        self.note = ""  # a summary of the last line, for the progress bar
+        self.summary = ""  # of the last line, for the progress bar
         self.path = run / METRICS if run and world.first else None
         if self.path is not None:
             self._truncate(int(clock.used["steps"]))
 
     def _truncate(self, step: int) -> None:
-        """Remove the lines of steps that will be repeated, and a line cut off when the process was killed."""
+        """Remove the lines of metrics.jsonl for steps after `step`, which will be repeated, and incomplete lines."""
         assert self.path is not None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
@@ -97,15 +97,12 @@ class MetricsLog:
     def add(
         self, losses: Sequence[Loss], totals: Mapping[str, float], terms: list[str], before: Mapping[str, float]
     ) -> None:
-        """Add the losses of a step without waiting for the device; `before` is what the clock had counted before it."""
+        """Add the losses of a step without waiting for the device; `before` has the counts of the clock before the step."""
         sums = sum_by_name({**loss.sums, **loss.logs} for loss in losses)
         self.recent.append(StepLoss(sums, {term: totals[term] for term in terms}, dict(before)))
 
     def state(self) -> dict[str, Any]:
-        """Return the last metrics and the losses of the last steps, for a checkpoint.
-
-        With several processes each one has only a part of the losses, and none are saved.
-        """
+        """Return the last metrics and, in a single process, the losses of the last steps, to be saved in a checkpoint."""
         self.flush()
         steps = list(self.recent) if self.world.size == 1 else []
         sums = [x for step in steps for x in step.sums.values()]
@@ -117,19 +114,19 @@ class MetricsLog:
         return {"last": dict(self.last), "recent": recent}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint, so that a resumed training logs what an uninterrupted one would."""
+        """Restore the log from a checkpoint, so that a resumed training logs what an uninterrupted one would."""
         self.last = dict(state["last"])
         for step in state["recent"]:
             sums = {name: torch.tensor(value, device=self.device) for name, value in step["sums"].items()}
             self.recent.append(StepLoss(sums, dict(step["totals"]), dict(step["before"])))
 
     def watch(self, step: int, packs: list[Pack], norm: Tensor) -> None:
-        """Keep the packs and the gradient norm of a step, so that an error can name the step that diverged."""
+        """Record the packs and the gradient norm of a step, so that an error can name the step that diverged."""
         self.steps.append((step, packs))
         self.norms.append(norm.detach().float())
 
     def write(self, rate: float, norm: Tensor, layers: Mapping[str, Tensor] | None = None) -> None:
-        """Start to copy the numbers of a line from the device; `flush` writes the line when they have arrived."""
+        """Start to copy the numbers of a log line from the device; `flush` writes the line when they have arrived."""
         clock = self.clock
         sums = sum_by_name(step.sums for step in self.recent)
         terms = self.recent[0].totals if self.recent else {}
@@ -150,16 +147,15 @@ class MetricsLog:
         self.steps, self.norms = [], []
 
     def flush(self) -> None:
-        """Write the pending line, if there is one; raise an error if a gradient in it is not finite."""
+        """Write the pending log line, if there is one; raise an error if a gradient norm in it is not finite."""
         if self.pending is None:
             return
-        line, totals = self.pending.line, self.pending.totals
-        names, steps, (values, event) = self.pending.names, self.pending.steps, self.pending.values
-        self.pending = None
+        pending, self.pending = self.pending, None
+        line, names, (values, event) = pending.line, pending.names, pending.values
         if event is not None:
             event.synchronize()
         numbers = values.tolist()
-        for (step, packs), norm in zip(steps, numbers[len(names) :], strict=True):
+        for (step, packs), norm in zip(pending.steps, numbers[len(names) :], strict=True):
             if not math.isfinite(norm):
                 raise PretuneError(
                     f"step {step}: the gradient is not a number ({describe_packs(packs)}); "
@@ -167,28 +163,26 @@ class MetricsLog:
                 )
         sums = dict(zip(names, numbers, strict=False))
         norms = {name: sums.pop(name) for name in names if name.startswith("gradient_norm")}
-        sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._union(sums)})
-        averages = divide_by_totals(sums, totals)
+        # A term may have no targets in some processes.
+        every = dict.fromkeys(name for own in self.world.gather(list(sums)) for name in own)
+        sums = self.world.add_up({name: sums.get(name, 0.0) for name in every})
+        averages = divide_by_totals(sums, pending.totals)
         line |= {**averages, **norms}
         self.last |= line
         losses = [f"{name} {value:.3f}" for name, value in averages.items() if "/" not in name]
         speed = f"{line['tokens_per_second']:,.0f} tokens/s"
         peak = [f"{100 * line['mfu']:.0f} % of peak"] if "mfu" in line else []
-        self.note = "  ".join([f"step {line['step']}", *losses, speed, *peak])
+        self.summary = "  ".join([f"step {line['step']}", *losses, speed, *peak])
         self._append(line)
 
     def _fetch(self, values: Tensor) -> tuple[Tensor, Any]:
-        """Start a copy to pinned memory on the host, and return it with the event that tells when it is complete."""
+        """Start to copy values to pinned host memory; return the copy and the CUDA event of its completion, or None on CPU."""
         if self.device.type != "cuda":
             return values, None
         copy = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         return copy, event
-
-    def _union(self, sums: Mapping[str, float]) -> list[str]:
-        """Return the names of all processes' sums: a term may have no targets in some processes."""
-        return list(dict.fromkeys(name for names in self.world.gather(list(sums)) for name in names))
 
     def write_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Write a line with the metrics of an evaluation, prefixed with dev/."""
@@ -197,6 +191,7 @@ class MetricsLog:
         self._append({"step": int(self.clock.used["steps"]), **line})
 
     def _append(self, line: Mapping[str, float]) -> None:
+        """Append a line to metrics.jsonl, in the process that writes files."""
         if self.path is not None:
             with open_append(self.path) as file:
                 file.write(json.dumps(line).encode() + b"\n")
@@ -214,17 +209,17 @@ class Logging(Callback):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Show the progress bar."""
+        """Show a progress bar during training."""
         with progress("training", 1.0) as self.bar:
             yield
 
     def after_backward(self, step: Step) -> None:
-        """Compute the gradient norm of each layer if the log line of this step is to hold it."""
+        """Compute the gradient norm of each layer if the log line of this step needs it."""
         due = self.settings.log_layer_grad_norms and self.log.clock.due(self.settings.log_every, ahead=1)
         self.layers = layer_norms(self.root) if due else {}
 
     def after_update(self, step: Step) -> None:
-        """Add the losses of the step, and write its line if it is due; the line of an earlier step is complete by now."""
+        """Add the losses of the step, finish the log line of an earlier step, and start a new line if one is due."""
         assert step.gradient_norm is not None
         log = self.log
         if step.updated:
@@ -234,16 +229,16 @@ class Logging(Callback):
         # An evaluation may end a training with early stopping: then this is its last line.
         if step.last or log.clock.due(self.settings.log_every) or (step.evaluates and self.settings.patience):
             log.write(step.lr_factor * self.lr, step.gradient_norm, self.layers)
-        self.bar.update(log.clock.progress(), log.note)
+        self.bar.update(log.clock.progress(), log.summary)
         if step.evaluates:
             log.flush()
 
     def on_evaluate(self, step: Step, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of the evaluation."""
+        """Write the metrics of an evaluation to the log."""
         self.log.write_evaluation(metrics)
 
     def on_end(self) -> dict[str, float]:
-        """Write the last line, and return the last metrics."""
+        """Write the last log line, and return the last metrics."""
         self.log.flush()
         return self.log.last
 

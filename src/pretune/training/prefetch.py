@@ -24,23 +24,20 @@ class StepBatches:
 
     packs: list[Pack]
     batches: list[Batch]
-    spare: int = 0  # blank batches at the end: other processes have more packs, and all must run equally many
+    blank: int = 0  # number of blank batches at the end: other processes have more packs, and all must run equally many
 
     @property
     def real(self) -> list[Batch]:
-        """The batches with targets."""
-        return self.batches[: len(self.batches) - self.spare]
+        """The batches that are not blank."""
+        return self.batches[: len(self.batches) - self.blank]
 
 
 class Prefetcher:
-    """An iterator over the batches of steps, which builds the next ones in a thread if `ahead` is set.
-
-    As a context manager it resets the streams, on exit, to the first step that was not taken.
-    """
+    """A source of the batches of steps, which builds the next ones in a thread if `ahead` is set."""
 
     def __init__(self, streams: DataStreams, world: World, clock: Clock, *, ahead: bool, pinned: bool) -> None:
         self.streams, self.world, self.pinned = streams, world, pinned
-        self.made: Future[StepBatches] | None = None
+        self.prefetched: Future[StepBatches] | None = None
         self.thread: ThreadPoolExecutor | None = None
         if ahead:
             # The current GPU is a property of each thread.
@@ -50,22 +47,22 @@ class Prefetcher:
 
     def next(self, clock: Clock) -> StepBatches:
         """Return the batches of the step that starts now."""
-        step = self.made.result() if self.made is not None else self._make()
-        self.made = None
+        step = self.prefetched.result() if self.prefetched is not None else self._make()
+        self.prefetched = None
         self._record(clock)
         return step
 
     def prefetch_next(self) -> None:
         """Start to build the batches of the next step, if there is a thread for it."""
         if self.thread is not None:
-            self.made = self.thread.submit(self._make)
+            self.prefetched = self.thread.submit(self._make)
 
     def state(self) -> dict[str, Any]:
-        """Return the positions of the first step not taken, and the clock its batches depend on, for a checkpoint."""
-        return {"positions": self.positions, "known": self.known}
+        """Return the data positions of the next step, and the clock that its batches depend on, for a checkpoint."""
+        return {"positions": self.positions, "known": self.clock_used}
 
     def restore(self, state: dict[str, Any], clock: Clock) -> None:
-        """Continue from a checkpoint."""
+        """Continue from the state in a checkpoint."""
         self.streams.restore(state["positions"])
         self._record(Clock(clock.budget, state["known"]))
 
@@ -78,22 +75,24 @@ class Prefetcher:
         self.streams.restore(self.positions)
 
     def _record(self, clock: Clock) -> None:
-        self.positions, self.known, self.progress = self.streams.state(), dict(clock.used), clock.progress()
+        """Record the data positions and the clock at the start of a step, on which the next batches depend."""
+        self.positions, self.clock_used, self.progress = self.streams.state(), dict(clock.used), clock.progress()
 
     def _make(self) -> StepBatches:
+        """Build the batches of the next step that this process runs."""
         packs = self.streams.next_step(self.progress)
-        mine, spare = deal(packs, self.world)
-        batches = [self.streams.batch(pack, self.progress) for pack in mine]
-        if spare:
+        own, blank = deal(packs, self.world)
+        batches = [self.streams.batch(pack, self.progress) for pack in own]
+        if blank:
             like = batches[0] if batches else self.streams.batch(packs[0], self.progress)
-            mine += [packs[0] if not batches else mine[0]] * spare
-            batches += [like.blank()] * spare
+            own += [own[0] if batches else packs[0]] * blank
+            batches += [like.blank()] * blank
         if self.pinned:
             batches = [batch.pinned() for batch in batches]
-        return StepBatches(mine, batches, spare)
+        return StepBatches(own, batches, blank)
 
 
 def deal(packs: list[Pack], world: World) -> tuple[list[Pack], int]:
-    """Return this process's packs of a step, and how many more the process with the most packs has."""
-    mine = packs[world.rank :: world.size]
-    return mine, -(-len(packs) // world.size) - len(mine)
+    """Return the packs of a step that this process runs, and how many more the process with the most packs has."""
+    own = packs[world.rank :: world.size]
+    return own, -(-len(packs) // world.size) - len(own)

@@ -1,4 +1,4 @@
-"""Saving a training in checkpoints while it runs, and resuming it from the newest one."""
+"""Saving of checkpoints during training, and resuming from the newest one."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Checkpointing(Callback):
-    """A callback that saves checkpoints at intervals, at the end, and when the training is interrupted.
-
-    A training without a run folder saves nothing, but can be interrupted.
-    """
+    """A callback that saves checkpoints, if there is a run folder, at intervals, at the end, and on an interrupt."""
 
     t: Training
     clock: Clock
@@ -44,17 +41,17 @@ class Checkpointing(Callback):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Listen to signals, and wait for the last checkpoint at the end."""
+        """Handle signals that stop the training, and wait for the last checkpoint at the end."""
         with self.saver or nullcontext(), stop_signals() as self.stopping:
             yield
 
     def counts(self) -> dict[str, float]:
-        """Return whether this process was interrupted, and whether it is writing; `step.totals` holds sums over processes."""
+        """Return 1 or 0 for whether this process was interrupted and whether it is writing, to be summed over processes."""
         writing = self.saver is not None and self.saver.busy
         return {"stopping": float(self.stopping.is_set()), "writing": float(writing)}
 
     def before_step(self, step: Step) -> None:
-        """Commit a checkpoint that all processes have written."""
+        """Commit the pending checkpoint if all processes have written their files."""
         if self.saver is not None and not step.totals["writing"]:
             self.saver.finish()
 
@@ -71,7 +68,7 @@ class Checkpointing(Callback):
             raise Stopped
 
     def save(self, saver: CheckpointWriter) -> None:
-        """Start to write a checkpoint in the background."""
+        """Start to write a checkpoint of the whole training state in the background."""
         state: dict[str, Any] = {"clock": dict(self.clock.used), "feed": self.feed.state(), "log": {}, "guard": {}}
         shared = {"root": self.t.root.tensors(), "optimizer": optimizer_tensors(self.t.root, self.optimizers)}
         for callback in self.callbacks:
@@ -81,9 +78,9 @@ class Checkpointing(Callback):
                 shared[callback.name] = dict(tensors)
         recurrent = {
             f"{slot}/{name}": tensor
-            for slot, carry in self.t.carry.items()
-            if carry is not None
-            for name, tensor in carry.tensors().items()
+            for slot, state in self.t.recurrent_states.items()
+            if state is not None
+            for name, tensor in state.tensors().items()
         }
         saver.start({**state, "step": int(self.clock.used["steps"])}, shared, own={"carry": recurrent})
 
@@ -101,5 +98,5 @@ class Checkpointing(Callback):
             if int(slot) % t.world.size == t.world.rank:  # packs are assigned to processes in the same way
                 slots.setdefault(int(slot), {})[key] = tensor.to(t.device, copy=True)
         if t.restore_state is not None:
-            t.carry = {slot: t.restore_state(recurrent) for slot, recurrent in slots.items()}
+            t.recurrent_states = {slot: t.restore_state(recurrent) for slot, recurrent in slots.items()}
         log_info(f"resuming from step {state['step']}")

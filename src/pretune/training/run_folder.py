@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,7 +32,7 @@ COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results 
 
 
 class Run:
-    """A finished or unfinished training.
+    """A finished or unfinished training run in its folder.
 
     >>> Run("runs/mine").metrics()[-1]["mlm"]  # doctest: +SKIP
     2.13
@@ -41,18 +41,18 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not (self.folder / RECIPE).is_file():
-            raise PretuneError(f"{self.folder}: this is not a run folder, because it has no {RECIPE}")
+            raise PretuneError(f"{self.folder}: this is not a run folder, because it has no {RECIPE}; check the path")
 
     def __fspath__(self) -> str:
         return str(self.folder)
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The resolved recipe."""
+        """The resolved settings of the run, from recipe.yaml."""
         return read_recipe(self.folder / RECIPE)
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return one dictionary per logged step."""
+        """Return the metrics of the run, one dictionary per line of metrics.jsonl."""
         path = self.folder / METRICS
         return list(read_json_lines(path, torn=True)) if path.is_file() else []
 
@@ -82,19 +82,31 @@ class Run:
         return predict_texts(self.folder, texts, **options)
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts of the run, for reports."""
+        """Return the folder, the status, and the results of the run by name."""
         facts = {"run": str(self.folder), "finished": self.finished, **self.results}
         if not self.finished:
             facts["checkpoints"] = len(list_checkpoints(self.folder))
         return facts
 
     def table(self) -> dict[str, Any]:
-        """Return the facts of the run arranged for people."""
+        """Return the results of the run arranged for display."""
         return arrange_results(self.describe(), trained={name for line in self.metrics() for name in line})
 
 
+def finished_run(folder: Path) -> Run | None:
+    """Return the run in a folder, or None if there is none or it is unfinished."""
+    return Run(folder) if (folder / RECIPE).is_file() and (folder / RESULTS).is_file() else None
+
+
+def copy_run_files(source: Path, folder: Path) -> None:
+    """Copy the files of one run folder to another, except the recipe and the results."""
+    for path in source.iterdir():
+        if path.is_file() and path.name not in (RECIPE, RESULTS):
+            shutil.copy2(path, folder / path.name)
+
+
 def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -> dict[str, Any]:
-    """Return the results of a run arranged for people: scores first, the positive class beside F1, costs last.
+    """Return the results of a run arranged for display: scores first, F1 with its positive class, costs last.
 
     Results named in `trained`, such as training losses, get the prefix train/.
 
@@ -102,10 +114,9 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
     >>> list(arrange_results(facts, trained=["mlm", "flops"]))
     ['run', "dev/f1 (of 'yes')", 'rows', 'train/mlm', 'details']
     """
-    known = results.get("positive_class", {})
-    positive = (
-        {f"dev/{name}/f1": label for name, label in known.items()} if isinstance(known, Mapping) else {"dev/f1": known}
-    )
+    labels = results.get("positive_class", {})  # of the task, or by task
+    by_task = isinstance(labels, Mapping)
+    positive = {f"dev/{name}/f1": label for name, label in labels.items()} if by_task else {"dev/f1": labels}
     first, scores, rest, details = {}, {}, {}, {}
     for name, value in results.items():
         if name == "run":
@@ -124,9 +135,7 @@ def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) 
     if check_run(folder, resume):
         check_same_recipe(folder, recipe)
         return bool(list_checkpoints(folder))
-    write_run_recipe(
-        folder, verb, recipe
-    )  # first, because it is what makes a folder a run, even if the process is killed
+    write_run_recipe(folder, verb, recipe)  # first, because it makes the folder a run, even if the process is killed
     write_json(folder / ENVIRONMENT, environment())
     return False
 
@@ -147,15 +156,12 @@ def check_same_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
 
 @contextmanager
 def remove_if_refused(folder: Path, new: bool) -> Iterator[None]:
-    """Remove a new run folder if the input is refused before training starts, so that the name is free again.
-
-    Finished shards of a store are kept, because the same command can continue from them.
-    """
+    """Remove a new run folder if the block raises an error about its input, unless it has metrics or shards of a store."""
     try:
         yield
     except PretuneError:
-        kept = (path for name in (METRICS, "*.partial") for path in folder.rglob(name))
-        if new and not any(kept):
+        worth_keeping = (path for name in (METRICS, "*.partial") for path in folder.rglob(name))
+        if new and not any(worth_keeping):
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -167,7 +173,7 @@ def write_run_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None
 
 
 def finish_run(folder: Path, results: Mapping[str, Any]) -> Run:
-    """Write the results and the model card, and return the run."""
+    """Write the results and the model card of a run, and return the run."""
     write_json(folder / RESULTS, results)
     run = Run(folder)
     if (folder / CONFIG).is_file():
@@ -177,13 +183,12 @@ def finish_run(folder: Path, results: Mapping[str, Any]) -> Run:
 
 def environment() -> dict[str, Any]:
     """Return the versions of packages and the properties of the machine, for reproducibility."""
+    from pretune import __version__
+
     packages = {}
     for name in ("torch", "tokenizers", "numpy", "safetensors"):
-        try:
+        with suppress(PackageNotFoundError):
             packages[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    from pretune import __version__
 
     revision = subprocess.run(
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False

@@ -39,7 +39,7 @@ class SpikeGuard(Callback):
     seen: int = 0  # steps
 
     def allow_update(self, step: Step) -> bool:
-        """Return False for a step with a spike if such steps are skipped; otherwise raise an error for it."""
+        """Return whether a step has no spike; raise an error if it has one, unless steps with spikes are skipped."""
         assert step.gradient_norm is not None
         loss = self.world.add_up({"loss": float(torch.stack(step.objectives).sum()) / self.world.size})["loss"]
         spike = self.find_spike(loss, float(step.gradient_norm))
@@ -52,7 +52,7 @@ class SpikeGuard(Callback):
         return False
 
     def find_spike(self, loss: float, norm: float) -> str | None:
-        """Return a description of the spike in a step, or None; only steps without one enter the running means."""
+        """Return a description of the spike in a step, or None; only steps without a spike update the running means."""
         values = {"loss": loss, "gradient norm": norm}
         for name, value in values.items():
             if not math.isfinite(value):

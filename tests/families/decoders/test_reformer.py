@@ -339,5 +339,5 @@ def test_the_vocabulary_can_be_replaced_but_positions_not_extended(tmp_path: Pat
         assert len(after) == new.size and torch.equal(after[here], before[there])
     made.save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["vocab_size"] == new.size
-    with pytest.raises(PretuneError, match="axial positions, 48 here, cannot be extended"):
+    with pytest.raises(PretuneError, match="its 48 positions are axial, which cannot be extended"):
         extend_positions(model, 96)

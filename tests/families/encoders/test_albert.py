@@ -20,9 +20,8 @@ from pretune.nn.dropout import share_dropout_seed
 from pretune.objectives import parse_objective
 from pretune.objectives.pretraining.sentence_pairs import SequenceClassificationHead
 from pretune.packed import Batch
-from pretune.training.flops import forward_flops
 from pretune.training.optim.optimizers import hidden_matrices
-from tests.support.family_configs import ALBERT
+from tests.support.counted_flops import forward_flops
 from tests.support.parity import (
     Ragged,
     assert_same,

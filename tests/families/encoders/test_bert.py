@@ -170,7 +170,7 @@ def test_mismatched_checkpoints_are_refused_with_a_list(reference, tmp_path: Pat
     )
     with pytest.raises(PretuneError, match=unknown):
         load_model("nowhere")
-    with pytest.raises(PretuneError, match="no/where: no such folder"):
+    with pytest.raises(PretuneError, match="no/where: there is no such model folder"):
         load_model("no/where")
     with pytest.raises(PretuneError, match="preset without weights"):
         load_model("bert-tiny")

@@ -222,10 +222,7 @@ def test_state_is_carried_across_held_out_batches_of_little_text(name: str) -> N
     packing = DataStream(joint, data, Packing(1024, 16, lanes=2, fixed=True), seed=0).packing
     for documents in ([0], [1, 2]):
         few = replace(data, documents=np.array(documents))
-        found = held_out_batches(joint, few, packing, Monitoring(max_eval_batches=4))
-        plain = held_out_batches(joint, few, replace(packing, fixed=False), Monitoring(max_eval_batches=4))
-        losses = [
-            evaluate_loss(root, joint, [batch for _, batch in batches], torch.device("cpu"))
-            for batches in (found, plain)
-        ]
+        _, found = held_out_batches(joint, few, packing, Monitoring(max_eval_batches=4))
+        _, plain = held_out_batches(joint, few, replace(packing, fixed=False), Monitoring(max_eval_batches=4))
+        losses = [evaluate_loss(root, joint, batches, torch.device("cpu")) for batches in (found, plain)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)

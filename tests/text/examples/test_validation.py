@@ -64,7 +64,7 @@ def test_all_rows_are_for_training_if_none_can_be_held_out(tmp_path: Path) -> No
     """Half of the rows have the same text, the others one class each: no class has two texts."""
     labels = ["same"] * 30 + [f"class{number}" for number in range(30)]
     made = read_data(write(tmp_path / "train.csv", ["one text"] * 30 + TEXTS[:30], labels))
-    assert len(made.rows) == 60 and made.dev is None and not made.taken
+    assert len(made.rows) == 60 and made.dev is None and not made.dev_rows
 
 
 def test_suspicious_labels_are_reported(

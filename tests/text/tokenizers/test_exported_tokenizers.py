@@ -169,5 +169,5 @@ def test_different_template_is_reported(
     tokenizer.save(tmp_path, FAMILIES["bert"].template)
     load_model(tmp_path)
     messages = capfd.readouterr().err
-    assert "has the template '[CLS] A [SEP] B [SEP]'; '[CLS] A [SEP] [SEP] B [SEP]', that of roberta" in messages
+    assert "has the template '[CLS] A [SEP] B [SEP]', but '[CLS] A [SEP] [SEP] B [SEP]' of roberta" in messages
     assert messages.count("has the template") == 1

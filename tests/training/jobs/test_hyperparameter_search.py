@@ -58,7 +58,7 @@ def test_interrupted_search_resumes_with_the_same_settings(tmp_path: Path) -> No
         with pytest.raises(KeyboardInterrupt):
             search(tmp_path / "parts").run(Trainer(interrupt=2), trials=trials)
         cut = search(tmp_path / "parts")
-        assert not cut.trials[-1].over  # it is recorded, and starts anew
+        assert not cut.trials[-1].is_done  # it is recorded, and starts anew
         cut.run(Trainer(), trials=trials)
     assert [trial.settings for trial in cut.trials] == [trial.settings for trial in whole.trials]
     assert whole.trials[0].settings == DEFAULTS

@@ -24,6 +24,7 @@ def preset_names() -> tuple[str, ...]:
 
 @cache
 def _built_in() -> Mapping[str, Path]:
+    """Return the files of the presets that come with the package, by preset name."""
     return _presets_in(Path(__file__).parent)
 
 
@@ -42,19 +43,20 @@ def _plugin_presets() -> Mapping[str, Path]:
         )
         if not isinstance(folder, str | Path) or not Path(folder).is_dir():
             raise PretuneError(
-                f"The entry point {name!r} of the group {GROUP} must be a package with YAML files or the path of a folder; "
-                "repair or uninstall the package that registers it."
+                f"the entry point {name!r} of the group {GROUP} must be a package with YAML files or the path of a folder; "
+                "repair or uninstall the package that registers it"
             )
         found |= _presets_in(Path(folder))
     return found
 
 
 def _presets_in(folder: Path) -> dict[str, Path]:
+    """Return the preset files of a folder, by preset name."""
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
 def is_preset(name: str) -> bool:
-    """Return whether a model reference is a preset: a known name or a .yaml file, unless a model folder has that name.
+    """Return whether a name means a preset: it is a known preset or a .yaml file, and there is no model folder of that name.
 
     >>> is_preset("bert-base"), is_preset("mine.yaml"), is_preset("runs/mine")
     (True, True, False)
@@ -65,9 +67,9 @@ def is_preset(name: str) -> bool:
 
 
 def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a preset by name or from a .yaml file; a preset that is `like` another inherits its keys.
+    """Return a preset by name or from a .yaml file; a preset with the key `like` inherits the keys of another one.
 
-    `via` holds the presets that refer to this one, to detect cycles.
+    `via` has the presets that inherit from this one, to detect cycles.
 
     >>> find_preset("bert-base")["config"]["hidden_size"]
     768
@@ -77,14 +79,17 @@ def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
     if like is None:
         return content
     if not isinstance(like, str):
-        raise PretuneError(f"{name}: like: {quote(like)} is not the name of a preset")
+        raise PretuneError(f"{name}: the key `like` must be the name of a preset, not {quote(like)}")
     if like in (name, *via):
-        raise PretuneError(f"{' is like '.join([*via, name, like])}: a preset cannot be like itself")
+        raise PretuneError(
+            f"{' is like '.join([*via, name, like])}: a preset cannot inherit from itself; change `like`"
+        )
     return merge_recipes(find_preset(like, (*via, name)), content)
 
 
 @cache
 def _read_built_in(name: str) -> dict[str, Any]:
+    """Return the content of a preset that comes with the package, without checks."""
     import yaml
 
     content: dict[str, Any] = yaml.safe_load(_built_in()[name].read_text(encoding="utf-8"))
@@ -92,7 +97,7 @@ def _read_built_in(name: str) -> dict[str, Any]:
 
 
 def _file_of(name: str) -> Path:
-    """Return the file of a preset that is not built in."""
+    """Return the file of a preset that does not come with the package; raise an error if the name is unknown."""
     if name.endswith(".yaml"):
         return Path(name)
     if (file := _plugin_presets().get(name)) is not None:
@@ -102,17 +107,15 @@ def _file_of(name: str) -> Path:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Read and check a preset of the user or of an installed package."""
+    """Return the content of a preset file of the user or of an installed package, after a check of its keys."""
     content = read_recipe(file)
-    unknown = [key for key in content if key not in KEYS]
-    if unknown:
+    if unknown := [key for key in content if key not in KEYS]:
         raise PretuneError(f"{file}: unknown key {unknown[0]!r}; {suggest(unknown[0], KEYS)}")
     for key in ("family", "objective"):
         if not isinstance(content.get(key, ""), str):
-            raise PretuneError(f"{file}: {key}: {quote(content[key])} is not a name")
-    sections = [key for key in SECTIONS if not isinstance(content.get(key, {}), dict)]
-    if sections:
-        raise PretuneError(f"{file}: {sections[0]} is not a mapping of keys to values")
+            raise PretuneError(f"{file}: the key `{key}` must be a name, not {quote(content[key])}")
+    if invalid := [key for key in SECTIONS if not isinstance(content.get(key, {}), dict)]:
+        raise PretuneError(f"{file}: the key `{invalid[0]}` must be a mapping of keys to values")
     if "like" not in content and not {"family", "config"} <= content.keys():
         raise PretuneError(f"{file}: a preset needs either the key `like` or the keys `family` and `config`")
     if str(like := content.get("like", "")).endswith(".yaml"):

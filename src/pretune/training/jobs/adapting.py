@@ -27,16 +27,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "optimizer": {"lr": 3e-4, "betas": (0.9, 0.98)},
     "batch": {"tokens": 4096},
 }
-SHORT = 60.0  # seconds below which batches are smaller
-SMALL = 1024  # tokens of these batches
-SHOWN = 5  # held-out sentences to fill before and after
-SENTENCE = (8, 24)  # minimum and maximum tokens of these sentences
-WORD = 4  # minimum letters of a masked word
+SHORT_BUDGET = 60.0  # seconds below which batches are smaller
+SMALL_BATCH = 1024  # tokens of these batches
+NUM_SENTENCES = 5  # held-out sentences to fill before and after
+SENTENCE_LENGTH = (8, 24)  # minimum and maximum tokens of these sentences
+MIN_LETTERS = 4  # of a masked word
 
 
 @dataclass(frozen=True)
 class AdaptationResult:
-    """The result of an adaptation: the run, and both models compared on held-out text."""
+    """The result of domain adaptation: the run, and a comparison of the models before and after on held-out text."""
 
     run: Run
     before: dict[str, float]
@@ -47,11 +47,11 @@ class AdaptationResult:
         return str(self.run.folder)
 
     def describe(self) -> dict[str, Any]:
-        """Return all facts, for programs."""
+        """Return the results of the run and of the comparison by name."""
         return {**self.run.describe(), "before": self.before, "after": self.after, "fills": self.fills}
 
     def table(self) -> dict[str, Any]:
-        """Return a comparison, for people."""
+        """Return the results arranged for display: the comparison as a table, then the facts of the run."""
         facts = {key: value for key, value in self.run.table().items() if not key.startswith("dev/")}
         rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
         compared = {name: part for name, part in (("held_out_text", rows), ("fills", self.fills)) if part}
@@ -59,18 +59,18 @@ class AdaptationResult:
 
 
 def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
-    """Return the default settings for a budget.
+    """Return the default settings of domain adaptation for a budget.
 
     A short budget has smaller batches, so that the last step does not exceed it by much, and a learning rate in proportion.
-    Evaluation, before and after, is not part of the budget: one pack per minute of training keeps it short.
+    Evaluation, before and after, is not part of the budget: one batch per minute of training keeps it short.
     """
     seconds = SETTINGS["budget"]["seconds"] if budget is None or not budget.limits else budget.seconds
     if seconds is None:
         return SETTINGS
-    if seconds < SHORT:
-        factor = SETTINGS["batch"]["tokens"] // SMALL
+    if seconds < SHORT_BUDGET:
+        factor = SETTINGS["batch"]["tokens"] // SMALL_BATCH
         optimizer = SETTINGS["optimizer"] | {"lr": SETTINGS["optimizer"]["lr"] / factor}
-        return SETTINGS | {"batch": {"tokens": SMALL}, "optimizer": optimizer, "monitor": {"max_eval_batches": factor}}
+        return SETTINGS | {"batch": {"tokens": SMALL_BATCH}, "optimizer": optimizer, "monitor": {"max_eval_batches": factor}}
     return SETTINGS | {
         "monitor": {
             "max_eval_batches": min(int(seconds // 60), resolve_section(Monitoring, None).max_eval_batches or 1)
@@ -79,8 +79,8 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
 
 
 def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
-    """Run a job that continues from a model, and compare the two."""
-    run = pretrain(plan, store, resume, compared=True)
+    """Continue the pretraining of a model on new text, and compare the models before and after."""
+    run = pretrain(plan, store, resume, require_held_out=True)
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
     before, after = (losses_and_perplexities(evaluations[place]) if evaluations else {} for place in (0, -1))
     if "mlm" not in after:
@@ -94,54 +94,51 @@ def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False
 
 
 def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
-    """Return the losses of an evaluation, and their perplexities."""
-    found = {name.removeprefix("dev/"): value for name, value in line.items() if name.startswith("dev/")}
-    perplexities = {f"{name}/perplexity": math.exp(value) for name, value in found.items() if "/" not in name}
-    return dict(sorted({**found, **perplexities}.items()))
+    """Return the losses in a line of metrics.jsonl, and their perplexities, by name."""
+    losses = {name.removeprefix("dev/"): value for name, value in line.items() if name.startswith("dev/")}
+    perplexities = {f"{name}/perplexity": math.exp(value) for name, value in losses.items() if "/" not in name}
+    return dict(sorted({**losses, **perplexities}.items()))
 
 
 def compare_fills(
     before: str, after: Path, store: Store, documents: Any, ignore_mismatched: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the words that both models predict for masks in held-out sentences; without the old model if it has no head."""
-    gaps = mask_words(store, documents)
+    """Return the words that the models before (if it has an mlm head) and after adaptation predict in held-out sentences."""
     fillers = {"after": MaskFiller.load(after)}
     old = load_model(before, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
     if not any(name.startswith("heads.") for name in old.untrained):
         fillers = {"before": MaskFiller.of(old), **fillers}
     rows = []
-    for ids, place, word in gaps:
-        shown = store.tokenizer.decode([*ids[1:place]]) + f" {MASK} " + store.tokenizer.decode(ids[place + 1 : -1])
+    for ids, place, word in mask_words(store, documents):
+        text = store.tokenizer.decode([*ids[1:place]]) + f" {MASK} " + store.tokenizer.decode(ids[place + 1 : -1])
         best = {name: filler.candidates(ids, [place], top_k=3)[0] for name, filler in fillers.items()}
-        answers = {name: ", ".join(candidate["token"] for candidate in found) for name, found in best.items()}
-        rows.append({"text": shown, "word": word, **answers})
+        answers = {name: ", ".join(candidate["token"] for candidate in top) for name, top in best.items()}
+        rows.append({"text": text, "word": word, **answers})
     return rows
 
 
 def mask_words(store: Store, documents: Any) -> list[tuple[list[int], int, str]]:
-    """Return a few held-out sentences with one word to mask: token ids, its position, and the word; always the same ones."""
-    tokenizer = store.tokenizer
-    offsets = store.document_offsets
+    """Return a few held-out sentences with one masked word each: token ids, the position of the mask, and the word."""
+    tokenizer, offsets = store.tokenizer, store.document_offsets
     spans = [np.arange(offsets[document], offsets[document + 1]) for document in documents]
     sentences = np.concatenate([*spans, np.zeros(0, dtype=np.int64)]).astype(np.int64)
     draws = EpochRandom(seed=0)
-    found: list[tuple[list[int], int, str]] = []
+    masked: list[tuple[list[int], int, str]] = []
     for sentence in sentences[np.argsort(draws.uniform("sentence", sentences))]:
         ids = store.sentence(int(sentence)).astype(np.int64)
-        if not SENTENCE[0] <= len(ids) <= SENTENCE[1]:
+        if not SENTENCE_LENGTH[0] <= len(ids) <= SENTENCE_LENGTH[1]:
             continue
         starts = np.append(tokenizer.word_starts(ids), True)
         words = {
             int(place): word
             for place in np.flatnonzero(starts[:-1] & starts[1:])  # words of one token
-            if len(word := tokenizer.decode([int(ids[place])]).strip()) >= WORD and word.isalpha()
+            if len(word := tokenizer.decode([int(ids[place])]).strip()) >= MIN_LETTERS and word.isalpha()
         }
         if len(words) < len(ids) / 4:  # a table, or code
             continue
         place = list(words)[int(draws.integers(len(words), "word", sentence))]
         ids[place] = tokenizer.role("mask")
-        whole = [tokenizer.role("start"), *ids.tolist(), tokenizer.role("separator")]
-        found.append((whole, place + 1, words[place]))
-        if len(found) == SHOWN:
+        masked.append(([tokenizer.role("start"), *ids.tolist(), tokenizer.role("separator")], place + 1, words[place]))
+        if len(masked) == NUM_SENTENCES:
             break
-    return found
+    return masked

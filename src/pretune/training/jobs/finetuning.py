@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,7 +31,7 @@ from pretune.objectives.task import Answer
 from pretune.objectives.tasks.classify import Pooling
 from pretune.objectives.tasks.layer_features import OnLayerFeatures
 from pretune.runtime.atomic_io import write_bytes, write_json
-from pretune.runtime.devices import choose_device, deterministic
+from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.progress import log_info
 from pretune.runtime.value_ranges import COUNT, FRACTION_BELOW_1, NOT_NEGATIVE, check_number
@@ -43,10 +43,10 @@ from pretune.text.examples.validation import check_classes, check_texts
 from pretune.text.packing.sequences import Arrangement, Packing
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import DataStreams, make_streams
-from pretune.training.interrupts import Stopped
 from pretune.training.jobs.finetuning_strategies import Strategy, choose_strategy
-from pretune.training.jobs.pretraining_model import ROUND_VOCABULARY, check_length
-from pretune.training.loop import Training, train
+from pretune.training.jobs.pretraining_model import check_length, rounded_size
+from pretune.training.jobs.pretraining_settings import SECTIONS
+from pretune.training.loop import Training, train_run
 from pretune.training.optim.optimizers import scale_lr_to_batch
 from pretune.training.recipe_sections import (
     ON_TEXT,
@@ -73,29 +73,29 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FinetuningJob:
     """A fine-tuning job with all settings resolved."""
 
     model: str
     train: str | Mapping[str, str]  # for several tasks, by task name
-    dev: str | Mapping[str, str] | None
+    dev: str | Mapping[str, str] | None = None
     out: Path
-    columns: Mapping[str, str]
+    columns: Mapping[str, str] = field(default_factory=dict)
     objective: str
-    strategy: str
-    epochs: float
-    budget: Budget | None
+    strategy: str = "full"
+    epochs: float = 3.0
+    budget: Budget | None = None
     optimizer: Optimizer
     schedule: Schedule
     batch: Batching
     monitor: Monitoring
-    seed: int
-    num_seeds: int | None
-    deterministic: bool
-    tokenizer: str | None
-    from_scratch: bool
-    device: str | None
+    seed: int = 0
+    num_seeds: int | None = 1
+    deterministic: bool = False
+    tokenizer: str | None = None
+    from_scratch: bool = False
+    device: str | None = None
     shots: int | None = None  # examples per class; None: all
     task_sampling: str = "proportional"  # how several tasks are sampled
     unlabeled: str | None = None  # texts for a teacher to label
@@ -125,21 +125,13 @@ class FinetuningJob:
         return {**content, **own, **({"columns": further} if further else {})}
 
 
-def resolve_finetuning(model: str, given: dict[str, Any]) -> FinetuningJob:
-    """Resolve all settings: given options, then the defaults for fine-tuning."""
-    sections: dict[str, type[Any]] = {
-        "optimizer": Optimizer,
-        "schedule": Schedule,
-        "batch": Batching,
-        "monitor": Monitoring,
-    }
-    usual = dict(SETTINGS)
-    for task in tasks_in(parse_objective(given["objective"])):
-        usual |= task.settings
-    filled = {
-        name: resolve_section(kind, given.pop(name, None), usual[name], ON_TEXT) for name, kind in sections.items()
-    }
-    return FinetuningJob(model=model, **given, **filled)
+def resolve_finetuning(model: str, options: dict[str, Any]) -> FinetuningJob:
+    """Return the fine-tuning job of a model for some options; sections of settings are completed with defaults."""
+    defaults = dict(SETTINGS)
+    for task in tasks_in(parse_objective(options["objective"])):
+        defaults |= task.settings
+    sections = {key: resolve_section(SECTIONS[key], options.get(key), defaults[key], ON_TEXT) for key in SETTINGS}
+    return FinetuningJob(model=model, **{**options, **sections})
 
 
 @dataclass(frozen=True)
@@ -147,13 +139,13 @@ class TaskData:
     """The data of a fine-tuning job: the objectives, with the task fitted to its examples, and the examples."""
 
     mixture: Mixture
-    asked: Task  # before it was fitted
+    unfitted: Task  # the task before it was fitted
     task: Task
     rows: Any  # training examples
     dev: Any  # dev examples, or None
-    taken: list[int]  # rows of the training file that became dev examples, if there was no dev file
-    teaching: TeacherTargets | None = None  # soft labels to learn instead of the labels of the rows
-    imitation: Any = None  # an Imitate: other outputs of a teacher to imitate besides the task
+    dev_rows: list[int]  # rows of the training file that became dev examples, if there was no dev file
+    teacher_targets: TeacherTargets | None = None  # soft labels to learn instead of the labels of the rows
+    hidden_distillation: Any = None  # a DistillHidden objective, learned together with the task
 
     @property
     def size(self) -> int:
@@ -161,127 +153,119 @@ class TaskData:
         return len(self.rows)
 
     @property
-    def judged(self) -> bool:
-        """Whether there are dev examples."""
+    def has_dev(self) -> bool:
+        """Whether there are dev examples to evaluate on."""
         return self.dev is not None
 
     @property
     def primary_metric(self) -> str:
-        """The primary metric, by which runs are compared."""
+        """The name of the metric of the task by which runs are compared."""
         return self.task.primary_metric
 
-    def floor(self) -> float:
-        """Return the primary metric of the majority-class baseline."""
+    def baseline_score(self) -> float:
+        """Return the primary metric of the majority-class baseline on the dev examples."""
         return majority_score(self.task, self.rows, self.dev)
 
 
 def read_task_data(plan: FinetuningJob) -> TaskData:
-    """Read the training and dev examples; without a dev file, dev examples are split off the training file."""
+    """Read the training and dev examples of a job; without a dev file, dev examples are split off the training file."""
     mixture = requested_objectives(plan, plan.objective)
-    asked = find_task(mixture)
     assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
-    rows, dev, taken = read_examples(plan, asked, plan.train, plan.dev)
-    task = with_model_pooling(plan, plan.objective, asked).fit(rows)
-    return TaskData(mixture.with_part(task), asked, task, rows, dev, taken)
+    return read_part(plan, plan.objective, mixture, find_task(mixture), plan.train, plan.dev)
+
+
+def read_part(
+    plan: FinetuningJob, objective: str, mixture: Mixture, unfitted: Task, train: str, dev: str | None
+) -> TaskData:
+    """Return the data of one task of a mixture, read from its training file and its dev file, if it has one."""
+    rows, dev_examples, dev_rows = read_examples(plan, unfitted, train, dev)
+    task = with_model_pooling(plan, objective, unfitted).fit(rows)
+    return TaskData(mixture.with_part(task), unfitted, task, rows, dev_examples, dev_rows)
 
 
 def model_embedding(plan: FinetuningJob) -> TextEmbedding | None:
-    """Return how the model of a job computes text embeddings, or None if its folder does not say."""
+    """Return how the model of a job computes text embeddings, or None if its files do not define it."""
     return None if is_preset(plan.model) else text_embedding_of(plan.model)
 
 
-def with_model_pooling(plan: FinetuningJob, objective: str, asked: Task) -> Task:
-    """Return the task with the pooling of the model's text embeddings, unless the objective names another pooling.
-
-    A pooling that gives good text embeddings is also a good start for classification.
-    """
+def with_model_pooling(plan: FinetuningJob, objective: str, unfitted: Task) -> Task:
+    """Return the task with the pooling of the model's text embeddings, a good start, unless the objective names another one."""
     embedding = model_embedding(plan)
     mode = next((mode for mode in (embedding.pooling if embedding else ()) if mode in get_args(Pooling)), None)
     if mode is None:
-        return asked
-    return next(task for task in tasks_in(requested_objectives(plan, objective, mode)) if task.name == asked.name)
+        return unfitted
+    return next(task for task in tasks_in(requested_objectives(plan, objective, mode)) if task.name == unfitted.name)
 
 
 def requested_objectives(plan: FinetuningJob, objective: str, pooling: str | None = None) -> Mixture:
-    """Return the objectives of a job, not yet fitted to examples.
-
-    `pooling` is for tasks that do not set one; the default is the model family's.
-    """
-    usual: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "cls")}
+    """Return the objectives of a job, not yet fitted to examples; `pooling` is the default for tasks that do not set one."""
+    defaults: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "cls")}
     if (embedding := model_embedding(plan)) is not None:
-        usual["embedding"] = embedding
-    usual |= {"drop_invalid": True} if plan.drop_invalid else {}
-    mixture = parse_objective(objective, **usual)
+        defaults["embedding"] = embedding
+    defaults |= {"drop_invalid": True} if plan.drop_invalid else {}
+    mixture = parse_objective(objective, **defaults)
     if plan.drop_invalid and not any(task.has_option("drop_invalid") for task in tasks_in(mixture)):
         raise PretuneError(f"--drop-invalid: {mixture} cannot skip bad examples; correct them instead")
     return mixture
 
 
-def read_examples(plan: FinetuningJob, task: Task, train: str, judged: str | None) -> tuple[Any, Any, list[int]]:
-    """Return the training examples, the dev examples, and which rows of the training file those are."""
+def read_examples(plan: FinetuningJob, task: Task, train: str, dev_file: str | None) -> tuple[Any, Any, list[int]]:
+    """Return the training examples, the dev examples or None, and the rows of the training file that are dev examples."""
     rows = task.read(train, plan.columns)
-    check_rows(task, rows, classes=plan.shots is None)
-    dev, taken = None, list[int]()
-    if judged:
-        dev = task.read(judged, getattr(rows, "columns", plan.columns))
+    if isinstance(rows, LabeledRows):
+        check_texts(rows)
+        if plan.shots is None and task.single_label:
+            check_classes(rows)
+    dev, dev_rows = None, list[int]()
+    if dev_file:
+        dev = task.read(dev_file, getattr(rows, "columns", plan.columns))
         warn_of_duplicates(rows, dev)
     elif len(rows) >= FEWEST:
-        kept, taken = split_examples(rows, seed=plan.seed)
-        if taken:
-            others = if_option("dev", "; to use others, give --dev")
-            log_info(f"{rows.file}: {len(taken)} of {len(rows)} examples are held out for evaluation{others}")
-            rows, dev = rows.take(kept), rows.take(taken)
+        train_rows, dev_rows = split_examples(rows, seed=plan.seed)
+        if dev_rows:
+            advice = if_option("dev", "; to use others, give --dev")
+            log_info(f"{rows.file}: {len(dev_rows)} of {len(rows)} examples are held out for evaluation{advice}")
+            rows, dev = rows.take(train_rows), rows.take(dev_rows)
     if plan.shots is not None:
         rows = sample_few_shot(rows, plan.shots, plan.seed, classes=bool(task.fit(rows).labels))
-    return rows, dev, taken
-
-
-def check_rows(task: Task, rows: Any, classes: bool) -> None:
-    """Report or refuse rows that a task cannot learn from: without texts, or, if `classes` is set, with too few classes."""
-    if not isinstance(rows, LabeledRows):
-        return
-    check_texts(rows)
-    if classes and task.single_label:
-        check_classes(rows)
+    return rows, dev, dev_rows
 
 
 def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool = False) -> Run:
     """Run a fine-tuning job with one seed, and return its run."""
     material = material or read_task_data(plan)
     mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
-    if material.imitation is not None:
-        mixture = mixture.joined(material.imitation)
+    if material.hidden_distillation is not None:
+        mixture = mixture.joined(material.hidden_distillation)
     device = choose_device(plan.device)
     model = model_with_separator(starting_model(plan, mixture), task, rows)
     task = task.with_tokenizer(model.require_tokenizer())
-    learned: Any = task if material.teaching is None else DistillLogits(task, material.teaching)
+    learned: Any = task if material.teacher_targets is None else DistillLogits(task, material.teacher_targets)
     mixture = mixture.with_part(learned)
     labels = list(task.labels)
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
     length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
     strategy = resolve_strategy(plan, model, [task], len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
-    answer = (
-        Predictor(model, task, dev, length).report_truncated() if dev is not None else None
-    )  # raises an error for unknown labels
+    # A predictor raises an error for unknown labels.
+    predictor = Predictor(model, task, dev, length).report_truncated() if dev is not None else None
     resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
-    if material.taken:
-        write_json(plan.out / SPLIT, {"file": str(rows.file), "dev_rows": material.taken})
+    if material.dev_rows:
+        write_json(plan.out / SPLIT, {"file": str(rows.file), "dev_rows": material.dev_rows})
     data, packing, truncated = tokenize_examples(plan, model, task, rows, length, device)
-    streams = make_streams(
-        strategy.wrap(mixture, learned), data, tokens=packing.tokens, packing=packing, seed=plan.seed
-    )
+    mixture = strategy.wrap(mixture, learned)
+    streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed)
     epoch = len(streams.streams[0].epoch_plan(0))
-    evaluate = evaluator(answer, device) if answer is not None else None
+    evaluate = None if predictor is None else lambda: score(predictor.task, predictor(device), predictor.examples)
     last = train_model(plan, model, strategy, starts, streams, epoch, evaluate, task.primary_metric, device, resuming)
-    if material.imitation is not None:
-        del model.root.heads[material.imitation.name]  # its projections are used only in training
-    task, answers = finalize_task(model, material.asked, task, answer, device)
-    model.options = fitted_options(material.asked, task)
+    if material.hidden_distillation is not None:
+        del model.root.heads[material.hidden_distillation.name]  # its projections are used only in training
+    task, answers = finalize_task(model, material.unfitted, task, predictor, device)
+    model.options = fitted_options(material.unfitted, task)
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
     results |= {"truncated": truncated, "labels": labels, **last}
-    if answer is not None:
+    if predictor is not None:
         results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
         results |= {"positive_class": positive_class(task)} if positive_class(task) is not None else {}
         write_predictions(plan.out / DEV_PREDICTIONS, answers)
@@ -300,7 +284,7 @@ def train_model(
     device: torch.device,
     resuming: bool,
 ) -> dict[str, float]:
-    """Train a prepared model, and return the last metrics; `epoch` is the number of steps per epoch."""
+    """Train a model that the strategy has prepared, and return the last metrics; `epoch` is the number of steps per epoch."""
     steps = max(1, round(plan.epochs * epoch))
     monitor = plan.monitor
     if monitor.patience and not monitor.eval_every:
@@ -317,79 +301,71 @@ def train_model(
         run=plan.out,
         cuda_graphs=device.type == "cuda" and not (streams.mixture.needs_host_sync or has_recurrent_layers(model.root)),
         starts=starts,
-        after=strategy.after(model),
+        update_hook=strategy.update_hook(model),
         gradient_checkpointing=bool(plan.batch.gradient_checkpointing),
         # The final model is evaluated after training anyway.
         evaluate=evaluate if monitor.eval_every else None,
         primary_metric=primary_metric,
     )
-    try:
-        with deterministic(plan.deterministic):
-            last = train(training, resume=resuming)
-    except Stopped:
-        log_info(
-            f"stopped, with a checkpoint in {plan.out}{if_option('resume', '; resume with the same command and --resume')}"
-        )
-        raise KeyboardInterrupt from None
+    last = train_run(training, resuming, plan.deterministic)
     if ranges := strategy.finish(model):
         write_json(plan.out / RANGES, ranges)
-    model.root.set_activation_dtype(torch.float32)
     return last
 
 
 def tokenize_examples(
     plan: FinetuningJob, model: Model, task: Task, rows: Any, length: int, device: torch.device
 ) -> tuple[Data, Packing, int]:
-    """Return the tokenized examples of a task, how they are packed, and how many texts are truncated."""
+    """Return the data of a task for training, how sequences are packed, and how many texts are truncated."""
     data = Data(model.require_tokenizer(), model.family.template, rows=rows)
-    laid = task.tokenize_examples(data, length)
-    if laid.truncated:
-        log_info(f"{rows.file}: {laid.truncated} of {len(laid)} texts were truncated to {length} tokens")
-    return data, row_packing(laid, plan.batch.size or 32, length, device.type == "cuda"), laid.truncated
+    sequences = task.tokenize_examples(data, length)
+    truncated = sequences.truncated
+    if truncated:
+        log_info(f"{rows.file}: {truncated} of {len(sequences)} texts were truncated to {length} tokens")
+    return data, row_packing(sequences, plan.batch.size or 32, length, device.type == "cuda"), truncated
 
 
 def finalize_task(
-    model: Model, asked: Task, task: Task, answer: Predictor | None, device: torch.device
+    model: Model, unfitted: Task, task: Task, predictor: Predictor | None, device: torch.device
 ) -> tuple[Task, list[Answer]]:
-    """Return the trained task, with options such as thresholds tuned on the dev examples, and its predictions for them.
-
-    Options that the user has set are not tuned.
-    """
+    """Return the trained task and its dev predictions; options that the user has not set are tuned on the dev examples."""
     task = task.finish(model.root.heads[task.name])
-    if answer is None:
+    if predictor is None:
         return task, []
-    answer.task = task
-    outputs = answer.outputs(device)
-    answers = task.answers(outputs, answer.laid, answer.examples)
-    best = task.best_options(answers, answer.examples)
-    if best := {name: value for name, value in best.items() if getattr(asked.unwrapped, name) is None}:
-        answer.task = task = with_options(task, best)
-        answers = task.answers(outputs, answer.laid, answer.examples)
+    predictor.task = task
+    outputs = predictor.outputs(device)
+    answers = task.answers(outputs, predictor.laid, predictor.examples)
+    best = task.best_options(answers, predictor.examples)
+    if best := {name: value for name, value in best.items() if getattr(unfitted.unwrapped, name) is None}:
+        predictor.task = task = with_options(task, best)
+        answers = task.answers(outputs, predictor.laid, predictor.examples)
     return task, answers
 
 
-def fitted_options(asked: Task, task: Task) -> dict[str, Any]:
+def fitted_options(unfitted: Task, task: Task) -> dict[str, Any]:
     """Return the options that a task took from its examples rather than from the user, except fields marked as fitted."""
     if isinstance(task, OnLayerFeatures | RenamedTask):
-        return fitted_options(asked.task, task.task)  # type: ignore[attr-defined]
+        return fitted_options(unfitted.task, task.task)  # type: ignore[attr-defined]
     names = [option.name for option in fields(task) if not option.metadata.get("fitted")]  # type: ignore[arg-type]
-    return {name: getattr(task, name) for name in names if getattr(task, name) != getattr(asked, name)}
+    return {name: getattr(task, name) for name in names if getattr(task, name) != getattr(unfitted, name)}
 
 
 def with_options(task: Any, options: Mapping[str, Any]) -> Task:
-    """Return a task with some options replaced."""
+    """Return a copy of a task with some options replaced."""
     if isinstance(task, OnLayerFeatures | RenamedTask):
         return replace(task, task=with_options(task.task, options))  # type: ignore[return-value]
     return replace(task, **options)
 
 
-def resolve_strategy(plan: FinetuningJob, model: Model, tasks: Iterable[Task], examples: int, judged: bool) -> Strategy:
-    """Return the strategy of a job; raise an error if it does not fit the model, the optimizer, or the data."""
+def resolve_strategy(
+    plan: FinetuningJob, model: Model, tasks: Iterable[Task], examples: int, has_dev: bool
+) -> Strategy:
+    """Return the fine-tuning strategy of a job; raise an error if it does not fit the model, the optimizer, or the data."""
     bare = next((task.name for task in tasks if not any(True for _ in model.root.heads[task.name].parameters())), "")
     strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon cannot train only some matrices; choose another optimizer")
-    if not judged:
+    if not has_dev:
         for key in ("patience", "eval_every"):
             if getattr(plan.monitor, key):
                 advice = if_option("dev", "; give them with --dev")
@@ -398,7 +374,7 @@ def resolve_strategy(plan: FinetuningJob, model: Model, tasks: Iterable[Task], e
 
 
 def write_predictions(file: Path, answers: Sequence[Answer]) -> None:
-    """Write predictions as JSON lines."""
+    """Write predictions to a file as JSON lines."""
     write_bytes(file, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers).encode())
 
 
@@ -420,7 +396,7 @@ def find_task(mixture: Mixture) -> Task:
 
 
 def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
-    """Return the model to fine-tune, with heads for all objectives, and with word vectors if the job names some."""
+    """Return the model to fine-tune, with heads for all objectives, and with word vectors if the job names a file of them."""
     model = model_with_heads(plan, mixture)
     if plan.word_vectors is not None:
         copy_word_vectors(model, read_word_vectors(plan.word_vectors), plan.word_vectors)
@@ -428,15 +404,15 @@ def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
 
 
 def model_with_heads(plan: FinetuningJob, mixture: Mixture) -> Model:
-    """Return the pretrained model, or a preset with random weights, with heads for all objectives."""
+    """Return the model of a job, pretrained or (for a preset or from scratch) with random weights, with heads."""
     if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(
                 f"{plan.model} is a preset without weights{if_option('tokenizer', '; to train it from scratch, give --tokenizer')}"
             )
         tokenizer = Tokenizer.load(plan.tokenizer)
-        size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
-        model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
+        padding = tokenizer.roles.get("padding")
+        model = make_model(plan.model, rounded_size(tokenizer), plan.seed, padding=padding)
         model.tokenizer = tokenizer
     elif plan.from_scratch:
         model = random_copy(
@@ -446,9 +422,7 @@ def model_with_heads(plan: FinetuningJob, mixture: Mixture) -> Model:
         model = load_model(plan.model, mixture, plan.seed, plan.ignore_mismatched, plan.dropout)
         model.report_skipped_heads(plan.model)
         if isinstance(model.backbone, OnnxBackbone):
-            raise PretuneError(
-                f"{plan.model}: an ONNX model cannot be trained; fine-tune the model it was exported from"
-            )
+            raise PretuneError(f"{plan.model}: an ONNX model cannot be trained; fine-tune the model before export")
         if model.shape.linear:
             raise PretuneError(f"{plan.model}: int8 weights cannot be trained; fine-tune the model before quantization")
         for task in tasks_in(mixture):
@@ -461,24 +435,24 @@ def model_with_heads(plan: FinetuningJob, mixture: Mixture) -> Model:
 
 
 def model_with_separator(model: Model, task: Task, rows: Any) -> Model:
-    """Return a model whose tokenizer has a separator token, if the task needs one; a missing token is added."""
+    """Return the model, with a separator token added to its tokenizer if the task needs one that is missing."""
     tokenizer, template = model.require_tokenizer(), model.family.template
     if tokenizer.has("separator"):
         return model
     first = task.with_tokenizer(tokenizer).tokenize_examples(Data(tokenizer, template, rows=rows.take([0])), ENOUGH)
     if "separator" not in {item for item, *_ in first.template.items(first.spans.shape[1])}:
         return model
-    log_info("the tokenizer has no separator for pairs of texts; adding a new token for it")
+    log_info("the tokenizer has no separator token for pairs of texts; a new token is added")
     return add_separator(model)
 
 
-def row_packing(laid: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
-    """Return the packing for `rows` sequences per pack, or for a whole group of sequences that has more.
+def row_packing(arrangement: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
+    """Return the packing for `rows` sequences per pack, or more if the sequences of one example are more.
 
     Fixed shapes are large enough for almost every sample of sequences; rarely, a pack holds one sequence fewer.
     """
-    lengths = laid.labels.get("tokens", laid.lengths)
-    _, group = np.unique(laid.labels.get("group", np.arange(len(laid))), return_inverse=True)
+    lengths = arrangement.labels.get("tokens", arrangement.lengths)
+    _, group = np.unique(arrangement.labels.get("group", np.arange(len(arrangement))), return_inverse=True)
     rows = max(rows, int(np.bincount(group).max(initial=1)))
     if not fixed:
         return Packing(tokens=rows * length, length=length, sequences=rows)
@@ -487,20 +461,3 @@ def row_packing(laid: Arrangement, rows: int, length: int, fixed: bool) -> Packi
     tokens = int(np.clip(-(-usual // 128) * 128, longest, rows * length))
     slots = rows + -(-tokens // length)  # filler takes some
     return Packing(tokens=tokens, length=length, sequences=slots, fixed=True, rows=rows)
-
-
-def evaluator(answer: Predictor, device: torch.device) -> Callable[[], dict[str, float]]:
-    """Return a function that computes the metrics of the current model on the dev examples."""
-    return lambda: score(answer.task, answer(device), answer.examples)
-
-
-__all__ = [
-    "DEV_PREDICTIONS",
-    "RANGES",
-    "SPLIT",
-    "FinetuningJob",
-    "TaskData",
-    "finetune",
-    "read_task_data",
-    "resolve_finetuning",
-]

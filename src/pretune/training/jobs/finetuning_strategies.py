@@ -61,7 +61,7 @@ class Strategy:
     parts: dict[str, float]
 
     def prepare(self, model: Model, seed: int = 0) -> dict[Tensor, float]:
-        """Prepare a model for training, and return the share of the training after which each delayed parameter is trained."""
+        """Freeze, reset, or extend parts of a model; return the share of the training after which frozen parameters are trained."""
         starts: dict[Tensor, float] = {}
         groups = model.backbone.groups()
         # Layers are reinitialized before adapters are added to them.
@@ -71,32 +71,30 @@ class Strategy:
                     freeze(model.backbone)
                 case "top":
                     check_layers("top", value, len(groups) - 1)
-                    for _, modules in groups[: len(groups) - int(value)]:
-                        for module in modules:
-                            freeze(module)
+                    for module in (module for _, modules in groups[: len(groups) - int(value)] for module in modules):
+                        freeze(module)
                 case "reset":
                     check_layers("reset", value, len(groups) - 1)
                     reinitialize_layers(model, int(value), seed)
                 case "lora":
-                    for _, modules in groups:
-                        for module in modules:
-                            add_lora(module, int(value), scale=2.0)
+                    for module in (module for _, modules in groups for module in modules):
+                        add_lora(module, int(value), scale=2.0)
                 case "int8":
                     add_fake_quantization(model.backbone)
                 case "gradual":
                     for depth, (_, modules) in enumerate(reversed(groups)):
-                        moves = value * depth / max(1, len(groups) - 1)
-                        starts |= {p: moves for module in modules for p in module.parameters()}
+                        start = value * depth / max(1, len(groups) - 1)
+                        starts |= {p: start for module in modules for p in module.parameters()}
         return starts
 
     def wrap(self, mixture: Mixture, task: Task) -> Mixture:
-        """Return the objectives to train with: adversarial ones for freelb."""
-        if "freelb" in self.parts:
-            pushed: Any = AdversarialTask(task, steps=int(self.parts["freelb"]))
-            return mixture.with_part(pushed)
-        return mixture
+        """Return the objectives to train with: for freelb, the task with adversarial training, otherwise unchanged."""
+        if "freelb" not in self.parts:
+            return mixture
+        adversarial: Any = AdversarialTask(task, steps=int(self.parts["freelb"]))
+        return mixture.with_part(adversarial)
 
-    def after(self, model: Model) -> Callable[[float], None] | None:
+    def update_hook(self, model: Model) -> Callable[[float], None] | None:
         """Return a function to call after each update with the share of the training completed, or None."""
         return GradualMagnitudePruning(model.backbone, self.parts["sparse"]) if "sparse" in self.parts else None
 
@@ -108,17 +106,18 @@ class Strategy:
 
 
 def parse_strategy(text: str) -> Strategy:
-    """Parse an expression such as "gradual+reset(1)"."""
+    """Return the fine-tuning strategy that an expression such as "gradual+reset(1)" describes."""
     parts: dict[str, float] = {}
     for part in text.split("+"):
-        found = _PART.fullmatch(part)
-        if found is None or found["name"] not in DEFAULTS:
-            name = found["name"] if found else part.strip()
+        match = _PART.fullmatch(part)
+        name = match["name"] if match else part.strip()
+        if match is None or name not in DEFAULTS:
             raise PretuneError(f"there is no strategy {name!r}; {suggest(name, [*DEFAULTS, 'auto'])}")
-        parts[found["name"]] = float(found["value"]) if found["value"] else DEFAULTS[found["name"]]
+        parts[name] = float(match["value"]) if match["value"] else DEFAULTS[name]
     if len({"frozen", "full", "top", "gradual", "lora"} & parts.keys()) > 1:
         raise PretuneError(f"strategy {text!r}: full, frozen, top, gradual, and lora exclude one another; choose one")
-    check_share("sparse", parts.get("sparse", 0.5))
+    if not 0 < (share := parts.get("sparse", 0.5)) < 1:
+        raise PretuneError(f"sparse({share:g}): the share of weights must be above 0 and below 1, for example 0.8")
     if "int8" in parts and {"frozen", "lora", "sparse"} & parts.keys():
         raise PretuneError(f"strategy {text!r}: int8 needs all weights to be trained; remove the other part")
     if "sparse" in parts and {"frozen", "top", "lora"} & parts.keys():
@@ -127,7 +126,7 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def choose_strategy(text: str, examples: int, task: str = "it", has_head: bool = True) -> Strategy:
-    """Return the strategy of an expression; `auto` depends on the number of examples and on whether the task has a head."""
+    """Return the fine-tuning strategy of an expression; `auto` depends on the number of examples and on the task."""
     if text != "auto":
         strategy = parse_strategy(text)
         if "frozen" in strategy.parts and not has_head:
@@ -149,22 +148,14 @@ def freeze(module: nn.Module) -> None:
 
 
 def reinitialize_layers(model: Model, layers: int, seed: int) -> None:
-    """Reinitialize the upper layers of a model."""
-    fresh = model.random_backbone(seed + 1)  # the seed itself has initialized the parameters of a preset
-    for (_, old), (_, new) in zip(model.backbone.groups()[-layers:], fresh.groups()[-layers:], strict=True):
-        for module, twin in zip(old, new, strict=True):
-            module.load_state_dict(twin.state_dict())
+    """Reinitialize the given number of upper layers of a model at random."""
+    random = model.random_backbone(seed + 1)  # the seed itself has initialized the parameters of a preset
+    for (_, old), (_, new) in zip(model.backbone.groups()[-layers:], random.groups()[-layers:], strict=True):
+        for module, source in zip(old, new, strict=True):
+            module.load_state_dict(source.state_dict())
 
 
-def check_share(name: str, share: float) -> None:
-    """Raise an error unless a share of weights is above 0 and below 1."""
-    if not 0 < share < 1:
-        raise PretuneError(f"{name}({share:g}): the share of weights must be above 0 and below 1, for example 0.8")
-
-
-def check_layers(name: str, wanted: float, known: int) -> None:
-    """Raise an error if a strategy names more layers than the model has."""
-    if not 1 <= wanted <= known or wanted != int(wanted):
-        raise PretuneError(
-            f"strategy {name}({wanted:g}): this model has {known} layers; choose a number from 1 to {known}"
-        )
+def check_layers(name: str, count: float, layers: int) -> None:
+    """Raise an error if the number of layers in a strategy is not an integer from 1 to the model's number of layers."""
+    if not 1 <= count <= layers or count != int(count):
+        raise PretuneError(f"strategy {name}({count:g}): this model has {layers} layers; choose 1 to {layers}")

@@ -30,7 +30,7 @@ from pretune.runtime.parsing import read_json, validate_schema
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import random_bits
 from pretune.training.checkpoints import FOLDER
-from pretune.training.run_folder import RECIPE, Run
+from pretune.training.run_folder import Run, finished_run
 
 TRIALS, BEST = "trials.json", "best"
 STARTUP = 5  # random trials before settings are sampled near the best ones
@@ -41,7 +41,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class SearchRange:
-    """Numbers from `low` to `high`: integers if both bounds are, otherwise in steps, or uniform on a log scale."""
+    """A range of numbers to search: integers if both bounds are; otherwise multiples of `step`, or with `log` on a log scale."""
 
     low: float
     high: float
@@ -54,7 +54,7 @@ SearchSpace = Mapping[str, SearchRange | tuple[Any, ...]]  # setting → its pos
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial of a search: its settings and its result."""
+    """One trial of a hyperparameter search: its settings and its result."""
 
     number: int
     settings: Settings
@@ -63,32 +63,33 @@ class Trial:
     error: str | None = None
 
     @property
-    def over(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the trial is complete, with a result or an error."""
         return self.value is not None or self.error is not None
 
 
 def read_trials(path: Path) -> list[Trial]:
-    """Read the trials that a search has written."""
+    """Return the trials in the file trials.json of a search."""
     types = get_type_hints(Trial)
-    found = []
+    trials = []
     for number, trial in enumerate(validate_schema(read_json(path), list[dict[str, Any]], str(path))):
         where = f"{path}: trial {number}"
         if not {"number", "settings"} <= trial.keys() <= types.keys():
-            raise PretuneError(f"{where} is not a trial of a search; the file is damaged")
-        found.append(
-            Trial(**{key: validate_schema(value, types[key], f"{where}: {key}") for key, value in trial.items()})
-        )
-    return found
+            raise PretuneError(
+                f"{where} does not have the keys of a trial; the file is damaged: delete it to start again"
+            )
+        values = {key: validate_schema(value, types[key], f"{where}: {key}") for key, value in trial.items()}
+        trials.append(Trial(**values))
+    return trials
 
 
 @dataclass
 class HyperparameterSearch:
-    """A hyperparameter search: the trials of settings in a space, saved in a folder."""
+    """A hyperparameter search: trials of settings from a search space, saved in a folder."""
 
     out: Path
     space: SearchSpace
-    usual: Settings  # tried first
+    defaults: Settings  # tried first
     metric: str
     seed: int = 0
 
@@ -104,25 +105,23 @@ class HyperparameterSearch:
         seconds: float | None = None,
         at_once: int = 1,
     ) -> None:
-        """Run trials until their number is reached, or until another one would exceed the time limit.
+        """Run `attempt` with the settings of trials until there are `trials`, or another would exceed the time limit.
 
         With several trials at once, the settings of each depend on all trials before it except the last `at_once` - 1, so that
         they do not depend on the order in which trials finish.
         """
         remove_temporaries(self.out)
-        going: deque[Callable[[], tuple[Trial, PretuneError | None]]] = deque()
+        running: deque[Callable[[], tuple[Trial, PretuneError | None]]] = deque()
         with ThreadPoolExecutor(at_once) as threads:
             try:
                 while True:
-                    while len(going) < at_once and not self._spent(trials, seconds, len(going), at_once):
-                        act = partial(self._try, attempt, self._next(len(going), at_once))
-                        going.append(act if at_once == 1 else threads.submit(act).result)
-                    if not going:
+                    while len(running) < at_once and not self._spent(trials, seconds, len(running), at_once):
+                        act = partial(self._try, attempt, self._next(len(running), at_once))
+                        running.append(act if at_once == 1 else threads.submit(act).result)
+                    if not running:
                         return
-                    trial, error = going.popleft()()
-                    if (
-                        error is not None and not self.finished
-                    ):  # the first trial failed: more likely the data than the settings
+                    trial, error = running.popleft()()
+                    if error is not None and not self.finished:  # the reason is more likely the data than the settings
                         raise error
                     self._finish(trial)
             except KeyboardInterrupt:
@@ -130,12 +129,11 @@ class HyperparameterSearch:
                 raise
 
     def _try(self, attempt: Callable[[Settings, Path], Run], trial: Trial) -> tuple[Trial, PretuneError | None]:
-        """Run or resume a trial, and return it with its result and the error, if any."""
+        """Run or resume a trial, and return the trial with its result, and its error or None."""
         folder = self.folder(trial)
         started = time.monotonic()
         try:
-            run = Run(folder) if (folder / RECIPE).is_file() else None
-            run = run if run is not None and run.finished else attempt(trial.settings, folder)
+            run = finished_run(folder) or attempt(trial.settings, folder)
             value = float(run.results[f"dev/{self.metric}"])
             return replace(trial, value=value, seconds=time.monotonic() - started), None
         except PretuneError as error:
@@ -143,7 +141,7 @@ class HyperparameterSearch:
 
     @property
     def finished(self) -> list[Trial]:
-        """The trials with a result."""
+        """The trials that have a result, not an error."""
         return [trial for trial in self.trials if trial.value is not None]
 
     @property
@@ -156,55 +154,53 @@ class HyperparameterSearch:
         return self.out / "trials" / f"{trial.number:03d}"
 
     def setting_importances(self) -> list[dict[str, Any]]:
-        """Return, per setting, the share of the variance between trials it explains, and its correlation with the metric.
+        """Return, for each setting, the share of the variance between trials it explains, and its correlation with the metric.
 
         The shares are a functional analysis of variance (Hutter et al., 2014), the correlations are rank correlations. The list
         is empty if there are too few trials.
         """
         from scipy.stats import spearmanr
 
-        numbers = [trial for trial in self.finished if math.isfinite(trial.value or 0.0)]
-        if len(numbers) < ENOUGH or len({trial.value for trial in numbers}) == 1:
+        trials = [trial for trial in self.finished if math.isfinite(trial.value or 0.0)]
+        values = [trial.value for trial in trials]
+        if len(trials) < ENOUGH or len(set(values)) == 1:
             return []
-        optuna = need_optuna()
-        study = self._study(numbers)
+        optuna, rows = need_optuna(), []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about experimental parts of optuna, and settings that never changed
-            judge = optuna.importance.FanovaImportanceEvaluator(seed=self.seed)
-            shares = optuna.importance.get_param_importances(study, evaluator=judge)
-            values = [trial.value for trial in numbers]
-            rows = []
+            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=self.seed)
+            shares = optuna.importance.get_param_importances(self._study(trials), evaluator=evaluator)
             for name, share in shares.items():
-                rank = float(spearmanr([trial.settings[name] for trial in numbers], values).statistic)
+                rank = float(spearmanr([trial.settings[name] for trial in trials], values).statistic)
                 rows.append(
                     {"hyperparameter": name, "importance": share, "correlation": 0.0 if math.isnan(rank) else rank}
                 )
         return rows
 
-    def _spent(self, trials: int | None, seconds: float | None, going: int = 0, at_once: int = 1) -> bool:
-        over = [trial for trial in self.trials if trial.over]
-        if trials is not None and len(over) + going >= trials:
+    def _spent(self, trials: int | None, seconds: float | None, running: int, at_once: int) -> bool:
+        """Return whether the budget allows no trial in addition to those that are done and `running`."""
+        done = [trial for trial in self.trials if trial.is_done]
+        if trials is not None and len(done) + running >= trials:
             return True
-        used = sum(trial.seconds for trial in over)
-        return seconds is not None and bool(over) and used + (going + 1) * used / len(over) > seconds * at_once
+        used = sum(trial.seconds for trial in done)
+        return seconds is not None and bool(done) and used + (running + 1) * used / len(done) > seconds * at_once
 
-    def _next(self, going: int = 0, at_once: int = 1) -> Trial:
-        """Return the next trial while `going` others run: one that was interrupted, or a new one."""
-        begun = [trial for trial in self.trials if not trial.over]
-        if len(begun) > going:
-            return begun[going]
-        number = len(self.trials)
-        settings = self.usual if not self.trials else self._propose(number, max(0, number - at_once + 1))
+    def _next(self, running: int, at_once: int) -> Trial:
+        """Return the next trial while `running` others run: one that was interrupted, or a new one."""
+        unfinished = [trial for trial in self.trials if not trial.is_done]
+        if len(unfinished) > running:
+            return unfinished[running]
+        number, settings = len(self.trials), self.defaults
+        if self.trials:
+            known = self.trials[: max(0, number - at_once + 1)]
+            study = self._study([trial for trial in known if trial.is_done], number)
+            settings = dict(study.ask(self._distributions()).params)
         self.trials.append(Trial(number, settings))
         self._write()
         return self.trials[-1]
 
-    def _propose(self, number: int, known: int) -> Settings:
-        study = self._study([trial for trial in self.trials[:known] if trial.over], number)
-        return dict(study.ask(self._distributions()).params)
-
     def _study(self, trials: Sequence[Trial], number: int = 0) -> Any:
-        """Return an optuna study of these trials."""
+        """Return an optuna study of trials, whose random numbers depend on the seed and on the number of the next trial."""
         optuna = need_optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         seed = int(random_bits(self.seed, "tune", number)) & 0x7FFFFFFF
@@ -213,24 +209,24 @@ class HyperparameterSearch:
         for trial in trials:
             value = _objective_value(trial)
             outcome = {"value": value} if math.isfinite(value) else {"state": optuna.trial.TrialState.FAIL}
-            known = self._distributions()
-            study.add_trial(optuna.trial.create_trial(params=trial.settings, distributions=known, **outcome))
+            space = self._distributions()
+            study.add_trial(optuna.trial.create_trial(params=trial.settings, distributions=space, **outcome))
         return study
 
     def _distributions(self) -> dict[str, Any]:
-        kinds = need_optuna().distributions
-        found = {}
+        """Return the search space as distributions of optuna, by setting."""
+        kinds, space = need_optuna().distributions, {}
         for name, values in self.space.items():
             if isinstance(values, tuple):
-                found[name] = kinds.CategoricalDistribution(values)
+                space[name] = kinds.CategoricalDistribution(values)
             elif isinstance(values.low, int) and isinstance(values.high, int):
-                found[name] = kinds.IntDistribution(values.low, values.high)
+                space[name] = kinds.IntDistribution(values.low, values.high)
             else:
-                found[name] = kinds.FloatDistribution(values.low, values.high, log=values.log, step=values.step)
-        return found
+                space[name] = kinds.FloatDistribution(values.low, values.high, log=values.log, step=values.step)
+        return space
 
     def _finish(self, trial: Trial) -> None:
-        """Copy the model if it is the best, write the result, then delete the trial's weights: safe to kill at any time."""
+        """Copy the model of a trial if it is the best so far, write the result, then delete the weights of the trial."""
         folder = self.folder(trial)
         if trial.value is not None and (not self.finished or _objective_value(trial) > _objective_value(self.best)):
             copy = self.out / f"{TEMPORARY}{os.getpid()}-{BEST}"
@@ -247,11 +243,12 @@ class HyperparameterSearch:
         log_info(f"trial {trial.number}: {outcome} ({tried}; {trial.seconds:.0f} s)")
 
     def _write(self) -> None:
+        """Write all trials to trials.json."""
         write_json(self.out / TRIALS, [asdict(trial) for trial in self.trials])
 
 
 def _objective_value(trial: Trial) -> float:
-    """Return the value by which trials are compared; failed trials are the worst."""
+    """Return the value by which trials are compared, which is -inf for failed trials."""
     return -math.inf if trial.value is None or math.isnan(trial.value) else trial.value
 
 
@@ -260,7 +257,5 @@ def need_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise PretuneError(
-            "hyperparameter search needs optuna; install it with: pip install 'pretune[tune]'"
-        ) from error
+        raise PretuneError("optuna is not installed; install it with: pip install 'pretune[tune]'") from error
     return optuna

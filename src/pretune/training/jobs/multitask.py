@@ -17,23 +17,8 @@ from pretune.runtime.atomic_io import write_json
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.training.data_streams import DataStream, DataStreams, LengthStage
-from pretune.training.jobs.finetuning import (
-    DEV_PREDICTIONS,
-    SPLIT,
-    FinetuningJob,
-    TaskData,
-    finalize_task,
-    fitted_options,
-    model_with_separator,
-    read_examples,
-    requested_objectives,
-    resolve_strategy,
-    starting_model,
-    tokenize_examples,
-    train_model,
-    with_model_pooling,
-    write_predictions,
-)
+from pretune.training.jobs import finetuning
+from pretune.training.jobs.finetuning import FinetuningJob, TaskData
 from pretune.training.jobs.pretraining_model import check_length
 from pretune.training.jobs.task_sampling import parse_sampling
 from pretune.training.run_folder import Run, finish_run, start_run
@@ -53,41 +38,39 @@ class MultitaskData:
         return sum(part.size for part in self.parts.values())
 
     @property
-    def judged(self) -> bool:
-        """Whether there are dev examples."""
-        return any(part.judged for part in self.parts.values())
+    def has_dev(self) -> bool:
+        """Whether any task has dev examples to evaluate on."""
+        return any(part.has_dev for part in self.parts.values())
 
     @property
     def primary_metric(self) -> str:
-        """The name of the metric by which runs are compared: the sum of primary metrics (the decaScore of McCann et al., 2018)."""
+        """The name of the metric by which runs are compared: the sum of the primary metrics (McCann et al., 2018)."""
         return "score"
 
-    def floor(self) -> float:
-        """Return this sum for majority-class baselines."""
-        return sum(part.floor() for part in self.parts.values() if part.judged)
+    def baseline_score(self) -> float:
+        """Return the sum of the primary metrics of majority-class baselines, over all tasks with dev examples."""
+        return sum(part.baseline_score() for part in self.parts.values() if part.has_dev)
 
 
 def read_tasks(plan: FinetuningJob) -> MultitaskData:
-    """Read the training and dev examples of all tasks; without dev files, they are split off the training files."""
+    """Read the training and dev examples of all tasks; without dev files, dev examples are split off the training files."""
     assert isinstance(plan.train, Mapping)
     objective = name_tasks(plan.objective, plan.train)
-    mixture = requested_objectives(plan, objective)
+    mixture = finetuning.requested_objectives(plan, objective)
     parts = {}
-    for asked in find_tasks(mixture, plan):
-        judged = plan.dev.get(asked.name) if isinstance(plan.dev, Mapping) else None
-        rows, dev, taken = read_examples(plan, asked, plan.train[asked.name], judged)
-        task = with_model_pooling(plan, objective, asked).fit(rows)
-        mixture = mixture.with_part(task)
-        parts[task.name] = TaskData(mixture, asked, task, rows, dev, taken)
+    for task in find_tasks(mixture, plan):
+        dev = plan.dev.get(task.name) if isinstance(plan.dev, Mapping) else None
+        parts[task.name] = finetuning.read_part(plan, objective, mixture, task, plan.train[task.name], dev)
+        mixture = parts[task.name].mixture
     return MultitaskData(objective, mixture, parts)
 
 
 def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = False) -> Run:
     """Run a fine-tuning job for several tasks with one seed, and return its run."""
     parts, mixture = material.parts, material.mixture
-    model = starting_model(plan, mixture)
+    model = finetuning.starting_model(plan, mixture)
     for part in parts.values():
-        model = model_with_separator(model, part.task, part.rows)
+        model = finetuning.model_with_separator(model, part.task, part.rows)
     tasks = {name: part.task.with_tokenizer(model.require_tokenizer()) for name, part in parts.items()}
     for task in tasks.values():
         mixture = mixture.with_part(task)
@@ -95,51 +78,54 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
     labels = {name: list(task.labels) for name, task in tasks.items()}
     device = choose_device(plan.device)
     length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
-    strategy = resolve_strategy(plan, model, tasks.values(), material.size, material.judged)
+    strategy = finetuning.resolve_strategy(plan, model, tasks.values(), material.size, material.has_dev)
     starts = strategy.prepare(model, plan.seed)
-    judges = {
-        n: Predictor(model, tasks[n], part.dev, length).report_truncated() for n, part in parts.items() if part.judged
-    }
+    evaluated = {name: part.dev for name, part in parts.items() if part.has_dev}
+    predictors = {n: Predictor(model, tasks[n], dev, length).report_truncated() for n, dev in evaluated.items()}
     sampling = parse_sampling(plan.task_sampling)
     resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
-    if taken := {n: {"file": str(p.rows.file), "dev_rows": p.taken} for n, p in parts.items() if p.taken}:
-        write_json(plan.out / SPLIT, taken)
+    if split := {n: {"file": str(p.rows.file), "dev_rows": p.dev_rows} for n, p in parts.items() if p.dev_rows}:
+        write_json(plan.out / finetuning.SPLIT, split)
     names = [task_of(joint).name for joint in mixture.joints]
     for task in tasks.values():
         mixture = strategy.wrap(mixture, task)
     streams, truncated = [], {}
     for name, joint in zip(names, mixture.joints, strict=True):
-        data, packing, truncated[name] = tokenize_examples(plan, model, tasks[name], parts[name].rows, length, device)
+        data, packing, truncated[name] = finetuning.tokenize_examples(
+            plan, model, tasks[name], parts[name].rows, length, device
+        )
         streams.append(DataStream(joint, data, packing, plan.seed))
     sizes, weights = [parts[name].size for name in names], [share for share, _ in mixture.shares]
     shared = DataStreams(
         mixture, streams, [LengthStage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist()
     )
     epoch = sum(len(stream.epoch_plan(0)) for stream in streams)
-    evaluate = (lambda: evaluate_tasks(judges, {n: answer(device) for n, answer in judges.items()})) if judges else None
-    last = train_model(
-        plan, model, strategy, starts, shared, epoch, evaluate, material.primary_metric, device, resuming
-    )
+
+    def evaluate() -> dict[str, float]:
+        return evaluate_tasks(predictors, {name: predict(device) for name, predict in predictors.items()})
+
+    options = epoch, evaluate if predictors else None, material.primary_metric
+    last = finetuning.train_model(plan, model, strategy, starts, shared, *options, device, resuming)
     answers = {}
     for name, part in parts.items():
-        task, answers[name] = finalize_task(model, part.asked, tasks[name], judges.get(name), device)
-        model.tasks[name] = {"labels": labels[name], **fitted_options(part.asked, task)}
+        task, answers[name] = finetuning.finalize_task(model, part.unfitted, tasks[name], predictors.get(name), device)
+        model.tasks[name] = {"labels": labels[name], **finetuning.fitted_options(part.unfitted, task)}
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": material.objective}
     results |= {"rows": dict(zip(names, sizes, strict=True)), "truncated": truncated}
     results |= {"batches": {name: stream.taken for name, stream in zip(names, streams, strict=True)}}
     results |= {"labels": labels, **last}
-    if judges:
-        results |= {f"dev/{name}": value for name, value in evaluate_tasks(judges, answers).items()}
-        positive = {name: positive_class(ready.task) for name, ready in judges.items()}
+    if predictors:
+        results |= {f"dev/{name}": value for name, value in evaluate_tasks(predictors, answers).items()}
+        positive = {name: positive_class(predict.task) for name, predict in predictors.items()}
         results |= {"positive_class": {name: label for name, label in positive.items() if label is not None}}
-    for name in judges:
-        write_predictions(plan.out / answers_file(name), answers[name])
+    for name in predictors:
+        finetuning.write_predictions(plan.out / answers_file(name), answers[name])
     return finish_run(plan.out, results)
 
 
 def name_tasks(objective: str, files: Mapping[str, str]) -> str:
-    """Return an objective with one named task per file; a single unnamed task applies to all files.
+    """Return an objective expression with one named task per file; a single unnamed task applies to all files.
 
     >>> name_tasks("classify+0.5*lm", {"sst": "a.csv", "rte": "b.csv"})
     'sst: classify+0.5*lm|rte: classify+0.5*lm'
@@ -153,7 +139,7 @@ def name_tasks(objective: str, files: Mapping[str, str]) -> str:
 
 
 def task_of(joint: JointObjective) -> Any:
-    """Return the named task of a joint objective."""
+    """Return the named task of a joint objective: objectives that share one forward pass."""
     tasks = [part for part in joint.objectives if isinstance(part, RenamedTask)]
     if len(tasks) != 1:
         raise PretuneError(f"{joint}: each of several tasks needs a name, as in sst: classify")
@@ -171,11 +157,10 @@ def find_tasks(mixture: Mixture, plan: FinetuningJob) -> list[Any]:
             raise PretuneError(
                 f"--{what} {files}: there are several tasks; name the one it is for, as in {names[0]}={files}"
             )
-        for name in files or ():
-            if name not in names:
-                raise PretuneError(f"--{what} {name}=…: no task has this name; {suggest(name, names)}")
-    if lacking := [name for name in names if name not in plan.train]:
-        raise PretuneError(f"--train: there is no file for {', '.join(lacking)}; give {lacking[0]}=FILE")
+        if unknown := [name for name in files or () if name not in names]:
+            raise PretuneError(f"--{what} {unknown[0]}=…: no task has this name; {suggest(unknown[0], names)}")
+    if missing := [name for name in names if name not in plan.train]:
+        raise PretuneError(f"--train: there is no file for {', '.join(missing)}; give {missing[0]}=FILE")
     return tasks
 
 
@@ -185,16 +170,16 @@ def answers_file(name: str) -> str:
     >>> answers_file("sst")
     'dev_answers-sst.jsonl'
     """
-    stem, dot, ending = DEV_PREDICTIONS.rpartition(".")
+    stem, dot, ending = finetuning.DEV_PREDICTIONS.rpartition(".")
     return f"{stem}-{name}{dot}{ending}"
 
 
-def evaluate_tasks(judges: Mapping[str, Predictor], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
-    """Return the metrics of each task, and the sum of the primary ones."""
-    found: dict[str, float] = {}
+def evaluate_tasks(predictors: Mapping[str, Predictor], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
+    """Return the metrics of all tasks, named TASK/METRIC, and the sum of the primary metrics as `score`."""
+    results: dict[str, float] = {}
     total = 0.0
-    for name, ready in judges.items():
-        metrics = score(ready.task, answers[name], ready.examples)
-        found |= {f"{name}/{metric}": value for metric, value in metrics.items()}
-        total += metrics[ready.task.primary_metric]
-    return {**found, "score": total}
+    for name, predictor in predictors.items():
+        metrics = score(predictor.task, answers[name], predictor.examples)
+        results |= {f"{name}/{metric}": value for metric, value in metrics.items()}
+        total += metrics[predictor.task.primary_metric]
+    return {**results, "score": total}

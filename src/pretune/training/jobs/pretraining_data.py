@@ -28,42 +28,38 @@ from pretune.training.held_out import hold_out_documents, split_rows
 from pretune.training.jobs.pretraining_settings import PretrainingJob, is_store, split_language
 from pretune.training.recipe_sections import Monitoring
 
-EVALUATION_RATE = 0.15  # masking rate in evaluations, whatever training uses, so that losses are comparable
+# The options of MLM in evaluations, whatever training uses, so that losses are comparable.
+EVALUATION: dict[str, Any] = {"rate": 0.15, "final_rate": None, "masked": 0.8, "swapped": 0.1}
+EVALUATION |= {"unit": "token", "copies": 0, "phrases": None, "boundary": False}
 
 Fields = dict[str, Any]
 
 
 def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues | None:
-    """Return the rows to train on, or None if all objectives train on running text.
-
-    If some objectives train on rows and some on running text, stores hold the text and files the rows.
-    """
-    names = [part.name for part in mixture.objectives]
-    reading = [part for part in mixture.objectives if part.learns_from_rows]
-    if not reading:
+    """Return the rows that a pretraining job trains on, or None if all of its objectives train on running text."""
+    readers = [part for part in mixture.objectives if part.learns_from_rows]
+    if not readers:
         return None
-    if len(reading) > 1:
+    if len(readers) > 1:
         raise PretuneError(
-            f"{mixture}: {' and '.join(part.name for part in reading)} need different kinds of rows; "
+            f"{mixture}: {' and '.join(part.name for part in readers)} need different kinds of rows; "
             f"train with one after the other{if_option('init-from', ', with --init-from')}"
         )
     mixed = not all(any(part.learns_from_rows for part in joint.objectives) for joint in mixture.joints)
     files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
     if mixed and len(files) == len(plan.data):
         raise PretuneError(
-            f"{mixture}: some of {', '.join(names)} train on rows and some on running text; "
+            f"{mixture}: some objectives train on rows and some on running text; "
             "give a store for the text (see `pretune prepare`) in addition to the files of rows"
         )
-    return reading[0].read_rows(files if mixed else plan.data, plan.encoding_errors)
+    return readers[0].read_rows(files if mixed else plan.data, plan.encoding_errors)
 
 
 def get_data(
     plan: PretrainingJob, rows: LabeledRows | Dialogues | None, store: Store | None
 ) -> tuple[Tokenizer, Fields, Fields]:
-    """Return the tokenizer, the training data, and the held-out data, both as fields of Data: rows, documents, or both."""
-    share = plan.monitor.held_out_fraction or 0.0
-    own: Fields = {}
-    held_out: Fields = {}
+    """Return the tokenizer, the training data, and the held-out data, the latter two as arguments of `Data`."""
+    share, own, held_out = plan.monitor.held_out_fraction or 0.0, Fields(), Fields()
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
     if rows is None and 0 < len(stores) < len(plan.data):
         raise PretuneError(f"{stores[0]} is a store, but other inputs are files; give only stores or only files")
@@ -75,40 +71,31 @@ def get_data(
     if store is not None:
         return store.tokenizer, own, held_out
     assert rows is not None
-    sides = [[Document(text, rows.file, 0) for text in texts] for texts in (rows.texts, rows.pairs or [])]
-    return get_tokenizer(plan, *sides), own, held_out
+    texts, pairs = ([Document(text, rows.file, 0) for text in column] for column in (rows.texts, rows.pairs or []))
+    return get_tokenizer(plan, texts, pairs), own, held_out
 
 
 def get_store(plan: PretrainingJob) -> Store:
-    """Return the given stores as one, or build one in the run folder from files, with a tokenizer trained on them.
-
-    The language of a store or of files can be given as LANGUAGE=PATH.
-    """
+    """Return the token stores of a job as one, or build one in the run folder from its text files."""
     if not plan.data:
         raise PretuneError("there is no text to train on; give files, or a store built by `pretune prepare`")
-    given = [split_language(entry) for entry in plan.data]
-    stores = [(language, path) for language, path in given if is_store(path)]
-    if stores:
-        opened = [(language, Store(path)) for language, path in stores]
-        return join_stores([store.with_language(language) if language else store for language, store in opened])
+    inputs = [split_language(entry) for entry in plan.data]
+    if stores := [(language, Store(path)) for language, path in inputs if is_store(path)]:
+        return join_stores([store.with_language(language) if language else store for language, store in stores])
     files: dict[str, list[Path]] = {}
-    for language, path in given:
+    for language, path in inputs:
         files.setdefault(language or plan.language, []).extend(find_files(path))
-    how: Fields = {"split_by": plan.split_by, "text_field": plan.text_field, "encoding_errors": plan.encoding_errors}
-    tokenizer = get_tokenizer(plan, read_documents((file for group in files.values() for file in group), **how))
-    folder = plan.out / "store"
-    return join_stores(
-        [
-            build_store(
-                group, tokenizer, folder if len(files) == 1 else folder / language, StoreSettings(language, **how)
-            )
-            for language, group in files.items()
-        ]
-    )
+    reading: Fields = {"split_by": plan.split_by, "text_field": plan.text_field, "encoding_errors": plan.encoding_errors}
+    tokenizer = get_tokenizer(plan, read_documents(chain(*files.values()), **reading))
+    built = []
+    for language, group in files.items():
+        folder = plan.out / "store" if len(files) == 1 else plan.out / "store" / language
+        built.append(build_store(group, tokenizer, folder, StoreSettings(language, **reading)))
+    return join_stores(built)
 
 
 def languages_in(own: Fields) -> list[str]:
-    """Return the languages of the training data, sorted."""
+    """Return the languages of the training data, sorted; `own` has the arguments of `Data`."""
     rows = own.get("rows")
     pairs = rows.labels or [] if isinstance(rows, LabeledRows) else []
     names = {name for pair in set(pairs) for name in pair.split()}
@@ -122,9 +109,9 @@ def languages_in(own: Fields) -> list[str]:
 
 
 def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: Sequence[Document] = ()) -> Tokenizer:
-    """Return the given tokenizer, or train one on the text and save it in the run folder.
+    """Return the tokenizer of a job, or train one on documents and save it in the run folder.
 
-    `second` are translations; they get a separate vocabulary if the recipe sets its size (`target`).
+    `second` are translations of the documents; they get a vocabulary of their own if the recipe sets its size (`target`).
     """
     folder = plan.out / "tokenizer"
     if isinstance(plan.tokenizer, str):
@@ -132,50 +119,37 @@ def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: S
     if (folder / "tokenizer_config.json").is_file():
         return Tokenizer.load(folder)
     log_info("training a tokenizer")
-    how = dict(plan.tokenizer or {})
-    target = how.pop("target", None)
+    options = dict(plan.tokenizer or {})
+    target = options.pop("target", None)
     if target is None:
-        tokenizer = train_tokenizer(chain(documents, second), **how, fit=True)
+        tokenizer = train_tokenizer(chain(documents, second), **options, fit=True)
     elif not second:
-        raise PretuneError(
-            "tokenizer.target is the size of a vocabulary for translations, but the data has none; remove it"
-        )
+        raise PretuneError("tokenizer.target sets a vocabulary for translations, but the data has none; remove it")
     else:
-        tokenizer = train_tokenizer(documents, **how, fit=True)
-        tokenizer.set_target(train_tokenizer(second, **how | {"vocab_size": int(target)}, fit=True))
+        tokenizer = train_tokenizer(documents, **options, fit=True)
+        tokenizer.set_target(train_tokenizer(second, **options | {"vocab_size": int(target)}, fit=True))
     tokenizer.save(folder)
     return tokenizer
 
 
 def held_out_batches(
     joint: JointObjective, data: Data, packing: Packing, monitor: Monitoring
-) -> list[tuple[JointObjective, Batch]]:
-    """Return the batches for evaluation, always the same, with a fixed masking rate whatever training uses."""
+) -> tuple[JointObjective, list[Batch]]:
+    """Return a joint objective for evaluation, with a fixed masking rate, and batches of held-out data, always the same."""
     if not len(data.documents) and not data.rows:
-        return []
-    parts = tuple((w, replace(p, **_plain(p)) if isinstance(p, MLM) else p) for w, p in joint.parts)
+        return joint, []
+    parts = tuple(
+        (weight, replace(part, **EVALUATION) if isinstance(part, MLM) else part) for weight, part in joint.parts
+    )
     joint = JointObjective(parts)  # type: ignore[arg-type]
     draws = EpochRandom(seed=0)
     packing = replace(packing, lanes=1)  # stateful objectives carry state from batch to batch
     try:
         epoch = joint.arrange(data, packing, draws)
     except PretuneError:  # too little held-out text for this objective
-        return []
+        return joint, []
     if packing.fixed:  # little text makes short windows, so that padding is more than in training
         packing = replace(packing, sequences=max(packing.sequences, int(epoch.sizes().max(initial=0)) + 1))
     capacity = joint.capacity(packing)
-    batches = []
-    for index in range(min(len(epoch), monitor.max_eval_batches or 1)):
-        sequences = joint.corrupt(epoch.pack(index), data.tokenizer, draws)
-        batches.append((joint, collate(sequences, capacity)))
-    return batches
-
-
-def _plain(objective: MLM) -> dict[str, Any]:
-    plain = {
-        "mask_rate": EVALUATION_RATE,
-        "final_mask_rate": None,
-        "mask_replace_prob": 0.8,
-        "random_replace_prob": 0.1,
-    }
-    return {**plain, "unit": "token", "static_masks": 0, "phrases": None, "span_boundary": False}
+    packs = [epoch.pack(index) for index in range(min(len(epoch), monitor.max_eval_batches or 1))]
+    return joint, [collate(joint.corrupt(pack, data.tokenizer, draws), capacity) for pack in packs]

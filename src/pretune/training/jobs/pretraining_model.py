@@ -20,17 +20,21 @@ from pretune.training.jobs.pretraining_settings import PretrainingJob
 ROUND_VOCABULARY = 64  # the vocabulary is padded to a multiple: such matrices are faster
 
 
+def rounded_size(tokenizer: Tokenizer) -> int:
+    """Return the size of a tokenizer's vocabulary, rounded up to a multiple that makes matrix products fast."""
+    return -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
+
+
 def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
-    """Return a preset with random weights, or an existing model, with the heads that the objectives need."""
+    """Return the model of a pretraining job, new from a preset or loaded, with the heads of its objectives."""
     if is_preset(plan.model):
-        size, target = (-(-one.size // ROUND_VOCABULARY) * ROUND_VOCABULARY for one in (tokenizer, tokenizer.target))
-        padding = tokenizer.roles.get("padding")
-        other = target if tokenizer.target is not tokenizer else None
-        model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages, target=other)
+        size, padding = rounded_size(tokenizer), tokenizer.roles.get("padding")
+        target = rounded_size(tokenizer.target) if tokenizer.target is not tokenizer else None
+        model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages, target=target)
         if plan.init_from is not None:
             source = load_model(plan.init_from, ignore_mismatched=plan.ignore_mismatched)
             check_tokenizer(source, tokenizer, plan.init_from)
-            _copy(source, model, plan.init_from)
+            copy_backbone(source, model, plan.init_from)
     else:
         model = load_model(plan.model, mixture, seed=plan.seed, ignore_mismatched=plan.ignore_mismatched)
         model.report_skipped_heads(plan.model)
@@ -42,17 +46,16 @@ def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, lang
     return model
 
 
-def _copy(source: Model, model: Model, name: str) -> None:
-    """Copy the weights of a model of the same shape."""
-    theirs, ours = source.backbone.state_dict(), model.backbone.state_dict()
-    wrong = [key for key in ours if key not in theirs or theirs[key].shape != ours[key].shape]
-    if wrong:
+def copy_backbone(source: Model, model: Model, name: str) -> None:
+    """Copy the weights of one backbone to another; raise an error with the name of the source if their shapes differ."""
+    weights, own = source.backbone.state_dict(), model.backbone.state_dict()
+    if wrong := [key for key in own if key not in weights or weights[key].shape != own[key].shape]:
         raise PretuneError(f"{name}: the shapes of these tensors differ from the new model's: {', '.join(wrong)}")
-    model.backbone.load_state_dict(theirs)
+    model.backbone.load_state_dict(weights)
 
 
 def check_tokenizer(model: Model, tokenizer: Tokenizer, name: str) -> None:
-    """Raise an error if the text was tokenized with another tokenizer than the model's."""
+    """Raise an error if the tokenizer of the text is not the tokenizer of the model named `name`."""
     if model.tokenizer is not None and model.tokenizer.digest != tokenizer.digest:
         raise PretuneError(
             f"{name}: the text was tokenized with another tokenizer than this model's; "
@@ -60,12 +63,13 @@ def check_tokenizer(model: Model, tokenizer: Tokenizer, name: str) -> None:
         )
     if tokenizer.size > model.backbone.embed.vocabulary:
         raise PretuneError(
-            f"the tokenizer has {tokenizer.size} tokens, but {name} has embeddings for {model.backbone.embed.vocabulary}"
+            f"the tokenizer has {tokenizer.size} tokens, but {name} has embeddings for {model.backbone.embed.vocabulary}; use "
+            "the tokenizer of the model"
         )
 
 
 def check_length(length: int, model: Model) -> int:
-    """Return the sequence length; raise an error if the model has fewer positions."""
+    """Return a sequence length unchanged; raise an error if the model has fewer positions."""
     longest = model.backbone.max_positions
     if longest is not None and length > longest:
         raise PretuneError(
@@ -75,7 +79,7 @@ def check_length(length: int, model: Model) -> int:
 
 
 def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]:
-    """Return the sequence lengths of all stages; raise an error unless their shares increase and end at 1."""
+    """Return the sequence length of each training stage; raise an error unless their shares of the budget increase to 1."""
     shares = [share for share, _ in stages]
     if shares != sorted(shares) or shares[-1] != 1.0:
         raise PretuneError(
@@ -85,7 +89,7 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
 
 
 def number_languages(model: Model, names: Sequence[str], reference: str) -> dict[str, int]:
-    """Return the index of each language's embedding; empty for one language without an embedding."""
+    """Return the index of the embedding of each language, by name; empty for a single language without an embedding."""
     vectors = getattr(model.backbone.embed, "columns", {})
     known = getattr(model.config, "lang2id", None) or {}
     if len(names) < 2:
@@ -93,14 +97,13 @@ def number_languages(model: Model, names: Sequence[str], reference: str) -> dict
     if "language" not in vectors:
         log_info(f"{reference} has no language embeddings: it cannot tell {', '.join(names)} apart")
         return {name: number for number, name in enumerate(names)}
-    for name in names:
-        if name not in known:
-            raise PretuneError(
-                f"{reference}: there is no embedding of the language {name!r}; the model has {', '.join(known) or 'none'}"
-            )
+    if missing := [name for name in names if name not in known]:
+        raise PretuneError(
+            f"{reference}: there is no embedding of the language {missing[0]!r}; the model has {', '.join(known) or 'none'}"
+        )
     return {name: known[name] for name in names}
 
 
 def count_parameters(model: Model) -> int:
-    """Return the number of parameters, shared ones counted once."""
+    """Return the number of parameters of a model, shared ones counted once."""
     return sum(p.numel() for p in model.root.parameters())

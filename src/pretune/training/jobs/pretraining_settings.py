@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,11 @@ from pretune.training.recipe_sections import (
 )
 
 Fields = dict[str, Any]
+SECTIONS: dict[str, type[Any]] = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
+SECTIONS |= {"watching": Monitoring}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PretrainingJob:
     """A pretraining job with all settings resolved."""
 
@@ -48,15 +50,15 @@ class PretrainingJob:
     out: Path
     objective: str
     tokenizer: dict[str, Any] | str | None  # settings to train one, or its folder; None: that of the stores
-    language: str
-    init_from: str | None  # a model to start from
+    language: str = "en"
+    init_from: str | None = None  # a model to start from
     budget: Budget
     optimizer: Optimizer
     schedule: Schedule
     batch: Batching
     monitor: Monitoring
     seed: int
-    deterministic: bool
+    deterministic: bool = False
     device: str | None
     ignore_mismatched: bool = False  # load the model even if tensors are missing or unexpected
     parallel: ParallelMode = "ddp"
@@ -75,83 +77,70 @@ def resolve_pretraining(
     model: str,
     data: Sequence[str | Path],
     out: str | Path,
-    given: dict[str, Any],
+    options: dict[str, Any],
     seed: int,
     device: str | None,
-    usual: Fields | None = None,
+    defaults: Fields | None = None,
 ) -> PretrainingJob:
-    """Resolve all settings, in this order: given options, the verb's `usual` settings, the preset's recipe, the defaults."""
+    """Return the pretraining job of a model for some options.
+
+    Settings come from the options, then from the verb's `defaults`, then from the preset, then from the general defaults.
+    """
     preset = find_preset(model) if is_preset(model) else {}
-    if usual is not None:
-        preset = {**merge_recipes(preset, usual), "budget": usual["budget"]}
-    if given.get("scale_to"):
-        preset = scale_preset(preset, model, given, device)
-    return PretrainingJob(
-        model=model,
-        data=[str(path) for path in data],
-        out=Path(out),
-        objective=given.get("objective") or preset.get("objective") or "mlm",
-        tokenizer=choose_tokenizer(
-            given.get("tokenizer"), preset.get("tokenizer") or {"kind": "wordpiece", "vocab_size": 30_000}, data
-        ),
-        language=given.get("language") or "en",
-        init_from=given.get("init_from"),
-        budget=resolve_section(Budget, given.get("budget"), preset.get("budget")),
-        optimizer=resolve_section(Optimizer, given.get("optimizer"), preset.get("optimizer")),
-        schedule=resolve_section(Schedule, given.get("schedule"), preset.get("schedule")),
-        batch=resolve_section(Batching, given.get("batch"), preset.get("batch"), ON_ROWS),
-        monitor=resolve_section(Monitoring, given.get("monitor"), preset.get("monitor"), ON_ROWS),
-        seed=seed,
-        deterministic=bool(given.get("deterministic")),
-        device=device,
-        ignore_mismatched=bool(given.get("ignore_mismatched")),
-        parallel=given.get("parallel") or "ddp",
-        reduce_dtype=given.get("reduce_dtype"),
-        word_vectors=given.get("word_vectors"),
-        split_by=given.get("split_by") or "auto",
-        text_field=given.get("text_field"),
-        encoding_errors=given.get("encoding_errors") or "strict",
-    )
+    if defaults is not None:
+        preset = {**merge_recipes(preset, defaults), "budget": defaults["budget"]}
+    if options.get("scale_to"):
+        preset = scale_preset(preset, model, options, device)
+    resolved: Fields = {key.name: options[key.name] for key in fields(PretrainingJob) if options.get(key.name)}
+    for name, kind in SECTIONS.items():
+        resolved[name] = resolve_section(kind, options.get(name), preset.get(name), ON_ROWS)
+    resolved["objective"] = options.get("objective") or preset.get("objective") or "mlm"
+    trained = preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000}
+    resolved["tokenizer"] = choose_tokenizer(options.get("tokenizer"), trained, data)
+    resolved |= {"model": model, "data": [str(path) for path in data], "out": Path(out), "seed": seed, "device": device}
+    return PretrainingJob(**resolved)
 
 
-def choose_tokenizer(given: str | Fields | None, usual: Fields, data: Sequence[str | Path] = ()) -> str | Fields | None:
-    """Return the folder of a tokenizer, or the settings to train one (given ones over `usual`); None for stores."""
+def choose_tokenizer(
+    given: str | Fields | None, defaults: Fields, data: Sequence[str | Path] = ()
+) -> str | Fields | None:
+    """Return the folder of a tokenizer, or the settings to train one; None if all data are stores, which have one."""
     if data and all(is_store(split_language(str(path))[1]) for path in data):
         return None
-    return given if isinstance(given, str) else merge_recipes(usual, given or {})
+    return given if isinstance(given, str) else merge_recipes(defaults, given or {})
 
 
-def scale_preset(preset: Fields, model: str, given: Fields, device: str | None) -> Fields:
-    """Return a preset's recipe scaled to the requested budget, and report how it was scaled."""
-    if given.get("budget") is not None and given["budget"].limits:
+def scale_preset(preset: Fields, model: str, options: Fields, device: str | None) -> Fields:
+    """Return the recipe of a preset scaled to the budget of --scale-to, and log how it was scaled."""
+    if options.get("budget") is not None and options["budget"].limits:
         raise PretuneError("--scale-to already sets the budget; remove the other limit")
-    kinds = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
-    if given.get("optimizer") is not None and given["optimizer"].name:  # its learning rates are scaled
-        preset = merge_recipes(preset, {"optimizer": {"name": given["optimizer"].name}})
-    course = ScalableRecipe(**{key: resolve_section(kind, None, preset.get(key)) for key, kind in kinds.items()})
+    if options.get("optimizer") is not None and options["optimizer"].name:  # its learning rates are scaled
+        preset = merge_recipes(preset, {"optimizer": {"name": options["optimizer"].name}})
+    kinds = {key.name: SECTIONS[key.name] for key in fields(ScalableRecipe)}
+    recipe = ScalableRecipe(**{key: resolve_section(kind, None, preset.get(key)) for key, kind in kinds.items()})
     with torch.device("meta"):
         if preset:
             backbone: Any = make_model(model).backbone
         else:
             family, content = read_config(find_folder(model))
             backbone = family.build(family.read_config(content))
-    limit, peak = parse_budget(given["scale_to"]), peak_flops(choose_device(device))
+    limit, peak = parse_budget(options["scale_to"]), peak_flops(choose_device(device))
     sizes = module_sizes(backbone)
     scaled_recipe, description = scale_to(
         limit,
-        course,
+        recipe,
         flops_per_token=6.0 * (sizes.matrices + sizes.recurrence),
         flops_per_second=UTILIZATION * (peak or GUESSED_PEAK_FLOPS),
-        batch=given["batch"].tokens if given.get("batch") is not None else None,
+        batch=options["batch"].tokens if options.get("batch") is not None else None,
     )
     log_info(description)
     if limit.seconds and peak is None:
-        log_info("(the speed of this device is a guess; measure it with `pretune bench device`)")
+        log_info("the speed of this device is a guess; measure it with `pretune bench device`")
     return {**preset, **{key: asdict(getattr(scaled_recipe, key)) for key in kinds}}
 
 
 def split_language(entry: str) -> tuple[str, str]:
-    """Return the language named before a path, or "", and the path.
+    """Return the language that an entry LANGUAGE=PATH names, or "" if it is only a path, and the path.
 
     >>> split_language("en=corpus/*.txt"), split_language("corpus.txt")
     (('en', 'corpus/*.txt'), ('', 'corpus.txt'))
@@ -162,5 +151,5 @@ def split_language(entry: str) -> tuple[str, str]:
 
 
 def is_store(path: str | Path) -> bool:
-    """Return whether a path is a token store."""
+    """Return whether a path is the folder of a token store."""
     return (Path(path) / MANIFEST).is_file()

@@ -34,7 +34,7 @@ UNITS: dict[str, tuple[str, float]] = {
 
 @dataclass(frozen=True)
 class ScalableRecipe:
-    """The parts of a recipe that are scaled to a budget."""
+    """The sections of a pretraining recipe that scaling to a smaller budget changes or reads."""
 
     budget: Budget
     optimizer: Optimizer
@@ -43,7 +43,7 @@ class ScalableRecipe:
 
 
 def parse_budget(text: str) -> Budget:
-    """Parse a budget such as "10min": a number and its unit.
+    """Return the budget that a number with a unit, such as "10min", describes.
 
     >>> parse_budget("10min").seconds, parse_budget("1e9 tokens").tokens
     (600.0, 1000000000.0)
@@ -62,24 +62,25 @@ def parse_budget(text: str) -> Budget:
 
 
 def _budget(limits: dict[str, float]) -> Budget:
+    """Return a budget with some limits by name; steps are rounded down to an integer, at least 1."""
     whole: dict[str, Any] = {name: max(1, int(x)) if name == "steps" else x for name, x in limits.items()}
     return Budget(**whole)
 
 
 def scale_to(
-    limit: Budget, course: ScalableRecipe, *, flops_per_token: float, flops_per_second: float, batch: int | None = None
+    limit: Budget, recipe: ScalableRecipe, *, flops_per_token: float, flops_per_second: float, batch: int | None = None
 ) -> tuple[ScalableRecipe, str]:
-    """Scale a recipe to a limit, but never beyond its own budget, and return it with a description of the changes.
+    """Return a recipe scaled down to a limit, but never beyond its own budget, and a description of the changes.
 
-    The FLOPs per token and per second determine only how small batches become; the limit is kept in its own unit. A given
-    `batch` is not changed.
+    The FLOPs per token and per second determine only how small batches become; the limit is kept in its own unit. If the user
+    has set the tokens per batch, `batch` is that number, and does not change.
 
     >>> bert = ScalableRecipe(Budget(steps=1_000_000), Optimizer("adamw", lr=1e-4), Schedule("linear", 0.01), Batching(131072, 128))
     >>> scale_to(Budget(tokens=1e7), bert, flops_per_token=1.0, flops_per_second=1.0)[0].batch.tokens
     8192
     """
-    whole = course.batch.tokens or 1  # tokens per step
-    own = course.budget.limits
+    whole = recipe.batch.tokens or 1  # tokens per step
+    own = recipe.budget.limits
     if "steps" in own:  # counted as tokens, because smaller batches need more steps
         own["tokens"] = min(own.get("tokens", float("inf")), own.pop("steps") * whole)
     most = own.get("tokens", float("inf"))
@@ -97,24 +98,24 @@ def scale_to(
     tokens = min(amount * tokens_per_unit[name], most)
     share = batch or whole
     if name != "steps" and batch is None:
-        longest = max([length for _, length in course.batch.length_schedule or ()] or [course.batch.max_length or 1])
+        longest = max([length for _, length in recipe.batch.length_schedule or ()] or [recipe.batch.max_length or 1])
         while tokens / share < LEAST_STEPS and share // 2 >= LEAST_SEQUENCES * longest:
             share //= 2
-    optimizer, rates = _scale_rates(course.optimizer, share / whole)
+    optimizer, rates = _scale_rates(recipe.optimizer, share / whole)
     budget = _budget({name: amount} | own)
-    made = replace(course, budget=budget, optimizer=optimizer, batch=replace(course.batch, tokens=share))
+    scaled = replace(recipe, budget=budget, optimizer=optimizer, batch=replace(recipe.batch, tokens=share))
     steps = max(1, round(tokens / share))
-    warmup = course.schedule.warmup_ratio or 0.0
+    warmup = recipe.schedule.warmup_ratio or 0.0
     about = "" if name == "steps" else "about "
     before = f"{round(most / whole):,} of " if most < float("inf") else ""
-    return made, (
+    return scaled, (
         f"scaled to {amount:,g} {name}: {about}{steps:,} steps of {share:,} tokens (the recipe has {before}{whole:,}), "
         f"of which {about}{round(warmup * steps):,} are warmup (a share of {warmup:.3g}, as in the recipe)" + rates
     )
 
 
 def _scale_rates(optimizer: Optimizer, factor: float) -> tuple[Optimizer, str]:
-    """Scale learning rates to a batch `factor` times as large, unless the recipe names a reference batch for them."""
+    """Return an optimizer with learning rates for a batch `factor` times as large, and a description of the change."""
     if factor == 1 or optimizer.reference_batch_size is not None:
         return optimizer, ""
     rule = "in proportion to" if optimizer.name in LINEAR else "with the square root of"

@@ -23,32 +23,30 @@ BOUNDS: dict[str, SearchRange | tuple[Any, ...]] = {
 }
 
 
-def make_space(layers: int, given: Mapping[str, Any]) -> tuple[SearchSpace, Settings]:
-    """Return the space to search, and the default settings; settings that are given are not searched.
+def make_space(layers: int, options: Mapping[str, Any]) -> tuple[SearchSpace, Settings]:
+    """Return the space of settings to search, and their default values; settings that `options` sets are not searched.
 
     >>> make_space(2, {"lr": 1e-4, "epochs": 3, "batch": 8, "layer_decay": 1.0})
     ({'layers': Range(low=1, high=2, step=None, log=False)}, {'layers': 2})
     """
     space = {**BOUNDS, "layers": SearchRange(1, layers)}
-    usual: Settings = {
+    defaults: Settings = {
         "lr": SETTINGS["optimizer"]["lr"],
         "epochs": 3,
         "batch": SETTINGS["batch"]["size"],
         "layer_decay": 1.0,
         "layers": layers,
     }
-    fixed = {name for name, value in given.items() if value is not None} | ({"layers"} if layers == 1 else set())
+    fixed = {name for name, value in options.items() if value is not None} | ({"layers"} if layers == 1 else set())
     if not space.keys() - fixed:
         raise PretuneError(f"{', '.join(space)} are all given; remove at least one, so that it can be searched")
-    return {n: r for n, r in space.items() if n not in fixed}, {n: v for n, v in usual.items() if n not in fixed}
+    return {n: r for n, r in space.items() if n not in fixed}, {n: v for n, v in defaults.items() if n not in fixed}
 
 
 def count_layers(reference: str) -> int:
-    """Return the number of layers of a model, without reading its weights."""
-    if is_preset(reference):
-        content = find_preset(reference)["config"]
-    else:
-        _, content = read_config(find_folder(reference))
+    """Return the number of layer groups of a model above its embeddings, without reading its weights."""
+    is_new = is_preset(reference)
+    content = find_preset(reference)["config"] if is_new else read_config(find_folder(reference))[1]
     family = family_of(reference)
     with torch.device("meta"):
         backbone: Any = family.build(family.read_config(content))

@@ -27,25 +27,20 @@ from pretune.runtime.progress import log_info
 from pretune.text.corpus.files import file_format, find_files, read_lines
 from pretune.text.examples.labeled import LabeledRows
 from pretune.training.jobs.finetuning import FinetuningJob, TaskData, read_task_data
-from pretune.training.run_folder import Run, finish_run
+from pretune.training.run_folder import Run, finish_run, finished_run
 
 Finetune = Callable[[FinetuningJob, TaskData, bool], Run]
 
 
 def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) -> tuple[Run, TaskData]:
-    """Label texts with a teacher, train a student on them and on the labeled rows, and return its run and data.
-
-    The student is evaluated on the same dev examples as its teacher.
-    """
+    """Label texts with a teacher, train a student on them and on the labeled rows, and return the student's run and data."""
     assert plan.unlabeled is not None
     if not 0 < plan.confidence_threshold <= 1:
         raise PretuneError(
             f"--confidence-threshold {plan.confidence_threshold:g}: the confidence must be a probability, for example 0.9"
         )
     if plan.distill_temperature is not None and not plan.distill_temperature > 0:
-        raise PretuneError(
-            f"--distill-temperature {plan.distill_temperature:g}: the temperature must be above 0; 1 keeps the probabilities as they are"
-        )
+        raise PretuneError(f"--distill-temperature {plan.distill_temperature:g}: the temperature must be above 0; 1 leaves probabilities unchanged")
     material = read_task_data(plan)
     rows, labels = material.rows, list(material.task.labels)
     if material.task.name not in ("classify", "prompt") or material.task.multi_label:
@@ -56,29 +51,27 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     texts = read_texts(material.task, plan.unlabeled, columns)
     teacher = None if plan.teacher else train_teacher(plan, material, finetune, resume)
     cache = plan.out / INTERMEDIATE / "teacher-texts.npz"
-    given = label_with_teachers(
-        [str(teacher.folder)] if teacher else plan.teacher or (),
+    teachers = [str(teacher.folder)] if teacher else plan.teacher or ()
+    probabilities = label_with_teachers(teachers,
         texts,
         labels,
         cache,
-        ignore_mismatched=plan.ignore_mismatched,
-    )
-    likely = [labels[number] for number in given.argmax(-1)]
+        ignore_mismatched=plan.partial)
+    likely = [labels[number] for number in probabilities.argmax(-1)]
     chosen = (
         list(range(len(texts)))
         if plan.distill_temperature is not None
-        else select_confident(plan, given.max(-1), likely)
+        else select_confident(plan, probabilities.max(-1), likely)
     )
     file = plan.out / INTERMEDIATE / "student.jsonl"
     both = append_rows(rows, texts.take(chosen), [likely[row] for row in chosen], file)
-    write_bytes(file, ("\n".join(to_json_lines(both)) + "\n").encode())
-    taught = replace(material, rows=both)
+    write_bytes(file, to_json_lines(both).encode())
+    data = replace(material, rows=both)
     if plan.distill_temperature is not None:
-        known = np.eye(len(labels))[[labels.index(label) for label in rows.labels or []]]
-        taught = replace(
-            taught, teaching=TeacherTargets(np.concatenate([known, given]), len(rows), plan.distill_temperature)
+        targets = np.concatenate([one_hot(rows.labels or [], labels), probabilities])
+        data = replace(data, teacher_targets=TeacherTargets(targets, len(rows), plan.distill_temperature)
         )
-    student = finetune(plan, taught, resume)
+    student = finetune(plan, data, resume)
     results = {
         **student.results,
         "labeled": len(rows),
@@ -86,31 +79,33 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     }
     if teacher is not None:
         results |= {f"teacher/{name}": value for name, value in teacher.results.items() if name.startswith("dev/")}
-    return finish_run(student.folder, results), taught
+    return finish_run(student.folder, results), data
+
+
+def one_hot(labels: Sequence[str], classes: Sequence[str]) -> Array:
+    """Return labels as one-hot rows, (labels, classes)."""
+    return np.eye(len(classes))[[classes.index(label) for label in labels]].reshape(-1, len(classes))
 
 
 def train_teacher(plan: FinetuningJob, material: TaskData, finetune: Finetune, resume: bool) -> Run:
     """Train the teacher on the labeled rows; a finished teacher is reused when a student is resumed."""
     folder = plan.out / INTERMEDIATE / "teacher"
-    if resume and is_finished(folder):
-        return Run(folder)
-    return finetune(replace(plan, out=folder, unlabeled=None, distill_temperature=None), material, resume)
+    finished = finished_run(folder) if resume else None
+    return finished or finetune(replace(plan, out=folder, unlabeled=None, distill_temperature=None), material, resume)
 
 
 def select_confident(plan: FinetuningJob, certainty: Array, labels: Sequence[str]) -> list[int]:
-    """Return the texts that the teacher labels with enough confidence, and report how many there are."""
-    sure: list[int] = np.flatnonzero(certainty >= plan.confidence_threshold).tolist()
-    if not sure:
+    """Return the indices of the texts that the teacher labels with enough confidence, and log how many there are."""
+    chosen: list[int] = np.flatnonzero(certainty >= plan.confidence_threshold).tolist()
+    if not chosen:
         raise PretuneError(
             f"{plan.unlabeled}: the teacher is confident about none of {len(labels)} texts (at most {certainty.max():.2f})"
             f"{if_option('confidence-threshold', '; lower --confidence-threshold')}"
         )
-    counts = Counter(labels[row] for row in sure)
-    log_info(
-        f"{plan.unlabeled}: the teacher is confident about {len(sure)} of {len(labels)} texts: "
-        + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
-    )
-    return sure
+    counts = Counter(labels[row] for row in chosen)
+    listed = ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
+    log_info(f"{plan.unlabeled}: the teacher is confident about {len(chosen)} of {len(labels)} texts: {listed}")
+    return chosen
 
 
 def read_texts(task: Any, file: str | Path, columns: Mapping[str, str]) -> Any:
@@ -118,14 +113,14 @@ def read_texts(task: Any, file: str | Path, columns: Mapping[str, str]) -> Any:
     (path,) = find_files(file)[:1]
     if file_format(path) != ".txt":
         return task.read(file, columns, answered=False)
-    found = [(line, text) for line, text in read_lines(path) if text.strip()]
-    if not found:
-        raise PretuneError(f"{path}: there are no texts in this file")
-    return LabeledRows(path, {}, [text for _, text in found], lines=[line for line, _ in found])
+    texts = {line: text for line, text in read_lines(path) if text.strip()}
+    if not texts:
+        raise PretuneError(f"{path}: there are no texts in this file; give a file with one text per line")
+    return LabeledRows(path, {}, list(texts.values()), lines=list(texts))
 
 
 def append_rows(rows: LabeledRows, more: LabeledRows, labels: list[Any], file: Path) -> LabeledRows:
-    """Append rows with the given labels to labeled rows, which may be empty, as if they were of one file."""
+    """Return labeled rows followed by `more` rows with `labels`, as if all of them were from one file."""
     if len(rows) and (rows.pairs is None) != (more.pairs is None):
         raise PretuneError(f"{more.file}: labeled and unlabeled rows must both be single texts, or both pairs")
     pairs = None if more.pairs is None else [*(rows.pairs or []), *more.pairs]
@@ -133,18 +128,9 @@ def append_rows(rows: LabeledRows, more: LabeledRows, labels: list[Any], file: P
     return LabeledRows(file, rows.columns, texts, pairs, known + labels, list(range(1, len(texts) + 1)))
 
 
-def to_json_lines(rows: LabeledRows) -> list[str]:
-    """Return labeled rows as JSON lines."""
+def to_json_lines(rows: LabeledRows) -> str:
+    """Return labeled rows as JSON lines, one line per row."""
     cells = {"text": rows.texts, "pair": rows.pairs, "label": rows.labels}
     named = {name: cells[role] or [] for role, name in rows.columns.items()}
-    return [
-        json.dumps(dict(zip(named, row, strict=True)), ensure_ascii=False) for row in zip(*named.values(), strict=True)
-    ]
-
-
-def is_finished(folder: Path) -> bool:
-    """Return whether a folder holds a finished run."""
-    try:
-        return Run(folder).finished
-    except PretuneError:
-        return False
+    records = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

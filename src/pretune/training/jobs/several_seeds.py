@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
@@ -13,26 +11,27 @@ from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.process_pool import run_jobs
 from pretune.runtime.progress import log_info
 from pretune.training.jobs.finetuning import FinetuningJob, finetune
-from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, remove_if_refused, start_run
+from pretune.training.run_folder import RECIPE, RESULTS, Run, copy_run_files, finish_run, remove_if_refused, start_run
 
 FOLDER = "seeds"
-MANY = 10_000  # examples from which one seed is enough
-USUAL = 5  # default number of seeds for fewer examples
+ENOUGH_EXAMPLES = 10_000  # from which one seed is enough
+DEFAULT_SEEDS = 5  # for fewer examples
 
 Finetune = Callable[[FinetuningJob, Any, bool], Run]
 
 
 def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, finetune: Finetune = finetune) -> Run:
     """Run a fine-tuning job with several seeds, and return the best run, with a summary of all."""
-    few = material.judged and material.size < MANY
-    count = plan.num_seeds or (USUAL if few else 1)
+    few = material.has_dev and material.size < ENOUGH_EXAMPLES
+    count = plan.num_seeds or (DEFAULT_SEEDS if few else 1)
     if count == 1:
         if plan.devices > 1 and plan.num_seeds is None:
+            advice = if_option("seeds", ", or give --seeds")
             raise PretuneError(
-                f"--devices applies only to several seeds, but {material.size:,} examples are trained with one; remove it{if_option('num-seeds', ', or give --num-seeds')}"
+                f"--devices applies only to several seeds, but there is one by default; remove it{advice}"
             )
         return finetune(plan, material, resume)
-    if not material.judged:
+    if not material.has_dev:
         raise PretuneError(
             f"{plan.train}: comparing {count} seeds needs dev examples{if_option('dev', '; give a file with --dev')}"
         )
@@ -42,17 +41,16 @@ def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, fin
     new = not (plan.out / RECIPE).is_file()
     start_run(plan.out, "finetune", plan.recipe(), resume)
     jobs = {}
-    for number in range(count):
-        seed = plan.seed + number
+    for seed in range(plan.seed, plan.seed + count):
         own = replace(plan, seed=seed, num_seeds=1, devices=1, out=plan.out / FOLDER / str(seed))
-        jobs[f"seed {seed} ({number + 1} of {count})"] = own, material, finetune
+        jobs[f"seed {seed} ({seed - plan.seed + 1} of {count})"] = own, material, finetune
     with remove_if_refused(plan.out, new):
-        runs = {plan.seed + number: run for number, run in enumerate(run_seeds(jobs, plan.devices))}
+        runs = dict(enumerate(run_seeds(jobs, plan.devices), plan.seed))
     return keep_best(plan, material, runs)
 
 
 def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run | None]:
-    """Yield the results of `run_seed` for each of these arguments, in order, in parallel on several devices."""
+    """Yield the result of `run_seed` for the arguments of each job, by name, in order; in parallel on several devices."""
     if devices > 1:
         log_info(f"{len(jobs)} trainings on {devices} devices")
         yield from run_jobs(run_seed, jobs.values(), devices)
@@ -64,11 +62,10 @@ def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run
 
 def run_seed(plan: FinetuningJob, material: Any, finetune: Finetune = finetune) -> Run | None:
     """Run, resume, or load the run of one seed; return None if its training diverged."""
-    begun = (plan.out / RECIPE).is_file()
     if (plan.out / RESULTS).is_file():
         return Run(plan.out)
     try:
-        return finetune(plan, material, begun)
+        return finetune(plan, material, (plan.out / RECIPE).is_file())
     except PretuneError as error:
         if "not a number" not in str(error):
             raise
@@ -77,28 +74,20 @@ def run_seed(plan: FinetuningJob, material: Any, finetune: Finetune = finetune) 
 
 
 def keep_best(plan: FinetuningJob, material: Any, runs: dict[int, Run | None]) -> Run:
-    """Copy the best run to the job's folder, and write a summary of all runs."""
+    """Copy the files of the best run to the folder of a job, write a summary of the runs of all seeds, and return the run."""
     name = f"dev/{material.primary_metric}"
     scores = {seed: run.results[name] for seed, run in runs.items() if run is not None}
     if not scores:
         raise PretuneError(f"{plan.out}: all {len(runs)} seeds failed; lower the learning rate")
     best = max(scores, key=lambda seed: scores[seed])
     # A run that has learned nothing is no better than the majority-class baseline.
-    floor = material.floor()
-    failed = len(runs) - sum(value > floor + 1e-9 for value in scores.values())
+    baseline = material.baseline_score()
+    failed = len(runs) - sum(value > baseline + 1e-9 for value in scores.values())
     chosen = runs[best]
     assert chosen is not None
-    for path in chosen.folder.iterdir():
-        if path.is_file() and path.name not in (RECIPE, RESULTS):
-            shutil.copy2(path, plan.out / path.name)
+    copy_run_files(chosen.folder, plan.out)
     summary = summarize([run.results for run in runs.values() if run is not None])
-    seeds: dict[str, Any] = {
-        "count": len(runs),
-        "failed": failed,
-        "best": best,
-        "scores": list(scores.values()),
-        **summary,
-    }
+    seeds = {"count": len(runs), "failed": failed, "best": best, "scores": list(scores.values()), **summary}
     spread = summary[name]
     log_info(
         f"{material.primary_metric} over {len(runs)} seeds: {spread['mean']:.4g} ± {spread['sd']:.2g}, "
@@ -114,10 +103,5 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     0.6
     """
     names = [name for name in results[0] if name.startswith("dev/")]
-    found = {name: [result[name] for result in results] for name in names}
-    return {name: {"mean": mean(x), "sd": stdev(x) if len(x) > 1 else 0.0} for name, x in found.items()}
-
-
-def seed_runs(folder: Path) -> list[Run]:
-    """Return the runs of all seeds, if there were several."""
-    return [Run(path) for path in sorted((folder / FOLDER).glob("*"), key=lambda p: int(p.name))]
+    values = {name: [result[name] for result in results] for name in names}
+    return {name: {"mean": mean(x), "sd": stdev(x) if len(x) > 1 else 0.0} for name, x in values.items()}

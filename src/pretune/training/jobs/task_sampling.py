@@ -25,7 +25,7 @@ POINTS = 64  # at which changing shares are integrated
 
 @dataclass(frozen=True)
 class TaskSampling:
-    """How often each task is sampled: by its number of examples to a power, which may change over the training.
+    """The sampling of tasks by their numbers of examples to a power, which changes linearly from `first` to `last`.
 
     >>> parse_sampling("temperature(2)").shares([900, 100], [1, 1]).tolist()
     [0.75, 0.25]
@@ -35,13 +35,13 @@ class TaskSampling:
     last: float
 
     def shares(self, sizes: Sequence[int], weights: Sequence[float], progress: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]
-        """Return the share of each task, (tasks,), at this progress from 0 to 1."""
+        """Return the share of each task in the batches, (tasks,), at a progress of the training from 0 to 1."""
         power = self.first + (self.last - self.first) * progress
-        found = np.asarray(weights) * np.asarray(sizes, dtype=np.float64) ** power
-        return np.asarray(found / found.sum())
+        shares = np.asarray(weights) * np.asarray(sizes, dtype=np.float64) ** power
+        return np.asarray(shares / shares.sum())
 
     def until(self, sizes: Sequence[int], weights: Sequence[float], progress: float) -> np.ndarray:  # type: ignore[type-arg]
-        """Return the share of each task, (tasks,), of all steps up to this progress."""
+        """Return the share of each task, (tasks,), in all batches up to a progress of the training from 0 to 1."""
         if self.first == self.last or progress <= 0:
             return self.shares(sizes, weights)
         times = (np.arange(POINTS) + 0.5) / POINTS * min(progress, 1.0)
@@ -49,19 +49,14 @@ class TaskSampling:
 
 
 def parse_sampling(text: str) -> TaskSampling:
-    """Parse an expression such as "temperature(5)"."""
-    found = _EXPRESSION.fullmatch(text)
-    if found is None or found["name"] not in DEFAULTS:
-        raise PretuneError(f"there is no sampling {text!r}; {suggest(found['name'] if found else text, DEFAULTS)}")
-    name, value = found["name"], float(found["value"]) if found["value"] else DEFAULTS[found["name"]]
-    if found["value"] and name in ("proportional", "uniform"):
-        raise PretuneError(f"sampling {text}: {name} takes no number")
+    """Return the task sampling that an expression such as "temperature(5)" describes."""
+    match = _EXPRESSION.fullmatch(text)
+    if match is None or match["name"] not in DEFAULTS:
+        raise PretuneError(f"there is no sampling {text!r}; {suggest(match['name'] if match else text, DEFAULTS)}")
+    name, value = match["name"], float(match["value"]) if match["value"] else DEFAULTS[match["name"]]
+    if match["value"] and name in ("proportional", "uniform"):
+        raise PretuneError(f"sampling {text}: {name} takes no number; remove it")
     if name == "temperature" and not value > 0:
         raise PretuneError(f"sampling {text}: the temperature must be above 0")
-    match name:
-        case "temperature":
-            return TaskSampling(1 / value, 1 / value)
-        case "annealed":
-            return TaskSampling(1.0, value)
-        case _:
-            return TaskSampling(value, value)
+    last = 1 / value if name == "temperature" else value
+    return TaskSampling(1.0 if name == "annealed" else last, last)

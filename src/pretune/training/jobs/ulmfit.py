@@ -26,7 +26,7 @@ from pretune.objectives.tasks.classify import Classify
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
-from pretune.text.corpus.documents import Document, SplitBy, read_documents
+from pretune.text.corpus.documents import TextLayout, read_documents
 from pretune.text.corpus.files import Errors, find_files
 from pretune.text.examples.validation import check_classes
 from pretune.text.store.builder import StoreSettings, build_store
@@ -34,11 +34,13 @@ from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.text.tokenizers.training import word_level_tokenizer
-from pretune.training.jobs import finetuning, pretraining, pretraining_settings
+from pretune.training.jobs.finetuning import read_task_data, resolve_finetuning
+from pretune.training.jobs.pretraining import pretrain
+from pretune.training.jobs.pretraining_settings import resolve_pretraining
 from pretune.training.jobs.search_space import count_layers
 from pretune.training.jobs.several_seeds import finetune_seeds
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
-from pretune.training.run_folder import Run
+from pretune.training.run_folder import Run, finished_run
 
 SLOWER = 1 / 2.6  # the learning rate of a layer relative to the layer above
 OPTIMIZER = Optimizer(
@@ -49,7 +51,7 @@ LM_OPTIMIZER = replace(OPTIMIZER, lr=4e-3)
 WINDOW = 70  # tokens per stream of text in a step
 STREAMS = 4, 64, 256  # streams of text in a step: minimum, default, and maximum
 STEPS = 40, 1000  # per epoch: below the first, fewer streams are used; above the second, more
-LEAST = 2  # occurrences that a word needs to enter the vocabulary; words seen once train the unknown token
+MIN_COUNT = 2  # occurrences that a word needs to enter the vocabulary; words seen once train the unknown token
 FEW, MANY_EPOCHS, FEW_EPOCHS = 1000, 50.0, 10.0  # rows that are few, and the epochs for few and for many rows
 OBJECTIVE = "classify(pooling=concat,hidden_size=50,dropout=0.4)"
 DIRECTIONS = "forward", "backward"
@@ -57,7 +59,7 @@ DIRECTIONS = "forward", "backward"
 
 @dataclass(frozen=True)
 class UlmfitJob:
-    """The data and the settings of the second and third stage."""
+    """The data and the settings of ULMFiT's second and third stage."""
 
     train: str
     dev: str | None
@@ -81,7 +83,7 @@ class UlmfitJob:
 
 @dataclass(frozen=True)
 class UlmfitResult:
-    """The runs of both stages per reading direction, and the scores of the classifiers, alone and as an ensemble."""
+    """The result of ULMFiT: the runs of both stages per reading direction, and the scores of the classifiers and their ensemble."""
 
     folder: Path
     runs: dict[str, dict[str, Run]]  # by direction, then `texts` and `task`
@@ -92,19 +94,19 @@ class UlmfitResult:
 
     @property
     def classifiers(self) -> list[str]:
-        """The folders of the classifiers, which `predict` averages."""
+        """The folders of the classifiers, whose predictions `pretune predict` averages."""
         return [str(runs["task"].folder) for runs in self.runs.values()]
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts of both stages, for reports."""
-        perplexity = {
+        """Return the folders, language modeling losses, and scores of both stages by name."""
+        losses = {
             f"{way} lm": runs["texts"].results.get("dev/lm") for way, runs in self.runs.items() if "texts" in runs
         }
-        return {"folder": str(self.folder), "classifiers": self.classifiers, **perplexity, "scores": self.scores}
+        return {"folder": str(self.folder), "classifiers": self.classifiers, **losses, "scores": self.scores}
 
 
 def run_ulmfit(models: Sequence[str], stages: UlmfitJob, out: Path) -> UlmfitResult:
-    """Run the second and third stage with one model, or with a forward and a backward one; finished runs are reused."""
+    """Run the second and third stage with one language model, or a forward and a backward one; finished runs are reused."""
     ways = [reading_direction(model) for model in models]
     if len(set(ways)) < len(ways):
         raise PretuneError(f"{' and '.join(models)} both read {ways[0]}; give one forward and one backward model")
@@ -139,60 +141,50 @@ def adapt(
     optimizer: Optimizer = LM_OPTIMIZER,
     schedule: Schedule = SCHEDULE,
 ) -> Run:
-    """Run the second stage: fine-tune the language model on the texts of the task, with their vocabulary."""
-    if (out / "texts" / "results.json").is_file():
-        return Run(out / "texts")
+    """Run ULMFiT's second stage: fine-tune a language model on the texts of the task, with their vocabulary."""
+    if finished := finished_run(out / "texts"):
+        return finished
     start, store = out / "start", out / "store"
     if not (start / "config.json").is_file():
         match_model_vocabulary(model, files, start, stages)
-    tokenizer = Tokenizer.load(start)
-    how = StoreSettings(stages.language, stages.split_by, stages.text_field, stages.encoding_errors)
-    made = build_store(files, tokenizer, store, how)
-    given = {
-        "objective": "lm(stateful=true)"
-        if reading_direction(model) == "forward"
-        else "lm(stateful=true,backward=true)",
+    settings = StoreSettings(stages.language, stages.split_by, stages.text_field, stages.encoding_errors)
+    tokens = build_store(files, Tokenizer.load(start), store, settings)
+    backward = reading_direction(model) == "backward"
+    options = {
+        "objective": "lm(stateful=true,backward=true)" if backward else "lm(stateful=true)",
         "tokenizer": str(start),
         "language": stages.language,
-        "budget": Budget(tokens=stages.lm_epochs * made.tokens),
+        "budget": Budget(tokens=stages.lm_epochs * tokens.tokens),
         "optimizer": optimizer,
         "schedule": schedule,
-        "batch": lm_batch(made),
+        "batch": lm_batch(tokens),
         "monitor": Monitoring(save_every=0, held_out_fraction=0.05),
     }
-    plan = pretraining_settings.resolve_pretraining(
-        str(start), [store], out / "texts", given, stages.seed, stages.device
-    )
-    return pretraining.pretrain(plan, made, resume=(out / "texts").exists())
+    plan = resolve_pretraining(str(start), [store], out / "texts", options, stages.seed, stages.device)
+    return pretrain(plan, tokens, resume=(out / "texts").exists())
 
 
 def lm_batch(store: Store) -> Batching:
-    """Return the batch settings for a store: fewer streams of text for little text, more for much text."""
-    (least, usual, most), (few, many) = STREAMS, STEPS
+    """Return the batch settings for the text of a token store: fewer parallel streams for little text, more for much text."""
+    (least, default, most), (few, many) = STREAMS, STEPS
     windows = store.tokens // WINDOW
-    lanes = max(least, min(usual, windows // few), min(most, windows // many))
-    return Batching(tokens=lanes * WINDOW, max_length=WINDOW)
+    streams = max(least, min(default, windows // few), min(most, windows // many))
+    return Batching(tokens=streams * WINDOW, max_length=WINDOW)
 
 
 def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stages: UlmfitJob) -> None:
-    """Save the model with a vocabulary of the texts' words, where known words keep their embeddings.
+    """Save a language model in the folder `start` with the vocabulary of the texts, where known words keep their embeddings.
 
     If the size allows, known words that do not occur in the texts are kept for later texts. Subword tokenizers are unchanged.
     """
     old = load_model(model, parse_objective("lm" if reading_direction(model) == "forward" else "lm(backward=true)"))
     tokenizer = old.require_tokenizer()
     if tokenizer.kind == "WordLevel":
-        size = stages.vocab_size or tokenizer.size
-        how: dict[str, Any] = {
-            "split_by": stages.split_by,
-            "text_field": stages.text_field,
-            "encoding_errors": stages.encoding_errors,
-        }
-        texts: list[Document] = list(read_documents(files, **how))
-        small = lowercases(tokenizer)
-        own = train_tokenizer(texts, "words", size, lowercase=small, least=LEAST)
+        size, lowercase = stages.vocab_size or tokenizer.size, lowercases(tokenizer)
+        texts = list(read_documents(files, layout=stages.layout, column=stages.column, errors=stages.errors))
+        own = train_tokenizer(texts, "words", size, lowercase=lowercase, least=MIN_COUNT)
         words = list(dict.fromkeys([*own.vocabulary, *tokenizer.vocabulary]))[:size]
-        old, report = replace_vocabulary(old, word_level_tokenizer(words, lowercase=small))
+        old, report = replace_vocabulary(old, word_level_tokenizer(words, lowercase=lowercase))
         log_info(f"vocabulary: {report['tokens']:,} words, of which {model} has embeddings for {report['matched']:,}")
     elif stages.vocab_size is not None:
         raise PretuneError(
@@ -208,49 +200,39 @@ def lowercases(tokenizer: Tokenizer) -> bool:
 
 
 def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
-    """Run the third stage: train the classifier."""
-    if (out / "task" / "results.json").is_file():
-        return Run(out / "task")
+    """Run ULMFiT's third stage: train a classifier on the adapted language model; `rows` is the number of examples."""
+    if finished := finished_run(out / "task"):
+        return finished
     epochs = stages.epochs or (MANY_EPOCHS if rows < FEW else FEW_EPOCHS)
-    given = {
-        "train": stages.train,
-        "dev": stages.dev,
+    shared = {name: getattr(stages, name) for name in ("train", "dev", "columns", "seed", "seeds", "dropout", "device")}
+    options = {
+        **shared,
         "out": out / "task",
-        "columns": stages.columns,
         "objective": OBJECTIVE,
         "strategy": unfreezing_strategy(adapted.folder, epochs),
         "epochs": epochs,
-        "budget": None,
         "optimizer": replace(OPTIMIZER, lr=stages.lr),
         "schedule": SCHEDULE,
         "batch": Batching(size=stages.batch_size, max_length=stages.max_length),
-        "monitor": None,
-        "deterministic": False,
-        "seed": stages.seed,
-        "num_seeds": stages.num_seeds,
-        "tokenizer": None,
-        "from_scratch": False,
-        "dropout": stages.dropout,
-        "device": stages.device,
     }
-    plan = finetuning.resolve_finetuning(str(adapted.folder), given)
-    return finetune_seeds(plan, finetuning.read_task_data(plan), resume=(out / "task").exists())
+    plan = resolve_finetuning(str(adapted.folder), options)
+    return finetune_seeds(plan, read_task_data(plan), resume=(out / "task").exists())
 
 
 def unfreezing_strategy(model: str | Path, epochs: float) -> str:
-    """Return the strategy that unfreezes one layer per epoch, and all after half of the training at the latest."""
+    """Return the fine-tuning strategy that unfreezes one layer per epoch, and all after half of the training at the latest."""
     return f"gradual({min(0.5, count_layers(str(model)) / epochs):g})"
 
 
 def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
-    """Return the accuracy of each classifier on the dev rows, and of their ensemble."""
+    """Return the accuracy of each classifier on the dev rows, by reading direction, and of their ensemble as `both`."""
     results = {way: run.results.get("dev/accuracy") for way, run in zip(ways, runs, strict=True)}
-    found = {way: float(value) for way, value in results.items() if value is not None}
-    if len(found) < 2 or (dev := runs[0].recipe.get("dev")) is None:
-        return found
+    scores = {way: float(value) for way, value in results.items() if value is not None}
+    if len(scores) < 2 or (dev := runs[0].recipe.get("dev")) is None:
+        return scores
     members = [load_task_model(run.folder) for run in runs]
     task = members[0][1]
     rows = task.read(dev, {role: name for role, name in runs[0].recipe.items() if role in ("text", "label")})
     predictions = [Predictor(model, own, rows)() for model, own in members]
     together = combine_predictions(task, predictions, rows)
-    return {**found, "both": float(score(task, together, rows)["accuracy"])}
+    return {**scores, "both": float(score(task, together, rows)["accuracy"])}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +28,9 @@ Groups = list[dict[str, Any]]
 def make_optimizers(
     root: nn.Module, settings: Optimizer, starts: Mapping[Tensor, float] | None = None
 ) -> list[torch.optim.Optimizer]:
-    """Return optimizers for all parameters that require a gradient; every parameter group records its peak learning rate.
+    """Return optimizers for the parameters of a model that require a gradient; `peak` of a group is its peak learning rate.
 
-    `starts` maps a parameter to the share of the budget after which it is trained, if not from the first step.
+    `starts` maps parameters that are not trained from the first step to the share of the budget after which they are.
     """
     starts = starts or {}
     parameters = [p for p in root.parameters() if p.requires_grad]
@@ -47,7 +47,7 @@ def make_optimizers(
         groups: dict[tuple[float, bool, float], list[Tensor]] = {}
         for p in plain:
             groups.setdefault((factors.get(p, 1.0), p.dim() > 1, starts.get(p, 0.0)), []).append(p)
-        made: Groups = [
+        built: Groups = [
             # Norms and biases have no weight decay (Devlin et al., 2019), and LAMB does not scale their updates.
             {
                 "params": members,
@@ -58,11 +58,10 @@ def make_optimizers(
             }
             for (factor, matrix, start), members in sorted(groups.items(), key=lambda item: item[0], reverse=True)
         ]
-        optimizers.append(KINDS[settings.name or "adamw"](made, settings, root))
-    moving = {p: stacked for p, stacked in matrices.items() if p.requires_grad}
-    if moving:
+        optimizers.append(build_optimizer(built, settings, root))
+    if trained := {p: stacked for p, stacked in matrices.items() if p.requires_grad}:
         rate, momentum, decay = settings.muon_lr or 0.02, settings.momentum or 0.95, settings.weight_decay or 0.0
-        optimizers.append(Muon(moving, rate, momentum, decay, factors))
+        optimizers.append(Muon(trained, rate, momentum, decay, factors))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]
@@ -71,7 +70,7 @@ def make_optimizers(
 
 
 def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
-    """Return the learning rates of parameters relative to the base rate, where they differ from it.
+    """Return the learning rates of parameters relative to the base rate, for those whose rate differs.
 
     With `layer_decay`, each layer group has that factor times the rate of the group above it (Howard and Ruder, 2018).
     Heads have `head_factor` times the rate of the backbone.
@@ -89,63 +88,37 @@ def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
     return factors
 
 
-def _adamw(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Build AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
-    return torch.optim.AdamW(groups, **_moments(settings), fused=_on_gpu(groups) or None)
-
-
-def _adam(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Build Adam (Kingma and Ba, 2015), with weight decay as part of the gradient."""
-    return torch.optim.Adam(groups, **_moments(settings), fused=_on_gpu(groups) or None)
-
-
-def _radam(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Build rectified Adam (Liu et al., 2020), with decoupled weight decay."""
-    return torch.optim.RAdam(groups, **_moments(settings), decoupled_weight_decay=True)
-
-
-def _adafactor(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Build Adafactor (Shazeer and Stern, 2018): factored second moments, and rates relative to the parameters' scale."""
-    return torch.optim.Adafactor(groups, lr=settings.lr or 1e-2)
-
-
-def _sgd(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Build stochastic gradient descent, with momentum if it is set."""
-    return torch.optim.SGD(groups, lr=settings.lr or 1e-2, momentum=settings.momentum or 0.0)
-
-
-def _asgd(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Build averaged SGD (Polyak and Juditsky, 1992), as AWD-LSTM uses it, with the learning rate of the schedule."""
-    return torch.optim.ASGD(groups, lr=settings.lr or 1e-2, lambd=0.0, t0=0.0)
-
-
-def _lamb(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    stacked = {child.weight: child.stacked for child in root.modules() if isinstance(child, Linear)}
-    return Lamb(groups, **_moments(settings), stacked=stacked)
-
-
-KINDS: dict[str, Callable[[Groups, Optimizer, nn.Module], torch.optim.Optimizer]] = {
-    "adamw": _adamw,
-    "adam": _adam,
-    "radam": _radam,
-    "adafactor": _adafactor,
-    "lamb": _lamb,
-    "muon": _adamw,  # for all parameters that are not hidden matrices
-    "sgd": _sgd,
-    "asgd": _asgd,
-}
-
-
-def _moments(settings: Optimizer) -> dict[str, Any]:
-    return {"lr": settings.lr or 0.0, "betas": settings.betas or (0.9, 0.999), "eps": settings.eps or 1e-8}
-
-
-def _on_gpu(groups: Groups) -> bool:
-    return bool(groups[0]["params"][0].is_cuda)
+def build_optimizer(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Build the optimizer that the settings name, for parameter groups; for Muon, AdamW for all other parameters."""
+    lr = settings.lr or 1e-2
+    moments: dict[str, Any] = {
+        "lr": settings.lr or 0.0,
+        "betas": settings.betas or (0.9, 0.999),
+        "eps": settings.eps or 1e-8,
+    }
+    fused = bool(groups[0]["params"][0].is_cuda) or None
+    match settings.name:
+        case "adam":  # Kingma and Ba (2015), with weight decay as part of the gradient
+            return torch.optim.Adam(groups, **moments, fused=fused)
+        case "radam":  # rectified Adam (Liu et al., 2020), with decoupled weight decay
+            return torch.optim.RAdam(groups, **moments, decoupled_weight_decay=True)
+        case "adafactor":  # factored second moments, rates relative to the parameters' scale (Shazeer and Stern, 2018)
+            return torch.optim.Adafactor(groups, lr=lr)
+        case "sgd":
+            return torch.optim.SGD(groups, lr=lr, momentum=settings.momentum or 0.0)
+        case "asgd":  # averaged SGD (Polyak and Juditsky, 1992), as AWD-LSTM uses it, with the schedule's learning rate
+            return torch.optim.ASGD(groups, lr=lr, lambd=0.0, t0=0.0)
+        case "lamb":
+            stacked = {child.weight: child.stacked for child in root.modules() if isinstance(child, Linear)}
+            return Lamb(groups, **moments, stacked=stacked)
+    return torch.optim.AdamW(groups, **moments, fused=fused)  # decoupled weight decay (Loshchilov and Hutter, 2019)
 
 
 def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
-    """Scale the learning rates in proportion to the batch size (Goyal et al., 2017) if the settings name a reference batch.
+    """Return settings with learning rates in proportion to the batch size, if they have a reference batch size.
+
+    This is the linear scaling rule of Goyal et al. (2017).
+
 
     >>> scale_lr_to_batch(Optimizer(lr=1e-4, reference_batch_size=256), 512).lr
     0.0002
@@ -155,13 +128,13 @@ def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
     factor = batch / settings.reference_batch_size
     lr, matrix_lr = ((rate * factor if rate is not None else None) for rate in (settings.lr, settings.muon_lr))
     log_info(
-        f"lr scaled by {factor:g} to {lr:g}: it is set for batches of {settings.reference_batch_size:,}, and batches have {batch:,.0f}"
+        f"lr is scaled by {factor:g} to {lr:g}: it is set for batches of {settings.reference_batch_size:,}, but they have {batch:,.0f}"
     )
     return replace(settings, lr=lr, muon_lr=matrix_lr)
 
 
 def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
-    """Return the weights of all hidden linear layers, each with the number of matrices it stacks.
+    """Return the weights of all hidden linear layers, each with the number of matrices that it stacks.
 
     They belong to the backbone and to heads (such as ELECTRA's generator): all linear layers except those of an embedding
     and the last one of a head, which computes logits.
@@ -282,7 +255,7 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_add_(rows, updates, alpha=-group["lr"])
 
     def _trust(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
-        """Scale every update to the norm of its matrix."""
+        """Scale every update, in place, to the norm of its parameter matrix."""
         pieces: list[Tensor] = []
         moves: list[Tensor] = []
         for parameter, update in zip(parameters, updates, strict=True):
@@ -295,7 +268,7 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_mul_(moves, ratios)  # type: ignore[arg-type]
 
     def _trust_rows(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
-        """Scale every update to the norm of its matrix when this process holds only some of the rows."""
+        """Scale every update, in place, to the norm of its parameter matrix, of which this process has only some rows."""
         owners, squares = [], []
         for parameter, update in zip(parameters, updates, strict=True):
             count = self.stacked.get(parameter, 1)
@@ -311,7 +284,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Return nearly orthogonal matrices for (k, rows, columns), by a quintic Newton-Schulz iteration.
+    """Return nearly orthogonal matrices for a stack of matrices, (k, rows, columns), by a quintic Newton-Schulz iteration.
 
     >>> s = torch.linalg.svdvals(orthogonalize(torch.randn(1, 8, 16)))
     >>> bool(((s > 0.5) & (s < 1.5)).all())
@@ -330,7 +303,7 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 def set_lr(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress: float = 1.0) -> None:
-    """Set the learning rate of every group to its peak times a factor, or to 0 before the group's start."""
+    """Set the learning rate of every parameter group to its peak times a factor, or to 0 before the group's start."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             rate = group["peak"] * factor if progress >= group["start"] else 0.0
@@ -341,7 +314,7 @@ def set_lr(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress:
 
 
 def make_capturable(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
-    """Make optimizers read their rates from the device, so that a CUDA graph can record them; return False if one cannot."""
+    """Make optimizers read learning rates from the device, for recording as a CUDA graph; return whether all support this."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if not all(group.get("fused") for group in groups):
         return False

@@ -36,7 +36,7 @@ class WeightAverage(Callback):
 
     @torch.no_grad()
     def after_update(self, step: Step) -> None:
-        """Add the parameters to the mean."""
+        """Add the current parameters to the running mean."""
         if self.clock.progress() < self.start:
             return
         self.count += 1
@@ -45,7 +45,7 @@ class WeightAverage(Callback):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Replace the parameters by their mean during an evaluation."""
+        """Replace the parameters by their running mean during an evaluation."""
         last = [p.detach().clone() for p in _locals(self.parameters)]
         self.on_end()
         try:
@@ -56,22 +56,22 @@ class WeightAverage(Callback):
 
     @torch.no_grad()
     def on_end(self) -> dict[str, float]:
-        """Replace the parameters by their mean."""
+        """Replace the parameters by their running mean."""
         if self.count:
             torch._foreach_copy_(_locals(self.parameters), _locals(self.means))
         return {}
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the mean and its number of steps, for a checkpoint."""
+        """Return the running mean and its number of steps, for a checkpoint."""
         return {**self.means, "count": torch.tensor(self.count)}
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Restore the mean from a checkpoint."""
+        """Restore the running mean from a checkpoint."""
         self.count = int(tensors["count"])
         for name, mean in self.means.items():
             copy_into(mean, tensors[name])
 
 
 def _locals(tensors: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the parts of sharded tensors that this process holds."""
+    """Return the rows of tensors, possibly sharded, that this process has."""
     return [local_rows(tensor) for tensor in tensors.values()]

@@ -22,7 +22,7 @@ from pretune.training.parallel.rendezvous import new_rendezvous_store
 
 ParallelMode = Literal["ddp", "fsdp"]
 ReduceDtype = Literal["fp32", "bf16"]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 LOST = ("Connection", "connection", "gloo", "NCCL", "Broken pipe", "Timed out", "timed out")  # in torch's errors then
 
 
@@ -85,33 +85,32 @@ class World:
         """Wait until all processes have called this."""
         self.gather(None)
 
-    def run_on_first(self, act: Callable[[], Made]) -> Made:
-        """Run a function in the first process, and return its result in all; if it fails, all processes exit."""
+    def run_on_first(self, act: Callable[[], Result]) -> Result:
+        """Run a function in the first process, and return its result in all processes; if it fails, all of them exit."""
         if self.size == 1:
             return act()
-        made = None
         try:
-            made = act() if self.first else None
+            result = act() if self.first else None
         except BaseException:
             self.gather([False, None])
             raise
-        well, made = self.gather([True, made])[0]
-        if not well:
+        succeeded, result = self.gather([True, result])[0]
+        if not succeeded:
             raise SystemExit(1)
-        return made
+        return result
 
-    def run_on_first_then_others(self, act: Callable[[], Made]) -> Made:
-        """Run a function in all processes, in the first one before the others, which find the files it wrote."""
+    def run_on_first_then_others(self, act: Callable[[], Result]) -> Result:
+        """Run a function in the first process, then in all others, which find the files that it wrote; return the result."""
         if self.size == 1:
             return act()
-        made: list[Made] = []
-        self.run_on_first(lambda: made.append(act()))
-        return made[0] if self.first else act()
+        results: list[Result] = []
+        self.run_on_first(lambda: results.append(act()))
+        return results[0] if self.first else act()
 
 
 @contextmanager
 def report_lost_process(world: World) -> Iterator[None]:
-    """Raise a clear error if another process dies while this one waits for it."""
+    """Raise an error with advice if another process dies while this one waits for it inside the block."""
     try:
         yield
     except RuntimeError as error:
@@ -125,10 +124,7 @@ def report_lost_process(world: World) -> Iterator[None]:
 
 
 def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: ReduceDtype = "fp32") -> nn.Module:
-    """Return the module whose forward the steps call: the root itself, a replica of it, or a shard.
-
-    Gradients are summed up in `reduce_dtype`: bf16 is half the traffic, and rounds each of them.
-    """
+    """Return the module that training calls: the network, replicated or sharded if needed; gradients are summed in `reduce_dtype`."""
     if not world.joined:
         return root
     root.keep_all_gradients = True
@@ -150,11 +146,11 @@ def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: Re
     mesh = init_device_mesh(next(root.parameters()).device.type, (world.size,))
     precision = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if reduce_dtype == "bf16" else None)
     backbone: Any = root.backbone
-    for name, modules in () if getattr(backbone, "sharded_together", False) else backbone.groups():
-        if "embed" not in name:  # read by tied heads: it stays with the root, gathered during the whole forward pass
-            for module in modules:
-                if any(True for _ in module.parameters()):
-                    fully_shard(module, mesh=mesh, mp_policy=precision)
+    groups = () if getattr(backbone, "sharded_together", False) else backbone.groups()
+    # Tied heads read the embedding: it stays with the root, gathered during the whole forward pass.
+    for module in (module for name, modules in groups if "embed" not in name for module in modules):
+        if any(True for _ in module.parameters()):
+            fully_shard(module, mesh=mesh, mp_policy=precision)
     fully_shard(root, mesh=mesh, mp_policy=precision)
     return root
 
@@ -162,14 +158,14 @@ def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: Re
 def mean_in_bf16(size: int, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """Return the mean of a bucket of gradients over all processes, sent as bf16 (torch's own hook needs NCCL)."""
     buffer = bucket.buffer()
-    sent = buffer.to(torch.bfloat16).div_(size)
-    going: Any = dist.all_reduce(sent, async_op=True)
-    return going.get_future().then(lambda done: buffer.copy_(done.value()[0]))  # type: ignore[no-any-return]
+    rounded = buffer.to(torch.bfloat16).div_(size)
+    work: Any = dist.all_reduce(rounded, async_op=True)
+    return work.get_future().then(lambda done: buffer.copy_(done.value()[0]))  # type: ignore[no-any-return]
 
 
 @contextmanager
 def gradient_sync(model: Any, last: bool) -> Iterator[None]:
-    """Exchange gradients only in the last backward pass of a step."""
+    """Exchange the gradients of a replicated or sharded model inside the block only if it is the last pass of a step."""
     if hasattr(model, "no_sync") and not last:
         with model.no_sync():
             yield

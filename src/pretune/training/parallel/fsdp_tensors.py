@@ -18,12 +18,12 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def local_rows(tensor: Any) -> Tensor:
-    """Return the rows of a tensor that this process holds, without a copy."""
+    """Return the rows of a tensor, possibly sharded, that this process has, without a copy."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def first_row(tensor: Any) -> int:
-    """Return the index of the first row that this process holds."""
+    """Return the index of the first row of a tensor that this process has."""
     if not is_sharded(tensor):
         return 0
     each = -(-tensor.shape[0] // tensor.device_mesh.size())
@@ -31,7 +31,7 @@ def first_row(tensor: Any) -> int:
 
 
 def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
-    """Return the rows of a whole tensor that this process holds of `like`."""
+    """Return those rows of a whole tensor that this process has of the sharded tensor `like`."""
     if not is_sharded(like):
         return whole
     start = first_row(like)
@@ -39,15 +39,13 @@ def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def gather_rows(rows: Tensor, like: Any) -> Tensor:
-    """Return the whole of a tensor sharded like `like`, given the local rows; all processes call this together."""
+    """Return a whole tensor from its local rows, sharded like the tensor `like`; all processes call this together."""
     if not is_sharded(like):
         return rows
     from torch.distributed.tensor import DTensor
 
-    cut = DTensor.from_local(
-        rows, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
-    )
-    return cut.full_tensor()
+    layout = {"shape": like.shape, "stride": like.stride()}
+    return DTensor.from_local(rows, like.device_mesh, like.placements, run_check=False, **layout).full_tensor()
 
 
 def all_reduce_sum(values: Tensor, like: Any) -> Tensor:
@@ -62,24 +60,25 @@ def full_scalar(value: Any) -> Tensor:
 
 
 def reshard_model(root: nn.Module) -> None:
-    """Free parameters gathered by a forward pass without a backward pass, which would not see updates of the shards."""
-    from torch.distributed.fsdp import FSDPModule
-
-    for module in root.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    """Free the parameters that a forward pass without a backward pass has gathered: they would miss updates of the shards."""
+    for module in sharded_modules(root):
+        module.reshard()
 
 
 def unshard_model(root: nn.Module) -> None:
     """Gather all parameters of a sharded model in every process, after training."""
+    for module in sharded_modules(root):
+        module.unshard()
+
+
+def sharded_modules(root: nn.Module) -> list[Any]:
+    """Return the modules of a network whose parameters FSDP shards."""
     from torch.distributed.fsdp import FSDPModule
 
-    for module in root.modules():
-        if isinstance(module, FSDPModule):
-            module.unshard()
+    return [module for module in root.modules() if isinstance(module, FSDPModule)]
 
 
-def copy_into(place: Tensor, whole: Tensor) -> None:
-    """Copy a whole tensor into `place`, or the local rows of it if that is sharded."""
+def copy_into(target: Tensor, whole: Tensor) -> None:
+    """Copy a whole tensor into `target`, or only the local rows if `target` is sharded."""
     with torch.no_grad():
-        local_rows(place).copy_(take_local_rows(whole, place))
+        local_rows(target).copy_(take_local_rows(whole, target))

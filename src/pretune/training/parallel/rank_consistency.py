@@ -22,7 +22,7 @@ PATIENCE = 10.0  # seconds until a new file is visible on a network file system
 
 
 def check_agreement(world: World, what: str, facts: Mapping[str, Any]) -> None:
-    """Raise an error if the facts of a process differ from those of the first; it names the process, its host, and the keys."""
+    """Raise an error if the facts of a process differ from those of the first process; the message names process and keys."""
     if world.size == 1:
         return
     gathered = world.gather([socket.gethostname(), {key: _digest(value) for key, value in _flat(facts).items()}])
@@ -44,37 +44,36 @@ def check_shared_folder(world: World, folder: Path) -> None:
     mark = folder / f"{TEMPORARY}shared-{os.getpid()}"
     name = world.gather(mark.name)[0]
 
-    def leave() -> None:
+    def create_mark() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         mark.touch()
 
-    world.run_on_first(leave)
+    world.run_on_first(create_mark)
     deadline = time.monotonic() + PATIENCE
-    while not (seen := name in _names(folder)) and time.monotonic() < deadline:
+    while not (visible := name in _names(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    gathered = world.gather([socket.gethostname(), seen])
+    gathered = world.gather([socket.gethostname(), visible])
     if world.first:
         mark.unlink()
         with suppress(OSError):  # the folder existed before and is not empty
             folder.rmdir()
-    blind = [f"{rank} (on {host})" for rank, (host, sees) in enumerate(gathered) if not sees]
-    if blind:
+    if others := [f"{rank} (on {host})" for rank, (host, visible) in enumerate(gathered) if not visible]:
         raise_once(
             world,
-            f"{folder}: process {', '.join(blind)} cannot see the files that process 0 (on {gathered[0][0]}) writes there; "
+            f"{folder}: process {', '.join(others)} cannot see the files that process 0 (on {gathered[0][0]}) writes there; "
             "--out must be a folder that all machines share",
         )
 
 
 def raise_once(world: World, message: str) -> None:
-    """Raise an error that all processes know of: the first one reports it, and all exit."""
+    """Raise an error that occurs in all processes: the first process reports it, and all of them exit."""
     if world.first:
         raise PretuneError(message)
     raise SystemExit(1)
 
 
 def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return digests of the training data: of the tokenizer, a store's shards and documents, and the texts of rows."""
+    """Return digests of the training data: of the tokenizer, the shards and documents of a store, and the texts of rows."""
     facts: dict[str, Any] = {"tokenizer": tokenizer.digest}
     if "store" in own:
         facts["store"] = hashlib.sha256("".join(shard["sha256"] for shard in own["store"].shards).encode()).hexdigest()
@@ -103,14 +102,16 @@ def warn_of_idle_processes(world: World, streams: DataStreams) -> None:
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """Return nested mappings as one mapping with keys such as `optimizer.lr`."""
+    flat: dict[str, Any] = {}
     for key, value in facts.items():
         name = f"{prefix}{key}"
-        found |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return found
+        flat |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return flat
 
 
 def _digest(value: Any) -> str:
+    """Return a short digest of a value, by which processes compare it."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 

@@ -17,7 +17,7 @@ PAUSE = 0.02
 
 
 def new_rendezvous_store() -> Any:
-    """Return an empty store through which processes can join one another, or None if torch's default works.
+    """Return an empty key-value store through which processes can find one another, or None if torch's default works.
 
     torchrun keeps one store over all restarts. Entries of lost processes, above all their addresses, mislead their successors
     (pytorch issue 135712), and machines may have restarted a different number of times. So the first process names a new store,
@@ -33,20 +33,20 @@ def new_rendezvous_store() -> Any:
 
 
 def _invite(store: Any, size: int) -> str:
-    """Publish, in the first process, which processes have called, until all have acknowledged; return the store's name."""
+    """Publish, as the first process, a name for the new store until all others have acknowledged it; return the name."""
     name = uuid.uuid4().hex
-    silent = set(range(1, size))
+    missing = set(range(1, size))
     deadline = time.monotonic() + PATIENCE
-    while silent:
+    while missing:
         called = [store.get(f"pretune/call/{rank}").decode() for rank in range(1, size) if _has(store, f"call/{rank}")]
         store.set("pretune/answer", json.dumps({"name": name, "called": called}))
-        silent = {rank for rank in silent if not _has(store, f"{name}/heard/{rank}")}
-        _pause(deadline, f"process 0 has had no answer from process {', '.join(map(str, sorted(silent)))}")
+        missing = {rank for rank in missing if not _has(store, f"{name}/heard/{rank}")}
+        _pause(deadline, f"process 0 has had no answer from process {', '.join(map(str, sorted(missing)))}")
     return name
 
 
 def _follow(store: Any, rank: int) -> str:
-    """Call the first process from another one until it answers this call; return the store's name."""
+    """Call the first process, as another process, until it answers; return the name of the new store."""
     own = uuid.uuid4().hex
     store.set(f"pretune/call/{rank}", own)
     answer: dict[str, Any] = {"called": []}
@@ -60,10 +60,12 @@ def _follow(store: Any, rank: int) -> str:
 
 
 def _has(store: Any, key: str) -> bool:
+    """Return whether a key of pretune is in a store, without waiting for it."""
     return bool(store.check([f"pretune/{key}"]))
 
 
 def _pause(deadline: float, problem: str) -> None:
+    """Sleep a moment; raise an error about the problem if the deadline has passed."""
     if time.monotonic() > deadline:
         raise PretuneError(f"{problem} for {PATIENCE:.0f} s; check that all processes were started")
     time.sleep(PAUSE)

@@ -154,7 +154,7 @@ def tune(
     shown = [
         {"trial": t.number, search.metric: t.value, **t.settings, "seconds": t.seconds, "error": t.error or ""}
         for t in search.trials
-        if t.over
+        if t.is_done
     ]
     if not any(row["error"] for row in shown):
         shown = [{name: value for name, value in row.items() if name != "error"} for row in shown]
