@@ -13,7 +13,7 @@ ROWS, CLASSES = 20_000, 200  # limits of the bag of words, which must stay cheap
 def trivial_baselines(task: Any, learned: Any, judged: Any) -> dict[str, list[Answer]]:
     """Return the predictions of the trivial baselines for the examples in `judged`, by the name of the baseline."""
     found: dict[str, list[Answer]] = {}
-    if task.kind in ("classify", "prompt") and task.single_label and len(task.labels) <= CLASSES:
+    if task.classifies_texts and len(task.labels) <= CLASSES:
         some = learned.take(range(0, len(learned), -(-len(learned) // ROWS)))
         said = bag_of_words(joined_texts(some), some.labels, joined_texts(judged))
         found["a bag of words"] = [{"label": label} for label in said]

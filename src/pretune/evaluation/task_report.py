@@ -47,8 +47,7 @@ class TaskReport:
     @property
     def classifies(self) -> bool:
         """Return whether the task has classes, so that there is a confusion matrix."""
-        kinds = ("classify", "match", "prompt")
-        return self.material.task.kind in kinds and all("label" in answer for answer in self.answers)
+        return self.material.task.single_label and all("label" in answer for answer in self.answers)
 
     @cached_property
     def judged(self) -> list[JudgedAnswer]:

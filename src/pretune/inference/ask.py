@@ -16,12 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.inference.contextual_calibration import (
-    calibrate_answers,
-    content_free_rows,
-    label_answer,
-    to_probabilities,
-)
+from pretune.inference.contextual_calibration import calibrate_answers, content_free_rows
 from pretune.inference.generation.causal_generation import DecodingSession, GenerationConfig, TextGenerator
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
 from pretune.inference.generation.stop_strings import stop_condition
@@ -39,8 +34,9 @@ from pretune.models.loading import load_model
 from pretune.models.name_resolution import find_folder
 from pretune.objectives import parse_objective, single_objective
 from pretune.objectives.task import Answer
+from pretune.objectives.tasks.classify import class_answer
 from pretune.objectives.tasks.prompt import Prompt
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
@@ -150,7 +146,7 @@ class ClozePredictor:
         """Return the most likely label of each row."""
         labels = self.question.labels
         words = [verbalizer_words(self.question.words, labels)] * len(rows)
-        return [label_answer(labels, to_probabilities(scores)) for scores in self.rank(rows, words)]
+        return [class_answer(softmax(scores), labels) for scores in self.rank(rows, words)]
 
     # -- input ------------------------------------------------------------------------------------------------------
 

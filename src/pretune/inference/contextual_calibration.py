@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pretune.objectives.task import Answer
-from pretune.runtime.arrays import Array
+from pretune.objectives.tasks.classify import class_answer
 from pretune.text.examples.labeled import LabeledRows
 
 CONTENT_FREE_TEXTS = ("N/A", "[MASK]", "")  # texts without content, as in the paper
@@ -36,23 +36,4 @@ def calibrate_answers(answers: Sequence[Answer], empty: Sequence[Answer]) -> lis
     shares = np.array([[answer["probabilities"][label] for label in labels] for answer in answers])
     usual = np.array([[answer["probabilities"][label] for label in labels] for answer in empty])
     shares = shares / (usual / usual.sum(-1, keepdims=True)).mean(0)
-    return [label_answer(labels, row) for row in shares / shares.sum(-1, keepdims=True)]
-
-
-def label_answer(labels: Sequence[str], shares: Array) -> Answer:
-    """Return the most likely label with its probability, and the probabilities of all labels."""
-    return {
-        "label": labels[int(shares.argmax())],
-        "probability": float(shares.max()),
-        "probabilities": dict(zip(labels, shares.tolist(), strict=True)),
-    }
-
-
-def to_probabilities(scores: Array) -> Array:
-    """Return the probabilities (answers,) for log-likelihoods: their softmax.
-
-    >>> to_probabilities(np.log([0.1, 0.3])).round(3).tolist()
-    [0.25, 0.75]
-    """
-    shares = np.exp(scores - scores.max())
-    return np.asarray(shares / shares.sum())
+    return [class_answer(row, labels) for row in shares / shares.sum(-1, keepdims=True)]

@@ -14,7 +14,7 @@ import numpy as np
 from pretune.inference.ensemble import predict_excerpts, shared_task
 from pretune.inference.predict import texts_as_excerpt
 from pretune.models.name_resolution import find_folder
-from pretune.objectives import Task
+from pretune.objectives import OBJECTIVES, Task, task_names
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
@@ -23,22 +23,17 @@ from pretune.runtime.ray_jobs import Engine
 from pretune.text.examples.labeled import LabeledRows
 
 EXCERPT_ROWS = 1024  # texts per excerpt
-DISTILLABLE_TASKS = (
-    "classify",
-    "prompt",
-    "regress",
-    "generate",
-)  # tasks whose predictions are a label, a number, or a text
 
 
 def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
     """Return the task of all teachers; raise an error if it cannot be distilled from texts or has other `labels`."""
     task = shared_task(teachers)
     known = list(task.labels)
-    if task.name not in DISTILLABLE_TASKS or task.multi:
+    if not task.distillable or task.name != task.kind or task.multi:
+        known_tasks = ", ".join(name for name in task_names() if OBJECTIVES[name].distillable)
         raise PretuneError(
             f"{teachers[0]}: predictions of {task.name} cannot be distilled from texts; choose a teacher for one of "
-            f"{', '.join(DISTILLABLE_TASKS)}, with one label per text"
+            f"{known_tasks}, with one label per text"
         )
     if labels is not None and set(known) != set(labels):
         raise PretuneError(

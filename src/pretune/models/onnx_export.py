@@ -48,7 +48,6 @@ DEFAULT_MAX_LENGTH = 512  # the maximum length in tokens, for models without a l
 TOLERANCE = 1e-3  # the largest accepted difference between graph and model, relative to the largest output
 INPUTS = (IDS, MASK, SEGMENTS, GLOBAL)
 LANGUAGE_MODELS = ("mlm", "lm")  # heads that map states and token embeddings to logits over the vocabulary
-WITH_SPANS = ("match",)  # tasks whose heads read marked spans, for which a graph has no input
 # The texts on which a graph is compared with its model before it is written.
 TEXTS = (
     "The ferry leaves at nine.",
@@ -98,7 +97,7 @@ class LanguageModel:
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> GraphScorer | None:
     """Return the task whose logits a model's graph computes, or else its language-model head, or None."""
     for task in (task for task in tasks if task.name in model.root.heads):
-        return None if task.kind in WITH_SPANS else task.with_tokenizer(model.require_tokenizer())
+        return None if task.reads_spans else task.with_tokenizer(model.require_tokenizer())
     return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
 
 

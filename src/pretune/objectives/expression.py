@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 from pretune.objectives.joint import JointObjective, Mixture
 from pretune.objectives.objective import Objective
-from pretune.objectives.registry import OBJECTIVES
+from pretune.objectives.registry import OBJECTIVES, check_objective_name
 from pretune.objectives.task import Task
 from pretune.objectives.tasks.layer_features import OnLayerFeatures
 from pretune.objectives.tasks.renamed_task import RenamedTask
@@ -117,6 +117,7 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
             raise PretuneError(
                 f"objective {text!r}: {match['own']} is the name of an objective already; choose another name"
             )
+        check_objective_name(match["own"], f"objective {text!r}")
         objective = RenamedTask(objective, match["own"])
     return weight, objective
 

@@ -144,6 +144,8 @@ class Objective:
     two_sided: ClassVar[bool] = False  # see TwoSided
     grows: ClassVar[bool] = False  # see Grows
     learns_from_rows: ClassVar[bool] = False  # see LearnsFromRows
+    # What a trained model does, as a sentence and as `pipeline_tag` of the Hugging Face Hub, for model cards; None: not said.
+    purpose: ClassVar[tuple[str, str] | None] = None
 
     @property
     def kind(self) -> str:

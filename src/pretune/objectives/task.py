@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from torch import Tensor, nn
 
+from pretune.objectives.in_context_prompt import InContextPrompt
 from pretune.objectives.objective import Data, Objective
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
@@ -71,6 +72,12 @@ class Task(Objective):
     combinable: ClassVar[bool] = False  # whether `combine` is implemented
     settings: ClassVar[Mapping[str, Any]] = {}  # sections of the fine-tuning settings whose defaults differ
     demonstration_sequences: ClassVar[int] = 1  # sequences of the demonstration that belong together
+    distillable: ClassVar[bool] = (
+        False  # whether its predictions for texts alone can be training targets of another model
+    )
+    reads_spans: ClassVar[bool] = False  # whether its head reads marked spans, for which an ONNX graph has no input
+    # For in-context learning: the roles of a row in braces, and [MASK] for the answer; "": the task cannot be prompted.
+    in_context_template: ClassVar[str] = ""
 
     @property
     def primary_metric(self) -> str:
@@ -95,6 +102,11 @@ class Task(Objective):
     @property
     def single_label(self) -> bool:
         """Return whether the answer to an example is one of several classes."""
+        return False
+
+    @property
+    def classifies_texts(self) -> bool:
+        """Return whether it assigns one of several classes to a text or a pair of texts, and reads nothing else."""
         return False
 
     @property
@@ -201,6 +213,13 @@ class Task(Objective):
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
         """Return the answers of further baselines that any model should beat, by what they do."""
         return {}
+
+    def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> InContextPrompt:
+        """Return how examples are asked in a prompt; only of tasks with an `in_context_template`.
+
+        `rows` are labeled examples by role, and `settings` the `prompt` section of the task in its suite.
+        """
+        raise NotImplementedError
 
     # -- demonstration ----------------------------------------------------------------------------------------------
 

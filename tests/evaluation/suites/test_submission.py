@@ -18,7 +18,7 @@ def whole(suite: Suite, name: str) -> tuple[list[dict[str, Any]], list[dict[str,
     """As many rows and answers as the official test has."""
     task = suite.tasks[name]
     count = task.counts["test"]
-    labels = task.submission.get("labels", ["some name"])
+    labels = task.submission.get("labels") or task.submission.get("range", ["some name"])
     key = {"regress": "value", "choose": "choice", "entity": "answer"}.get(task.kind, "label")
     # A model answers with the labels of the training file, where true is not capitalized.
     said = [str(label).lower() if isinstance(label, str) and label.istitle() else label for label in labels]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pretune.evaluation.suites import suite_names
+from pretune.evaluation.suites import find_suite_file, suite_names
 from pretune.evaluation.suites.file_formats import LAYOUTS, layout_of, read_layout
 from pretune.runtime.atomic_io import check_file_name
 from pretune.runtime.errors import PretuneError, if_option, quote, suggest
@@ -225,7 +224,10 @@ KEYS: dict[str, Any] = {
     "averages": dict[str, list[Any]],
     "scale": int | float,
 }
-SUBMISSION, PROMPT = {"file": str, "labels": list[Any]}, {"cloze": str, "words": dict[str, str] | None}
+SUBMISSION, PROMPT = (
+    {"file": str, "labels": list[Any], "range": list[float]},
+    {"cloze": str, "words": dict[str, str] | None},
+)
 SPLIT = {"roles": Roles, "format": str}
 
 
@@ -245,7 +247,10 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
         for role, column in roles.items():
             if column == []:
                 raise PretuneError(f"{where}: the role {role!r} has no column; name one or more columns")
-    file = content.get("submission", {}).get("file", "")
+    submission = content.get("submission", {})
+    if len(submission.get("range", (0, 1))) != 2:
+        raise PretuneError(f"{where}: submission.range: give the lowest and the highest number, as in [0, 5]")
+    file = submission.get("file", "")
     if Path(file).name != file:
         raise PretuneError(f"{where}: submission.file: {quote(file)} is not a file name")
 
@@ -262,10 +267,10 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
     >>> list(find_suite("superglue").tasks)[:3]
     ['boolq', 'cb', 'copa']
     """
-    if str(name) in suite_names():
-        content = read_recipe(Path(str(files("pretune.evaluation.suites") / f"{name}.yaml")))
-    elif Path(name).suffix in (".yaml", ".yml"):
+    if Path(name).suffix in (".yaml", ".yml"):
         content = read_recipe(name)
+    elif file := find_suite_file(str(name)):
+        content = read_recipe(file)
     else:
         raise PretuneError(f"unknown suite {str(name)!r}; {suggest(str(name), suite_names())}")
     for key in content.keys() - KEYS.keys():

@@ -18,6 +18,7 @@ from pretune.metrics.regression import correlations
 from pretune.metrics.sequence_labeling import entity_metrics
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, suggest
+from pretune.text.examples.multiple_choice import choice_number
 
 Rows = Sequence[Mapping[str, Any]]  # of a suite, see evaluation/suites/declaration.py
 Answers = Sequence[Mapping[str, Any]]  # of a task, in the same order
@@ -45,16 +46,6 @@ def _labels(rows: Rows, answers: Answers) -> tuple[list[str], list[str]]:
     chosen = "choice" in answers[0]
     expected = [choice_number(row["label"]) if chosen else str(row["label"]) for row in rows]
     return expected, [str(answer["choice"] if chosen else answer["label"]) for answer in answers]
-
-
-def choice_number(label: Any) -> str:
-    """Return the number of a choice, from 0, given its number or letter.
-
-    >>> choice_number("B")
-    '1'
-    """
-    text = str(label).strip()
-    return str(ord(text.upper()) - ord("A")) if len(text) == 1 and text.isalpha() else text
 
 
 def _accuracy(rows: Rows, answers: Answers) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any
 
+from pretune.evaluation.suites import find_suite_file
 from pretune.evaluation.suites.averages import averages
 from pretune.evaluation.suites.declaration import Suite, SuiteTask
 
@@ -36,8 +36,8 @@ def published_results(suite: Suite) -> list[PublishedResult]:
     """
     import yaml
 
-    path = files("pretune.evaluation.suites") / "references" / f"{suite.name}.yaml"
-    if not path.is_file():
+    file = find_suite_file(suite.name)
+    if file is None or not (path := file.parent / "references" / file.name).is_file():
         return []
     return [PublishedResult(**row) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows
 def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
     """Return the contents of the file of a task."""
     if task.submission["file"].endswith(".tsv"):
-        lines = [f"{number}\t{_cell(answer)}" for number, answer in enumerate(answers)]
+        lines = [f"{number}\t{_cell(task, answer)}" for number, answer in enumerate(answers)]
         return "\n".join([HEADER, *lines]) + "\n"
     if task.format == "multirc":
         made = _nested(rows, answers)
@@ -53,9 +54,12 @@ def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made)
 
 
-def _cell(answer: Mapping[str, Any]) -> str:
-    """Format an answer as a cell: a similarity from 0 to 5 with three decimals, or a label."""
-    return f"{min(5.0, max(0.0, answer['value'])):.3f}" if "value" in answer else str(answer["label"])
+def _cell(task: SuiteTask, answer: Mapping[str, Any]) -> str:
+    """Return an answer as a cell of a table: a label, or a number with three decimals, clipped to the declared range."""
+    if "value" not in answer:
+        return str(answer["label"])
+    low, high = task.submission.get("range", (-inf, inf))
+    return f"{min(high, max(low, answer['value'])):.3f}"
 
 
 def _value(task: SuiteTask, answer: Mapping[str, Any]) -> Any:
@@ -148,27 +152,19 @@ def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
 
 
 def _check_label(where: str, task: SuiteTask, label: Any) -> None:
-    allowed = LABELS.get(task.kind, _any_label)(task)
-    if not allowed(label):
+    """Raise an error unless a label of a submission is in the declared range or list, or any text if neither is declared."""
+    limits, labels = task.submission.get("range"), task.submission.get("labels")
+    if limits:
+        valid = _is_between(label, *limits)
+    else:
+        valid = label in labels if labels else isinstance(label, str) and bool(label.strip())
+    if not valid:
         raise PretuneError(f"{where}: {label!r} is not a valid label of {task.title}")
 
 
-def _any_label(task: SuiteTask) -> Callable[[Any], bool]:
-    """Return a check that a label is one of those in the suite's declaration, or not empty if none are declared."""
-    labels = task.submission.get("labels")
-    return lambda label: label in labels if labels else isinstance(label, str) and bool(label.strip())
-
-
-def _in_range(task: SuiteTask) -> Callable[[Any], bool]:
-    low, high = task.submission["labels"]
-
-    def inside(label: Any) -> bool:
-        try:
-            return bool(low <= float(label) <= high)
-        except ValueError:
-            return False
-
-    return inside
-
-
-LABELS: dict[str, Callable[[SuiteTask], Callable[[Any], bool]]] = {"regress": _in_range}
+def _is_between(label: Any, low: float, high: float) -> bool:
+    """Return whether a label is a number from `low` to `high`."""
+    try:
+        return low <= float(label) <= high
+    except ValueError:
+        return False

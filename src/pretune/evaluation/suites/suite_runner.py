@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
-from pretune.evaluation.in_context import KINDS, InContextLearning, kind_of, load_generative_model
+from pretune.evaluation.in_context import InContextLearning, load_generative_model
 from pretune.evaluation.inference_cost import measure_cost
 from pretune.evaluation.suites.averages import averages, group_averages
 from pretune.evaluation.suites.declaration import ANSWERS, Suite, SuiteRows, SuiteTask
@@ -31,7 +31,7 @@ from pretune.inference.generation.causal_generation import TextGenerator
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.inference.predict import Predictor, load_task_model
 from pretune.models.model import Model
-from pretune.objectives import Task, task_names
+from pretune.objectives import OBJECTIVES, Task, task_names
 from pretune.objectives.task import Answer
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.devices import choose_device
@@ -139,11 +139,11 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
     suite, asked = request.suite, request.shots is not None
     here, missing = suite.there(request.data, learned=request.shots != 0)
     for name, task in list(here.items()):
-        kind = kind_of(task)
+        kind = task.kind.split("(")[0]
         if kind not in task_names():
             missing[name] = f"the task {kind!r} does not exist"
             del here[name]
-        elif asked and kind not in KINDS:
+        elif asked and not OBJECTIVES[kind].in_context_template:
             missing[name] = f"in-context learning does not support {kind}; fine-tune the model instead"
             del here[name]
     here = {name: task for name, task in here.items() if not task.taught_by or task.taught_by in here}

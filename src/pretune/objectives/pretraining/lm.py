@@ -36,6 +36,7 @@ class LM(TokenPrediction):
     backward: bool = False
 
     name: ClassVar[str] = "lm"
+    purpose: ClassVar[tuple[str, str]] = ("It is a language model, which continues texts", "text-generation")
     pattern: ClassVar[Pattern | None] = causal
     owns_arrangement: ClassVar[bool] = False
 

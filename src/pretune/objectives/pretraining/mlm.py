@@ -68,6 +68,7 @@ class MLM(Objective):
     boundary: bool = False
 
     name: ClassVar[str] = "mlm"
+    purpose: ClassVar[tuple[str, str]] = ("It is a masked language model, which fills in missing words", "fill-mask")
     pattern: ClassVar[Pattern | None] = full
     owns_arrangement: ClassVar[bool] = False
     stateful: ClassVar[bool] = False

@@ -49,6 +49,7 @@ class Translate(Seq2Seq, LearnsFromRows):
     pair: str = ""
 
     name: ClassVar[str] = "translate"
+    purpose: ClassVar[tuple[str, str]] = ("It translates texts", "translation")
 
     def __post_init__(self) -> None:
         check_fraction(self.name, "smoothing", self.smoothing)

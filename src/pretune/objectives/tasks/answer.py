@@ -20,8 +20,9 @@ from pretune.nn.output_heads import TokenHead
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task
+from pretune.objectives.tasks.generate import TextPrompt
 from pretune.packed import Batch, Packed
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import Row, TableChunk
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 Candidate = tuple[float, int, int]  # score, and first and last character of the span in the passage
+UNANSWERABLE = "unanswerable"  # the default answer to unanswerable questions in prompts
 NBEST = 20  # spans over which probabilities are normalized
 NO_ANSWER_MARGIN = 1e4  # the margin of no answer if there is no span at all
 
@@ -59,6 +61,8 @@ class AnswerTask(Task):
     name: ClassVar[str] = "answer"
     each: ClassVar[Literal["sequence", "token", "text"]] = "token"
     primary_metric: ClassVar[str] = "f1"
+    purpose: ClassVar[tuple[str, str]] = ("It answers questions with spans of a passage", "question-answering")
+    in_context_template: ClassVar[str] = "{pair}\n\nQ: {text}\n\nA: [MASK]"
     combinable: ClassVar[bool] = True
     # Passages are read in windows of 384 tokens (Devlin et al., 2019).
     settings: ClassVar[Mapping[str, Any]] = {"batch": {"sequences": 32, "length": 384}}
@@ -203,8 +207,7 @@ class AnswerTask(Task):
         """Return the answer, given the best spans and the score of no answer."""
         margin = none - ranked[0][0] if ranked else NO_ANSWER_MARGIN
         scores = np.array([score for score, _, _ in ranked] + ([] if self.threshold is None and ranked else [none]))
-        shares = np.exp(scores - scores.max())
-        shares /= shares.sum()
+        shares = softmax(scores)
         listed = [
             {"answer": passage[first:last], "start": first, "end": last, "score": score, "probability": float(share)}
             for (score, first, last), share in zip(ranked, shares, strict=False)
@@ -228,6 +231,10 @@ class AnswerTask(Task):
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
         """Return no answer to every question, if some questions have none."""
         return None if all(learned.answers) else ("no answer", [{"answer": ""}] * len(judged))
+
+    def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> TextPrompt:
+        """Return a prompt whose answer is generated, with the suite's text for "no answer"."""
+        return TextPrompt(no_answer=settings.get("nothing", UNANSWERABLE))
 
     def demonstration(self) -> Questions:
         """Return a question about a sentence."""

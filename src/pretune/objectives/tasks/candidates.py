@@ -12,7 +12,7 @@ from pretune.objectives.objective import Data, Loss
 from pretune.objectives.task import Answer, Task
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling
 from pretune.packed import Batch, Targets
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
@@ -149,9 +149,3 @@ def combine_candidates(answers: Sequence[Answer]) -> tuple[int, Answer]:
         for candidate, share in zip(answers[0]["candidates"], shares, strict=True)
     ]
     return best, {**listed[best], "candidates": listed}
-
-
-def softmax(scores: Array) -> Array:
-    """Return the softmax of (k,) scores."""
-    shares = np.exp(scores - scores.max())
-    return np.asarray(shares / shares.sum())

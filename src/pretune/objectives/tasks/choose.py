@@ -18,19 +18,38 @@ from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.multiple_choice import choice_metrics
 from pretune.metrics.per_example import JudgedAnswer, judge_choices
+from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, combine_candidates
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import TableChunk
-from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples, read_choices
+from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples, choice_number, read_choices
 from pretune.text.packing.sequences import Arrangement, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
+
+
+class ChoicePrompt(InContextPrompt):
+    """A prompt whose candidate answers are the choices of an example."""
+
+    per_token: ClassVar[bool] = True
+
+    def candidates(self, row: Row) -> Sequence[str]:
+        """Return the choices of an example."""
+        return [str(choice) for choice in row["choices"]]
+
+    def gold(self, row: Row) -> str:
+        """Return the correct choice."""
+        return self.candidates(row)[int(choice_number(row["label"]))]
+
+    def answer(self, row: Row, output: Array) -> Answer:
+        """Return the number of the most likely choice, from 0, and its probability."""
+        return {"choice": int(np.argmax(output)), "probability": float(softmax(output).max())}
 
 
 @register_task
@@ -44,6 +63,8 @@ class Choose(CandidateTask):
 
     name: ClassVar[str] = "choose"
     primary_metric: ClassVar[str] = "accuracy"
+    purpose: ClassVar[tuple[str, str]] = ("It chooses the best of several candidates", "multiple-choice")
+    in_context_template: ClassVar[str] = "{text} {question} [MASK]"
 
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
@@ -88,6 +109,10 @@ class Choose(CandidateTask):
         """Return the index that is most often right."""
         usual = most_frequent(str(group.right[0]) for group in learned.groups)
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> ChoicePrompt:
+        """Return a prompt that ranks the choices."""
+        return ChoicePrompt()
 
     def demonstration(self) -> ChoiceExamples:
         """Return a question of cause and effect with two choices."""

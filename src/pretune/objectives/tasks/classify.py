@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
@@ -23,11 +23,12 @@ from pretune.nn.batch_norm import BatchNorm
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear, OutputLinear
 from pretune.nn.pooling import AttentionPooling, pool
+from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.packed import Batch, Packed, Targets
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import EpochRandom
@@ -106,8 +107,38 @@ class HiddenLayer(nn.Module):
         return out
 
 
+@dataclass(frozen=True)
+class LabelPrompt(InContextPrompt):
+    """A prompt whose candidate answers are one word per label."""
+
+    words: Mapping[str, str] = field(default_factory=dict)  # the word of each label
+    per_class: ClassVar[bool] = True
+
+    def slots(self, row: Row) -> dict[str, str]:
+        """Return the marked spans of a row that has any, as {word1} and {word2}."""
+        texts = {1: row.get("text", ""), 2: row.get("pair", row.get("text", ""))}
+        marked = [number for number in texts if f"start{number}" in row]
+        return {f"word{n}": str(texts[n])[int(row[f"start{n}"]) : int(row[f"end{n}"])] for n in marked}
+
+    def candidates(self, row: Row) -> Sequence[str]:
+        """Return the words of the labels."""
+        return list(self.words.values())
+
+    def gold(self, row: Row) -> str:
+        """Return the word of the gold label."""
+        if (label := str(row["label"])) not in self.words:
+            raise PretuneError(
+                f"the prompt has no word for the label {label!r}; it has words for {', '.join(self.words)}"
+            )
+        return self.words[label]
+
+    def answer(self, row: Row, output: Array) -> Answer:
+        """Return the label whose word is most likely, and the probabilities of all labels."""
+        return class_answer(softmax(output), list(self.words))
+
+
 class LabelTask(Task):
-    """Base class of tasks that assign labels to an example: their answers, metrics and trivial baseline."""
+    """Base class of tasks that assign labels to an example: their answers, metrics, prompt and majority-class baseline."""
 
     combinable: ClassVar[bool] = True
 
@@ -140,8 +171,7 @@ class LabelTask(Task):
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the most probable label of each example, and the probabilities of all."""
         logits = np.stack(outputs).astype(np.float64)
-        rows = np.exp(logits - logits.max(-1, keepdims=True))
-        return [self.answer_from(row) for row in rows / rows.sum(-1, keepdims=True)]
+        return [self.answer_from(row) for row in softmax(logits)]
 
     def answer_from(self, probabilities: Array) -> Answer:
         """Return the answer that follows from the probabilities of all labels."""
@@ -164,6 +194,11 @@ class LabelTask(Task):
         """Return the most frequent label."""
         usual = most_frequent(learned.labels)
         return repr(usual), [{"label": usual}] * len(judged)
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> LabelPrompt:
+        """Return a prompt that asks for one of the labels of some rows, or for the suite's words for them."""
+        words = settings.get("words") or {label: label for label in sorted({str(row["label"]) for row in rows})}
+        return LabelPrompt(words={str(label): str(word) for label, word in words.items()})
 
     def demonstration(self) -> LabeledRows:
         """Return two movie reviews with a sentiment."""
@@ -194,6 +229,9 @@ class Classify(LabelTask):
     balance: Sequence[float] = fitted(())  # the weight of each class
 
     name: ClassVar[str] = "classify"
+    purpose: ClassVar[tuple[str, str]] = ("It classifies texts", "text-classification")
+    distillable: ClassVar[bool] = True
+    in_context_template: ClassVar[str] = "{text}\nLabel: [MASK]"
 
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
@@ -204,6 +242,11 @@ class Classify(LabelTask):
     def primary_metric(self) -> str:
         """Return the metric by which models are compared."""
         return "micro_f1" if self.multi else "accuracy"
+
+    @property
+    def classifies_texts(self) -> bool:
+        """Return whether a text or a pair has exactly one label."""
+        return not self.multi
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and one or more labels."""

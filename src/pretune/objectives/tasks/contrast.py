@@ -68,6 +68,10 @@ class Contrast(Task):
     embedding: TextEmbedding = fitted(MEAN)  # noqa: RUF009 (immutable)
 
     name: ClassVar[str] = "contrast"
+    purpose: ClassVar[tuple[str, str]] = (
+        "It maps texts to vectors, so that similar texts get similar vectors",
+        "sentence-similarity",
+    )
     demonstration_sequences: ClassVar[int] = 4
 
     def __post_init__(self) -> None:

@@ -10,18 +10,49 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.per_example import JudgedAnswer, judge_gaps
 from pretune.metrics.question_answering import entity_cloze_metrics
+from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask
 from pretune.objectives.tasks.classify import Pooling
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
-from pretune.text.examples.cloze_entities import read_entity_clozes
+from pretune.text.examples.cloze_entities import GAP, read_entity_clozes
 from pretune.text.examples.labeled import TableChunk
 from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
+
+
+class EntityPrompt(InContextPrompt):
+    """A prompt that ends before the gap of the query; a candidate answer is an entity and the rest of the query after it."""
+
+    per_token: ClassVar[bool] = True
+
+    def slots(self, row: Row) -> dict[str, str]:
+        """Return the query up to its gap as {query}."""
+        return {"query": row["query"].partition(GAP)[0].rstrip()}
+
+    def candidates(self, row: Row) -> Sequence[str]:
+        """Return the query from its gap on, filled with each entity."""
+        return [self.filled(row, entity) for entity in row["entities"]]
+
+    def gold(self, row: Row) -> str:
+        """Return the query from its gap on, filled with the first correct entity."""
+        return self.filled(row, row["answers"][0])
+
+    def filled(self, row: Row, entity: str) -> str:
+        """Return the space before the gap, an entity, and the text after the gap."""
+        before, _, after = row["query"].partition(GAP)
+        return before[len(before.rstrip()) :] + entity + after
+
+    def answer(self, row: Row, output: Array) -> Answer:
+        """Return the entity with which the query is most likely."""
+        return {"answer": row["entities"][int(np.argmax(output))]}
 
 
 @register_task
@@ -39,6 +70,7 @@ class Entity(CandidateTask):
     name: ClassVar[str] = "entity"
     shared_head: ClassVar[str] = "choose"
     primary_metric: ClassVar[str] = "f1"
+    in_context_template: ClassVar[str] = "{text}\n{query}[MASK]"
 
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
@@ -67,6 +99,10 @@ class Entity(CandidateTask):
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
         """Return the F1 of the words of each answer."""
         return judge_gaps(answers, examples, self)
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> EntityPrompt:
+        """Return a prompt that ranks the entities in the gap."""
+        return EntityPrompt()
 
     def demonstration(self) -> ChoiceExamples:
         """Return a passage with two entities and a query."""

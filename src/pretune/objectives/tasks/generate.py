@@ -21,7 +21,9 @@ from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.generated_text import closed_set_metrics, text_metrics
 from pretune.metrics.per_example import JudgedAnswer, judge_texts
+from pretune.metrics.question_answering import normalize
 from pretune.nn.attention.patterns import causal
+from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.objective import Data, Loss, TwoSided, token_loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.seq2seq.source_target import (
@@ -53,6 +55,22 @@ TextMetric = Literal["exact", "words", "rouge", "bleu"]
 PRIMARY_METRICS = {"exact": "exact_match", "words": "word_f1", "rouge": "rougeL", "bleu": "bleu"}
 
 
+@dataclass(frozen=True)
+class TextPrompt(InContextPrompt):
+    """A prompt whose answer is generated text."""
+
+    no_answer: str = ""  # the text that says that a question cannot be answered
+
+    def gold(self, row: Row) -> str:
+        """Return the gold text, or the first of several gold spans."""
+        label = row["label"]
+        return label if isinstance(label, str) else label[0]["text"] if label else self.no_answer
+
+    def answer(self, row: Row, output: str) -> Answer:
+        """Return the generated text; "" if it says that there is no answer."""
+        return {"answer": "" if normalize(output) == normalize(self.no_answer) else output}
+
+
 @register_task
 @dataclass(frozen=True)
 class Generate(TwoSided, Task):
@@ -78,6 +96,8 @@ class Generate(TwoSided, Task):
 
     name: ClassVar[str] = "generate"
     shared_head: ClassVar[str] = "lm"
+    distillable: ClassVar[bool] = True
+    in_context_template: ClassVar[str] = "{text}\n[MASK]"
     each: ClassVar[Literal["sequence", "token", "text"]] = "text"
 
     def __post_init__(self) -> None:
@@ -274,6 +294,10 @@ class Generate(TwoSided, Task):
             return None
         usual = most_frequent(learned.labels)
         return repr(usual), [{"answer": usual}] * len(judged)
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> TextPrompt:
+        """Return a prompt whose answer is generated."""
+        return TextPrompt(max_tokens=self.tokens)
 
     def demonstration(self) -> LabeledRows:
         """Return two movie reviews with a sentiment."""

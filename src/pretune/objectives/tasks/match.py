@@ -73,6 +73,8 @@ class Match(LabelTask):
     drop_bad: bool = False
 
     name: ClassVar[str] = "match"
+    reads_spans: ClassVar[bool] = True
+    in_context_template: ClassVar[str] = "{text}\nLabel: [MASK]"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return rows with two spans and a label."""

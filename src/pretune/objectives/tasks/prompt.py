@@ -48,6 +48,8 @@ class Prompt(LabelTask):
 
     name: ClassVar[str] = "prompt"
     shared_head: ClassVar[str] = "mlm"
+    distillable: ClassVar[bool] = True
+    classifies_texts: ClassVar[bool] = True
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and a label."""

@@ -18,11 +18,13 @@ from torch import nn
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.per_example import JudgedAnswer, judge_ranking
 from pretune.metrics.ranking import rank_metrics
+from pretune.objectives.in_context_prompt import Row
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, group_loss
 from pretune.objectives.tasks.classify import Pooling, check_pooling, require_labeled
+from pretune.objectives.tasks.regress import NumberPrompt
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -59,6 +61,8 @@ class Rank(CandidateTask):
     name: ClassVar[str] = "rank"
     shared_head: ClassVar[str] = "classify"
     primary_metric: ClassVar[str] = "ndcg@10"
+    purpose: ClassVar[tuple[str, str]] = ("It scores how well texts answer a query", "text-ranking")
+    in_context_template: ClassVar[str] = "{text}\nScore: [MASK]"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,6 +147,10 @@ class Rank(CandidateTask):
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the same score for every candidate."""
         return "the same score", [{"score": 0.0}] * len(judged)
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> NumberPrompt:
+        """Return a prompt that asks for a relevance."""
+        return NumberPrompt.make("score", rows, settings)
 
     def demonstration(self) -> LabeledRows:
         """Return a query with a relevant and an irrelevant candidate."""

@@ -6,7 +6,7 @@ Source: Cer et al., 2017, arXiv:1708.00055 (STS-B), trained as in Devlin et al.,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from pretune.metrics.per_example import JudgedAnswer, judge_numbers
 from pretune.metrics.regression import regression_metrics
+from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling, require_labeled
 from pretune.packed import Batch
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows, TableChunk, parse_number, read_labeled
@@ -31,6 +32,35 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
+
+
+@dataclass(frozen=True)
+class NumberPrompt(InContextPrompt):
+    """A prompt whose candidate answers are words for some numbers; the answer is the expected number."""
+
+    key: str = "value"  # under which the number stands in an answer
+    words: Mapping[float, str] = field(default_factory=dict)  # the word of each number
+
+    @classmethod
+    def make(cls, key: str, rows: Sequence[Row], settings: Mapping[str, Any]) -> Self:
+        """Return a prompt with the suite's words for numbers, by default the integers in the range of the labels."""
+        words = settings.get("words")
+        if not words:
+            values = [float(row["label"]) for row in rows]
+            words = {value: value for value in range(int(np.floor(min(values))), int(np.ceil(max(values))) + 1)}
+        return cls(key=key, words={float(value): str(word) for value, word in words.items()})
+
+    def candidates(self, row: Row) -> Sequence[str]:
+        """Return the words of the numbers."""
+        return list(self.words.values())
+
+    def gold(self, row: Row) -> str:
+        """Return the word of the number nearest to the gold value."""
+        return self.words[min(self.words, key=lambda value: abs(value - float(row["label"])))]
+
+    def answer(self, row: Row, output: Array) -> Answer:
+        """Return the mean of the numbers, weighted by the probabilities of their words."""
+        return {self.key: float(softmax(output) @ list(self.words))}
 
 
 @register_task
@@ -52,6 +82,9 @@ class Regress(Task):
     shared_head: ClassVar[str] = "classify"
     combinable: ClassVar[bool] = True
     primary_metric: ClassVar[str] = "spearman"
+    purpose: ClassVar[tuple[str, str]] = ("It predicts a number for a text", "text-classification")
+    distillable: ClassVar[bool] = True
+    in_context_template: ClassVar[str] = "{text}\nScore: [MASK]"
 
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
@@ -138,6 +171,10 @@ class Regress(Task):
         """Return the mean."""
         mean = float(np.mean(learned.labels))
         return f"{mean:.4g}", [{"value": mean}] * len(judged)
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> NumberPrompt:
+        """Return a prompt that asks for a number."""
+        return NumberPrompt.make("value", rows, settings)
 
     def demonstration(self) -> LabeledRows:
         """Return two pairs of sentences with their similarity."""

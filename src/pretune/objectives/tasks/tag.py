@@ -56,6 +56,7 @@ class Tag(Task):
     usual: str = ""  # the tag of words without a token
 
     name: ClassVar[str] = "tag"
+    purpose: ClassVar[tuple[str, str]] = ("It tags the words of a text", "token-classification")
     each: ClassVar[Literal["sequence", "token", "text"]] = "token"
     combinable: ClassVar[bool] = True
 
