@@ -179,7 +179,7 @@ def read_data(
     mixture = parse_objective(objective, pooling=family_of(family).poolings.get("", "start"))
     if job.train:
         material = read_task_data(job.finetuning(family, job.out, objective))
-        teacher_task(job.teachers, None if task.each == "text" else labels_of(material.task))
+        teacher_task(job.teachers, None if task.output_per == "text" else labels_of(material.task))
     else:
         unfitted = find_task(mixture)
         fitted = with_options(unfitted, {"labels": tuple(labels)}) if labels else unfitted
@@ -218,7 +218,7 @@ def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows
         for_texts = label_with_teachers(
             job.teachers, texts, own, predictions_file(job, "texts"), job.processes, job.engine
         )
-    if material.task.each == "text":
+    if material.task.output_per == "text":
         return add_generated_texts(job, material, texts, for_rows, for_texts)
     if not own:
         return mix_numbers(job, material, texts, for_rows, for_texts)
@@ -233,7 +233,7 @@ def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows
 
 def labels_of(task: Task) -> list[str]:
     """Return the classes of a task that has class probabilities; otherwise an empty list."""
-    return list(task.labels) if task.each != "text" else []
+    return list(task.labels) if task.output_per != "text" else []
 
 
 def add_generated_texts(

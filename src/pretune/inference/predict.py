@@ -89,7 +89,7 @@ class Predictor:
         """Return the outputs of the task's head for each sequence, in order: logits, or generated tokens."""
         device = device or choose_device()
         root = self.model.root.to(device).eval()
-        if self.task.each == "text":
+        if self.task.output_per == "text":
             return generate_answers(self.model, self.task, self.laid)
         found: list[Array] = [np.empty(0)] * len(self.laid)
         tokenizer = self.model.require_tokenizer()
@@ -98,9 +98,11 @@ class Predictor:
         ):
             outputs = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device))
             rows = check_not_nan(outputs).float().cpu().numpy()
-            ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
+            ends = np.cumsum(
+                batch.lengths[-1] if self.task.output_per == "token" else np.ones(len(batch.rows), dtype=int)
+            )
             for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):
-                found[place] = part if self.task.each == "token" else part[0]
+                found[place] = part if self.task.output_per == "token" else part[0]
         return found
 
 

@@ -65,7 +65,7 @@ class GraphScorer(Protocol):
         """The name of the head."""
 
     @property
-    def each(self) -> str:
+    def output_per(self) -> str:
         """The unit that gets logits: "sequence" or "token"."""
 
     @property
@@ -81,7 +81,7 @@ class LanguageModel:
     """A masked or causal language-model head, with logits over the vocabulary for each token."""
 
     name: str  # one of LANGUAGE_MODELS
-    each: ClassVar[Literal["token"]] = "token"
+    output_per: ClassVar[Literal["token"]] = "token"
 
     @property
     def pattern(self) -> Pattern | None:
@@ -134,7 +134,7 @@ class PaddedModel(nn.Module):
         if self.scorer is None:
             return (padded(states),)
         logits = self.scorer.outputs(self.root.heads[self.scorer.name], backbone, Batch((packed,)))
-        return padded(states), logits if self.scorer.each == "sequence" else padded(logits)
+        return padded(states), logits if self.scorer.output_per == "sequence" else padded(logits)
 
 
 def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Any:
@@ -165,7 +165,7 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
         raise PretuneError("onnx is not installed; install it with: pip install 'pretune[export]'") from error
     module = PaddedModel(model, scorer).cpu().eval()
     axes: dict[str, dict[int, str]] = {name: {0: "rows", 1: "length"} for name in (*INPUTS, STATES)}
-    axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.each == "sequence" else {0: "rows", 1: "length"}
+    axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.output_per == "sequence" else {0: "rows", 1: "length"}
     sizes = model.config.vocab_size, model.backbone.longest or DEFAULT_MAX_LENGTH
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(".draft")

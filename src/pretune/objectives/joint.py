@@ -23,35 +23,32 @@ class JointObjective:
     parts: tuple[tuple[float, Objective], ...]  # weight of the loss, objective
 
     def __post_init__(self) -> None:
-        names = [part.name for _, part in self.parts]
-        insisting = [part.name for _, part in self.parts if part.owns_arrangement]
+        parts = self.objectives
+        names = [part.name for part in parts]
         if len(set(names)) < len(names):
             raise PretuneError(
                 f"{self}: an objective appears more than once in a joint; give it a weight instead, as in 2*{names[0]}"
             )
-        if len(insisting) > 1:
-            raise PretuneError(
-                f"{self}: {' and '.join(insisting)} each need their own arrangement of the text; alternate them with |"
+        arranging = [part.name for part in parts if part.owns_arrangement]
+        two_sided = [part.name for part in parts if part.two_sided]
+        adding = [part.name for part in parts if part.adds_tokens]
+        corrupting = [part.name for part in parts if part.corrupts]
+        problem = ""
+        if len(arranging) > 1:
+            problem = f"{' and '.join(arranging)} each need their own arrangement of the text"
+        elif two_sided and len(parts) > 1:
+            problem = (
+                f"{two_sided[0]} reads a source and generates a target, and cannot share them with another objective"
             )
-        two_sided = [part.name for _, part in self.parts if part.two_sided]
-        if two_sided and len(names) > 1:
-            raise PretuneError(
-                f"{self}: {two_sided[0]} reads a source and generates a target, and cannot share them with another objective; "
-                "alternate them with |"
-            )
-        growing = [part.name for _, part in self.parts if part.grows]
-        if growing and len(names) > 1:
-            raise PretuneError(
-                f"{self}: {growing[0]} adds tokens to the text, and cannot share it with another objective; "
-                "alternate them with |"
-            )
-        corrupting = [part.name for _, part in self.parts if part.corrupts]
-        if len(corrupting) > 1:
-            raise PretuneError(f"{self}: {' and '.join(corrupting)} each corrupt the text; alternate them with |")
-        needs = {part.pattern for _, part in self.parts if part.pattern is not None}
-        if len(needs) > 1:
-            patterns = " and ".join(f"{part.name} {part.pattern.name}" for _, part in self.parts if part.pattern)
-            raise PretuneError(f"{self}: incompatible attention patterns ({patterns}); alternate them with |")
+        elif adding and len(parts) > 1:
+            problem = f"{adding[0]} adds tokens to the text, and cannot share it with another objective"
+        elif len(corrupting) > 1:
+            problem = f"{' and '.join(corrupting)} each corrupt the text"
+        elif len({part.pattern for part in parts if part.pattern}) > 1:
+            patterns = " and ".join(f"{part.name} {part.pattern.name}" for part in parts if part.pattern)
+            problem = f"incompatible attention patterns ({patterns})"
+        if problem:
+            raise PretuneError(f"{self}: {problem}; alternate them with |")
 
     def __str__(self) -> str:
         return "+".join(part.name if weight == 1 else f"{weight:g}*{part.name}" for weight, part in self.parts)
@@ -95,7 +92,7 @@ class JointObjective:
         """Return the fixed shapes of the batches, or None if every batch has its own."""
         room = self.max_targets(packing)
         for part in self.objectives:
-            if packing.fixed and part.grows:
+            if packing.fixed and part.adds_tokens:
                 return part.max_packing(packing).capacity(room)
             if packing.fixed and part.two_sided:
                 first, second = (side.capacity(room) for side in part.sides(packing))
@@ -156,17 +153,13 @@ class Mixture:
 
     def with_part(self, objective: Objective) -> Mixture:
         """Return a mixture in which this objective replaces those of the same name."""
-        name = objective.name
-        shares = [
-            (
-                share,
-                JointObjective(
-                    tuple((weight, objective if part.name == name else part) for weight, part in joint.parts)
-                ),
-            )
-            for share, joint in self.shares
+        replaced = [
+            tuple((weight, objective if part.name == objective.name else part) for weight, part in joint.parts)
+            for joint in self.joints
         ]
-        return Mixture(tuple(shares))
+        return Mixture(
+            tuple((share, JointObjective(parts)) for (share, _), parts in zip(self.shares, replaced, strict=True))
+        )
 
 
 def single_objective(objective: Objective) -> Mixture:

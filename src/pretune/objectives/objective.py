@@ -142,7 +142,7 @@ class Objective:
     corrupts: ClassVar[bool] = False  # whether it changes the tokens that are read; in a joint, at most one may
     reads_all_layers: ClassVar[bool] = False  # whether its loss reads all layers of the backbone
     two_sided: ClassVar[bool] = False  # see TwoSided
-    grows: ClassVar[bool] = False  # see Grows
+    adds_tokens: ClassVar[bool] = False  # see AddsTokens
     learns_from_rows: ClassVar[bool] = False  # see LearnsFromRows
     # What a trained model does, as a sentence and as `pipeline_tag` of the Hugging Face Hub, for model cards; None: not said.
     purpose: ClassVar[tuple[str, str] | None] = None
@@ -220,7 +220,7 @@ class AddsTokens(Objective):
     They implement `max_packing` and share their batches with no other objective.
     """
 
-    grows: ClassVar[bool] = True
+    adds_tokens: ClassVar[bool] = True
 
 
 class LearnsFromRows(Objective):

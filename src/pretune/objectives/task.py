@@ -68,7 +68,9 @@ class Task(Objective):
     """Base class of tasks: objectives with examples and answers."""
 
     owns_arrangement: ClassVar[bool] = True
-    each: ClassVar[Literal["sequence", "token", "text"]] = "sequence"  # has one row of outputs; a text is generated
+    output_per: ClassVar[Literal["sequence", "token", "text"]] = (
+        "sequence"  # has one row of outputs; a text is generated
+    )
     combinable: ClassVar[bool] = False  # whether `combine` is implemented
     settings: ClassVar[Mapping[str, Any]] = {}  # sections of the fine-tuning settings whose defaults differ
     demonstration_sequences: ClassVar[int] = 1  # sequences of the demonstration that belong together
@@ -171,8 +173,10 @@ class Task(Objective):
         return self
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return one row of outputs per sequence, or one row per token."""
-        raise NotImplementedError
+        """Return the outputs of the head for the states of the last layer: one row per sequence, or one row per token."""
+        states = backbone(*batch.packed).last
+        out: Tensor = head(states, batch.packed[-1]) if self.output_per == "sequence" else head(states)
+        return out
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Any) -> list[Answer]:
         """Return one answer per example, given the outputs of each sequence of the arrangement, in order."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pretune.objectives.objective import Data
+from pretune.objectives.objective import Data, Objective
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
@@ -30,6 +30,14 @@ def arrange_document_spans(data: Data, length: int, draws: EpochRandom) -> Arran
 def document_span_epoch(data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
     """Cut documents into spans of whole sentences and shuffle them into packs."""
     return plan_epoch(arrange_document_spans(data, packing.length, draws), packing, draws)
+
+
+class ReadsDocuments(Objective):
+    """Base class of objectives that read running text in spans of whole sentences."""
+
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
+        """Cut documents into spans of whole sentences and shuffle them into packs."""
+        return document_span_epoch(data, packing, draws)
 
 
 def resample_languages(arrangement: Arrangement, data: Data, documents: Array, draws: EpochRandom) -> Arrangement:

@@ -40,7 +40,6 @@ class BiLM(Objective):
 
     name: ClassVar[str] = "bilm"
     pattern: ClassVar[Pattern | None] = causal
-    owns_arrangement: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""

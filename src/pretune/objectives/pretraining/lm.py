@@ -38,7 +38,6 @@ class LM(TokenPrediction):
     name: ClassVar[str] = "lm"
     purpose: ClassVar[tuple[str, str]] = ("It is a language model, which continues texts", "text-generation")
     pattern: ClassVar[Pattern | None] = causal
-    owns_arrangement: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
@@ -62,10 +61,6 @@ class LM(TokenPrediction):
             sequences.targets[self.name] = (at, sequences.ids[at - 1 if self.backward else at + 1])
         sequences.pattern = self.pattern
         return sequences
-
-    def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token."""
-        return {self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the model family's output layer over the vocabulary; refuse a model that reads the other way."""

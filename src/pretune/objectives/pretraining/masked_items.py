@@ -39,7 +39,6 @@ class MaskedItem(TokenPrediction):
     name: ClassVar[str] = "item"
     pattern: ClassVar[Pattern | None] = full
     owns_arrangement: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, full
-from pretune.objectives.objective import Data, Loss, Objective, vocabulary_loss
+from pretune.objectives.objective import Loss, vocabulary_loss
 from pretune.objectives.pretraining import masking
-from pretune.objectives.pretraining.arrangements import document_span_epoch
+from pretune.objectives.pretraining.arrangements import ReadsDocuments
 from pretune.objectives.pretraining.span_boundary import BoundaryHead, boundary_targets
 from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.phrase_matching import check_phrase_file, load_phrases
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -33,7 +33,7 @@ Unit = Literal["token", "word", "span", "ngram", "phrase"]
 
 @register_objective
 @dataclass(frozen=True)
-class MLM(Objective):
+class MLM(ReadsDocuments):
     """Masked language modeling: 80 % of the chosen tokens become [MASK], 10 % a random token, and 10 % stay.
 
     Parameters
@@ -70,8 +70,6 @@ class MLM(Objective):
     name: ClassVar[str] = "mlm"
     purpose: ClassVar[tuple[str, str]] = ("It is a masked language model, which fills in missing words", "fill-mask")
     pattern: ClassVar[Pattern | None] = full
-    owns_arrangement: ClassVar[bool] = False
-    stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -86,10 +84,6 @@ class MLM(Objective):
             )
         if self.phrases is not None:
             check_phrase_file(self.phrases)
-
-    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences."""
-        return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens, and make the originals the targets."""

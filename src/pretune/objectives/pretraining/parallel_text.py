@@ -34,10 +34,8 @@ class ParallelText(LearnsFromRows):
     and `text` and `pair` (columns of a table).
     """
 
-    name: ClassVar[str]
     pattern: ClassVar[Pattern | None] = full
     owns_arrangement: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
     languages: str
     text: str

@@ -47,7 +47,6 @@ class PLM(TokenPrediction, AddsTokens):
 
     name: ClassVar[str] = "plm"
     pattern: ClassVar[Pattern | None] = permutation
-    owns_arrangement: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.k > 1:

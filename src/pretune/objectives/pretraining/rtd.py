@@ -24,14 +24,14 @@ from pretune.nn.feed_forward import FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import DenseTransform, TiedVocabularyHead
-from pretune.objectives.objective import Data, Export, Loss, Objective, classification_loss, map_logits_in_chunks
-from pretune.objectives.pretraining.arrangements import document_span_epoch
+from pretune.objectives.objective import Export, Loss, classification_loss, map_logits_in_chunks
+from pretune.objectives.pretraining.arrangements import ReadsDocuments
 from pretune.objectives.pretraining.masking import check_positive_fractions, choose_masked, max_masked
 from pretune.objectives.registry import register_objective
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class RTDHead(nn.Module):
 
 @register_objective
 @dataclass(frozen=True)
-class RTD(Objective):
+class RTD(ReadsDocuments):
     """Replaced token detection: a share `rate` of the tokens is masked and filled in by the generator.
 
     The discriminator's loss is weighted by `weight`. By default, the generator has as many `layers` as the backbone, `size`
@@ -114,16 +114,10 @@ class RTD(Objective):
 
     name: ClassVar[str] = "rtd"
     pattern: ClassVar[Pattern | None] = full
-    owns_arrangement: ClassVar[bool] = False
-    stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive_fractions(self.name, rate=self.rate, size=self.size)
-
-    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences."""
-        return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens for the generator, with the originals as targets of both terms.

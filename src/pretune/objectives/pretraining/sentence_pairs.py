@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from pretune.nn.attention.patterns import Pattern
 from pretune.nn.linear import OutputLinear
 from pretune.objectives.objective import Data, Loss, Objective, classification_loss
 from pretune.packed import Batch
@@ -49,10 +48,7 @@ class SequenceClassification(Objective):
     A subclass arranges the sequences and gives each a label under its own name: 0, 1, or UNLABELED.
     """
 
-    name: ClassVar[str]
-    pattern: ClassVar[Pattern | None] = None
     owns_arrangement: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Make the label the target at the start of each labeled sequence; the tokens stay as they are."""

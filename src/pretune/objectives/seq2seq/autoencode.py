@@ -29,7 +29,6 @@ class Autoencode(TokenPrediction, AddsTokens):
     name: ClassVar[str] = "autoencode"
     pattern: ClassVar[Pattern | None] = causal
     owns_arrangement: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences, half as long as sequences may be."""

@@ -14,13 +14,12 @@ from typing import ClassVar
 import numpy as np
 
 from pretune.nn.attention.patterns import causal
-from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import segment_starts
-from pretune.objectives.seq2seq.source_target import Seq2Seq, check_fraction, side_packings, strip_template, text_epoch
+from pretune.objectives.seq2seq.source_target import Seq2Seq, check_fraction, side_packings, strip_template
 from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.spans import span_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -44,10 +43,6 @@ class MASS(Seq2Seq):
 
     def __post_init__(self) -> None:
         check_fraction(self.name, "share", self.share)
-
-    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences."""
-        return text_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Choose a fragment of each text, mask it in the source, and make it the target."""

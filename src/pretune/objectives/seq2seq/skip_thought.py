@@ -91,7 +91,7 @@ class SkipThought(Seq2Seq):
             data.store, data.tokenizer, written, starts[:, 1:].reshape(-1, 1), spans[:, 1:].reshape(-1, 1)
         )
         lengths = np.maximum(spans[:, 0] + around[0], spans[:, 1:].sum(1) + 2 * around[1])
-        return SourceTargetEpoch(source, target, plan_lengths(lengths, packing, draws), per=2)
+        return SourceTargetEpoch(source, plan_lengths(lengths, packing, draws), target, per=2)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Return the sequences with decoder inputs and targets of the previous and the next sentence of each source sentence."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pretune.nn.attention.patterns import Pattern, causal
+from pretune.nn.attention.patterns import causal
 from pretune.objectives.objective import Data, TwoSided
 from pretune.objectives.pretraining.arrangements import arrange_document_spans
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
@@ -21,8 +21,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows
-from pretune.text.packing.batch_planning import PackPlan
-from pretune.text.packing.sequences import Arrangement, Packing, Sequences, plan_lengths
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, PlannedEpoch, Sequences, plan_lengths
 from pretune.text.spans import span_indices
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -41,52 +40,41 @@ class FlatTexts:
 class Seq2Seq(TokenPrediction, TwoSided):
     """Base class of objectives whose decoder writes a target text, with the cross-entropy of its tokens as the loss.
 
-    By default, either side can fill a whole pack, and every token of the target side is predicted.
+    By default, documents are cut into spans of whole sentences, either side can fill a whole pack, and every token of the
+    target side is predicted.
     """
 
-    pattern: ClassVar[Pattern | None] = None
     owns_arrangement: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
+
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
+        """Return spans of whole sentences in shuffled packs."""
+        return text_epoch(data, packing, draws)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
         """Return the packing limits of the source and the target side, for fixed shapes."""
         whole = (packing.tokens, packing.length)
         return side_packings(packing, whole, whole)
 
-    def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token of the target side."""
-        return {self.name: packing.tokens}
-
 
 # -- epochs -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class TextEpoch:
+class TextEpoch(PlannedEpoch):
     """An epoch of spans of running text, one per sequence, with a column `sentence` that marks where sentences start."""
 
-    arrangement: Arrangement
-    plan: PackPlan
-    sentences: Array  # where sentences start in the source, sorted
-
-    def __len__(self) -> int:
-        return len(self.plan)
-
-    def sizes(self) -> Array:
-        """Return the number of sequences of each pack, (packs,)."""
-        return np.diff(self.plan.bounds)
+    sentences: Array  # where sentences start in the token store, sorted
 
     def pack(self, index: int) -> Sequences:
-        """Return the sequences of a pack."""
+        """Return the sequences of a pack, with column `sentence`."""
         chosen = self.plan.pack(index)
         sequences = self.arrangement.take(chosen)
         sequences.frame = self.arrangement.template.target
         starts, lengths = self.arrangement.starts[chosen, 0], self.arrangement.spans[chosen, 0]
         first, last = (np.searchsorted(self.sentences, at) for at in (starts, starts + lengths))
         inside = span_indices(first, last - first)
-        begins = np.flatnonzero(~sequences.columns["special"])[
-            segment_starts(lengths)
-        ]  # where texts start in the sequences
+        # where texts start in the sequences
+        begins = np.flatnonzero(~sequences.columns["special"])[segment_starts(lengths)]
         sentence = np.zeros(len(sequences.ids), dtype=bool)
         sentence[begins] = True
         sentence[self.sentences[inside] + np.repeat(begins - starts, last - first)] = True
@@ -105,25 +93,16 @@ def text_epoch(data: Data, packing: Packing, draws: EpochRandom, spare: int = 0)
 
 
 @dataclass
-class SourceTargetEpoch:
+class SourceTargetEpoch(PlannedEpoch):
     """An epoch of source sequences with `per` target sequences each; targets per · i, per · i + 1, … belong to source i."""
 
-    source: Arrangement
     target: Arrangement
-    plan: PackPlan
     per: int = 1
-
-    def __len__(self) -> int:
-        return len(self.plan)
-
-    def sizes(self) -> Array:
-        """Return the number of source sequences of each pack, (packs,)."""
-        return np.diff(self.plan.bounds)
 
     def pack(self, index: int) -> Sequences:
         """Return the source sequences of a pack, with the unshifted target side as their second side."""
         chosen = self.plan.pack(index)
-        sequences = self.source.take(chosen)
+        sequences = self.arrangement.take(chosen)
         sequences.second = self.target.take((chosen[:, None] * self.per + np.arange(self.per)).ravel())
         return sequences
 

@@ -67,9 +67,7 @@ class Translate(Seq2Seq, LearnsFromRows):
                 "translate learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
             )
         templates = self.templates(data.template)
-        around = np.array(
-            [templates[0].num_special_tokens(pair=False), templates[1].num_special_tokens(pair=False) - 1]
-        )
+        around = np.array([template.num_special_tokens(pair=False) for template in templates]) - [0, 1]
         rows = data.token_rows
         starts, lengths = rows.starts, rows.lengths
         if self.both:
@@ -83,7 +81,7 @@ class Translate(Seq2Seq, LearnsFromRows):
             Arrangement(rows, data.tokenizer, template, starts[:, [side]], lengths[:, [side]], {"backward": backward})
             for side, template in enumerate(templates)
         )
-        return SourceTargetEpoch(source, target, plan_lengths((lengths + around).max(1), packing, draws))
+        return SourceTargetEpoch(source, plan_lengths((lengths + around).max(1), packing, draws), target)
 
     def templates(self, template: Template) -> tuple[Template, Template]:
         """Return the templates of the source and of the target."""

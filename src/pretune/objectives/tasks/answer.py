@@ -59,7 +59,7 @@ class AnswerTask(Task):
     dropout: float = 0.0
 
     name: ClassVar[str] = "answer"
-    each: ClassVar[Literal["sequence", "token", "text"]] = "token"
+    output_per: ClassVar[Literal["sequence", "token", "text"]] = "token"
     primary_metric: ClassVar[str] = "f1"
     purpose: ClassVar[tuple[str, str]] = ("It answers questions with spans of a passage", "question-answering")
     in_context_template: ClassVar[str] = "{pair}\n\nQ: {text}\n\nA: [MASK]"
@@ -147,11 +147,6 @@ class AnswerTask(Task):
     def head(self, backbone: Backbone) -> nn.Module:
         """Return two logits per token."""
         return TokenHead(backbone.width, 2, backbone.answerer(), self.dropout)
-
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the logits of the first and of the last token of an answer, (n, 2)."""
-        out: Tensor = head(backbone(*batch.packed).last)
-        return out
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the mean of the cross-entropies of the first and the last token over all tokens of a window."""

@@ -15,7 +15,7 @@ from pretune.packed import Batch, Targets
 from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
+from pretune.text.examples.multiple_choice import ChoiceExamples
 from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -38,9 +38,19 @@ class CandidateTask(Task):
         check_pooling(self.name, self.pooling)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per candidate; the longer text of a sequence that is too long is truncated."""
+        """Return one sequence per candidate; the longer text of a sequence that is too long is truncated.
+
+        The candidates of an example are a group, and label `right` is the share of each in the right answer.
+        """
         check_pooling(self.name, self.pooling, data.template)
-        return arrange_candidates(self.name, data, length)
+        examples = data.rows
+        if not isinstance(examples, ChoiceExamples):
+            raise PretuneError(
+                f"{self.name} needs rows with candidates; give it a .jsonl or .parquet file that has them"
+            )
+        labels = {"example": examples.owner, "group": examples.owner}
+        labels |= {"right": examples.right} if examples.answered else {}
+        return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set one target per group: its right candidates."""
@@ -65,14 +75,13 @@ class CandidateTask(Task):
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Any) -> list[Answer]:
         """Return the most probable candidate of each example, and the probabilities of all."""
-        return [
-            {
-                "answer": group.names[int(shares.argmax())],
-                "probability": float(shares.max()),
-                "candidates": list_candidates(group, shares),
-            }
-            for group, shares in zip(examples.groups, candidate_probabilities(outputs, examples), strict=True)
-        ]
+        found = []
+        scores = np.split(np.array(outputs, dtype=np.float64), np.cumsum(examples.sizes)[:-1])
+        for group, shares in zip(examples.groups, map(softmax, scores), strict=True):
+            pairs = zip(group.names, shares.tolist(), strict=True)
+            listed = [{"answer": name, "probability": share} for name, share in pairs]
+            found.append({**listed[int(shares.argmax())], "candidates": listed})
+        return found
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """Return the answer with the highest mean probability over several models."""
@@ -85,19 +94,6 @@ class CandidateTask(Task):
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
         """Return the target probability of each candidate."""
         return ", ".join(" / ".join(f"{share:g}" for share in row) for row in target)
-
-
-def arrange_candidates(name: str, data: Data, length: int) -> Arrangement:
-    """Return one sequence per candidate.
-
-    The candidates of an example are a group, and label `right` is each one's share in the right answer.
-    """
-    examples = data.rows
-    if not isinstance(examples, ChoiceExamples):
-        raise PretuneError(f"{name} needs rows with candidates; give it a .jsonl or .parquet file that has them")
-    labels = {"example": examples.owner, "group": examples.owner}
-    labels |= {"right": examples.right} if examples.answered else {}
-    return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
 
 def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array]:
@@ -127,17 +123,6 @@ def group_loss(name: str, scores: Tensor, targets: Targets) -> Loss:
     right = targets.target.gather(-1, logits.argmax(-1, keepdim=True))[:, 0] >= targets.target.amax(-1)
     logs = {f"{name}/accuracy": (right.float() * targets.weight).sum().detach()}
     return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)
-
-
-def candidate_probabilities(outputs: Sequence[Array], examples: ChoiceExamples) -> list[Array]:
-    """Return the probabilities of the candidates of each example, given the scores of all sequences."""
-    scores = np.array(outputs, dtype=np.float64)
-    return [softmax(part) for part in np.split(scores, np.cumsum(examples.sizes)[:-1])]
-
-
-def list_candidates(group: ChoiceExample, shares: Array) -> list[Answer]:
-    """Return all candidates of an example in order, each with its probability."""
-    return [{"answer": name, "probability": float(share)} for name, share in zip(group.names, shares, strict=True)]
 
 
 def combine_candidates(answers: Sequence[Answer]) -> tuple[int, Answer]:

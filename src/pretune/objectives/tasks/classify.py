@@ -168,6 +168,11 @@ class LabelTask(Task):
                     raise PretuneError(f"{rows.place(row)}: label {label!r} was not in training; {known}")
         return number
 
+    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+        """Return the cross-entropy of the label of each sequence."""
+        targets = batch.targets[self.name]
+        return classification_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
+
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the most probable label of each example, and the probabilities of all."""
         logits = np.stack(outputs).astype(np.float64)
@@ -332,12 +337,11 @@ class Classify(LabelTask):
         return {"labels": [label for label, p in shares.items() if p >= self.threshold], "probabilities": shares}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of each row; with `multi`, the mean of the binary ones over classes."""
+        """Return the cross-entropy of each row; with `multi`, the mean over classes of the binary cross-entropies."""
+        if not self.multi:
+            return super().loss(head, backbone, batch)
         targets = batch.targets[self.name]
-        logits = self.outputs(head, backbone, batch)[targets.at]
-        if self.multi:
-            return multi_label_loss(self.name, logits, targets)
-        return classification_loss(self.name, logits, targets)
+        return multi_label_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the most frequent label, or the most frequent set of labels."""

@@ -167,11 +167,6 @@ class Contrast(Task):
         """Return the pooling and the modules after it."""
         return TextEmbeddingHead(self.described, backbone.width)
 
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the vectors, (sequences, width)."""
-        vectors: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])
-        return vectors
-
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the cosine of each pair, and the rank of the second text among those of about a thousand rows."""
         vectors = np.stack(outputs).astype(np.float64)

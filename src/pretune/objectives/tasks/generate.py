@@ -98,7 +98,7 @@ class Generate(TwoSided, Task):
     shared_head: ClassVar[str] = "lm"
     distillable: ClassVar[bool] = True
     in_context_template: ClassVar[str] = "{text}\n[MASK]"
-    each: ClassVar[Literal["sequence", "token", "text"]] = "text"
+    output_per: ClassVar[Literal["sequence", "token", "text"]] = "text"
 
     def __post_init__(self) -> None:
         check_fraction(self.name, "smoothing", self.smoothing)
@@ -206,7 +206,7 @@ class Generate(TwoSided, Task):
         source, target = self.both_sides(data, packing.length)
         if target is None:
             return plan_epoch(source, packing, draws)
-        return SourceTargetEpoch(source, target, plan_lengths(self.costs(source, target), packing, draws))
+        return SourceTargetEpoch(source, plan_lengths(self.costs(source, target), packing, draws), target)
 
     def costs(self, source: Arrangement, target: Arrangement | None) -> Array:
         """Return the tokens of the longer side of each row, (m,)."""

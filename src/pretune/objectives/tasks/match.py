@@ -19,11 +19,11 @@ from pretune.nn.attention.query_key_layout import token_layout
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import OutputLinear
 from pretune.nn.pooling import pool
-from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import fitted
 from pretune.objectives.tasks.classify import LabelTask, sorted_labels
-from pretune.packed import Batch, Packed
+from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows, TableChunk
@@ -105,16 +105,6 @@ class Match(LabelTask):
     def head(self, backbone: Backbone) -> nn.Module:
         """Return a head over three vectors: the sequence and both spans."""
         return MatchHead(backbone, len(self.labels), self.pooling, self.dropout)
-
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return logits, (sequences, classes)."""
-        logits: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])
-        return logits
-
-    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of each row."""
-        targets = batch.targets[self.name]
-        return classification_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
 
     def demonstration(self) -> LabeledRows:
         """Return two pairs of phrases in which a word has another or the same sense."""

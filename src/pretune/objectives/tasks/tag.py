@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
@@ -57,7 +57,7 @@ class Tag(Task):
 
     name: ClassVar[str] = "tag"
     purpose: ClassVar[tuple[str, str]] = ("It tags the words of a text", "token-classification")
-    each: ClassVar[Literal["sequence", "token", "text"]] = "token"
+    output_per: ClassVar[Literal["sequence", "token", "text"]] = "token"
     combinable: ClassVar[bool] = True
 
     @property
@@ -170,11 +170,6 @@ class Tag(Task):
     def head(self, backbone: Backbone) -> nn.Module:
         """Return one logit per tag."""
         return TokenHead(backbone.width, len(self.labels), backbone.tagger(), self.dropout)
-
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the logits of all tokens, (n, tags)."""
-        out: Tensor = head(backbone(*batch.packed).last)
-        return out
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the cross-entropy of each word."""

@@ -28,7 +28,7 @@ def has_probabilities(o: Options) -> bool:
     if o.data:
         return True
     task = find_task(split_models(o.teacher, [])[0][0])[1]
-    return bool(task.labels) and task.each != "text"
+    return bool(task.labels) and task.output_per != "text"
 
 
 @verb(

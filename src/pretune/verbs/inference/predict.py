@@ -21,7 +21,7 @@ def has_classes(o: Options) -> bool:
     from pretune.verbs.shared_inputs import split_models
 
     _, task = find_task(split_models(o.model, o.inputs)[0][0], o.task)
-    return bool(task.labels) and task.each != "text"
+    return bool(task.labels) and task.output_per != "text"
 
 
 @verb(
