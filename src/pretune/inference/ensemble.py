@@ -93,9 +93,8 @@ def shared_task(references: Sequence[str], name: str | None = None) -> Task:
 
 
 def combine_predictions(task: Task, each: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
-    """Combine the predictions of several models into one per example; `shared_task` has checked that the task can."""
-    by_example = enumerate(zip(*each, strict=True))
-    return [task.combine(answers, examples, row) for row, answers in by_example]
+    """Return one prediction per example that combines those of several models; the task must be `combinable`."""
+    return [task.combine(answers, examples, row) for row, answers in enumerate(zip(*each, strict=True))]
 
 
 def predict_excerpts(
@@ -119,7 +118,7 @@ def predict_excerpts(
     if engine == "ray":
         models = tuple(absolute_if_exists(reference) for reference in references)
         calls = ((models, partial, name, part, named, answered) for part, named in jobs)
-        yield from ((job[3], answers) for job, answers in run_on_ray(predict_excerpt, calls, on_gpu=True))
+        yield from ((job[3], answers) for job, answers in run_on_ray(predict_on_ray, calls, on_gpu=True))
         return
     if processes == 1:
         ensemble = Ensemble(references, partial, name=name, quick=quick)
@@ -130,7 +129,7 @@ def predict_excerpts(
     waiting: deque[tuple[TableChunk, Future[Predictions]]] = deque()
     try:
         for part, named in jobs:
-            waiting.append((part, pool.submit(_answer_on_cpu, tuple(references), partial, name, part, named, answered)))
+            waiting.append((part, pool.submit(predict_on_cpu, tuple(references), partial, name, part, named, answered)))
             if len(waiting) > 2 * processes:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -162,27 +161,14 @@ def resolve_columns(
 _ensemble = cache(Ensemble)
 
 
-def predict_excerpt(
-    references: tuple[str, ...],
-    partial: bool,
-    name: str | None,
-    part: TableChunk,
-    columns: Mapping[str, str],
-    answered: bool,
-) -> Predictions:
-    """Return the predictions for one excerpt, as a job on the cluster."""
+def predict_on_ray(references: tuple[str, ...], partial: bool, name: str | None, *job: Any) -> Predictions:
+    """Predict for one excerpt in a Ray job; `job` has the arguments of `Ensemble.__call__`."""
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
-    return _ensemble(references, partial, choose_device(), name)(part, columns, answered)
+    return _ensemble(references, partial, choose_device(), name)(*job)
 
 
-def _answer_on_cpu(
-    references: tuple[str, ...],
-    partial: bool,
-    name: str | None,
-    part: TableChunk,
-    columns: Mapping[str, str],
-    answered: bool,
-) -> Predictions:
-    return _ensemble(references, partial, torch.device("cpu"), name)(part, columns, answered)
+def predict_on_cpu(references: tuple[str, ...], partial: bool, name: str | None, *job: Any) -> Predictions:
+    """Predict for one excerpt in a worker process; `job` has the arguments of `Ensemble.__call__`."""
+    return _ensemble(references, partial, torch.device("cpu"), name)(*job)

@@ -20,7 +20,7 @@ from pretune.inference.generation.causal_generation import (
     GenerationConfig,
     TextGenerator,
     beam_search_texts,
-    sample_texts,
+    generate_texts,
 )
 from pretune.inference.generation.sampling import penalize_repetition, sample
 from pretune.models.loading import load_model
@@ -80,7 +80,7 @@ def ours(model: Model, prompts: list[list[int]], how: GenerationConfig, end: set
     limits = [how.tokens] * len(prompts)
     if how.beams > 1:
         return [beam.ids for beam in beam_search_texts(reader, prompts, limits, how, end)]
-    return [text.ids for text in sample_texts(reader, prompts, range(len(prompts)), limits, how, end)]
+    return [text.ids for text in generate_texts(reader, prompts, range(len(prompts)), limits, how, end)]
 
 
 def common(model: Model) -> int:
@@ -261,7 +261,7 @@ def test_beam_search_ends_when_no_token_is_allowed() -> None:
     search = BeamSearch(width=2, limit=5, penalty=1.0, ends=())
     assert search.step(torch.tensor([[0.0, -torch.inf]]).log_softmax(-1), torch.tensor([[0, 1]])) == [0]
     assert search.step(torch.full((1, 2), -torch.inf), torch.tensor([[0, 1]])) == []
-    assert search.whole[0].ids == [0]
+    assert search.finished[0].ids == [0]
 
 
 # -- texts ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pretune.inference.generation.causal_generation import (
     GenerationConfig,
     TextGenerator,
     beam_search_texts,
-    sample_texts,
+    generate_texts,
 )
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.inference.generation.stop_strings import TextStream, truncate_at_stop
@@ -60,7 +60,7 @@ def test_one_beam_is_greedy(penalty: float, folder: Path) -> None:
         one, greedy = (DecodingSession(writer.model, 3, 20) for _ in range(2))
         beams = beam_search_texts(one, prompts, [12] * 3, how, end)
         assert [beam.ids for beam in beams] == [
-            t.ids for t in sample_texts(greedy, prompts, [0, 1, 2], [12] * 3, how, end)
+            t.ids for t in generate_texts(greedy, prompts, [0, 1, 2], [12] * 3, how, end)
         ]
 
 

@@ -92,9 +92,7 @@ class DecodingSession:
         lengths = np.array([len(chunk) for chunk in ids])
         first = np.cumsum(lengths) - lengths
         positions = np.arange(lengths.sum()) + np.repeat(self.cache.used - first, lengths)
-        packed = pack(
-            np.concatenate([np.asarray(chunk) for chunk in ids]), lengths, positions=positions, pattern=causal
-        )
+        packed = pack(np.concatenate([np.asarray(x) for x in ids]), lengths, positions=positions, pattern=causal)
         states = self.backbone(*self.source, packed.to(tokens.device), carry=self.cache).last
         last = states[torch.from_numpy(first + lengths - 1).to(states.device)]
         return check_not_nan(self.head(last, tokens)[:, : self.vocabulary].float())
@@ -116,7 +114,7 @@ def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterat
         order = order[count:]
 
 
-def sample_texts(
+def generate_texts(
     reader: DecodingSession,
     prompts: Sequence[list[int]],
     rows: Sequence[int],
@@ -126,12 +124,14 @@ def sample_texts(
     allowed: AllowedTokens | None = None,
     ended: StopCondition | None = None,
 ) -> list[Hypothesis]:
-    """Continue prompts by greedy decoding or sampling, and return the generated texts.
+    """Continue prompts by greedy decoding, sampling or beam search, and return the generated texts.
 
-    `rows` number the prompts, so that the random draws of a prompt do not depend on the batch. `limits` are the most new
-    tokens of each prompt, and `end` are the tokens that end a text. `allowed` returns the tokens that may follow the
-    generated ones, and `ended` whether these are a finished text.
+    `rows` number the prompts, so that the random draws of a prompt do not depend on the batch. `limits` are the largest
+    numbers of new tokens, one per prompt, and `end` are the tokens that end a text. `allowed` maps the tokens generated so far
+    to those that may follow, and `ended` tells whether the tokens generated so far are a finished text.
     """
+    if decoding.beams > 1:
+        return beam_search_texts(reader, prompts, limits, decoding, end, allowed, ended)
     *_, texts = sample_steps(reader, prompts, rows, limits, decoding, end, allowed, ended)
     return texts
 
@@ -146,7 +146,10 @@ def sample_steps(
     allowed: AllowedTokens | None = None,
     ended: StopCondition | None = None,
 ) -> Iterator[list[Hypothesis]]:
-    """Yield the generated texts after each token; the parameters are those of `sample_texts`."""
+    """Continue prompts by greedy decoding or sampling, and yield the texts so far after each token.
+
+    The parameters are those of `generate_texts`.
+    """
     texts = [Hypothesis([], 0.0) for _ in prompts]
     going = list(range(len(prompts)))  # the prompts of the reader's sequences
     logits = reader.read(prompts)
@@ -182,14 +185,13 @@ def beam_search_texts(
     allowed: AllowedTokens | None = None,
     ended: StopCondition | None = None,
 ) -> list[Hypothesis]:
-    """Continue prompts by beam search, and return the best text of each; the parameters are those of `sample_texts`."""
+    """Continue prompts by beam search, and return the best text of each; the parameters are those of `generate_texts`."""
     searches = [BeamSearch(decoding.beams, limit, decoding.length_penalty, end, ended=ended) for limit in limits]
     logits = reader.read(prompts)
     while True:
         histories = ([*p, *beam.ids] for p, s in zip(prompts, searches, strict=True) for beam in s.beams)
-        scores = penalize_repetition(
-            logits.log_softmax(-1), histories, decoding.repetition_penalty, decoding.no_repeat_ngram
-        )
+        scores = logits.log_softmax(-1)
+        scores = penalize_repetition(scores, histories, decoding.repetition_penalty, decoding.no_repeat_ngram)
         scores = mask_disallowed(scores, (beam.ids for search in searches for beam in search.beams), allowed)
         # Candidates are selected on the model's device, because copying the whole vocabulary to the host is slow.
         best, tokens = (part.cpu() for part in scores.topk(min(candidate_count(decoding.beams, end), scores.shape[1])))
@@ -197,12 +199,11 @@ def beam_search_texts(
         first = 0
         for search in searches:
             if count := len(search.beams):
-                rows += [
-                    first + origin for origin in search.step(best[first : first + count], tokens[first : first + count])
-                ]
+                part = slice(first, first + count)
+                rows += [first + origin for origin in search.step(best[part], tokens[part])]
                 first += count
         if not rows:
-            return [search.whole[0] for search in searches]
+            return [search.finished[0] for search in searches]
         reader.select(rows)
         logits = reader.read([beam.ids[-1:] for search in searches for beam in search.beams])
 
@@ -319,10 +320,7 @@ class TextGenerator:
             batch, batch_limits = [prompts[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
                 reader = DecodingSession(self.model, len(rows), slots[rows[0]])
-                if decoding.beams > 1:
-                    found = beam_search_texts(reader, batch, batch_limits, decoding, end, allowed, ended)
-                else:
-                    found = sample_texts(reader, batch, rows, batch_limits, decoding, end, allowed, ended)
+                found = generate_texts(reader, batch, rows, batch_limits, decoding, end, allowed, ended)
             texts |= dict(zip(rows, found, strict=True))
         return [texts[row] for row in range(len(prompts))]
 

@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 
 from pretune.inference.generation.beam_search import Hypothesis
-from pretune.inference.generation.causal_generation import (
-    DecodingSession,
-    GenerationConfig,
-    beam_search_texts,
-    sample_texts,
-)
+from pretune.inference.generation.causal_generation import DecodingSession, GenerationConfig, generate_texts
 from pretune.inference.generation.sampling import AllowedTokens
 from pretune.inference.generation.stop_strings import StopCondition
 from pretune.models.model import Model
@@ -46,18 +41,15 @@ def generate_for_sequences(
     longest = model.backbone.longest or 1 << 30
     found: dict[int, Hypothesis] = {}
     for read in generation_batches(laid, decoding.tokens, decoding.beams):
-        rows, prompts, source = read.index, sequence_ids(read), []
+        rows, prompts, source = read.index.tolist(), sequence_ids(read), []
         if model.family.template.target:
             (packed,) = collate(read).packed
             prompts, source = [begin] * len(rows), [packed.to(model.backbone.embed.tokens.device)]
         limits = [min(decoding.tokens, longest - len(prompt)) for prompt in prompts]
         slots = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
         reader = DecodingSession(model, len(rows), slots, source, head=task.name)
-        if decoding.beams > 1:
-            written = beam_search_texts(reader, prompts, limits, decoding, end, allowed, ended)
-        else:
-            written = sample_texts(reader, prompts, rows.tolist(), limits, decoding, end, allowed, ended)
-        found |= dict(zip(rows.tolist(), written, strict=True))
+        texts = generate_texts(reader, prompts, rows, limits, decoding, end, allowed, ended)
+        found |= dict(zip(rows, texts, strict=True))
     return [found[row] for row in range(len(laid))]
 
 
