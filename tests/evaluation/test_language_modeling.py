@@ -41,7 +41,7 @@ class Fake:
     """Every letter has a likelihood of its own; the first is not predicted."""
 
     def __init__(self, head: str = "lm", first: bool = True) -> None:
-        self.head, self.way, self.first = head, SCORING_METHODS[head], first
+        self.head, self.method, self.first = head, SCORING_METHODS[head], first
         self.model = type("M", (), {"require_tokenizer": lambda self: Letters()})()
 
     def __call__(self, texts: list[str], *_: Any) -> list[Any]:

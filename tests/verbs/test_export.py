@@ -86,7 +86,7 @@ def test_a_causal_language_model(tmp_path: Path) -> None:
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "GPT2LMHeadModel"
     peer, given = read("AutoModelForCausalLM", tmp_path / "out"), inputs(tmp_path / "out")
     written = peer.generate(**given, max_new_tokens=8, do_sample=False)[0].tolist()
-    (ours,) = TextGenerator.load(tmp_path / "out", "cpu").write_ids(
+    (ours,) = TextGenerator.load(tmp_path / "out", "cpu").generate_ids(
         [given["input_ids"][0].tolist()], GenerationConfig(8), set()
     )
     new = written[given["input_ids"].shape[1] :]

@@ -356,7 +356,7 @@ def generate_texts(job: DistillationJob, teacher: Model) -> Path:
         for document in read_documents(find_files(list(job.data)), **reading(job))
     ]
     how = GenerationConfig(tokens=job.write, temperature=1.0, seed=job.seed)
-    rows = TextGenerator.load(job.teachers[0], job.device).write([text for text in prompts if text], how)
+    rows = TextGenerator.load(job.teachers[0], job.device).generate([text for text in prompts if text], how)
     file = job.out / INTERMEDIATE / "written.txt"
     write_bytes(file, "".join(" ".join(str(row["text"]).split()) + "\n" for row in rows).encode())
     return file

@@ -77,6 +77,6 @@ def _asked(folder: Path) -> dict[str, Any]:
 
 
 def _each_seed(folder: Path, task: SuiteTask) -> list[list[dict[str, Any]]]:
-    seeds = folder / (task.taught_by or task.name) / "seeds"
+    seeds = folder / (task.uses_model_of or task.name) / "seeds"
     found = sorted(seeds.glob(f"*/answers/{task.name}.{task.scored}.jsonl"))
     return [read_answers(path.parent.parent, task.name, task.scored) for path in found]

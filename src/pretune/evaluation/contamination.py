@@ -156,6 +156,6 @@ def read_splits(suite: Any, data: Path, subsets: bool) -> list[SuiteRows]:
     found = []
     for task in suite.tasks.values():
         for split in ("dev", "test"):
-            if task.where(split, data):
+            if task.find_files(split, data):
                 found.append(task.read(split, data, subsets=subsets))
     return found

@@ -47,7 +47,7 @@ class InContextLearning:
         self.task_prompt = objective.in_context_prompt(labeled.rows, self.task.prompt)
         self.model, self.device = self.generator.model, self.generator.device
 
-    def learn(self, seed: int, folder: Path) -> bool:
+    def train(self, seed: int, folder: Path) -> bool:
         """Do nothing and return True: in-context learning does not train."""
         return True
 
@@ -90,7 +90,7 @@ class InContextLearning:
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None
         return LabeledRows(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, more=more)
 
-    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+    def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
         """Return a function that answers some rows; the name of the folder is the seed."""
         slots = self.fill_slots(rows.rows)
         predictor = self.predictor(int(folder.name), slots)
@@ -101,7 +101,7 @@ class InContextLearning:
             outputs: Sequence[Any] = (
                 predictor.rank(slots, candidates, self.task_prompt.per_token)
                 if candidates[0]
-                else predictor.write(slots)
+                else predictor.generate(slots)
             )
             return [self.task_prompt.answer(row, output) for row, output in zip(rows.rows, outputs, strict=True)]
 

@@ -72,7 +72,7 @@ def perplexity(
     Bits per byte are comparable between vocabularies; unknown tokens make a model look better than it is, so their share is
     reported.
     """
-    if not scorer.way.probability:
+    if not scorer.method.probability:
         raise PretuneError(
             f"a model trained with {scorer.head} has no perplexity, because it classifies tokens; evaluate it on sentence pairs"
         )
@@ -95,7 +95,7 @@ def perplexity(
             bar.update(count, f"{count:,} texts, {math.exp(nats / max(1, tokens)):.2f}")
     if not tokens:
         raise PretuneError("no text has a token that can be predicted; give longer texts")
-    name = "perplexity" if scorer.way.exact else "pseudo_perplexity"
+    name = "perplexity" if scorer.method.exact else "pseudo_perplexity"
     # Tokens without context to be predicted from are assumed to cost as much as the average of the others.
     bits = nats * (tokens + skipped) / tokens / math.log(2)
     found = {name: math.exp(nats / tokens), "bits_per_byte": bits / max(1, size)}

@@ -70,7 +70,7 @@ class TaskReport:
             rows.append(row)
         return rows
 
-    def controls(self) -> list[dict[str, Any]]:
+    def baseline_scores(self) -> list[dict[str, Any]]:
         """Return the scores of the model and of the trivial baselines."""
         task, rows, dev = self.material.task, self.material.rows, self.material.dev
         given = {"this model": self.answers, **trivial_baselines(task, rows, dev)}
@@ -94,7 +94,7 @@ class TaskReport:
             lines.append(f"<tr><th>{escape(right)}</th>{''.join(cells)}</tr>")
         return wrap_table(lines)
 
-    def sureness(self) -> str:
+    def calibration_chart(self) -> str:
         """Return the reliability diagram and the calibration error."""
         sure = [(judged.sure, judged.good >= 1) for judged in self.judged if judged.sure is not None]
         error, bins = calibration([sure for sure, _ in sure], [right for _, right in sure])
@@ -105,7 +105,7 @@ class TaskReport:
         text = f"Expected calibration error {error:.3f}: the mean difference between confidence and accuracy."
         return paragraph(text) + render_chart(lines, across="confidence", up="accuracy")
 
-    def worst(self) -> list[dict[str, Any]]:
+    def worst_answers(self) -> list[dict[str, Any]]:
         """Return the worst answers, those with the highest confidence first."""
         dev = self.material.dev
         wrong = sorted((x for x in self.judged if x.good < 1), key=lambda x: (x.good, -(x.sure or 0.0)))
@@ -117,7 +117,7 @@ class TaskReport:
             rows[-1]["place"] = dev.place(one.row).removeprefix(f"{dev.file}, ")
         return rows
 
-    def curve(self) -> str:
+    def loss_chart(self) -> str:
         """Return the chart of the training loss."""
         name = self.material.task.name
         points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
@@ -137,20 +137,20 @@ class TaskReport:
             )
         title = f"{self.name}: scores" if self.name else "Scores"
         parts = [section(title, *map(paragraph, told), render_table(self.scores()))]
-        if len(beside := self.controls()) > 1:
+        if len(beside := self.baseline_scores()) > 1:
             parts.append(section("Trivial baselines", render_table(beside, best=None)))
         if self.classifies and len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
             parts.append(section("Confusion matrix", self.confusion()))
         if all(judged.sure is not None for judged in self.judged):
-            parts.append(section("Calibration", self.sureness()))
-        if worst := self.worst():
+            parts.append(section("Calibration", self.calibration_chart()))
+        if worst := self.worst_answers():
             parts.append(section("Worst answers", render_table(worst)))
-        parts.append(section("Training", self.curve()))
+        parts.append(section("Training", self.loss_chart()))
         if (points := self.run.folder / CURVE).is_file() and not self.name:
-            parts.append(self.by_labels(read_json(points)))
+            parts.append(self.learning_curve(read_json(points)))
         return parts
 
-    def by_labels(self, points: list[dict[str, Any]]) -> str:
+    def learning_curve(self, points: list[dict[str, Any]]) -> str:
         """Return the learning curve as a table and a chart."""
         learners = [name for name in points[0] if name != "examples"]
         lines = []

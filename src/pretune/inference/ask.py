@@ -138,7 +138,7 @@ class ClozePredictor:
     def __call__(self, rows: LabeledRows) -> list[Answer]:
         """Return one answer per row, in order."""
         if not self.question.labels:
-            return [{"answer": text} for text in self.write(rows)]
+            return [{"answer": text} for text in self.generate(rows)]
         answers = self.choose(rows)
         return calibrate_answers(answers, self.choose(content_free_rows(rows))) if self.question.calibrate else answers
 
@@ -167,12 +167,12 @@ class ClozePredictor:
         parts: list[Part] = [*([shown] if shown else []), *cloze.before().parts(rows, tokenizer)]
         if len(frame) == 1 and all(isinstance(part, list) for part in parts):  # an empty text starts as documents do
             frame = (*[role for role in template.document_template.single if role != "A"][-1:], "A")
-        laid = compose_sequences(parts, tokenizer, frame, length)
-        if not laid.lengths.all():
+        arrangement = compose_sequences(parts, tokenizer, frame, length)
+        if not arrangement.lengths.all():
             raise PretuneError(
                 f"the text is empty, and {self.model.family.name} has no start token to begin with; give a few words"
             )
-        return laid
+        return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
         """Return what precedes the cloze: the instruction, and as many of the last examples as fit into `most` tokens."""
@@ -261,18 +261,21 @@ class ClozePredictor:
             going = [going[i] for i in before]
 
     @torch.inference_mode()
-    def write(self, rows: LabeledRows) -> list[str]:
+    def generate(self, rows: LabeledRows) -> list[str]:
         """Generate an answer for each row, up to the end of the line."""
         tokenizer = self.model.require_tokenizer().target
-        laid, decoding = self.tokenize_examples(rows, self.question.tokens), GenerationConfig(self.question.tokens)
+        arrangement, decoding = (
+            self.tokenize_examples(rows, self.question.tokens),
+            GenerationConfig(self.question.tokens),
+        )
         if self.task is None:
             line = tokenizer.encode("\n")
             end = ({tokenizer.role("end")} if tokenizer.has("end") else set()) | set(line if len(line) == 1 else ())
-            prompts = sequence_ids(laid.take(np.arange(len(laid))))
-            texts = TextGenerator(self.model, self.device).write_ids(prompts, decoding, end)
+            prompts = sequence_ids(arrangement.take(np.arange(len(arrangement))))
+            texts = TextGenerator(self.model, self.device).generate_ids(prompts, decoding, end)
         else:
             texts = generate_for_sequences(
-                self.model, self.task, laid, decoding, ended=stop_condition(["\n"], tokenizer)
+                self.model, self.task, arrangement, decoding, ended=stop_condition(["\n"], tokenizer)
             )
         return [tokenizer.decode(text.ids).strip().partition("\n")[0].strip() for text in texts]
 

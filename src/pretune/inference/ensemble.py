@@ -29,8 +29,8 @@ from pretune.text.examples.labeled import TableChunk
 class Predictions:
     """The predictions of some models for the examples of an excerpt."""
 
-    each: list[list[Answer]]  # of each model, one per example
-    together: list[Answer]  # of the ensemble, one per example
+    by_model: list[list[Answer]]  # of each model, one per example
+    combined: list[Answer]  # of the ensemble, one per example
     columns: Mapping[str, str]  # role → column of the table
     truncated: int  # examples whose texts were truncated, for the model with the shortest sequences
     lines: list[int] | None = None  # line number of each example, if a row may have several
@@ -60,12 +60,12 @@ class Ensemble:
         """Return the predictions of all models for some rows of a table."""
         examples = read_excerpt(self.task, part, columns, answered)
         answerers = [Predictor(model, task, examples) for model, task in self.members]
-        each = [answer(self.device) for answer in answerers]
-        together = each[0] if len(each) == 1 else combine_predictions(self.task, each, examples)
-        truncated = max(answer.laid.truncated for answer in answerers)
+        by_model = [answer(self.device) for answer in answerers]
+        combined = by_model[0] if len(by_model) == 1 else combine_predictions(self.task, by_model, examples)
+        truncated = max(answer.arrangement.truncated for answer in answerers)
         lines = examples.lines if getattr(examples, "nested", False) else None
         blank = rows_without_tokens(examples, self.members[0][0].require_tokenizer())
-        return Predictions(each, together, columns, truncated, lines, blank)
+        return Predictions(by_model, combined, columns, truncated, lines, blank)
 
 
 def shared_task(references: Sequence[str], name: str | None = None) -> Task:
@@ -92,9 +92,9 @@ def shared_task(references: Sequence[str], name: str | None = None) -> Task:
     return first
 
 
-def combine_predictions(task: Task, each: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
+def combine_predictions(task: Task, by_model: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
     """Return one prediction per example that combines those of several models; the task must be `combinable`."""
-    return [task.combine(answers, examples, row) for row, answers in enumerate(zip(*each, strict=True))]
+    return [task.combine(answers, examples, row) for row, answers in enumerate(zip(*by_model, strict=True))]
 
 
 def predict_excerpts(

@@ -76,10 +76,10 @@ class TemplateTokens:
 class ScoringMethod:
     """How models of one kind score texts."""
 
-    views: Callable[
+    inputs: Callable[
         [Array, Array, TemplateTokens], Iterator[ScoringInput]
     ]  # (ids of a window, tokens to score, frame) → inputs
-    tell: Callable[
+    log_probabilities: Callable[
         [nn.Module, Tensor, Tensor, Tensor], Tensor
     ]  # (head, states, token embedding, ids) → log-probabilities
     pattern: Pattern | None = None
@@ -205,7 +205,7 @@ class LikelihoodScorer:
         return cls(model, head, chosen)
 
     @property
-    def way(self) -> ScoringMethod:
+    def method(self) -> ScoringMethod:
         """Return how models of this kind score texts."""
         return LEFT_TO_RIGHT if self.model.family.template.target else SCORING_METHODS[self.head]
 
@@ -215,7 +215,7 @@ class LikelihoodScorer:
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         items = template.target or template.single
         place = items.index("A")
-        mask = tokenizer.role("mask") if self.way.views in (_masked, _queried) else 0
+        mask = tokenizer.role("mask") if self.method.inputs in (_masked, _queried) else 0
         after = (*items[place + 1 :], *template.last)
         third = len(template.last) if template.segments else 0
         return TemplateTokens(self._roles(items[:place]), self._roles(after), mask, third)
@@ -250,7 +250,7 @@ class LikelihoodScorer:
         sums = [np.zeros(len(own)) for own in ids]
         order = sorted(range(len(ids)), key=lambda text: len(ids[text]))
         batch: list[ScoringInput] = []
-        for view in self.views(ids, order, sources, length, stride):
+        for view in self.inputs(ids, order, sources, length, stride):
             if batch and sum(len(v.ids) for v in batch) + len(view.ids) > TOKENS:
                 self._add(batch, sums, found)
                 batch = []
@@ -259,7 +259,7 @@ class LikelihoodScorer:
             self._add(batch, sums, found)
         return found
 
-    def views(
+    def inputs(
         self,
         ids: Sequence[Array],
         order: Sequence[int],
@@ -268,17 +268,17 @@ class LikelihoodScorer:
         stride: int | None,
     ) -> Iterator[ScoringInput]:
         """Yield the input sequences for all windows of all texts."""
-        frame, way = self.frame, self.way
+        frame, method = self.frame, self.method
         longest = min(length or DEFAULT_MAX_LENGTH, self.model.backbone.longest or 1 << 30)
         room = longest - len(frame.before) - len(frame.after) - 1
         if room < 2:
             raise PretuneError(f"windows of {longest} tokens leave no room for text; choose a greater length")
         for text in order:
             source = self._source(None if sources is None else sources[text], longest)
-            for start, end, counted in scoring_windows(len(ids[text]), room, stride or room // 2, way.both_sides):
-                begins = start == 0 and not len(frame.before) and not way.both_sides
+            for start, end, counted in scoring_windows(len(ids[text]), room, stride or room // 2, method.both_sides):
+                begins = start == 0 and not len(frame.before) and not method.both_sides
                 opened = replace(frame, before=self._opening()) if begins else frame
-                for view in way.views(ids[text][start:end], counted - start, opened):
+                for view in method.inputs(ids[text][start:end], counted - start, opened):
                     if len(view.at):
                         view.text, view.place, view.source = text, view.place + start, source
                         yield view
@@ -307,7 +307,7 @@ class LikelihoodScorer:
                 lengths,
                 columns=columns,
                 positions=np.concatenate(places) if places else None,
-                pattern=self.way.pattern,
+                pattern=self.method.pattern,
             )
         ]
         sources = [view.source for view in views if view.source is not None]
@@ -325,7 +325,9 @@ class LikelihoodScorer:
         where = torch.from_numpy(at).to(states.device)
         chosen = states[where[:, 0]] if at.shape[1] == 1 else states.view(len(states), 2, -1)[where[:, 0], where[:, 1]]
         wanted = torch.from_numpy(np.concatenate([view.target for view in views])).to(states.device)
-        scores = check_not_nan(self.way.tell(self.model.root.heads[self.head], chosen, backbone.embed.tokens, wanted))
+        scores = check_not_nan(
+            self.method.log_probabilities(self.model.root.heads[self.head], chosen, backbone.embed.tokens, wanted)
+        )
         ends = np.cumsum([len(view.target) for view in views])
         for view, part in zip(views, np.split(scores.double().cpu().numpy(), ends[:-1]), strict=True):
             sums[view.text][view.place] += view.weight * part

@@ -68,21 +68,21 @@ class Predictor:
         task = task.with_tokenizer(model.require_tokenizer())
         self.model, self.task, self.examples = model, task, examples
         self.length = length or model.longest or DEFAULT_MAX_LENGTH
-        self.laid = task.tokenize_examples(
+        self.arrangement = task.tokenize_examples(
             Data(model.require_tokenizer(), model.family.template, rows=examples), self.length
         )
 
     def report_truncated(self) -> Self:
         """Report how many texts were truncated, if any."""
-        if self.laid.truncated:
+        if self.arrangement.truncated:
             log_info(
-                f"{self.laid.truncated} of {len(self.laid)} texts are longer than {self.length} tokens and were truncated"
+                f"{self.arrangement.truncated} of {len(self.arrangement)} texts are longer than {self.length} tokens and were truncated"
             )
         return self
 
     def __call__(self, device: torch.device | None = None) -> list[Answer]:
         """Return one prediction per example, in order."""
-        return self.task.answers(self.outputs(device), self.laid, self.examples)
+        return self.task.answers(self.outputs(device), self.arrangement, self.examples)
 
     @torch.no_grad()
     def outputs(self, device: torch.device | None = None) -> list[Array]:
@@ -90,11 +90,11 @@ class Predictor:
         device = device or choose_device()
         root = self.model.root.to(device).eval()
         if self.task.output_per == "text":
-            return generate_answers(self.model, self.task, self.laid)
-        found: list[Array] = [np.empty(0)] * len(self.laid)
+            return generate_answers(self.model, self.task, self.arrangement)
+        found: list[Array] = [np.empty(0)] * len(self.arrangement)
         tokenizer = self.model.require_tokenizer()
         for batch in batches_by_length(
-            self.laid, lambda sequences: self.task.corrupt(sequences, tokenizer, EpochRandom(0))
+            self.arrangement, lambda sequences: self.task.corrupt(sequences, tokenizer, EpochRandom(0))
         ):
             outputs = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device))
             rows = check_not_nan(outputs).float().cpu().numpy()

@@ -91,7 +91,7 @@ class ScoreTable:
 
     def add(self, file: Path, answers: Predictions) -> None:
         """Add the predictions for some rows of a file."""
-        by_model = [*answers.each, answers.together] if len(answers.each) > 1 else answers.each
+        by_model = [*answers.by_model, answers.combined] if len(answers.by_model) > 1 else answers.by_model
         _, collected = self.files.setdefault(file, (answers.columns, [[] for _ in by_model]))
         for old, new in zip(collected, by_model, strict=True):
             old += new

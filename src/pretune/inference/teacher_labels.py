@@ -73,7 +73,7 @@ def label_with_teachers(
             teachers, excerpts, columns, processes=processes, engine=engine, partial=partial, quick=True
         )
         for _, answers in predicted:
-            found += [training_target(answer, labels) for answer in answers.together]
+            found += [training_target(answer, labels) for answer in answers.combined]
             bar.update(len(found), f"{len(found):,} texts")
     shares = np.array(found)
     written = io.BytesIO()

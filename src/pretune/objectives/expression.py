@@ -48,7 +48,7 @@ _TERM = re.compile(
 
 
 def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = None, **defaults: Any) -> Mixture:
-    """Parse an expression and return the mixture of its objectives.
+    """Parse an objective expression such as `mlm(rate=0.3)+nsp` and return the mixture of its objectives.
 
     `defaults` are options, such as `labels`, for all objectives that have them; `tasks` are options for renamed tasks.
 
@@ -73,13 +73,13 @@ def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = N
 
 
 def _split(text: str, mark: str) -> Iterable[str]:
-    """Split a text at a mark, except inside parentheses and quotes."""
+    """Split an expression at a character, except inside parentheses and quotes."""
     quoted = r'"[^"]*"'
     return re.split(rf'\{mark}(?=(?:[^"()]|{quoted}|\((?:[^"()]|{quoted})*\))*$)', text)
 
 
 def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
-    """Parse one term of an expression and return its weight and its objective."""
+    """Parse one term of an expression, such as `0.5*mlm(rate=0.3)`, and return its weight and its objective."""
     match = _TERM.fullmatch(text)
     if match is None:
         raise PretuneError(f"objective {quote(text)}: expected something like mlm, mlm(rate=0.3) or 0.5*lm")
@@ -123,7 +123,7 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
 
 
 def _option(kind: type[Any], key: str, text: str) -> Any:
-    """Return the value of an option, checked against the type of the field and the usual interval of its name."""
+    """Parse the value of an objective's option; raise an error if its type or range is wrong."""
     hint, where = get_type_hints(kind)[key], f"objective {kind.name}: {key}={quote(text)}"
     if hint is str and not text.startswith(('"', "'")):
         return text

@@ -18,7 +18,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class JointObjective:
-    """Objectives that share their sequences and one forward pass; most often a single objective."""
+    """Objectives with weights that share their sequences and one forward pass; most often a single objective."""
 
     parts: tuple[tuple[float, Objective], ...]  # weight of the loss, objective
 
@@ -55,41 +55,41 @@ class JointObjective:
 
     @property
     def objectives(self) -> list[Objective]:
-        """Return the objectives without their weights."""
+        """Return the objectives of the joint without their weights."""
         return [part for _, part in self.parts]
 
     @property
     def stateful(self) -> bool:
-        """Return whether each batch continues the sequences of the batch before."""
+        """Return whether each batch continues the sequences of the previous batch."""
         return any(part.stateful for part in self.objectives)
 
     @property
     def reads_all_layers(self) -> bool:
-        """Return whether one of the losses reads all layers."""
+        """Return whether the loss of an objective reads all layers of the backbone."""
         return any(part.reads_all_layers for part in self.objectives)
 
     @property
     def copies(self) -> int:
-        """Return after how many epochs the same corruptions come again; 0: never."""
+        """Return the number of epochs after which corruptions repeat; 0 if they never do."""
         return max(part.copies for part in self.objectives)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the arrangement of the objective that needs its own, else that of the first."""
+        """Return the arrangement of an epoch by the objective that needs its own arrangement, otherwise by the first."""
         chosen = next((part for part in self.objectives if part.owns_arrangement), self.objectives[0])
         return chosen.arrange(data, packing, draws.repeat(self.copies))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of a pack, corrupted by each objective in turn."""
+        """Return the sequences of a pack after the corruptions and targets of all objectives."""
         for part in self.objectives:
             sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.copies))
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets that a pack can have, by loss term."""
+        """Return an upper bound on the targets of a pack, by loss term."""
         return {term: count for part in self.objectives for term, count in part.max_targets(packing).items()}
 
     def capacity(self, packing: Packing) -> Capacity | None:
-        """Return the fixed shapes of the batches, or None if every batch has its own."""
+        """Return the fixed shapes of all batches, or None if the shapes differ from batch to batch."""
         room = self.max_targets(packing)
         for part in self.objectives:
             if packing.fixed and part.adds_tokens:
@@ -101,7 +101,9 @@ class JointObjective:
         return packing.capacity(room)
 
     def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
-        """Return all losses from one forward pass; tokens that one objective replaces on the device are read by the others, too."""
+        """Return the losses of all objectives from one forward pass.
+        // If an objective replaces tokens on the device, the others read the replaced tokens.
+        """
         # All layers contain the last one, so that the other objectives share the same forward pass.
         shared = CachedBackbone(backbone, keep="all" if self.reads_all_layers else None)
         total = Loss()
@@ -118,7 +120,7 @@ class JointObjective:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Joints that alternate: each gets its share of the packs."""
+    """Joints (objectives that share a forward pass) that alternate; each gets its share of the packs."""
 
     shares: tuple[tuple[float, JointObjective], ...]  # shares add up to 1
 
@@ -129,30 +131,30 @@ class Mixture:
 
     @property
     def joints(self) -> list[JointObjective]:
-        """Return the joints without their shares."""
+        """Return the joints of the mixture without their shares."""
         return [joint for _, joint in self.shares]
 
     @property
     def objectives(self) -> list[Objective]:
-        """Return all objectives, each once."""
+        """Return the objectives of all joints, each once."""
         return list({part.name: part for joint in self.joints for part in joint.objectives}.values())
 
     @property
     def stateful(self) -> bool:
-        """Return whether each batch continues the sequences of the batch before."""
+        """Return whether each batch continues the sequences of the previous batch."""
         return any(joint.stateful for joint in self.joints)
 
     @property
     def needs_host_sync(self) -> bool:
-        """Return whether an objective synchronizes with the host, so that CUDA graphs cannot record it."""
+        """Return whether the loss of an objective synchronizes with the host, so that CUDA graphs cannot record it."""
         return any(part.needs_host_sync for part in self.objectives)
 
     def joined(self, objective: Objective) -> Mixture:
-        """Return a mixture in which every joint also has this objective."""
+        """Return a mixture with an objective added to every joint."""
         return Mixture(tuple((share, JointObjective((*joint.parts, (1.0, objective)))) for share, joint in self.shares))
 
     def with_part(self, objective: Objective) -> Mixture:
-        """Return a mixture in which this objective replaces those of the same name."""
+        """Return a mixture in which an objective replaces the one of the same name."""
         replaced = [
             tuple((weight, objective if part.name == objective.name else part) for weight, part in joint.parts)
             for joint in self.joints
@@ -163,5 +165,5 @@ class Mixture:
 
 
 def single_objective(objective: Objective) -> Mixture:
-    """Return a mixture of a single objective."""
+    """Return a mixture that consists of a single objective."""
     return Mixture(((1.0, JointObjective(((1.0, objective),))),))

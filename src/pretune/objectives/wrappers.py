@@ -59,19 +59,19 @@ class WrappedTask(Task):
     task: Task
 
     def with_task(self, task: Task) -> Self:
-        """Return the wrapper around another task."""
+        """Return a copy of the wrapper around another task."""
         return replace(self, task=task)  # type: ignore[type-var]
 
     def fit(self, examples: Any) -> Self:
-        """Return the wrapper around the fitted task."""
+        """Return a copy of the wrapper around the task fitted to training examples."""
         return self.with_task(self.task.fit(examples))
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """Return the wrapper around the task that knows a tokenizer."""
+        """Return a copy of the wrapper around the task with the fields set that depend on the tokenizer."""
         return self.with_task(self.task.with_tokenizer(tokenizer))
 
     def finish(self, head: Any) -> Self:
-        """Return the wrapper around the finished task."""
+        """Return a copy of the wrapper around the finished task, given a trained head."""
         return self.with_task(self.task.finish(head))
 
 
@@ -89,19 +89,18 @@ class WrappedBackbone(TaskHeadParts):
 
     backbone: Any
 
-    def beside(self, other: Any) -> Any:
-        """Return another backbone that reads the same tokens, cached if this one is."""
-        return self.backbone.beside(other) if isinstance(self.backbone, WrappedBackbone) else other
+    def cached_other(self, other: Any) -> Any:
+        """Return another backbone that reads the same tokens, with a cache of its states if this one has a cache."""
+        return self.backbone.cached_other(other) if isinstance(self.backbone, WrappedBackbone) else other
 
     def __call__(self, *packed: Packed, **options: Any) -> Any:
-        """Run the backbone."""
+        """Run the wrapped backbone and return its output."""
         return self.backbone(*packed, **options)
 
 
 class CachedBackbone(WrappedBackbone):
-    """A backbone that computes the states of the same tokens only once, for all objectives of a joint.
-
-    With `keep`, it keeps these layers in every forward pass.
+    """A backbone that runs once per batch for all objectives that share a forward pass, and caches its states.
+    // With `keep`, every forward pass keeps these layers.
     """
 
     def __init__(self, backbone: Backbone | Any, keep: Any = None) -> None:
@@ -109,14 +108,14 @@ class CachedBackbone(WrappedBackbone):
         self.known: list[tuple[tuple[Packed, ...], Any, Any]] = []
         self.others: dict[int, CachedBackbone] = {}
 
-    def beside(self, other: Any) -> CachedBackbone:
-        """Return another backbone that reads the same tokens, cached as well; the same one at every call."""
+    def cached_other(self, other: Any) -> CachedBackbone:
+        """Return another backbone with a cache of its states; the same object at every call."""
         if id(other) not in self.others:
             self.others[id(other)] = CachedBackbone(other, self.keep)
         return self.others[id(other)]
 
     def __call__(self, *packed: Packed, **options: Any) -> Any:
-        """Return the states of some tokens, from the cache if they are there."""
+        """Return the states of packed tokens, from the cache if the same tokens were read before."""
         options = {name: value for name, value in options.items() if value is not None}
         if self.keep is not None:
             options.setdefault("keep", self.keep)

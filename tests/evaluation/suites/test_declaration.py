@@ -34,8 +34,8 @@ def test_every_suite_is_well_formed(name: str) -> None:
     for task in suite.tasks.values():
         assert task.kind.split("(")[0] in OBJECTIVES and task.metrics and task.title
         assert task.format is None or task.format in LAYOUTS
-        assert task.scored in task.files and ("train" in task.files or task.taught_by in suite.tasks)
-        assert task.taught_by == "" or suite.tasks[task.taught_by].kind == task.kind
+        assert task.scored in task.files and ("train" in task.files or task.uses_model_of in suite.tasks)
+        assert task.uses_model_of == "" or suite.tasks[task.uses_model_of].kind == task.kind
         assert set(task.counts) <= {*task.files, "train"}
     bases = {task.like for task in suite.tasks.values() if task.language}
     for columns in suite.averages.values():
@@ -77,7 +77,7 @@ def test_diagnostics_have_categories_and_the_model_of_another_task(tmp_path: Pat
         }
     ]  # fmt: skip
     tasks = find_suite("glue").tasks
-    assert tasks["ax"].taught_by == tasks["mnli-mm"].taught_by == "mnli" and "train" not in tasks["ax"].files
+    assert tasks["ax"].uses_model_of == tasks["mnli-mm"].uses_model_of == "mnli" and "train" not in tasks["ax"].files
 
 
 def test_superglue_objects(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_xglue_in_other_languages(tmp_path: Path) -> None:
         {"text": "Paris est grande", "label": "Qu'est-ce qui est grand ?"}
     ]
     suite = find_suite("xglue")
-    assert suite.tasks["xnli-de"].taught_by == "xnli-en" and "train" in suite.tasks["xnli-en"].files
-    assert find_suite("xglue", language="de").tasks["ner-en"].taught_by == "ner-de"
-    assert set(suite.chosen(["nc"]).tasks) == {"nc-en", "nc-de", "nc-es", "nc-fr", "nc-ru"}
+    assert suite.tasks["xnli-de"].uses_model_of == "xnli-en" and "train" in suite.tasks["xnli-en"].files
+    assert find_suite("xglue", language="de").tasks["ner-en"].uses_model_of == "ner-de"
+    assert set(suite.select_tasks(["nc"]).tasks) == {"nc-en", "nc-de", "nc-es", "nc-fr", "nc-ru"}
 
 
 def test_other_layouts(tmp_path: Path) -> None:
@@ -211,11 +211,11 @@ def test_missing_tasks_are_named(tmp_path: Path) -> None:
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     write(tmp_path / "RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     write(tmp_path / "MNLI/dev_mismatched.tsv", "sentence1\tsentence2\tgold_label\na\tb\tneutral\n")
-    here, missing = find_suite("glue").there(tmp_path)
+    here, missing = find_suite("glue").available_tasks(tmp_path)
     assert list(here) == ["rte"] and missing["cola"] == "no CoLA/train.tsv, no CoLA/dev.tsv"
     assert missing["mnli-mm"] == "it uses the model of mnli, which is missing"
     with pytest.raises(PretuneError, match="no files of GLUE's tasks were found"):
-        find_suite("glue").there(tmp_path / "nothing")
+        find_suite("glue").available_tasks(tmp_path / "nothing")
 
 
 def test_a_file_of_the_wrong_length_is_refused_with_the_right_one(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="unknown suite 'gleu'; did you mean 'glue'"):
         find_suite("gleu")
     with pytest.raises(PretuneError, match="no task 'colla'; did you mean 'cola'"):
-        find_suite("glue").chosen(["colla"])
+        find_suite("glue").select_tasks(["colla"])
 
 
 def test_a_role_without_a_column_is_refused(tmp_path: Path) -> None:

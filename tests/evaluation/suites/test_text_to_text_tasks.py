@@ -74,7 +74,7 @@ def test_texts_are_written_and_scored(
     for name, told in found.items():
         task = result.evaluation.suite.tasks[name]
         answers = read_lines(
-            tmp_path / "out" / (task.taught_by or name) / f"seeds/0/answers/{name}.{told['split']}.jsonl"
+            tmp_path / "out" / (task.uses_model_of or name) / f"seeds/0/answers/{name}.{told['split']}.jsonl"
         )
         assert len(answers) == 6 and all(isinstance(answer["answer"], str) for answer in answers)
         written = [answer["answer"] for answer in answers]

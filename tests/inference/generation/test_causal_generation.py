@@ -246,9 +246,9 @@ def test_repetition_penalties_by_hand() -> None:
 def test_column_major_weights_give_the_same_texts(pair: tuple[Any, Model, Path], tmp_path: Path) -> None:
     *_, folder = pair
     writer = TextGenerator.load(folder)
-    expected = writer.write_ids(PROMPTS[:2], GenerationConfig(tokens=8), set())
+    expected = writer.generate_ids(PROMPTS[:2], GenerationConfig(tokens=8), set())
     assert writer.model.backbone.embed.tokens.is_contiguous()
-    assert writer.write_ids(PROMPTS, GenerationConfig(tokens=8), set())[:2] == expected
+    assert writer.generate_ids(PROMPTS, GenerationConfig(tokens=8), set())[:2] == expected
     assert not writer.model.backbone.embed.tokens.is_contiguous()
     writer.model.save(tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -272,13 +272,13 @@ def test_texts_end_where_the_model_ends_them(pair: tuple[Any, Model, Path]) -> N
     writer = TextGenerator.load(folder)
     tokenizer = writer.model.require_tokenizer()
     tokenizer.roles["end"] = common(model)
-    rows = writer.write(["the value of", "a list"], GenerationConfig(tokens=12))
+    rows = writer.generate(["the value of", "a list"], GenerationConfig(tokens=12))
     for row, prompt in zip(rows, ["the value of", "a list"], strict=True):
         ids = tokenizer.encode(prompt)
         expected = theirs(peer, ids, {tokenizer.roles["end"]})
         assert row["text"] == tokenizer.decode(ids + expected) and row["text"].endswith(row["continuation"])
         assert row["tokens"] == len(expected) and row["ended"] == (len(expected) < 12)
-    searched = writer.write(["the value of"], GenerationConfig(tokens=12, beams=3))
+    searched = writer.generate(["the value of"], GenerationConfig(tokens=12, beams=3))
     assert searched[0]["prompt"] == "the value of" and searched[0]["tokens"] <= 12
 
 
@@ -343,7 +343,7 @@ def test_only_language_models_generate_text(tmp_path: Path) -> None:
         pt.generate(tmp_path / "mlm", ["the"])
     writer = TextGenerator.load(tmp_path / "0.5")
     assert writer.encode("") == [tokenizer.role("start")]
-    (row,) = writer.write(["the value"], GenerationConfig(tokens=4))
+    (row,) = writer.generate(["the value"], GenerationConfig(tokens=4))
     # Rows that only round the size are never written, and layers that see both ways do not look ahead.
     packed = pack_lists([writer.encode("the value")], pattern=causal)
     with torch.no_grad():
@@ -386,7 +386,7 @@ def test_a_russian_gpt_in_the_published_layout(tmp_path: Path) -> None:
     prompt = RUSSIAN[0][:40]
     ids = writer.encode(prompt)
     assert ids == theirs_too(prompt)["input_ids"] and writer.model.require_tokenizer().decode(ids) == prompt
-    row = writer.write([prompt], GenerationConfig(tokens=10))[0]
+    row = writer.generate([prompt], GenerationConfig(tokens=10))[0]
     assert row["text"].startswith(prompt)
     added = theirs(peer, ids, {2}, max_new_tokens=10)
     assert row["text"] == theirs_too.decode(ids + added, skip_special_tokens=True)

@@ -46,7 +46,7 @@ def writer(request: pytest.FixtureRequest, folder: Path) -> TextGenerator | Seq2
 
 
 def written(writer: TextGenerator | Seq2SeqGenerator, prompts: list[str], how: GenerationConfig) -> list[str]:
-    return [row.get("continuation", row["text"]) for row in writer.write(prompts, how)]
+    return [row.get("continuation", row["text"]) for row in writer.generate(prompts, how)]
 
 
 @torch.inference_mode()
@@ -106,7 +106,11 @@ def test_streams_add_up_to_the_text(way: dict[str, Any], writer: TextGenerator |
 
 def test_streams_hold_back_what_may_still_change() -> None:
     pieces = TextStream(["\n\n"])
-    assert [pieces.grow("на\ufffd"), pieces.grow("над\n"), pieces.grow("над\nа\n\nб", whole=True)] == ["на", "д", "\nа"]
+    assert [pieces.update("на\ufffd"), pieces.update("над\n"), pieces.update("над\nа\n\nб", complete=True)] == [
+        "на",
+        "д",
+        "\nа",
+    ]
 
 
 def test_the_command_line_streams_and_chooses(

@@ -49,14 +49,14 @@ class SuiteTask:
     source: str = ""
     like: str = ""
     language: str = ""
-    taught_by: str = ""  # the task whose model is used, if this one has no training file
+    uses_model_of: str = ""  # the task whose model is used, if this one has no training file
 
     @property
     def columns(self) -> dict[str, str]:
         """Return the columns of the rows, by role: each column is named after its role."""
         return {role: role for role in self.roles if role not in EXTRA}
 
-    def where(self, split: str, data: Path) -> list[list[Path]]:
+    def find_files(self, split: str, data: Path) -> list[list[Path]]:
         """Return the files of a split as groups of parallel files; [] if any of them is missing."""
         given = self.files.get(split)
         names = [] if given is None else [given] if isinstance(given, str) else list(given)
@@ -65,7 +65,7 @@ class SuiteTask:
 
     def read(self, split: str, data: Path, *, subsets: bool = False) -> SuiteRows:
         """Read the rows of a split. With `subsets`, incomplete files are accepted."""
-        paths = self.where(split, data)
+        paths = self.find_files(split, data)
         if not paths:
             raise PretuneError(f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist")
         made = SuiteRows(self, split, paths[0][0])
@@ -174,7 +174,7 @@ class Suite:
     averages: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     scale: int = 100  # the printed value of a perfect score
 
-    def chosen(self, names: Sequence[str]) -> Suite:
+    def select_tasks(self, names: Sequence[str]) -> Suite:
         """Return the suite with the named tasks only; the name of a multilingual task selects all of its languages."""
         known = {*self.tasks, *(task.like for task in self.tasks.values() if task.language)}
         for name in names:
@@ -187,17 +187,19 @@ class Suite:
         }
         return replace(self, tasks=wanted)
 
-    def there(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
+    def available_tasks(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
         """Return the tasks whose files exist, and the reason for each of the others. Unless `learned`, no training files are needed."""
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():
             # A task that uses another task's model is useful for the submission alone.
             judged = (
-                task.scored if not task.taught_by or task.where(task.scored, data) or not task.submission else "test"
+                task.scored
+                if not task.uses_model_of or task.find_files(task.scored, data) or not task.submission
+                else "test"
             )
-            needed = [judged] if task.taught_by or not learned else ["train", judged]
-            lacking = [split for split in needed if not task.where(split, data)]
+            needed = [judged] if task.uses_model_of or not learned else ["train", judged]
+            lacking = [split for split in needed if not task.find_files(split, data)]
             if lacking:
                 missing[name] = "no " + ", no ".join(
                     str(task.files.get(task.scored if split == judged else split, f"file for {split}"))
@@ -206,8 +208,8 @@ class Suite:
             else:
                 here[name] = task
         for name, task in list(here.items()):
-            if task.taught_by and task.taught_by not in here:
-                missing[name] = f"it uses the model of {task.taught_by}, which is missing"
+            if task.uses_model_of and task.uses_model_of not in here:
+                missing[name] = f"it uses the model of {task.uses_model_of}, which is missing"
                 del here[name]
         if not here:
             raise PretuneError(
@@ -235,7 +237,7 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
     """Raise an error if a key of a task is unknown or its value has the wrong type."""
     types = {**get_type_hints(SuiteTask), "languages": list[str]}
     for key, value in content.items():
-        if key not in types or key in ("name", "taught_by"):
+        if key not in types or key in ("name", "uses_model_of"):
             raise PretuneError(f"{where}: a task has no key {quote(key)}; {suggest(str(key), types)}")
         if key not in ("splits", "submission", "prompt"):
             validate_schema(value, types[key], f"{where}: {key}")
@@ -302,7 +304,7 @@ def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite:
     languages = content.pop("languages", None)
     try:
         if not languages:
-            return [SuiteTask(name=name, **{**content, "taught_by": taught})]
+            return [SuiteTask(name=name, **{**content, "uses_model_of": taught})]
         first = language or languages[0]
         made = []
         for tongue in dict.fromkeys([first, *languages]):
@@ -311,7 +313,9 @@ def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite:
                 own.pop("train", None)
             told = {"title": f"{content['title']} {tongue}", "like": name, "language": tongue}
             taught = "" if tongue == first else f"{name}-{first}"
-            made.append(SuiteTask(name=f"{name}-{tongue}", **{**content, **told, "files": own, "taught_by": taught}))
+            made.append(
+                SuiteTask(name=f"{name}-{tongue}", **{**content, **told, "files": own, "uses_model_of": taught})
+            )
         return made
     except TypeError as error:
         raise PretuneError(f"{suite}, {name}: {str(error).split('__init__() ')[-1]}") from error

@@ -70,7 +70,7 @@ class EvaluationJob:
     shots: int | None = None  # the number of examples for in-context learning; None: fine-tuning
     devices: int = 1  # over which the seeds of all tasks are distributed
 
-    def told(self) -> dict[str, Any]:
+    def result_settings(self) -> dict[str, Any]:
         """Return everything that determines the results."""
         sections = {
             name: {k: v for k, v in asdict(value).items() if v is not None} if hasattr(value, "flat") else value
@@ -137,7 +137,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
     """Evaluate on all tasks whose files exist and whose kind is supported; the others are reported as skipped."""
     _check_same(request)
     suite, asked = request.suite, request.shots is not None
-    here, missing = suite.there(request.data, learned=request.shots != 0)
+    here, missing = suite.available_tasks(request.data, learned=request.shots != 0)
     for name, task in list(here.items()):
         kind = task.kind.split("(")[0]
         if kind not in task_names():
@@ -146,7 +146,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
         elif asked and not OBJECTIVES[kind].in_context_template:
             missing[name] = f"in-context learning does not support {kind}; fine-tune the model instead"
             del here[name]
-    here = {name: task for name, task in here.items() if not task.taught_by or task.taught_by in here}
+    here = {name: task for name, task in here.items() if not task.uses_model_of or task.uses_model_of in here}
     for name, why in missing.items():
         log_info(f"{suite.tasks[name].title}: skipped, {why}")
     if not here:
@@ -157,23 +157,25 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
     _begin(request)
     for name, task in here.items():  # find bad files before training starts
         if not _finished(request, name):
-            for split in (split for split in task.files if task.where(split, request.data)):
+            for split in (split for split in task.files if task.find_files(split, request.data)):
                 rows = task.read(split, request.data, subsets=request.subsets)
                 write_lines(rows_path(request.out, name, split), rows.rows)
-    teaching = {name: task for name, task in here.items() if not task.taught_by}
-    taught_by = {
-        name: {name: task} | {other: t for other, t in here.items() if t.taught_by == name}
+    teaching = {name: task for name, task in here.items() if not task.uses_model_of}
+    uses_model_of = {
+        name: {name: task} | {other: t for other, t in here.items() if t.uses_model_of == name}
         for name, task in teaching.items()
     }
     if request.devices > 1:
         jobs = [
-            (request, task, taught_by[name], seed) for name, task in teaching.items() for seed in _left(request, task)
+            (request, task, uses_model_of[name], seed)
+            for name, task in teaching.items()
+            for seed in _left(request, task)
         ]
         log_info(f"{len(jobs)} seeds of all tasks on {request.devices} devices")
         run_jobs(train_in_worker, jobs, request.devices)
     with use_token_cache(request.out / TOKENS):
         for number, (name, task) in enumerate(teaching.items(), 1):
-            taught = taught_by[name]
+            taught = uses_model_of[name]
             log_info(f"{task.title} ({number} of {len(teaching)})")
             evaluate_task(request, task, taught, writer)
     found = {name: read_checksummed_json(request.out / name / RESULT, "the result of a task") for name in here}
@@ -186,7 +188,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
 def _check_same(request: EvaluationJob) -> dict[str, Any]:
     """Raise an error if the folder has an evaluation with other settings; return the settings to write."""
     path = request.out / ASKED
-    told: dict[str, Any] = json.loads(json.dumps(request.told()))
+    told: dict[str, Any] = json.loads(json.dumps(request.result_settings()))
     if not path.is_file():
         return told
     before = read_checksummed_json(path, "the settings of an evaluation")
@@ -209,17 +211,17 @@ def _begin(request: EvaluationJob) -> None:
 
 
 class AnsweringMethod(Protocol):
-    """A way for a model to answer a task: fine-tuning or in-context learning."""
+    """A method for a model to answer a task: fine-tuning or in-context learning."""
 
     @property
     def model(self) -> Model: ...
 
     device: torch.device
 
-    def learn(self, seed: int, folder: Path) -> bool:
+    def train(self, seed: int, folder: Path) -> bool:
         """Train with a seed and write the model to a folder named after it; return False if training failed."""
 
-    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+    def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
         """Return a function that predicts the answers to some rows with the model, or the examples, of a seed."""
 
 
@@ -237,12 +239,12 @@ class FineTuning:
         assert self.loaded is not None
         return self.loaded[1]
 
-    def learn(self, seed: int, folder: Path) -> bool:
+    def train(self, seed: int, folder: Path) -> bool:
         """Fine-tune with a seed."""
         self.material = self.material or read_task_data(self.plan)
         return run_seed(replace(self.plan, seed=seed, out=folder), self.material) is not None
 
-    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+    def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
         """Load the fine-tuned model of a seed and return a function that predicts the answers to some rows."""
         if self.loaded is None or self.loaded[0] != folder:
             self.loaded = folder, *load_task_model(folder)
@@ -264,10 +266,10 @@ def evaluate_task(
         log_info(f"{task.title}: already finished")
         return
     rows = {name: _rows(request.out, own) for name, own in taught.items()}
-    way = answering_method(request, task, rows[task.name], writer)
+    method = answering_method(request, task, rows[task.name], writer)
     for seed in _left(request, task):
         log_info(f"seed {seed} ({seed - request.seed + 1} of {request.seeds})")
-        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+        learn_seed(method, _seed_folder(request, task, seed), rows, taught)
     folders = [_seed_folder(request, task, request.seed + number) for number in range(request.seeds)]
     learned = [folder for folder in folders if read_checksummed_json(folder / COST, "the cost of a seed")]
     if not learned:
@@ -275,7 +277,7 @@ def evaluate_task(
     best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
     tests = {n: (t, {"test": rows[n]["test"]}) for n, t in taught.items() if "test" in rows[n] and t.submission}
     if tests and not all((best / "answers" / f"{name}.test.jsonl").is_file() for name in tests):
-        answer_with(way, best, tests)
+        answer_with(method, best, tests)
     for name, other in taught.items():
         there = other.scored in rows[name]
         told = _result(other, rows[name], learned, request.seeds) if there else {"scores": {}, "seeds": request.seeds}
@@ -292,19 +294,19 @@ def answering_method(
     rows: Mapping[str, SuiteRows],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> AnsweringMethod:
-    """Return the way in which a task is answered: in-context learning if there is a generator, else fine-tuning."""
+    """Return the method in which a task is answered: in-context learning if there is a generator, else fine-tuning."""
     if writer is None:
         return FineTuning(finetuning_job(request, task, rows))
     return InContextLearning(writer, task, rows, request.shots or 0)
 
 
 def learn_seed(
-    way: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
+    method: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
 ) -> None:
     """Train with the seed of a folder and predict the scored splits; `cost.json` marks it as done."""
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
     write_checksummed_json(
-        folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {}
+        folder / COST, answer_with(method, folder, scored) if method.train(int(folder.name), folder) else {}
     )
 
 
@@ -312,8 +314,8 @@ def train_in_worker(request: EvaluationJob, task: SuiteTask, taught: Mapping[str
     """Train and predict for one seed in another process."""
     with use_token_cache(request.out / TOKENS):
         rows = {name: _rows(request.out, own) for name, own in taught.items()}
-        way = answering_method(request, task, rows[task.name], load_generator(request))
-        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+        method = answering_method(request, task, rows[task.name], load_generator(request))
+        learn_seed(method, _seed_folder(request, task, seed), rows, taught)
 
 
 def load_generator(request: EvaluationJob) -> TextGenerator | Seq2SeqGenerator | None:
@@ -380,22 +382,22 @@ def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, S
 
 
 def answer_with(
-    way: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
+    method: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
 ) -> dict[str, dict[str, Any]]:
     """Write the answers of a seed to some splits and return their cost by task."""
     costs: dict[str, dict[str, Any]] = {}
     for name, (own, splits) in wanted.items():
         for split, rows in splits.items():
-            ready = way.ready(folder, own, rows)
-            with measure_cost(way.device) as cost:
+            ready = method.prepare(folder, own, rows)
+            with measure_cost(method.device) as cost:
                 answers = ready()
             if len(answers) != len(rows):
                 raise PretuneError(f"{rows.file}: the model gave {len(answers)} answers to {len(rows)} examples")
             write_lines(folder / "answers" / f"{name}.{split}.jsonl", answers)
-            if isinstance(way, InContextLearning):
-                write_bytes(folder / "answers" / f"{name}.{split}.prompt.txt", way.prompt.encode("utf-8", "replace"))
+            if isinstance(method, InContextLearning):
+                write_bytes(folder / "answers" / f"{name}.{split}.prompt.txt", method.prompt.encode("utf-8", "replace"))
             costs[name] = {
-                "parameters": count_parameters(way.model),
+                "parameters": count_parameters(method.model),
                 "examples_per_second": len(rows) / max(cost.seconds, 1e-9),
                 "peak_memory": float(cost.memory or 0),
             }
@@ -451,7 +453,7 @@ def submit(request: EvaluationJob, tasks: Mapping[str, SuiteTask]) -> list[str]:
     answered = {}
     for name, task in tasks.items():
         best = read_checksummed_json(request.out / name / RESULT, "the result of a task")["best"]
-        path = request.out / (task.taught_by or name) / "seeds" / str(best) / "answers" / f"{name}.test.jsonl"
+        path = request.out / (task.uses_model_of or name) / "seeds" / str(best) / "answers" / f"{name}.test.jsonl"
         if path.is_file() and task.submission:
             answered[name] = (read_lines(rows_path(request.out, name, "test")), read_lines(path))
     if not answered:

@@ -253,16 +253,16 @@ class TextGenerator:
             )
         return ids
 
-    def write(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
+    def generate(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
         """Generate a continuation of each prompt, and describe the results in order."""
         prompts = [prompt.rstrip(" ") for prompt in prompts] if decoding.choices else prompts
         ids = [self.encode(prompt) for prompt in prompts]
-        texts = self.write_ids(ids, decoding, self.ends)
+        texts = self.generate_ids(ids, decoding, self.ends)
         return [self.describe(*row, decoding) for row in zip(prompts, ids, texts, strict=True)]
 
     @torch.inference_mode()
     def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
-        """Yield the continuation of a prompt piece by piece; return what `write` returns for prompt number `row`."""
+        """Yield the continuation of a prompt piece by piece; return what `generate` returns for prompt number `row`."""
         check_streamable(decoding)
         tokenizer = self.model.require_tokenizer()
         prompt = prompt.rstrip(" ") if decoding.choices else prompt
@@ -275,7 +275,7 @@ class TextGenerator:
         )
         for (text,) in steps:
             whole = text.ended or len(text.ids) == limit
-            yield pieces.grow(tokenizer.decode([*ids, *text.ids]).removeprefix(before), whole)
+            yield pieces.update(tokenizer.decode([*ids, *text.ids]).removeprefix(before), whole)
         return self.describe(prompt, ids, text, decoding)
 
     @property
@@ -308,7 +308,7 @@ class TextGenerator:
             )
         return replace(decoding, tokens=trie.longest), trie.after, [trie.longest] * len(prompts)
 
-    def write_ids(self, prompts: Sequence[list[int]], decoding: GenerationConfig, end: set[int]) -> list[Hypothesis]:
+    def generate_ids(self, prompts: Sequence[list[int]], decoding: GenerationConfig, end: set[int]) -> list[Hypothesis]:
         """Generate a continuation of each prompt, up to one of the `end` tokens."""
         decoding, allowed, limits = self.plan(prompts, decoding)
         ended = stop_condition(decoding.stop, self.model.require_tokenizer())

@@ -33,21 +33,21 @@ class TextStream:
     Incomplete characters and the beginning of a possible stop string are held back.
 
     >>> pieces = TextStream(["END"])
-    >>> [pieces.grow("a st"), pieces.grow("a story E"), pieces.grow("a story END", whole=True)]
+    >>> [pieces.update("a st"), pieces.update("a story E"), pieces.update("a story END", complete=True)]
     ['a st', 'ory ', '']
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
-        self.stop, self.given = stop, ""
+        self.stop, self.emitted = stop, ""
 
-    def grow(self, text: str, whole: bool = False) -> str:
-        """Return the new piece of the text so far; `whole` means that the text is complete."""
+    def update(self, text: str, complete: bool = False) -> str:
+        """Return the new piece of the text so far; `complete` means that the text is complete."""
         text = truncate_at_stop(text, self.stop)
-        if not whole:
+        if not complete:
             held = [size for string in self.stop for size in range(1, len(string)) if text.endswith(string[:size])]
             text = text[: len(text) - max(held, default=0)].rstrip("\N{REPLACEMENT CHARACTER}")
-        if not text.startswith(self.given):
+        if not text.startswith(self.emitted):
             return ""
-        piece = text[len(self.given) :]
-        self.given = text
+        piece = text[len(self.emitted) :]
+        self.emitted = text
         return piece

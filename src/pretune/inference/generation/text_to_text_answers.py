@@ -18,20 +18,23 @@ from pretune.text.packing.sequences import Arrangement, Sequences, collate
 TOKENS = 8192  # read and generated per batch, beams included
 
 
-def generate_answers(model: Model, task: Any, laid: Arrangement) -> list[Array]:
+def generate_answers(model: Model, task: Any, arrangement: Arrangement) -> list[Array]:
     """Generate an answer to each input sequence, and return its tokens without the end token."""
     own = task.unwrapped
     decoding, allowed = GenerationConfig(own.tokens, beams=own.beams), None
     if task.closed:
         trie = own.closed_trie(model.require_tokenizer(), model.family.template)
         decoding, allowed = GenerationConfig(trie.longest, beams=own.beams), trie.after
-    return [np.array(text.ids, dtype=np.int64) for text in generate_for_sequences(model, task, laid, decoding, allowed)]
+    return [
+        np.array(text.ids, dtype=np.int64)
+        for text in generate_for_sequences(model, task, arrangement, decoding, allowed)
+    ]
 
 
 def generate_for_sequences(
     model: Model,
     task: Any,
-    laid: Arrangement,
+    arrangement: Arrangement,
     decoding: GenerationConfig,
     allowed: AllowedTokens | None = None,
     ended: StopCondition | None = None,
@@ -40,7 +43,7 @@ def generate_for_sequences(
     begin, end = target_frame(model, task)
     longest = model.backbone.longest or 1 << 30
     found: dict[int, Hypothesis] = {}
-    for read in generation_batches(laid, decoding.tokens, decoding.beams):
+    for read in generation_batches(arrangement, decoding.tokens, decoding.beams):
         rows, prompts, source = read.index.tolist(), sequence_ids(read), []
         if model.family.template.target:
             (packed,) = collate(read).packed
@@ -50,7 +53,7 @@ def generate_for_sequences(
         reader = DecodingSession(model, len(rows), slots, source, head=task.name)
         texts = generate_texts(reader, prompts, rows, limits, decoding, end, allowed, ended)
         found |= dict(zip(rows, texts, strict=True))
-    return [found[row] for row in range(len(laid))]
+    return [found[row] for row in range(len(arrangement))]
 
 
 def target_frame(model: Model, task: Any) -> tuple[list[int], set[int]]:
@@ -60,17 +63,17 @@ def target_frame(model: Model, task: Any) -> tuple[list[int], set[int]]:
     return [tokenizer.role(item) for item in frame[:place]], {tokenizer.role(item) for item in frame[place + 1 :]}
 
 
-def generation_batches(laid: Arrangement, tokens: int, times: int) -> Iterator[Sequences]:
+def generation_batches(arrangement: Arrangement, tokens: int, times: int) -> Iterator[Sequences]:
     """Yield batches of sequences of similar length, limited by their tokens.
 
     Each sequence gets `tokens` more and is counted `times` times (the number of beams).
     """
-    order = np.argsort(laid.lengths, kind="stable")
+    order = np.argsort(arrangement.lengths, kind="stable")
     while len(order):
         # costs[i]: tokens of the first i + 1 sequences, padded to the longest of them
-        costs = (laid.lengths[order] + tokens) * np.arange(1, len(order) + 1) * times
+        costs = (arrangement.lengths[order] + tokens) * np.arange(1, len(order) + 1) * times
         size = 1 + np.flatnonzero(costs <= TOKENS).max(initial=0)
-        yield laid.take(order[:size])
+        yield arrangement.take(order[:size])
         order = order[size:]
 
 

@@ -101,7 +101,7 @@ class Translator:
         items = self.templates[1].single
         return [self.models[0].require_tokenizer().role(item) for item in items[: items.index("A")]]
 
-    def write(self, texts: Sequence[str], decoding: GenerationConfig) -> list[Hypothesis]:
+    def translate(self, texts: Sequence[str], decoding: GenerationConfig) -> list[Hypothesis]:
         """Translate texts, and return the translations in order."""
         tokenizer = self.models[0].require_tokenizer()
         sources, begin = [self.encode(text) for text in texts], self.begin

@@ -1,4 +1,4 @@
-"""Ways to cut documents into sequences that several objectives share, and language resampling."""
+"""Shared ways to cut documents into sequences, and resampling of languages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def document_span_epoch(data: Data, packing: Packing, draws: EpochRandom) -> Epo
 
 
 class ReadsDocuments(Objective):
-    """Base class of objectives that read running text in spans of whole sentences."""
+    """Base class of objectives that read documents in spans of whole sentences."""
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences and shuffle them into packs."""
@@ -55,7 +55,7 @@ def resample_languages(arrangement: Arrangement, data: Data, documents: Array, d
 
 
 def resample_groups(groups: Array, power: float, draws: EpochRandom) -> Array:
-    """Resample members so that each group's share is proportional to its size to a power (Lample and Conneau, 2019).
+    """Return indices of members, resampled so that a group's share is its size to a power (Lample and Conneau, 2019).
 
     Return as many indices as there are members. An oversampled group is repeated; of an undersampled group, a different
     random part is drawn in each epoch.

@@ -49,7 +49,7 @@ class BiLM(Objective):
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the targets: the next tokens (direction 0), then the previous ones (direction 1).
+        """Set the next token (direction 0) and the previous token (direction 1) of each token as targets.
 
         A target's `at` is a token and a direction.
         """
@@ -65,7 +65,7 @@ class BiLM(Objective):
         return sequences
 
     def apart(self, sequences: Sequences) -> Sequences:
-        """Set the targets of stateful batches, in which the backward stack reads its own side, `sequences.second`."""
+        """Set the targets of stateful batches, whose backward stack reads its own sequences, `sequences.second`."""
         assert sequences.second is not None
         sides = (sequences, sequences.second)
         found = [np.flatnonzero(side.columns["next"] >= 0) for side in sides]
@@ -89,7 +89,7 @@ class BiLM(Objective):
         return head
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of both directions together; each direction's own is logged."""
+        """Return the cross-entropy of both directions together, and log that of each direction."""
         targets = batch.targets[self.name]
         at, direction = targets.at.unbind(1)
         carry = None
@@ -113,7 +113,7 @@ class BiLM(Objective):
 
 @dataclass
 class BidirectionalEpoch:
-    """An epoch of streams read forward, with the same streams read backward as the second side of each pack."""
+    """An epoch of text streams read forward, with the same streams read backward as the second side of each pack."""
 
     ahead: StreamEpoch
     back: StreamEpoch

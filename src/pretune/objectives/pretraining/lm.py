@@ -46,9 +46,8 @@ class LM(TokenPrediction):
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Make the tokens that are read next the targets.
-
-        The last token of a sequence has none, unless the sequences have a column `next`.
+        """Set the following token of each token as its target, or the preceding one if the model reads backward.
+        // The last token of a sequence has no target, unless the sequences have a column `next`.
         """
         if "next" in sequences.columns:
             following = sequences.columns["next"]
@@ -63,7 +62,7 @@ class LM(TokenPrediction):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the model family's output layer over the vocabulary; refuse a model that reads the other way."""
+        """Return the family's output layer over the vocabulary; raise an error if the model reads in the other direction."""
         if self.backward != getattr(backbone, "backward", False):
             direction, objective = ("backward", "lm(backward=true)") if not self.backward else ("forward", "lm")
             raise PretuneError(f"this model reads {direction}; pretrain it with {objective}")

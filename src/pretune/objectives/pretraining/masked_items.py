@@ -45,7 +45,7 @@ class MaskedItem(TokenPrediction):
         check_positive_fractions(self.name, rate=self.rate)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut histories into windows, from the newest items backward; later epochs cut at other places."""
+        """Cut user histories into windows, from the newest items backward; later epochs cut at other places."""
         items = packing.length - data.template.num_special_tokens(pair=False)
         if data.store is None:
             raise PretuneError("item reads user histories; give it a store of histories instead of labeled rows")
@@ -73,7 +73,7 @@ class MaskedItem(TokenPrediction):
         return plan_epoch(arrangement, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask items, and make the originals the targets."""
+        """Mask items of the histories, and set the original items as targets."""
         at = choose_masked(sequences, self.rate, draws)
         only_last = draws.uniform("last", sequences.index) < self.last
         at = np.sort(np.concatenate([at[~only_last[sequences.owner[at]]], last_items(sequences)[only_last]]))
@@ -97,6 +97,6 @@ def history_bounds(store: Store, documents: Array, held: int) -> tuple[Array, Ar
 
 
 def last_items(sequences: Sequences) -> Array:
-    """Return the index of the last token of each sequence that is not special, (b,)."""
+    """Return the index of the last non-special token of each sequence, (b,)."""
     free = np.flatnonzero(~sequences.columns["special"])
     return np.asarray(free[np.searchsorted(free, sequences.offsets[1:]) - 1])

@@ -86,7 +86,7 @@ class MLM(ReadsDocuments):
             check_phrase_file(self.phrases)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask tokens, and make the originals the targets."""
+        """Mask tokens, and set the original tokens as targets."""
         rate = self.rate
         if self.final_rate is not None:
             rate += (self.final_rate - self.rate) * draws.progress
@@ -102,6 +102,7 @@ class MLM(ReadsDocuments):
         return sequences
 
     def _units(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> masking.MaskingUnits | None:
+        """Return the units that are masked as a whole; None for single tokens."""
         match self.unit:
             case "token":
                 return None
@@ -115,19 +116,19 @@ class MLM(ReadsDocuments):
                 return masking.phrase_units(sequences, load_phrases(str(self.phrases), tokenizer))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of masked tokens of a pack, at the higher of the first and the final rate."""
+        """Return an upper bound on the masked tokens of a pack, at the higher of the initial and the final masking rate."""
         most = masking.max_masked(packing, max(self.rate, self.final_rate or 0.0))
         return {self.name: most, "boundary": most} if self.boundary else {self.name: most}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the model family's output layer over the vocabulary, with a second one for span boundaries if needed."""
+        """Return the family's output layer over the vocabulary, with a second one for span boundaries if needed."""
         head = backbone.vocabulary_head()
         if self.boundary:
             head.add_module("boundary", BoundaryHead(backbone))
         return head
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy at the chosen tokens and, with `boundary`, that of the boundary predictions."""
+        """Return the cross-entropy at masked tokens and, with `boundary`, that of predictions from span boundaries."""
         targets = batch.targets[self.name]
         states, tokens = backbone(*batch.packed).last, backbone.embed.tokens
         loss = vocabulary_loss(self.name, head, states[targets.at], tokens, targets)

@@ -40,7 +40,7 @@ class NSP(SequenceClassification):
     name: ClassVar[str] = "nsp"
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut spans of documents in two at a random sentence boundary, and exchange second texts."""
+        """Cut documents into pairs of adjacent texts, and exchange the second texts of some pairs."""
         begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short)
         assert data.store is not None
         pairs = np.flatnonzero(spans[:, 1] > 0)

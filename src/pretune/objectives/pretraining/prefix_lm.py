@@ -27,13 +27,13 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class PrefixLM(ReadsDocuments, TokenPrediction):
-    """Prefix language modeling: each text is cut at a random position, and what follows, end token included, is predicted."""
+    """Prefix language modeling: each text is cut at a random position, and the rest, with the end token, is predicted."""
 
     name: ClassVar[str] = "prefix"
     pattern: ClassVar[Pattern | None] = prefix
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mark a random prefix in column `prefix`; the targets are the next tokens from its last token on."""
+        """Mark a random prefix of each text in column `prefix`, and set the tokens after it as targets."""
         lengths, special = sequences.lengths, sequences.columns["special"]
         first = np.minimum.reduceat(np.where(special, lengths.max(initial=0), sequences.place), sequences.offsets[:-1])
         text = segment_sum(~special, lengths)

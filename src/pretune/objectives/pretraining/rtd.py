@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Generator(nn.Module):
-    """A small encoder over given embeddings, with an output layer; its parts are named as those of a whole model."""
+    """A small encoder with an output layer that reads given embeddings; parameters are named as in a whole model."""
 
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Generator(nn.Module):
 
 
 class RTDHead(nn.Module):
-    """The generator, and the discriminator's two output layers: one logit per token, positive for a replaced token."""
+    """A head with a generator and a discriminator, which computes one logit per token (positive if replaced)."""
 
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class RTDHead(nn.Module):
         return {"generator": Export("heads.rtd.generator.", sizes, frozenset({"mlm"}))}
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return one logit per token, (n,), for states (n, width)."""
+        """Return the discriminator's logits (n,) for hidden states (n, width)."""
         return self.output(F.gelu(self.dense(states)))[:, 0]
 
 
@@ -120,9 +120,8 @@ class RTD(ReadsDocuments):
         check_positive_fractions(self.name, rate=self.rate, size=self.size)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask tokens for the generator, with the originals as targets of both terms.
-
-        The generator's term has the masked tokens; the objective's own term has all tokens in order.
+        """Mask tokens for the generator, and set the original tokens as targets of generator and discriminator.
+        // The generator has targets at the masked tokens; the discriminator has all tokens in order.
         """
         mask = tokenizer.role("mask")
         at = choose_masked(sequences, self.rate, draws)
@@ -132,7 +131,7 @@ class RTD(ReadsDocuments):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: the masked tokens, and all tokens."""
+        """Return an upper bound on the targets of a pack: the masked tokens for the generator, all for the discriminator."""
         return {generator_term(self.name): max_masked(packing, self.rate), self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
@@ -147,7 +146,7 @@ class RTD(ReadsDocuments):
         return RTDHead(backbone, width, layers, heads)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the generator's cross-entropy, and the discriminator's at every token of the filled-in text."""
+        """Return the generator's cross-entropy at masked tokens and the discriminator's at all tokens."""
         (packed,) = batch.packed
         hidden, every = batch.targets[generator_term(self.name)], batch.targets[self.name]
         parts: Any = head
@@ -171,7 +170,7 @@ def generator_term(name: str) -> str:
 
 
 def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """Return the sums for the share of replaced tokens, and the accuracy, precision, and recall of detecting them."""
+    """Return sums from which the share, accuracy, precision, and recall of detected replaced tokens are computed."""
     found = (weight * (flagged & replaced)).sum()
     return {
         "replaced": (weight * replaced).sum(),
@@ -186,7 +185,7 @@ def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[st
 def run_generator(
     generator: Any, backbone: Backbone, packed: Packed, hidden: Targets, term: str = "generator"
 ) -> tuple[Loss, Tensor]:
-    """Return the generator's loss, under the name `term`, and one sampled token per masked position."""
+    """Return the generator's loss under the name `term`, and one token per masked position sampled from its predictions."""
     vectors = backbone.embed.vectors(packed)
     states = generator.backbone(replace(packed, columns={**packed.columns, "vectors": vectors})).last[hidden.at]
 
@@ -201,13 +200,13 @@ def run_generator(
 
 
 def sample_tokens(logits: Tensor) -> Tensor:
-    """Sample one token per row of logits (m, vocabulary): the argmax after adding Gumbel noise."""
+    """Sample one token per row of logits (m, vocabulary) with Gumbel noise."""
     chance = torch.rand(logits.shape, device=logits.device).clamp(1e-9, 1 - 1e-7)
     return (logits.float() - torch.log(-torch.log(chance))).argmax(-1)
 
 
 def fill_in_tokens(ids: Tensor, targets: Targets, values: Tensor) -> Tensor:
-    """Return the ids (n,) with `values` at the positions of the targets; targets of weight 0 change nothing."""
+    """Return token ids (n,) with `values` at the positions of the targets; targets of weight 0 are ignored."""
     nowhere = torch.full_like(targets.at, ids.shape[0])
     at = torch.where(targets.weight > 0, targets.at, nowhere)
     return torch.cat([ids, ids[:1]]).scatter(0, at, values)[: ids.shape[0]]

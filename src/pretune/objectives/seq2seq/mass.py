@@ -71,11 +71,11 @@ class MASS(Seq2Seq):
         return Sequences(ids, sequences.lengths, sequences.index, second=second)
 
     def sizes(self, lengths: Array) -> Array:
-        """Return the number of tokens of each text's fragment, (b,)."""
+        """Return the number of tokens of the masked fragment of each text, (b,), given the lengths of the texts."""
         return np.maximum(1, np.round(self.share * lengths)).astype(np.int64)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of both sides; with `removed`, the target side has only the fragments."""
+        """Return the packing limits of source and target; with `removed`, the target consists of the fragments only."""
         whole = (packing.tokens, packing.length)
         if not self.removed:
             return side_packings(packing, whole, whole)
@@ -84,6 +84,6 @@ class MASS(Seq2Seq):
         return side_packings(packing, whole, (min(packing.tokens, written), longest))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: the tokens of all fragments."""
+        """Return an upper bound on the targets of a pack: the tokens of all masked fragments."""
         written = self.share * packing.tokens + min(packing.sequences, packing.tokens)
         return {self.name: int(min(packing.tokens, written))}

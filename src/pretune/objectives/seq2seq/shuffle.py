@@ -41,7 +41,7 @@ class Shuffle(Seq2Seq):
             )
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Shuffle the units; the target is the original text."""
+        """Shuffle the words or sentences of the source; the target is the original text."""
         texts = strip_template(sequences)
         begins = sequences.columns["word" if self.unit == "words" else "sentence"][~sequences.columns["special"]]
         noisy = reorder(texts, begins, draws, sequences.index, self.window)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class SkipThoughtHead(nn.Module):
-    """The model family's output layer, and two learned vectors that tell the decoder which neighbor to write."""
+    """The family's output layer over the vocabulary, and two learned vectors that select the neighbor to generate."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class SkipThoughtHead(nn.Module):
         self.neighbor = nn.Parameter(torch.empty(2, width).normal_(std=0.02))  # previous, next
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return two vectors per sentence, (2s, width), for sentence vectors (s, width)."""
+        """Return a vector for the previous and one for the next sentence, (2s, width), given sentence vectors (s, width)."""
         return (vectors[:, None] + self.neighbor.to(vectors.dtype)).flatten(0, 1)
 
 
@@ -64,7 +64,7 @@ class SkipThought(Seq2Seq):
     name: ClassVar[str] = "skip_thought"
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Take every sentence that has two neighbors in its document, truncating sentences that are too long."""
+        """Return every sentence with two neighbors in its document as a source, and its neighbors as two targets."""
         if data.store is None:
             raise PretuneError("skip_thought reads raw text; give it a corpus or a store instead of labeled rows")
         template = with_target_side(data.template)
@@ -94,11 +94,11 @@ class SkipThought(Seq2Seq):
         return SourceTargetEpoch(source, plan_lengths(lengths, packing, draws), target, per=2)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences with decoder inputs and targets of the previous and the next sentence of each source sentence."""
+        """Set up teacher forcing for the previous and the next sentence of each source sentence."""
         return shift_targets(self.name, sequences)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of both sides; packs are planned by the larger one, a sentence or its two neighbors."""
+        """Return the packing limits of source and target; a pack is limited by the larger of both."""
         longest = min(packing.length, max(1, packing.tokens // 2))
         return side_packings(packing, (packing.tokens, packing.length), (packing.tokens, longest), per=2)
 
@@ -107,7 +107,7 @@ class SkipThought(Seq2Seq):
         return SkipThoughtHead(backbone)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of both neighbors."""
+        """Return the cross-entropy of the tokens of both neighboring sentences."""
         source, target = batch.packed
         network: Any = backbone  # an encoder-decoder; its decoder gets the sentence vectors as its source
         read = network.encoder(source).last
@@ -120,7 +120,7 @@ class SkipThought(Seq2Seq):
 
 
 def inner_sentences(store: Store, documents: Array) -> Array:
-    """Return the sentences that are neither the first nor the last of their document."""
+    """Return the indices of sentences that are neither the first nor the last of their document."""
     first, count = store.document_offsets[documents], np.diff(store.document_offsets)[documents]
     return span_indices(first + 1, np.maximum(0, count - 2))
 

@@ -56,12 +56,12 @@ class Translate(Seq2Seq, LearnsFromRows):
         check_languages(self.name, self.languages)
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows:
-        """Read pairs from a table, or from two files with aligned lines."""
+        """Read pairs of texts from a table, or from two files with aligned lines."""
         # The name of a column may have been parsed as a number.
         return read_parallel(files, {"text": str(self.text), "pair": str(self.pair)}, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Make a source and a target sequence of each row (two of each with `both`), dropping long and empty rows."""
+        """Return a source and a target sequence per pair of texts; pairs that are too long or empty are dropped."""
         if not isinstance(data.rows, LabeledRows) or data.rows.pairs is None:
             raise PretuneError(
                 "translate learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
@@ -84,7 +84,7 @@ class Translate(Seq2Seq, LearnsFromRows):
         return SourceTargetEpoch(source, plan_lengths((lengths + around).max(1), packing, draws), target)
 
     def templates(self, template: Template) -> tuple[Template, Template]:
-        """Return the templates of the source and of the target."""
+        """Return the templates of source and target, given the template of the model family."""
         template = with_target_side(template)
         target = template.target
         if not self.languages:
@@ -95,7 +95,7 @@ class Translate(Seq2Seq, LearnsFromRows):
         return Template(with_language(template.single, first), ()), Template(with_language(target, second), ())
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set up teacher forcing; where the direction is reversed, exchange the language tokens."""
+        """Set up teacher forcing; in pairs with reversed direction, exchange the language tokens."""
         assert sequences.second is not None
         if self.languages:
             pair = [tokenizer.role(f"language {name}") for name in self.languages.split("-")]
@@ -106,5 +106,5 @@ class Translate(Seq2Seq, LearnsFromRows):
 
 
 def exchange_ids(ids: Array, one: int, other: int) -> Array:
-    """Replace every `one` by `other`, and every `other` by `one`."""
+    """Return token ids with `one` replaced by `other` and vice versa."""
     return np.where(ids == one, other, np.where(ids == other, one, ids))

@@ -82,11 +82,11 @@ class AnswerTask(Task):
         return question_rows(file)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Questions:
-        """Return questions with their passages."""
+        """Read questions with their passages and, with `answered`, their answers."""
         return read_questions(file, columns, answers=answered, drop_bad=self.drop_bad)
 
     def fit(self, examples: Questions) -> Self:
-        """Return the task with a threshold if some questions have no answer; its best value is chosen after training."""
+        """Return the task with a threshold for "no answer" if some training questions have none."""
         assert examples.answers is not None
         if not any(examples.answers):
             raise PretuneError(
@@ -97,7 +97,7 @@ class AnswerTask(Task):
         return self
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per window of a passage, after its question."""
+        """Return one sequence per window of a passage; each starts with the question."""
         if not isinstance(data.rows, Questions):
             raise PretuneError(
                 "answer needs questions; give it a .json file in SQuAD's format, or .jsonl with questions and passages"
@@ -136,7 +136,7 @@ class AnswerTask(Task):
         )
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the first and last token of the answer as the target of a window, or twice the token that means no answer."""
+        """Set the first and last token of the answer as targets of each window, or the token that stands for no answer."""
         sequences.columns["global"] = before_first_separator(sequences)
         if "first" in sequences.labels:
             which = np.flatnonzero(sequences.labels["first"] >= 0)
@@ -145,11 +145,11 @@ class AnswerTask(Task):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return two logits per token."""
+        """Return a head with two logits per token: for the first and the last token of an answer."""
         return TokenHead(backbone.width, 2, backbone.answerer(), self.dropout)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the mean of the cross-entropies of the first and the last token over all tokens of a window."""
+        """Return the mean cross-entropy of the first and the last token of the answer, over the tokens of each window."""
         targets = batch.targets[self.name]
         logits = self.outputs(head, backbone, batch).float()
         highest, total = segment_logsumexp(logits, batch.packed[-1])
@@ -159,10 +159,10 @@ class AnswerTask(Task):
         logs = {f"{self.name}/accuracy": (right * targets.weight).sum().detach()}
         return Loss(sums={self.name: (losses * targets.weight).sum()}, logs=logs)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Questions) -> list[Answer]:
-        """Return the best span over all windows of a passage and its probability; the text is empty for no answer."""
-        passage, none = passage_and_no_answer_positions(laid.spans, laid.template)
-        bounds = np.searchsorted(laid.labels["example"], np.arange(len(examples) + 1))
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Questions) -> list[Answer]:
+        """Return the best span over all windows of each passage, with its probability; the text is "" for no answer."""
+        passage, none = passage_and_no_answer_positions(arrangement.spans, arrangement.template)
+        bounds = np.searchsorted(arrangement.labels["example"], np.arange(len(examples) + 1))
         found = []
         for example, (begin, end) in enumerate(pairwise(bounds)):
             candidates: dict[tuple[int, int], float] = {}
@@ -170,8 +170,11 @@ class AnswerTask(Task):
             for i in range(begin, end):
                 logits = outputs[i].astype(np.float64)
                 lowest = min(lowest, float(logits[none[i]].sum()) if len(logits) else 0.0)
-                start, span = laid.starts[i, 1], laid.spans[i, 1]
-                places = laid.tokens["begin"][start : start + span], laid.tokens["end"][start : start + span]
+                start, span = arrangement.starts[i, 1], arrangement.spans[i, 1]
+                places = (
+                    arrangement.tokens["begin"][start : start + span],
+                    arrangement.tokens["end"][start : start + span],
+                )
                 window = logits[passage[i] : passage[i] + span]
                 for score, first, last in best_spans(window, places, examples.passages[example], self.longest):
                     candidates[first, last] = max(score, candidates.get((first, last), -np.inf))
@@ -199,7 +202,7 @@ class AnswerTask(Task):
         return {**chosen, "no_answer": margin, "candidates": listed[: self.best]}
 
     def _answer(self, ranked: list[Candidate], none: float, passage: str) -> Answer:
-        """Return the answer, given the best spans and the score of no answer."""
+        """Return the answer to a question, given its best spans and the score of no answer."""
         margin = none - ranked[0][0] if ranked else NO_ANSWER_MARGIN
         scores = np.array([score for score, _, _ in ranked] + ([] if self.threshold is None and ranked else [none]))
         shares = softmax(scores)
@@ -212,19 +215,19 @@ class AnswerTask(Task):
         return {**(nothing if silent else listed[0]), "no_answer": margin, "candidates": listed[: self.best]}
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return exact match and F1."""
+        """Return exact match and F1 of the predicted answers."""
         return question_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the F1 of the words of each answer."""
+        """Return each predicted answer with the F1 of its words."""
         return judge_answers(answers, examples, self)
 
     def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return the threshold with the highest F1, if some questions have no answer."""
+        """Return the threshold for "no answer" with the highest F1; {} if all questions have an answer."""
         return choose_threshold(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return no answer to every question, if some questions have none."""
+        """Return the baseline that answers no question; None if every training question has an answer."""
         return None if all(learned.answers) else ("no answer", [{"answer": ""}] * len(judged))
 
     def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> TextPrompt:
@@ -232,7 +235,7 @@ class AnswerTask(Task):
         return TextPrompt(no_answer=settings.get("nothing", UNANSWERABLE))
 
     def demonstration(self) -> Questions:
-        """Return a question about a sentence."""
+        """Return a question about a sentence, with its answer."""
         question, passage, answer = (
             "Where is the party?",
             "I am happy that the party is at your house today.",
@@ -241,21 +244,20 @@ class AnswerTask(Task):
         return Questions(Path("example"), {}, [question], [passage], [[AnswerSpan(answer, passage.find(answer))]])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the text of each answer."""
+        """Return the text of each target answer."""
         return "; ".join(spell(first, last) for first, last in at)
 
 
 def before_first_separator(sequences: Sequences) -> Array:
-    """Return which tokens stand before the first separator, (n,): those of the question attend globally (Longformer)."""
+    """Return a mask (n,) of the tokens before the first separator, the question's, which attend globally (Longformer)."""
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
     return np.asarray(separators[1:] == np.repeat(separators[sequences.offsets[:-1]], sequences.lengths))
 
 
 def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[Array, Array]:
-    """Return where the passage begins in each sequence, (m,), and the token that means no answer, (m,).
-
-    `spans` (m, 2) are the lengths of question and passage. The token is the start token, or in families without one the last
-    token that is not of a text.
+    """Return where the passage begins in each sequence, (m,), and the token that stands for no answer, (m,).
+    // `spans` (m, 2) are the lengths of question and passage. The token is the start token, or in families without one the last
+    special token.
     """
     items = [item for item, _, _ in template.items(2)]
     ends = np.cumsum(template.sizes(spans), axis=1)
@@ -265,9 +267,8 @@ def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[A
 
 
 def best_spans(logits: Array, places: tuple[Array, Array], passage: str, longest: int) -> list[Candidate]:
-    """Return the best spans of a window, given its logits (tokens, 2).
-
-    They have at most `longest` tokens and are not blank. `places` are the first and last characters of the tokens.
+    """Return the best non-blank spans of at most `longest` tokens in a window, given its logits (tokens, 2).
+    // `places` are the first and last characters of the tokens.
     """
     count = len(logits)
     width = min(longest, count)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class CandidateTask(Task):
-    """Base class of tasks that score each candidate of a group and learn which are right."""
+    """Base class of tasks that score the candidates of a group, such as the choices of a question, against each other."""
 
     pooling: Pooling  # how the states of a sequence become one vector
     dropout: float
@@ -53,19 +53,19 @@ class CandidateTask(Task):
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set one target per group: its right candidates."""
+        """Set one target per group: the probabilities of its candidates."""
         sequences = add_global_starts(sequences)
         return self.set_targets(sequences, "right")
 
     def set_targets(self, sequences: Sequences, label: str) -> Sequences:
-        """Set one target per group from a label of each sequence, if it is there."""
+        """Set one target per group of sequences, given a label of each sequence; do nothing without that label."""
         labels = sequences.labels
         if label in labels:
             sequences.targets[self.name] = group_targets(labels["group"], labels[label], self.most)
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a pooler, dropout, and one score."""
+        """Return a head that pools each sequence and computes one score."""
         return ClassifyHead(backbone, 1, self.pooling, self.dropout)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
@@ -73,8 +73,8 @@ class CandidateTask(Task):
         scores: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])[:, 0]
         return scores
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Any) -> list[Answer]:
-        """Return the most probable candidate of each example, and the probabilities of all."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Any) -> list[Answer]:
+        """Return the most probable candidate of each example, and the probabilities of all candidates."""
         found = []
         scores = np.split(np.array(outputs, dtype=np.float64), np.cumsum(examples.sizes)[:-1])
         for group, shares in zip(examples.groups, map(softmax, scores), strict=True):
@@ -84,15 +84,15 @@ class CandidateTask(Task):
         return found
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the answer with the highest mean probability over several models."""
+        """Return the candidate with the highest mean probability over several models."""
         return combine_candidates(answers)[1]
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy over the candidates of each group."""
+        """Return the cross-entropy of a softmax over the candidates of each group."""
         return group_loss(self.name, self.outputs(head, backbone, batch), batch.targets[self.name])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the target probability of each candidate."""
+        """Return the target probability of each candidate as text."""
         return ", ".join(" / ".join(f"{share:g}" for share in row) for row in target)
 
 
@@ -126,7 +126,7 @@ def group_loss(name: str, scores: Tensor, targets: Targets) -> Loss:
 
 
 def combine_candidates(answers: Sequence[Answer]) -> tuple[int, Answer]:
-    """Return the index of the most probable candidate by the mean of several models, and the answer."""
+    """Return the index of the candidate with the highest mean probability over several models, and the combined answer."""
     shares = np.mean([[candidate["probability"] for candidate in answer["candidates"]] for answer in answers], 0)
     best = int(shares.argmax())
     listed = [

@@ -69,26 +69,26 @@ class Choose(CandidateTask):
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
     ) -> ChoiceExamples:
-        """Return rows with choices."""
+        """Read multiple-choice examples: a text or question, its choices, and with `answered` the correct one."""
         return read_choices(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return the task with the largest number of choices set."""
+        """Return the task with the largest number of choices of a training example."""
         return replace(self, most=int(examples.sizes.max()))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set one target per example: its right choice."""
+        """Set the correct choice of each example as its target."""
         sequences.columns["global"] = choice_tokens(sequences)
         return self.set_targets(sequences, "right")
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the family's pooler for multiple choice, dropout, and one score."""
+        """Return the family's head for multiple choice, which computes one score per sequence."""
         pooler, output = backbone.choice_pooler, backbone.choice_output
         return ClassifyHead(backbone, 1, self.pooling, self.dropout, pooler=pooler, output=output)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: ChoiceExamples) -> list[Answer]:
-        """Return the most probable choice of each example, its index from 0, and the probabilities of all."""
-        found = super().answers(outputs, laid, examples)
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: ChoiceExamples) -> list[Answer]:
+        """Return the most probable choice of each example, with its index from 0, and the probabilities of all choices."""
+        found = super().answers(outputs, arrangement, examples)
         best = [int(np.argmax([one["probability"] for one in answer["candidates"]])) for answer in found]
         return [{"choice": choice, **answer} for choice, answer in zip(best, found, strict=True)]
 
@@ -98,20 +98,20 @@ class Choose(CandidateTask):
         return {"choice": best, **combined}
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return the accuracy."""
+        """Return the accuracy of the predicted choices."""
         return choice_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return whether each choice is right."""
+        """Return each predicted choice and whether it is correct."""
         return judge_choices(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the index that is most often right."""
+        """Return the baseline that always predicts the index that is most often correct in training."""
         usual = most_frequent(str(group.right[0]) for group in learned.groups)
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> ChoicePrompt:
-        """Return a prompt that ranks the choices."""
+        """Return a prompt that ranks the choices by their likelihood per token."""
         return ChoicePrompt()
 
     def demonstration(self) -> ChoiceExamples:
@@ -123,10 +123,8 @@ class Choose(CandidateTask):
 
 
 def choice_tokens(sequences: Sequences) -> Array:
-    """Return which tokens attend globally (Longformer), (n,) booleans.
-
-    They are those after the two separators between a text and its choice, as in `transformers`; in a sequence of one text, the
-    first token.
+    """Return a mask (n,) of the tokens that attend globally (Longformer): those of the choice, as in `transformers`.
+    // In a sequence of one text, it is the first token.
     """
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
     before = separators[:-1] - np.repeat(separators[sequences.offsets[:-1]], sequences.lengths)  # in the same sequence

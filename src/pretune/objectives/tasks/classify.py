@@ -78,7 +78,7 @@ class ClassifyHead(nn.Module):
         self.output = OutputLinear(hidden or width, classes) if plain else (output or backbone.classifier)(classes)
 
     def forward(self, states: Tensor, packed: Packed, real: Tensor | None = None) -> Tensor:
-        """Return logits (sequences, classes) for states (n, width); `real` marks the sequences that are not filler, if known."""
+        """Return logits (sequences, classes) for states (n, width); `real` (sequences,) is False for padding sequences."""
         if self.backward:
             turn = reverse_index(packed)
             states = permute_rows(states, turn)
@@ -115,13 +115,13 @@ class LabelPrompt(InContextPrompt):
     per_class: ClassVar[bool] = True
 
     def slots(self, row: Row) -> dict[str, str]:
-        """Return the marked spans of a row that has any, as {word1} and {word2}."""
+        """Return the marked spans of the row, if it has any, as the placeholders {word1} and {word2}."""
         texts = {1: row.get("text", ""), 2: row.get("pair", row.get("text", ""))}
         marked = [number for number in texts if f"start{number}" in row]
         return {f"word{n}": str(texts[n])[int(row[f"start{n}"]) : int(row[f"end{n}"])] for n in marked}
 
     def candidates(self, row: Row) -> Sequence[str]:
-        """Return the words of the labels."""
+        """Return the words of all labels."""
         return list(self.words.values())
 
     def gold(self, row: Row) -> str:
@@ -138,7 +138,7 @@ class LabelPrompt(InContextPrompt):
 
 
 class LabelTask(Task):
-    """Base class of tasks that assign labels to an example: their answers, metrics, prompt and majority-class baseline."""
+    """Base class of tasks that assign labels to an example: their loss, answers, metrics, prompt and baseline."""
 
     combinable: ClassVar[bool] = True
 
@@ -153,13 +153,13 @@ class LabelTask(Task):
         return not self.multi
 
     def encode_labels(self, rows: LabeledRows) -> Array:
-        """Return the class of each row, (m,); a label that the task was not trained on is refused."""
+        """Return the class of each row, (m,); raise an error for a label that the task was not trained on."""
         assert rows.labels is not None
         number = self._check([(label,) for label in rows.labels], rows)
         return np.array([number[label] for label in rows.labels], dtype=np.int64)
 
     def _check(self, labels: Sequence[Sequence[str]], rows: LabeledRows) -> dict[str, int]:
-        """Return the number of each label; refuse a row with another one."""
+        """Return the class of each label; raise an error for a row with a label that the task was not trained on."""
         number = {label: i for i, label in enumerate(self.labels)}
         for row, some in enumerate(labels):
             for label in some:
@@ -173,35 +173,35 @@ class LabelTask(Task):
         targets = batch.targets[self.name]
         return classification_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the most probable label of each example, and the probabilities of all."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
+        """Return the most probable label of each example, and the probabilities of all labels."""
         logits = np.stack(outputs).astype(np.float64)
         return [self.answer_from(row) for row in softmax(logits)]
 
     def answer_from(self, probabilities: Array) -> Answer:
-        """Return the answer that follows from the probabilities of all labels."""
+        """Return the answer to an example, given the probabilities of all labels."""
         return class_answer(probabilities, self.labels)
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the answer by the mean probabilities of several models."""
+        """Return the answer that follows from the mean probabilities of several models."""
         means = np.mean([[answer["probabilities"][label] for label in self.labels] for answer in answers], 0)
         return self.answer_from(means)
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return accuracy, Matthews correlation and F1."""
+        """Return accuracy, Matthews correlation and F1 of the predicted labels."""
         return class_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return whether each label is right; with several labels, their F1."""
+        """Return each predicted label and whether it is correct; for several labels, their F1."""
         return judge_classes(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the most frequent label."""
+        """Return the baseline that always predicts the most frequent training label."""
         usual = most_frequent(learned.labels)
         return repr(usual), [{"label": usual}] * len(judged)
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> LabelPrompt:
-        """Return a prompt that asks for one of the labels of some rows, or for the suite's words for them."""
+        """Return a prompt that asks for one of the labels, or for the words that the suite declares for them."""
         words = settings.get("words") or {label: label for label in sorted({str(row["label"]) for row in rows})}
         return LabelPrompt(words={str(label): str(word) for label, word in words.items()})
 
@@ -214,7 +214,7 @@ class LabelTask(Task):
 @register_task
 @dataclass(frozen=True)
 class Classify(LabelTask):
-    """Classification into `labels`; `pooling` turns the states of a sequence into one vector: its start token, the mean …
+    """Classification into `labels`; `pooling` says how the states of a sequence become one vector.
 
     `hidden` is the width of a layer between that vector and the classes (ULMFiT); 0: none.
 
@@ -250,7 +250,7 @@ class Classify(LabelTask):
 
     @property
     def classifies_texts(self) -> bool:
-        """Return whether a text or a pair has exactly one label."""
+        """Return whether each text or pair has exactly one label."""
         return not self.multi
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
@@ -262,11 +262,11 @@ class Classify(LabelTask):
         return rows
 
     def check_labels(self, examples: LabeledRows) -> None:
-        """Refuse rows with labels that the task was not trained on."""
+        """Raise an error for rows with labels that the task was not trained on."""
         self.encode_labels(examples)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the labels of the rows, and the weight of each."""
+        """Return the task with the labels of the training rows and, if `weights=balanced`, the weight of each."""
         assert examples.labels is not None
         known = [label for labels in examples.labels for label in labels] if self.multi else examples.labels
         labels = sorted_labels(examples.file, known, least=1 if self.multi else 2)
@@ -282,14 +282,14 @@ class Classify(LabelTask):
         return replace(self, labels=tuple(labels), balance=balance)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per row; long ones are truncated."""
+        """Return one sequence per row; long texts are truncated."""
         rows = require_labeled(self.name, data)
         check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {"classify": self.encode_labels(rows)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def encode_labels(self, rows: LabeledRows) -> Array:
-        """Return the class of each row, (m,), or with `multi` which classes it has, (m, classes)."""
+        """Return the class of each row, (m,); with `multi`, a 0/1 matrix of its classes, (m, classes)."""
         if not self.multi:
             return super().encode_labels(rows)
         assert rows.labels is not None
@@ -300,7 +300,7 @@ class Classify(LabelTask):
         return found
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label as the target of each sequence; with `multi`, the weight of each label that it has."""
+        """Set the label of each sequence as its target; with `multi`, the weight of each of its labels."""
         sequences = add_global_starts(sequences)
         if "classify" in sequences.labels:
             target = sequences.labels["classify"]
@@ -312,25 +312,25 @@ class Classify(LabelTask):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a pooler, dropout, and one logit per class."""
+        """Return a head that pools each sequence and computes one logit per class."""
         problem = "multi_label_classification" if self.multi else ""
         return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem, self.hidden)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return logits, (sequences, classes)."""
+        """Return the logits of all classes, (sequences, classes)."""
         real = sequences_with_targets(batch, self.name) if self.hidden else None
         out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1], real)
         return out
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the most probable label, or all that reach the threshold, and the probabilities of all."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
+        """Return the most probable label of each example, or all labels that reach the threshold, and all probabilities."""
         if not self.multi:
-            return super().answers(outputs, laid, examples)
+            return super().answers(outputs, arrangement, examples)
         logits = np.stack(outputs).astype(np.float64)
         return [self.answer_from(row) for row in np.exp(-np.logaddexp(0, -logits))]
 
     def answer_from(self, probabilities: Array) -> Answer:
-        """Return the answer that follows from the probabilities of all labels."""
+        """Return the answer to an example, given the probabilities of all labels."""
         if not self.multi:
             return super().answer_from(probabilities)
         shares = {label: float(p) for label, p in zip(self.labels, probabilities, strict=True)}
@@ -344,7 +344,7 @@ class Classify(LabelTask):
         return multi_label_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the most frequent label, or the most frequent set of labels."""
+        """Return the baseline that always predicts the most frequent label, or set of labels, in training."""
         if not self.multi:
             return super().majority_answers(learned, judged)
         several = most_frequent(tuple(sorted(labels)) for labels in learned.labels)
@@ -359,7 +359,7 @@ class Classify(LabelTask):
 
 
 def sequences_with_targets(batch: Batch, name: str) -> Tensor | None:
-    """Return which sequences have targets of a loss term, (sequences,); None if the batch has no such targets."""
+    """Return a mask (sequences,) of the sequences with targets of a loss term; None if the batch has none."""
     targets, offsets = batch.targets.get(name), batch.packed[-1].offsets
     if targets is None:
         return None
@@ -368,7 +368,7 @@ def sequences_with_targets(batch: Batch, name: str) -> Tensor | None:
 
 
 def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
-    """Return the binary cross-entropy, averaged over classes; a target is the weight of a label, 0 if it is absent."""
+    """Return the binary cross-entropy, averaged over classes; a target is the weight of a label, 0 if the label is absent."""
     logits, there = logits.float(), targets.target
     losses = there * F.softplus(-logits) + (there == 0) * F.softplus(logits)
     right = ((logits > 0) == (there > 0)).float().mean(-1)
@@ -377,7 +377,7 @@ def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
 
 
 def check_pooling(name: str, pooling: str, template: Template | None = None) -> None:
-    """Refuse an unknown pooling, or one that needs segments if the model's template has none."""
+    """Raise an error for an unknown pooling, or one that needs segments if the model's template has none."""
     if pooling not in get_args(Pooling):
         raise PretuneError(f"{name}: unknown pooling {pooling!r}; {suggest(str(pooling), get_args(Pooling))}")
     if pooling == "pair" and template is not None and not template.segments:
@@ -387,7 +387,7 @@ def check_pooling(name: str, pooling: str, template: Template | None = None) -> 
 
 
 def class_answer(probabilities: Array, labels: Sequence[str]) -> Answer:
-    """Return the most probable label, and the probabilities of all."""
+    """Return the most probable label with its probability, and the probabilities of all labels."""
     best = int(probabilities.argmax())
     return {
         "label": labels[best],
@@ -397,14 +397,14 @@ def class_answer(probabilities: Array, labels: Sequence[str]) -> Answer:
 
 
 def require_labeled(name: str, data: Data) -> LabeledRows:
-    """Return the rows of a task on texts or pairs of texts; other data is refused."""
+    """Return the labeled rows that a task learns from; raise an error if the data is of another kind."""
     if not isinstance(data.rows, LabeledRows):
         raise PretuneError(f"{name} learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
     return data.rows
 
 
 def sorted_labels(file: Path, labels: Iterable[str], least: int = 2) -> list[str]:
-    """Return the classes, sorted, numbers by value; fewer than `least` are refused."""
+    """Return the distinct labels, sorted (numbers by value); raise an error if there are fewer than `least`."""
     found = Counter(labels)
     if not found:
         raise PretuneError(f"{file}: no row has a label; label some rows, or choose another column")

@@ -79,7 +79,7 @@ class Contrast(Task):
 
     @property
     def described(self) -> TextEmbedding:
-        """Return how vectors are computed: as the model does, changed by the options."""
+        """Return how vectors are computed: as the model does, with the task's options applied."""
         return self.embedding.changed(self.vector, self.normalize)
 
     @property
@@ -88,7 +88,7 @@ class Contrast(Task):
         return "spearman" if self.scored else "accuracy"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Return rows with two texts, and their scores if the file has some."""
+        """Read pairs of texts, and their similarity scores if the file has them."""
         rows = read_labeled(file, columns, labels=False, roles=ROLES if answered else {"score": ()})
         require_pairs(self.name, rows)
         scores, column = rows.more.pop("score", None), rows.columns.get("score")
@@ -102,7 +102,7 @@ class Contrast(Task):
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the range of the scores; scores from -1 to 1 are taken as cosines."""
+        """Return the task with the range of the training scores; scores from -1 to 1 are taken as cosines."""
         if examples.labels is None:
             if len(set(examples.pairs or ())) < 2:
                 raise PretuneError(f"{examples.file}: contrast needs at least two different pairs of texts")
@@ -118,7 +118,7 @@ class Contrast(Task):
         return replace(self, scored=True, lowest=lowest, highest=highest)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return two sequences per row, one after the other; long texts are truncated at the end."""
+        """Return two sequences per row, one for each text; long texts are truncated at the end."""
         rows, prompt = require_labeled(self.name, data), self.embedding.prompt
         require_pairs(self.name, rows)
         assert rows.pairs is not None
@@ -130,7 +130,7 @@ class Contrast(Task):
         tokens = data.token_rows
         if prompt:
             texts, pairs = ([prompt + text for text in column] for column in (rows.texts, rows.pairs))
-            tokens = data.once(
+            tokens = data.cached(
                 PROMPT_COLUMN, lambda: TokenRows.make(replace(rows, texts=texts, pairs=pairs), data.tokenizer)
             )
         lengths = tokens.lengths.reshape(-1, 1)
@@ -148,7 +148,7 @@ class Contrast(Task):
         return Arrangement(tokens, data.tokenizer, data.template, starts, spans, labels, truncated=cut)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set one target per row, at both its texts: its score, or which texts they are."""
+        """Set one target per pair of texts: its score, or the numbers of both texts."""
         labels = sequences.labels
         if PROMPT_COLUMN in labels:
             sequences = mark_prompts(sequences, labels[PROMPT_COLUMN])
@@ -160,18 +160,18 @@ class Contrast(Task):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets of a pack: one per two sequences."""
+        """Return an upper bound on the targets of a pack: one per two sequences."""
         return {self.name: min(packing.sequences, packing.tokens) // 2}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the pooling and the modules after it."""
+        """Return the head that pools states into a vector, with the layers after the pooling."""
         return TextEmbeddingHead(self.described, backbone.width)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the cosine of each pair, and the rank of the second text among those of about a thousand rows."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
+        """Return the cosine of each pair, and the rank of its second text among those of up to 1024 rows."""
         vectors = np.stack(outputs).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-        first, second, text = vectors[::2], vectors[1::2], laid.labels["text"][1::2]
+        first, second, text = vectors[::2], vectors[1::2], arrangement.labels["text"][1::2]
         found: list[Answer] = []
         for start in range(0, len(first), BLOCK):
             part = slice(start, start + BLOCK)
@@ -197,7 +197,7 @@ class Contrast(Task):
         return similarity_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the error of each similarity in deviations, or the rank of each pair."""
+        """Return each predicted similarity with its error in standard deviations, or the rank of each pair."""
         return judge_similarities(answers, examples, self)
 
     def demonstration(self) -> LabeledRows:
@@ -206,14 +206,13 @@ class Contrast(Task):
         return LabeledRows(Path("example"), {}, first, second, None)
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return which sequences belong together, counted from 1."""
+        """Return which sequences form pairs, numbered from 1, as text."""
         return ", ".join(f"{first + 1} with {second + 1}" for first, second in sorted(at.tolist()))
 
 
 def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length: int) -> int:
-    """Return the number of tokens of a prompt, with the special tokens before it; 0 without a prompt.
-
-    A prompt that leaves no room for text in sequences of `length` tokens is refused.
+    """Return the number of tokens of a prompt, including the special tokens before it; 0 without a prompt.
+    // Raise an error if the prompt leaves no room for text in sequences of `length` tokens.
     """
     tokens = len(tokenizer.encode(prompt)) if prompt else 0
     if tokens >= length - template.num_special_tokens(pair=False):
@@ -225,16 +224,14 @@ def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length:
 
 
 def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
-    """Mark the first tokens of each sequence, whose numbers are `tokens` (b,), as those of a prompt, for the pooling."""
+    """Mark the first `tokens` (b,) tokens of each sequence as a prompt, which the pooling can leave out."""
     sequences.columns[PROMPT_COLUMN] = sequences.place < np.repeat(tokens, sequences.lengths)
     return sequences
 
 
 def in_batch_contrastive_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
-    """Return the contrastive loss, given similarities (m, m) of first and second texts.
-
-    The targets (m, 2) are the numbers of the texts: a text that is the same as a row's own is not among its negatives. Neither
-    are unused slots.
+    """Return the contrastive loss, given the similarities (m, m) of first and second texts.
+    // The targets (m, 2) are the numbers of the texts. Texts that are equal to a row's own, and padding, are not negatives.
     """
     own = torch.eye(len(similar), dtype=torch.bool, device=similar.device)
     unused = targets.weight == 0

@@ -58,7 +58,7 @@ class EntityPrompt(InContextPrompt):
 @register_task
 @dataclass(frozen=True)
 class Entity(CandidateTask):
-    """A choice among the entities of a passage.
+    """Cloze-style reading comprehension: a choice among the entities of a passage.
 
     A sequence is the passage and the query with one entity in its gap; `pooling` turns its states into one vector.
     """
@@ -75,11 +75,11 @@ class Entity(CandidateTask):
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
     ) -> ChoiceExamples:
-        """Return passages, queries with a gap, and entities."""
+        """Read passages with their entities, queries with a gap, and with `answered` the gold answers."""
         return read_entity_clozes(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return the task with the largest number of entities set; report queries whose answer is not an entity."""
+        """Return the task with the largest number of entities; report training queries whose answer is not an entity."""
         lost = sum(not group.right for group in examples.groups)
         if lost == len(examples):
             raise PretuneError(
@@ -93,15 +93,15 @@ class Entity(CandidateTask):
         return replace(self, most=int(examples.sizes.max()))
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return exact match and F1, the best over the right answers of each query."""
+        """Return exact match and F1 of the predicted entities, each the best over the gold answers of a query."""
         return entity_cloze_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the F1 of the words of each answer."""
+        """Return each predicted entity with the F1 of its words."""
         return judge_gaps(answers, examples, self)
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> EntityPrompt:
-        """Return a prompt that ranks the entities in the gap."""
+        """Return a prompt that ranks the entities by the likelihood per token of the filled query."""
         return EntityPrompt()
 
     def demonstration(self) -> ChoiceExamples:

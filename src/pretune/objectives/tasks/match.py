@@ -77,11 +77,11 @@ class Match(LabelTask):
     in_context_template: ClassVar[str] = "{text}\nLabel: [MASK]"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Return rows with two spans and a label."""
+        """Read rows with two marked spans and, with `answered`, a label."""
         return read_span_pairs(file, columns, labels=answered, drop_bad=self.drop_bad)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the labels of the rows."""
+        """Return the task with the labels of the training rows."""
         return replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ())))
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
@@ -91,11 +91,11 @@ class Match(LabelTask):
         if data.template.target:
             raise PretuneError("match marks tokens of the source; choose an encoder instead of an encoder-decoder")
         labels = {} if data.rows.labels is None else {self.name: self.encode_labels(data.rows)}
-        laid = arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
-        return truncate_around_spans(laid, data.rows, length)
+        arrangement = arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
+        return truncate_around_spans(arrangement, data.rows, length)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label as the target of each sequence."""
+        """Set the label of each sequence as its target."""
         sequences = add_global_starts(sequences)
         sequences.columns["span"] = sequences.columns["span"].clip(min=0)
         if self.name in sequences.labels:
@@ -103,7 +103,7 @@ class Match(LabelTask):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a head over three vectors: the sequence and both spans."""
+        """Return a head that classifies from three vectors: the pooled sequence and the mean of each span."""
         return MatchHead(backbone, len(self.labels), self.pooling, self.dropout)
 
     def demonstration(self) -> LabeledRows:

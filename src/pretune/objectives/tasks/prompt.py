@@ -56,13 +56,13 @@ class Prompt(LabelTask):
         return read_labeled(file, columns, labels=answered, drop_bad=self.drop_bad)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the labels of the rows."""
+        """Return the task with the labels of the training rows."""
         labels = tuple(sorted_labels(examples.file, examples.labels or ()))
         verbalizer_words(self.words, labels)
         return replace(self, labels=labels)
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """Return the task with the tokens of its words."""
+        """Return the task with the token ids of the words of its labels."""
         space = Cloze.parse(self.cloze, pair="{pair}" in self.cloze).space
         ids = tuple(single_token(word, tokenizer, space) for word in verbalizer_words(self.words, self.labels))
         if len(set(ids)) < len(ids):
@@ -72,27 +72,27 @@ class Prompt(LabelTask):
         return replace(self, ids=ids, mask=tokenizer.role("mask"))
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence with a gap per row; long texts are truncated. Label `gap` is the position of the gap."""
+        """Return one sequence per row, the filled cloze; long texts are truncated. Label `gap` is the position of the gap."""
         rows, template = require_labeled(self.name, data), data.template
         if template.target:
             raise PretuneError(
                 "prompt needs a masked language model; with an encoder-decoder, use generate(closed=true)"
             )
         parts = Cloze.parse(self.cloze, rows.pairs is not None).parts(rows, data.tokenizer)
-        laid = compose_sequences(parts, data.tokenizer, template.single, length)
+        arrangement = compose_sequences(parts, data.tokenizer, template.single, length)
         gap = parts.index((data.tokenizer.role("mask"),))
-        laid.labels["gap"] = template.single.index("A") + laid.spans[:, :gap].sum(1)
+        arrangement.labels["gap"] = template.single.index("A") + arrangement.spans[:, :gap].sum(1)
         if rows.labels is not None:
-            laid.labels["prompt"] = self.encode_labels(rows)
-        return laid
+            arrangement.labels["prompt"] = self.encode_labels(rows)
+        return arrangement
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the rows in random order, tokenized once."""
-        laid = data.once((self.name, packing.length), lambda: self.tokenize_examples(data, packing.length))
-        return plan_epoch(laid, packing, draws)
+        """Return the sequences of all rows in shuffled packs; rows are tokenized once."""
+        arrangement = data.cached((self.name, packing.length), lambda: self.tokenize_examples(data, packing.length))
+        return plan_epoch(arrangement, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label as the target of the gap, and mark the gap as special, so that no other objective masks it."""
+        """Set the label as the target at the gap, and mark the gap as special, so that no other objective masks it."""
         at = sequences.offsets[:-1] + sequences.labels["gap"]
         sequences.columns["special"][at] = True
         if "prompt" in sequences.labels:
@@ -100,11 +100,11 @@ class Prompt(LabelTask):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the family's head over the vocabulary."""
+        """Return the model family's output layer over the vocabulary."""
         return backbone.vocabulary_head()
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the logits of the words in the gaps, (sequences, classes)."""
+        """Return the logits of the labels' words at the gaps, (sequences, classes)."""
         packed = batch.packed[-1]
         tokens = packed.ids.shape[0]  # len(packed) would become a constant in a traced graph
         places = torch.arange(tokens, device=packed.ids.device) * (packed.ids == self.mask)
@@ -113,10 +113,11 @@ class Prompt(LabelTask):
         return self._words(head, backbone, batch, at)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy over the words of the labels."""
+        """Return the cross-entropy over the words of the labels at the gaps."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, self._words(head, backbone, batch, targets.at), targets)
 
     def _words(self, head: nn.Module, backbone: Backbone, batch: Batch, at: Tensor) -> Tensor:
+        """Return the logits of the labels' words at the tokens `at`, (m, classes)."""
         logits = head(backbone(*batch.packed).last[at], backbone.embed.tokens)
         return torch.stack([logits[:, word] for word in self.ids], -1)

@@ -66,10 +66,10 @@ class NumberPrompt(InContextPrompt):
 @register_task
 @dataclass(frozen=True)
 class Regress(Task):
-    """Regression; `pooling` turns the states of a sequence into one vector. `drop_bad` leaves out rows without a number or text.
+    """Regression; `pooling` says how the states of a sequence become one vector.
 
-    The head learns standardized numbers, of mean 0 and deviation 1. After training, mean and deviation are folded into its
-    last layer, which then predicts numbers on the original scale.
+    `drop_bad` leaves out rows without a number or a text. The head learns standardized numbers, of mean 0 and deviation 1.
+    After training, mean and deviation are folded into its last layer, which then predicts numbers on the original scale.
     """
 
     pooling: Pooling = "start"
@@ -94,7 +94,7 @@ class Regress(Task):
         return read_labeled(file, columns, labels=answered, label=parse_number, drop_bad=self.drop_bad)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the mean and the deviation of the numbers."""
+        """Return the task with the mean and standard deviation of the training numbers."""
         assert examples.labels is not None
         deviation = float(np.std(examples.labels))
         if deviation == 0:
@@ -104,21 +104,21 @@ class Regress(Task):
         return replace(self, mean=float(np.mean(examples.labels)), deviation=deviation)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per row; long ones are truncated."""
+        """Return one sequence per row; long texts are truncated."""
         rows = require_labeled(self.name, data)
         check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the number as the target of each sequence."""
+        """Set the number of each sequence as its target."""
         sequences = add_global_starts(sequences)
         if self.name in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels[self.name])
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a pooler, dropout, and one output."""
+        """Return a head that pools each sequence and computes one number."""
         return ClassifyHead(backbone, 1, self.pooling, self.dropout, "regression")
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
@@ -132,7 +132,7 @@ class Regress(Task):
 
     @torch.no_grad()
     def finish(self, head: Any) -> Self:
-        """Fold mean and deviation into the head, and return the task without them."""
+        """Fold mean and deviation into the trained head, and return the task without them."""
         head.output.weight.mul_(self.deviation)
         if head.output.bias is not None:
             head.output.bias.mul_(self.deviation).add_(self.mean)
@@ -145,35 +145,35 @@ class Regress(Task):
             head.output.bias.sub_(self.mean).div_(self.deviation)
         head.output.weight.div_(self.deviation)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the number of each row."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
+        """Return the predicted number of each row."""
         return [{"value": float(value)} for value in outputs]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the mean of the numbers of several models."""
+        """Return the mean of the numbers that several models predict."""
         return {"value": float(np.mean([answer["value"] for answer in answers]))}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the squared error in units of the variance, so that predicting the mean costs 1."""
+        """Return the squared error in units of the variance, so that predicting the mean gives a loss of 1."""
         targets = batch.targets[self.name]
         errors = (self.outputs(head, backbone, batch)[targets.at] - targets.target) / self.deviation
         return Loss(sums={self.name: (errors.square() * targets.weight).sum()})
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return Pearson and Spearman correlation and the mean squared error."""
+        """Return Pearson and Spearman correlation and the mean squared error of the predicted numbers."""
         return regression_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the error of each number in deviations of the right numbers."""
+        """Return each predicted number with its error in standard deviations of the gold numbers."""
         return judge_numbers(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the mean."""
+        """Return the baseline that always predicts the mean of the training numbers."""
         mean = float(np.mean(learned.labels))
         return f"{mean:.4g}", [{"value": mean}] * len(judged)
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> NumberPrompt:
-        """Return a prompt that asks for a number."""
+        """Return a prompt that asks for a number, whose words are ranked by likelihood."""
         return NumberPrompt.make("value", rows, settings)
 
     def demonstration(self) -> LabeledRows:
@@ -182,5 +182,5 @@ class Regress(Task):
         return LabeledRows(Path("example"), {}, first, second, [5.0, 0.4])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the numbers."""
+        """Return the target numbers as text."""
         return ", ".join(f"{value:g}" for value in target)

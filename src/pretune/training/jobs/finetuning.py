@@ -358,11 +358,11 @@ def finalize_task(
         return task, []
     answer.task = task
     outputs = answer.outputs(device)
-    answers = task.answers(outputs, answer.laid, answer.examples)
+    answers = task.answers(outputs, answer.arrangement, answer.examples)
     best = task.best_options(answers, answer.examples)
     if best := {name: value for name, value in best.items() if getattr(asked.unwrapped, name) is None}:
         answer.task = task = with_options(task, best)
-        answers = task.answers(outputs, answer.laid, answer.examples)
+        answers = task.answers(outputs, answer.arrangement, answer.examples)
     return task, answers
 
 

@@ -180,7 +180,7 @@ def evaluate(
         seeds = 1  # without examples nothing is sampled
     arguments = dict(locals())
     settings = {name: arguments[name] for name in (*FINETUNING, "partial")}
-    chosen = find_suite(suite, language).chosen(list(tasks))
+    chosen = find_suite(suite, language).select_tasks(list(tasks))
     request = EvaluationJob(
         os.fspath(model),
         chosen,

@@ -91,7 +91,7 @@ def translate(
             f"{references}: the file has {len(right)} references for {len(texts)} texts; give one reference per text"
         )
     translator = Translator.load(runs, device, partial)
-    written = translator.write(texts, GenerationConfig(tokens, beams=beams, length_penalty=length_penalty))
+    written = translator.translate(texts, GenerationConfig(tokens, beams=beams, length_penalty=length_penalty))
     rows = translator.describe(texts, written, alignments)
     said = [row["translation"] for row in rows]
     facts: dict[str, Any] = {} if right is None else translation_metrics(said, right)
