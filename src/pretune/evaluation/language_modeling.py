@@ -29,7 +29,7 @@ MORE, LESS = "sent_more", "sent_less"  # Nangia et al., 2020, arXiv:2010.00133 (
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """Options for reading texts: at most `limit` texts, in windows of `length` tokens that are `stride` apart."""
+    """Options for reading texts: how many, in windows of how many tokens, and how files are decoded."""
 
     length: int | None = None
     stride: int | None = None
@@ -41,7 +41,7 @@ class ReadingOptions:
 def evaluate_language(
     scorer: LikelihoodScorer, data: Sequence[str | Path] | str | Path, how: ReadingOptions, columns: Row
 ) -> Row:
-    """Return the metrics that suit the files: accuracy on sentence pairs, perplexity on other texts."""
+    """Return the metrics that suit the files: accuracy for files of sentence pairs, perplexity for other texts."""
     files = find_files(data)
     first = _first_row(files[0], how.errors)
     if BETTER in first or MORE in first:
@@ -104,7 +104,7 @@ def perplexity(
 
 
 def minimal_pairs(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
-    """Return how often the acceptable sentence of a minimal pair is more likely, by paradigm and as the mean over paradigms."""
+    """Return how often the acceptable sentence of a pair is more likely, by paradigm and averaged over paradigms."""
     good, bad = (_sums(scorer, [row[name] for row in rows]) for name in (BETTER, WORSE))
     by: dict[str, dict[str, list[int]]] = {"paradigms": {}, "phenomena": {}, "fields": {}}
     for number, row in enumerate(rows):
@@ -123,7 +123,7 @@ def minimal_pairs(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
 
 
 def stereotype_bias(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
-    """Return how often the more stereotypical sentence is more likely, scored on the shared words; 0.5 means no bias."""
+    """Return how often the more stereotypical sentence of a pair is more likely on the shared words; 0.5 is unbiased."""
     tokenizer = scorer.model.require_tokenizer()
     sides = [[str(row[name]) for row in rows] for name in (MORE, LESS)]
     scores = [scorer(side) for side in sides]
@@ -145,6 +145,7 @@ def stereotype_bias(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
 
 
 def _sums(scorer: LikelihoodScorer, texts: Sequence[str]) -> list[float]:
+    """Return the log-likelihood of each text, summed over its tokens."""
     with progress("reading", total=len(texts)) as bar:
         found: list[float] = []
         for start in range(0, len(texts), AT_ONCE):
@@ -154,10 +155,12 @@ def _sums(scorer: LikelihoodScorer, texts: Sequence[str]) -> list[float]:
 
 
 def _table(file: Path, errors: Errors) -> Iterable[tuple[int, Row]]:
+    """Yield the rows of a .jsonl, .csv or .tsv file with their line numbers."""
     return read_jsonl(file, errors) if file_format(file) == ".jsonl" else read_table(file, errors)
 
 
 def _first_row(file: Path, errors: Errors) -> Row:
+    """Return the first row of a table; {} if the file is not a table."""
     if file_format(file) not in (".jsonl", ".csv", ".tsv"):
         return {}
     return next((row for _, row in _table(file, errors)), {})

@@ -97,7 +97,7 @@ def embed_texts(
 
 
 def embedding_task(reference: str | Path, pooling: str | None) -> Any:
-    """Return the task whose head computes a model's embeddings: the one it was trained for, or one that only pools."""
+    """Return the task whose head computes a model's embeddings; for a model without one, a task that only pools."""
     trained = stored_objectives(reference)
     tasks: list[Any] = [part for part in (trained.objectives if trained else ()) if part.kind == Contrast.name]
     if not tasks:

@@ -27,7 +27,7 @@ from pretune.text.examples.labeled import TableChunk
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of some models for the examples of an excerpt."""
+    """The predictions of one or several models for the examples of an excerpt (some rows of a table)."""
 
     by_model: list[list[Answer]]  # of each model, one per example
     combined: list[Answer]  # of the ensemble, one per example
@@ -38,7 +38,7 @@ class Predictions:
 
 
 class Ensemble:
-    """Several models for one task, whose predictions are averaged."""
+    """One or several models for the same task, whose predictions are averaged."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Ensemble:
 
 
 def shared_task(references: Sequence[str], name: str | None = None) -> Task:
-    """Return the task that all models were trained for; raise an error if they were trained for different tasks.
+    """Return the task of all models; raise an error if they were trained for different tasks or labels.
 
     For models trained for several tasks, `name` chooses one.
     """
@@ -109,7 +109,7 @@ def predict_excerpts(
     engine: Engine = "local",
     quick: bool = False,
 ) -> Iterator[tuple[TableChunk, Predictions]]:
-    """Yield excerpts with their predictions, in order; with `quick`, a GPU computes in bfloat16.
+    """Yield excerpts (chunks of a table) with their predictions, in order; with `quick`, a GPU computes in bfloat16.
 
     Several processes run on a CPU, each with its own copies of the models and at most two excerpts in its queue. Jobs on a
     cluster take one GPU each, if it has any.
@@ -147,7 +147,7 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield excerpts with their columns, which the first excerpt of a file determines for the whole file."""
+    """Yield excerpts with the columns to read, which the first excerpt of a file determines for the whole file."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -162,7 +162,7 @@ _ensemble = cache(Ensemble)
 
 
 def predict_on_ray(references: tuple[str, ...], partial: bool, name: str | None, *job: Any) -> Predictions:
-    """Predict for one excerpt in a Ray job; `job` has the arguments of `Ensemble.__call__`."""
+    """Return the predictions for one excerpt, in a Ray job; `job` holds the arguments of `Ensemble.__call__`."""
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
@@ -170,5 +170,5 @@ def predict_on_ray(references: tuple[str, ...], partial: bool, name: str | None,
 
 
 def predict_on_cpu(references: tuple[str, ...], partial: bool, name: str | None, *job: Any) -> Predictions:
-    """Predict for one excerpt in a worker process; `job` has the arguments of `Ensemble.__call__`."""
+    """Return the predictions for one excerpt, in a worker process; `job` holds the arguments of `Ensemble.__call__`."""
     return _ensemble(references, partial, torch.device("cpu"), name)(*job)

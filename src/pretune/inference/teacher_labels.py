@@ -26,7 +26,7 @@ EXCERPT_ROWS = 1024  # texts per excerpt
 
 
 def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
-    """Return the task of all teachers; raise an error if it cannot be distilled from texts or has other `labels`."""
+    """Return the task of all teachers; raise an error if it cannot be distilled from texts or its labels differ."""
     task = shared_task(teachers)
     known = list(task.labels)
     if not task.distillable or task.name != task.kind or task.multi:
@@ -52,7 +52,7 @@ def label_with_teachers(
     engine: Engine = "local",
     partial: bool = False,
 ) -> Array:
-    """Return the mean probabilities of all teachers, (rows, labels); without labels, their values or texts, (rows, 1).
+    """Return the teachers' mean probabilities, (rows, labels); for a task without labels, values or texts, (rows, 1).
 
     The result is read from the file `cache` if it was computed for the same texts and teachers, and is saved there if not.
     """
@@ -83,7 +83,7 @@ def label_with_teachers(
 
 
 def training_target(answer: Mapping[str, Any], labels: Sequence[str]) -> list[Any]:
-    """Return the training target in a prediction: the probabilities of the labels, or the value, or the text."""
+    """Return the training target in a teacher's prediction: probabilities of the labels, a value, or a text."""
     if labels:
         return [answer["probabilities"][label] for label in labels]
     return [answer["value"] if "value" in answer else answer["answer"]]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,21 +26,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.patterns import Pattern
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import EpochRandom
+from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.files import Errors
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.packing.token_rows import TokenRows
+from pretune.text.store.store import Store
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-    from pretune.text.corpus.dialogues import Dialogues
-    from pretune.text.examples.labeled import LabeledRows
-    from pretune.text.store.store import Store
 
 MAX_LOGITS = 1 << 30  # computed at once
 # Takes logits (m, vocabulary), targets (m,) and weights (m,).

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from pretune.backbones.backbone import TaskHeadParts
+from pretune.backbones.backbone import Backbone, TaskHeadParts
 from pretune.objectives.objective import Objective
 from pretune.objectives.task import Task
 from pretune.packed import Packed
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-    from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 C = TypeVar("C", bound=type)
 

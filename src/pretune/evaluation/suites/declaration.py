@@ -26,7 +26,7 @@ Roles = Mapping[str, Column]
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task of a suite; pretune.evaluation.suites documents the fields."""
+    """The declaration of one task of a suite; the package pretune.evaluation.suites documents the fields."""
 
     name: str
     title: str
@@ -53,18 +53,18 @@ class SuiteTask:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return the columns of the rows, by role: each column is named after its role."""
+        """Return the columns of the rows by role; each column is named after its role."""
         return {role: role for role in self.roles if role not in EXTRA}
 
     def find_files(self, split: str, data: Path) -> list[list[Path]]:
-        """Return the files of a split as groups of parallel files; [] if any of them is missing."""
+        """Return the files of a split, grouped into parallel files; [] if a file is missing."""
         given = self.files.get(split)
         names = [] if given is None else [given] if isinstance(given, str) else list(given)
         found = [_first(name, data) for name in names]
         return found if all(found) else []
 
     def read(self, split: str, data: Path, *, subsets: bool = False) -> SuiteRows:
-        """Read the rows of a split. With `subsets`, incomplete files are accepted."""
+        """Read the rows of a split; with `subsets`, files with fewer rows than the official ones are accepted."""
         paths = self.find_files(split, data)
         if not paths:
             raise PretuneError(f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist")
@@ -89,6 +89,7 @@ class SuiteTask:
         return made
 
     def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
+        """Yield the rows of parallel files by role, with their places; an error stands for a row that cannot be read."""
         own = self.splits.get(split, {})
         roles = own.get("roles", self.roles)
         layout = own.get("format") or self.format or layout_of(paths[0])
@@ -99,7 +100,7 @@ class SuiteTask:
             yield place, row if isinstance(row, PretuneError) else self._in_roles(row, roles, split)
 
     def _in_roles(self, row: Row, roles: Roles, split: str) -> Row | PretuneError:
-        """Convert a row of the file to the roles of the task; {} if the row is to be skipped."""
+        """Return the fields of a row by the roles of the task; {} if the row is to be skipped."""
         made: Row = {}
         for role, column in roles.items():
             cells = [_cell(row, name) for name in _several(column)]
@@ -123,7 +124,7 @@ class SuiteTask:
 
 @dataclass
 class SuiteRows:
-    """The rows of a split, each a dictionary by role, and the place of each in its file."""
+    """The rows of a split, each a dictionary by role, with their places in the files."""
 
     task: SuiteTask
     split: str
@@ -142,7 +143,7 @@ class SuiteRows:
 
     @property
     def complete(self) -> bool:
-        """Return whether there are as many rows as in the official file."""
+        """Return whether the number of rows is that of the official file."""
         return not self.expected or len(self) in self.expected
 
     @property
@@ -151,7 +152,7 @@ class SuiteRows:
         return all(any(role in row for role in ANSWERS) for row in self.rows)
 
     def check_length(self, subsets: bool) -> None:
-        """Raise an error if a file to evaluate on is incomplete; warn about an incomplete training file."""
+        """Raise an error if a dev or test file is incomplete; log a message if a training file is."""
         if not self.rows:
             raise PretuneError(f"{self.file}: the file has no rows; download it again")
         if self.complete:
@@ -165,7 +166,7 @@ class SuiteRows:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite of tasks, in the order of the columns of its table."""
+    """A benchmark suite: its tasks, in the order of the results table, and how they are averaged."""
 
     name: str
     title: str
@@ -175,7 +176,7 @@ class Suite:
     scale: int = 100  # the printed value of a perfect score
 
     def select_tasks(self, names: Sequence[str]) -> Suite:
-        """Return the suite with the named tasks only; the name of a multilingual task selects all of its languages."""
+        """Return the suite with some tasks only; the name of a multilingual task selects all of its languages."""
         known = {*self.tasks, *(task.like for task in self.tasks.values() if task.language)}
         for name in names:
             if name not in known:
@@ -188,7 +189,9 @@ class Suite:
         return replace(self, tasks=wanted)
 
     def available_tasks(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
-        """Return the tasks whose files exist, and the reason for each of the others. Unless `learned`, no training files are needed."""
+        """Return the tasks whose files exist, and for each other task the reason.
+        // Without `learned`, tasks need no training files.
+        """
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():
@@ -234,7 +237,7 @@ SPLIT = {"roles": Roles, "format": str}
 
 
 def _check_task(content: Mapping[str, Any], where: str) -> None:
-    """Raise an error if a key of a task is unknown or its value has the wrong type."""
+    """Raise an error if a task's declaration has an unknown key or a value of the wrong type."""
     types = {**get_type_hints(SuiteTask), "languages": list[str]}
     for key, value in content.items():
         if key not in types or key in ("name", "uses_model_of"):
@@ -258,13 +261,14 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
 
 
 def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
+    """Raise an error if the value of a known key has the wrong type."""
     for key, value in validate_schema(values, dict[str, Any], where).items():
         if key in types:
             validate_schema(value, types[key], f"{where}.{key}")
 
 
 def find_suite(name: str | Path, language: str = "") -> Suite:
-    """Return a suite by name, or read a custom one from a YAML file. `language` is the training language of multilingual tasks.
+    """Return a suite by name, or from a YAML file; `language` is the training language of multilingual tasks.
 
     >>> list(find_suite("superglue").tasks)[:3]
     ['boolq', 'cb', 'copa']
@@ -293,7 +297,7 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
 
 
 def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
-    """Return the task, or one task per language."""
+    """Return the task that a suite declares under a name, or one task per language."""
     if not name or name.startswith(".") or Path(name).name != name:
         raise PretuneError(f"{suite}: {quote(name)} is not a valid task name, because a folder is named after it")
     content, taught = _inherited(name, class_declared, suite), ""
@@ -322,7 +326,7 @@ def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite:
 
 
 def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the keys of a task with those inherited by `like`, except for files, splits and counts."""
+    """Return the keys of a task, including those inherited by `like`, except for files, splits and counts."""
     if not isinstance(name, str) or name not in class_declared:
         raise PretuneError(
             f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), class_declared)}"
@@ -343,13 +347,14 @@ def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tu
 
 
 def _in_language(name: Any, language: str) -> Any:
+    """Return file names with {language} replaced."""
     if isinstance(name, list):
         return [_in_language(one, language) for one in name]
     return name.replace("{language}", language)
 
 
 def _first(name: str, data: Path) -> list[Path]:
-    """Return the files of the first alternative that exists; `a.{b,c}` stands for two parallel files."""
+    """Return the files of the first alternative in `a | b` that exists; `a.{b,c}` stands for two parallel files."""
     for choice in name.split("|"):
         names = _expand(choice.strip())
         for one in names:
@@ -361,7 +366,7 @@ def _first(name: str, data: Path) -> list[Path]:
 
 
 def _expand(name: str) -> list[str]:
-    """Expand the braces of a file name.
+    """Return the file names that braces stand for.
 
     >>> _expand("train.{en,de}")
     ['train.en', 'train.de']
@@ -372,11 +377,12 @@ def _expand(name: str) -> list[str]:
 
 
 def _several(column: Any) -> list[Any]:
+    """Return a column, or a list of columns, as a list."""
     return column if isinstance(column, list) else [column]
 
 
 def _cell(row: Row, name: Any) -> Any:
-    """Return a field of a row; OUTER.INNER is a nested field."""
+    """Return a field of a row by name; OUTER.INNER is a nested field."""
     if str(name) in row:
         return row[str(name)]
     outer, dot, inner = str(name).partition(".")
@@ -384,9 +390,11 @@ def _cell(row: Row, name: Any) -> Any:
 
 
 def _phenomena(cell: Any) -> list[str]:
+    """Return the names in a cell, which are separated by semicolons."""
     return [name.strip() for name in str(cell).split(";") if name.strip()]
 
 
 def _example(suite: Suite) -> str:
+    """Return the name of one file of a suite, as an example for messages."""
     task = next(iter(suite.tasks.values()))
     return str(next(iter(task.files.values()), "a file"))

@@ -21,7 +21,7 @@ Rows = Iterator[tuple[str, Row | PretuneError]]  # place and fields
 
 
 def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
-    """Yield place and fields of each row of a file in a format, or of several files with parallel lines.
+    """Yield the place and the fields of each row of a file, or of several files with parallel lines.
 
     `header` tells whether the first line of a table has the names of the columns.
     """
@@ -35,7 +35,7 @@ def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
 
 
 def layout_of(path: Path) -> str:
-    """Return the format that a file name implies.
+    """Return the name of the format that a file's suffix implies.
 
     >>> layout_of(Path("dev.tsv"))
     'tsv'
@@ -84,7 +84,7 @@ def _parse_object(line: str) -> Row | PretuneError:
 
 
 def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], content: str) -> Rows:
-    """Yield the rows that each object contains; an object without the `content` that the format has becomes an error."""
+    """Yield the rows that JSON objects contain; an object without the expected `content` becomes an error."""
     for place, row in objects:
         if isinstance(row, PretuneError):
             yield place, row

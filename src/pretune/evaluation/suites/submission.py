@@ -42,7 +42,7 @@ def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows
 
 
 def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
-    """Return the contents of the file of a task."""
+    """Return the contents of a task's file in a submission."""
     if task.submission["file"].endswith(".tsv"):
         lines = [f"{number}\t{_cell(task, answer)}" for number, answer in enumerate(answers)]
         return "\n".join([HEADER, *lines]) + "\n"
@@ -63,13 +63,14 @@ def _cell(task: SuiteTask, answer: Mapping[str, Any]) -> str:
 
 
 def _value(task: SuiteTask, answer: Mapping[str, Any]) -> Any:
-    """Return the label as the suite spells it, for example True for "true"."""
+    """Return a predicted label as the suite spells it, for example True for "true"."""
     given = next(answer[key] for key in ("label", "choice", "answer") if key in answer)
     spelled = {str(label).lower(): label for label in task.submission.get("labels", ())}
     return spelled.get(str(given).lower(), given)
 
 
 def _nested(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
+    """Return MultiRC's answers as objects, nested by passage and question."""
     passages: dict[Any, dict[Any, list[dict[str, Any]]]] = {}
     for row, answer in zip(rows, answers, strict=True):
         passage, question, number = row["id"]
@@ -106,6 +107,7 @@ def check_submission(path: str | Path, suite: Suite, counts: Mapping[str, int] |
 
 
 def _check_file(where: str, task: SuiteTask, content: bytes, count: int | None) -> None:
+    """Raise an error if a file of a submission has invalid lines or the wrong number of answers."""
     try:
         lines = content.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -119,6 +121,7 @@ def _check_file(where: str, task: SuiteTask, content: bytes, count: int | None) 
 
 
 def _check_table(where: str, task: SuiteTask, lines: list[str]) -> int:
+    """Raise an error if a line of a submitted table is invalid; return the number of answers."""
     if not lines or lines[0] != HEADER:
         raise PretuneError(f"{where}, line 1: the header must be {HEADER!r}")
     for number, line in enumerate(lines[1:]):
@@ -130,6 +133,7 @@ def _check_table(where: str, task: SuiteTask, lines: list[str]) -> int:
 
 
 def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
+    """Raise an error if a line of submitted JSON objects is invalid; return the number of answers."""
     found = 0
     seen = set()
     for number, line in enumerate(lines, 1):
@@ -152,7 +156,7 @@ def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
 
 
 def _check_label(where: str, task: SuiteTask, label: Any) -> None:
-    """Raise an error unless a label of a submission is in the declared range or list, or any text if neither is declared."""
+    """Raise an error if a submitted label is not in the declared range or list; without either, any text is valid."""
     limits, labels = task.submission.get("range"), task.submission.get("labels")
     if limits:
         valid = _is_between(label, *limits)

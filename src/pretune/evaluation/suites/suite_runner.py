@@ -55,7 +55,7 @@ Answers = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """An evaluation with all of its settings; `settings` are options of `finetune`, by name."""
+    """An evaluation on a suite with all of its settings; `settings` are options of `finetune`, by name."""
 
     model: str
     suite: Suite
@@ -71,7 +71,7 @@ class EvaluationJob:
     devices: int = 1  # over which the seeds of all tasks are distributed
 
     def result_settings(self) -> dict[str, Any]:
-        """Return everything that determines the results."""
+        """Return all settings that determine the results, as written to suite.json."""
         sections = {
             name: {k: v for k, v in asdict(value).items() if v is not None} if hasattr(value, "flat") else value
             for name, value in self.settings.items()
@@ -85,7 +85,7 @@ class EvaluationJob:
 
 @dataclass
 class Evaluation:
-    """The results of an evaluation: the metrics of each task by seed, and the tasks that were skipped."""
+    """The results of an evaluation on a suite: the metrics of each task by seed, and the skipped tasks."""
 
     suite: Suite
     model: str
@@ -95,24 +95,24 @@ class Evaluation:
 
     @property
     def system(self) -> str:
-        """Return the name of the model in the results table."""
+        """Return the name of the evaluated model for the results table."""
         if self.shots is None:
             return self.model
         return f"{self.model}, {({0: 'zero', 1: 'one'}).get(self.shots, self.shots)}-shot"
 
     @property
     def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """Return mean and standard deviation over seeds, by task and metric."""
+        """Return mean and standard deviation over seeds of each metric, by task and metric."""
         scored = {name: told for name, told in self.tasks.items() if told["scores"]}
         return {name: {m: mean_and_sd(x) for m, x in told["scores"].items()} for name, told in scored.items()}
 
     @property
     def means(self) -> dict[str, dict[str, float]]:
-        """Return the mean over seeds, by task and metric."""
+        """Return the mean over seeds of each metric, by task and metric."""
         return {name: {m: value for m, (value, _) in found.items()} for name, found in self.scores.items()}
 
     def describe(self) -> dict[str, Any]:
-        """Return all results as a JSON object."""
+        """Return all results of the evaluation as a JSON object."""
         found = {
             name: {"value": a.value, "of": a.of, "missing": list(a.missing)}
             for name, a in averages(self.suite, self.means).items()
@@ -125,7 +125,7 @@ class Evaluation:
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the standard deviation.
+    """Return the mean and the standard deviation of some values; the deviation of one value is 0.
 
     >>> mean_and_sd([0.5])
     (0.5, 0.0)
@@ -134,7 +134,7 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
 
 
 def evaluate_suite(request: EvaluationJob) -> Evaluation:
-    """Evaluate on all tasks whose files exist and whose kind is supported; the others are reported as skipped."""
+    """Evaluate a model on all tasks of a suite that are supported and whose files exist; other tasks are reported."""
     _check_same(request)
     suite, asked = request.suite, request.shots is not None
     here, missing = suite.available_tasks(request.data, learned=request.shots != 0)
@@ -203,7 +203,7 @@ def _check_same(request: EvaluationJob) -> dict[str, Any]:
 
 
 def _begin(request: EvaluationJob) -> None:
-    """Write the settings, so that the same command resumes and another one is refused."""
+    """Write the settings of the evaluation, so that the same command resumes and another one is refused."""
     write_checksummed_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
 
 
@@ -211,7 +211,7 @@ def _begin(request: EvaluationJob) -> None:
 
 
 class AnsweringMethod(Protocol):
-    """A method for a model to answer a task: fine-tuning or in-context learning."""
+    """A method by which a model answers a task: fine-tuning or in-context learning."""
 
     @property
     def model(self) -> Model: ...
@@ -219,14 +219,14 @@ class AnsweringMethod(Protocol):
     device: torch.device
 
     def train(self, seed: int, folder: Path) -> bool:
-        """Train with a seed and write the model to a folder named after it; return False if training failed."""
+        """Train with a seed and write the model to a folder named after the seed; return False if training failed."""
 
     def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Return a function that predicts the answers to some rows with the model, or the examples, of a seed."""
+        """Return a function that predicts the answers to some rows, with the model or the prompt of a seed."""
 
 
 class FineTuning:
-    """Fine-tuning on a task, and prediction with the fine-tuned model."""
+    """The method that fine-tunes a model on a task and predicts with the result."""
 
     def __init__(self, plan: FinetuningJob) -> None:
         self.plan, self.device = plan, choose_device(plan.device)
@@ -235,17 +235,17 @@ class FineTuning:
 
     @property
     def model(self) -> Model:
-        """Return the model that was used last."""
+        """Return the model that predicted last."""
         assert self.loaded is not None
         return self.loaded[1]
 
     def train(self, seed: int, folder: Path) -> bool:
-        """Fine-tune with a seed."""
+        """Fine-tune with a seed and write the model to a folder; return False if training failed."""
         self.material = self.material or read_task_data(self.plan)
         return run_seed(replace(self.plan, seed=seed, out=folder), self.material) is not None
 
     def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Load the fine-tuned model of a seed and return a function that predicts the answers to some rows."""
+        """Load the fine-tuned model of a seed, and return a function that predicts the answers to some rows."""
         if self.loaded is None or self.loaded[0] != folder:
             self.loaded = folder, *load_task_model(folder)
         _, model, objective = self.loaded
@@ -261,7 +261,7 @@ def evaluate_task(
     taught: Mapping[str, SuiteTask],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> None:
-    """Fine-tune on a task (or prompt for it) with each seed, and answer it and the tasks that use its model."""
+    """Train or prompt for a task with each seed, and write the scores of the task and of those that use its model."""
     if all(_finished(request, name) for name in taught):
         log_info(f"{task.title}: already finished")
         return
@@ -294,7 +294,7 @@ def answering_method(
     rows: Mapping[str, SuiteRows],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> AnsweringMethod:
-    """Return the method in which a task is answered: in-context learning if there is a generator, else fine-tuning."""
+    """Return the method for a task: in-context learning if there is a generative model, otherwise fine-tuning."""
     if writer is None:
         return FineTuning(finetuning_job(request, task, rows))
     return InContextLearning(writer, task, rows, request.shots or 0)
@@ -303,7 +303,7 @@ def answering_method(
 def learn_seed(
     method: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
 ) -> None:
-    """Train with the seed of a folder and predict the scored splits; `cost.json` marks it as done."""
+    """Train with the seed of a folder and predict the scored splits; `cost.json` marks the seed as done."""
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
     write_checksummed_json(
         folder / COST, answer_with(method, folder, scored) if method.train(int(folder.name), folder) else {}
@@ -311,7 +311,7 @@ def learn_seed(
 
 
 def train_in_worker(request: EvaluationJob, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
-    """Train and predict for one seed in another process."""
+    """Train and predict for one seed of a task, in another process."""
     with use_token_cache(request.out / TOKENS):
         rows = {name: _rows(request.out, own) for name, own in taught.items()}
         method = answering_method(request, task, rows[task.name], load_generator(request))
@@ -332,27 +332,29 @@ def _left(request: EvaluationJob, task: SuiteTask) -> list[int]:
 
 
 def _seed_folder(request: EvaluationJob, task: SuiteTask, seed: int) -> Path:
+    """Return the folder of a seed of a task."""
     return request.out / task.name / "seeds" / str(seed)
 
 
 def _finished(request: EvaluationJob, name: str) -> bool:
+    """Return whether the results of a task exist for all seeds."""
     path = request.out / name / RESULT
     return path.is_file() and read_checksummed_json(path, "the result of a task")["seeds"] >= request.seeds
 
 
 def rows_path(out: Path, task: str, split: str) -> Path:
-    """Return the path of the rows of a split."""
+    """Return the path of the file with the rows of a split."""
     return out / task / "rows" / f"{split}.jsonl"
 
 
 def _rows(out: Path, task: SuiteTask) -> dict[str, SuiteRows]:
-    """Read the rows of all splits of a task."""
+    """Read the rows of all splits of a task from the evaluation folder."""
     paths = {split: rows_path(out, task.name, split) for split in task.files}
     return {s: SuiteRows(task, s, path, read_lines(path)) for s, path in paths.items() if path.is_file()}
 
 
 def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, SuiteRows]) -> FinetuningJob:
-    """Return the fine-tuning job of a task, with the task's maximum length unless another one is given."""
+    """Return the fine-tuning job of a task, with the task's own maximum length unless the user sets one."""
     settings = dict(request.settings)
     batch = settings.pop("batch", None)
     given: dict[str, Any] = {
@@ -384,7 +386,7 @@ def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, S
 def answer_with(
     method: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
 ) -> dict[str, dict[str, Any]]:
-    """Write the answers of a seed to some splits and return their cost by task."""
+    """Predict some splits with the model of a seed, write the answers, and return the cost of inference by task."""
     costs: dict[str, dict[str, Any]] = {}
     for name, (own, splits) in wanted.items():
         for split, rows in splits.items():
@@ -405,6 +407,7 @@ def answer_with(
 
 
 def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], seeds: int) -> dict[str, Any]:
+    """Return the contents of a task's result.json: scores, costs, and what is incomplete."""
     scored = rows[task.scored]
     each = [
         suite_metrics(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders
@@ -427,21 +430,22 @@ def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Pa
 
 
 def _decides(task: SuiteTask, rows: SuiteRows, folder: Path) -> float:
+    """Return the mean of a task's metrics for one seed, by which the best seed is chosen."""
     return mean(suite_metrics(task.metrics, rows.rows, read_answers(folder, task.name, task.scored)).values())
 
 
 def read_answers(folder: Path, task: str, split: str) -> Answers:
-    """Read the answers of a seed to a split."""
+    """Return the answers to a split with the model of one seed."""
     return read_lines(folder / "answers" / f"{task}.{split}.jsonl")
 
 
 def read_lines(path: Path) -> Answers:
-    """Return the rows or answers in a file, one per line."""
+    """Return the JSON objects in a file, one per line."""
     return list(read_json_lines(path))
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one row per line."""
+    """Write JSON objects to a file, one per line."""
     write_bytes(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace"))
 
 
@@ -449,7 +453,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def submit(request: EvaluationJob, tasks: Mapping[str, SuiteTask]) -> list[str]:
-    """Write the submission if there are answers to official test sets; return the tasks that it lacks."""
+    """Write a submission if there are answers to official test sets; return the tasks that it lacks."""
     answered = {}
     for name, task in tasks.items():
         best = read_checksummed_json(request.out / name / RESULT, "the result of a task")["best"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass
 class Hypothesis:
-    """A hypothesis and its score: its log-probability, divided by length ** penalty once it is finished."""
+    """A generated text and its score: its log-probability, divided by length ** penalty once it is finished."""
 
     ids: list[int]
     score: float
@@ -19,13 +19,13 @@ class Hypothesis:
 
 
 def candidate_count(width: int, ends: Collection[int]) -> int:
-    """Return how many candidate tokens to consider, so that `width` beams are left even if all end tokens are among them."""
+    """Return how many candidate tokens to consider, so that `width` beams remain even if all end tokens are candidates."""
     return (1 + max(1, len(ends))) * width
 
 
 @dataclass
 class BeamSearch:
-    """The beam search for one prompt.
+    """The state of beam search for one prompt.
 
     It stops when there are `width` finished texts and no beam, as it is now, scores higher than the worst of them.
     """

@@ -35,7 +35,7 @@ FEW = 3  # up to this many rows, a CPU multiplies faster with row-major weight m
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The decoding settings: greedy by default, sampling if temperature, top_k, or top_p is given, or beam search."""
+    """The decoding settings: greedy by default; sampling if temperature, top_k, or top_p is set; or beam search."""
 
     tokens: int = 50  # the most new tokens
     temperature: float | None = None
@@ -76,18 +76,18 @@ class GenerationConfig:
 
 
 class DecodingSession:
-    """A decoding session: a model with a key-value cache that reads sequences step by step and returns next-token logits."""
+    """A model with a key-value cache that reads sequences step by step and returns next-token logits."""
 
     def __init__(
         self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
     ) -> None:
-        """Set up a cache for sequences of up to `slots` tokens; `source` is the input of the encoder, if there is one."""
+        """Create a cache for sequences of up to `slots` tokens; `source` is the input of an encoder, if there is one."""
         self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
         self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
         self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read the next tokens of every sequence, and return the logits after the last of them, (sequences, vocabulary)."""
+        """Read the next tokens of every sequence, and return the logits after the last one, (sequences, vocabulary)."""
         tokens = self.backbone.embed.tokens
         lengths = np.array([len(chunk) for chunk in ids])
         first = np.cumsum(lengths) - lengths
@@ -104,7 +104,7 @@ class DecodingSession:
 
 
 def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterator[list[int]]:
-    """Yield the rows of each batch, longest first; rows need `slots` cached tokens and `beams` sequences each."""
+    """Yield the row numbers of each batch, longest rows first; a row needs `slots` cached tokens and `beams` sequences."""
     order = sorted(range(len(slots)), key=lambda row: -slots[row])
     few, many = ROWS
     while order:
@@ -236,7 +236,7 @@ class TextGenerator:
         return cls(model, chosen)
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the ids of a prompt, with the special tokens that precede it; an empty prompt starts as documents do."""
+        """Return the ids of a prompt with the special tokens before it; an empty prompt starts like a document."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         ids = [tokenizer.role(role) for role in template.single[: template.single.index("A")]]
         ids += tokenizer.encode(prompt)
@@ -254,7 +254,7 @@ class TextGenerator:
         return ids
 
     def generate(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
-        """Generate a continuation of each prompt, and describe the results in order."""
+        """Generate a continuation of each prompt, and return one description per prompt, in order."""
         prompts = [prompt.rstrip(" ") for prompt in prompts] if decoding.choices else prompts
         ids = [self.encode(prompt) for prompt in prompts]
         texts = self.generate_ids(ids, decoding, self.ends)
@@ -280,14 +280,14 @@ class TextGenerator:
 
     @property
     def ends(self) -> set[int]:
-        """Return the tokens that end a text."""
+        """Return the ids of the tokens that end a text."""
         tokenizer = self.model.require_tokenizer()
         return {tokenizer.role("end")} if tokenizer.has("end") else set()
 
     def plan(
         self, prompts: Sequence[list[int]], decoding: GenerationConfig
     ) -> tuple[GenerationConfig, AllowedTokens | None, list[int]]:
-        """Return the settings for some prompts, which tokens may follow, and the most new tokens of each prompt."""
+        """Return decoding settings, allowed next tokens, and the largest number of new tokens of each prompt."""
         longest = self.model.backbone.longest or 1 << 30
         if not decoding.choices:
             return decoding, None, [min(decoding.tokens, longest - len(prompt)) for prompt in prompts]
@@ -309,7 +309,7 @@ class TextGenerator:
         return replace(decoding, tokens=trie.longest), trie.after, [trie.longest] * len(prompts)
 
     def generate_ids(self, prompts: Sequence[list[int]], decoding: GenerationConfig, end: set[int]) -> list[Hypothesis]:
-        """Generate a continuation of each prompt, up to one of the `end` tokens."""
+        """Generate a continuation of each tokenized prompt, up to one of the `end` tokens."""
         decoding, allowed, limits = self.plan(prompts, decoding)
         ended = stop_condition(decoding.stop, self.model.require_tokenizer())
         if self.device.type == "cpu" and min(ROWS[0], len(prompts) * decoding.beams) > FEW:
@@ -325,7 +325,7 @@ class TextGenerator:
         return [texts[row] for row in range(len(prompts))]
 
     def describe(self, prompt: str, ids: list[int], text: Hypothesis, decoding: GenerationConfig) -> dict[str, Any]:
-        """Return the prompt, the text, the continuation, its number of tokens, and whether it ended by itself."""
+        """Return prompt, text, continuation, number of generated tokens, and whether the text ended by itself."""
         tokenizer = self.model.require_tokenizer()
         whole = tokenizer.decode([*ids, *text.ids])
         added = whole.removeprefix(tokenizer.decode(ids))
@@ -340,13 +340,13 @@ class TextGenerator:
 
 
 def check_streamable(decoding: GenerationConfig) -> None:
-    """Refuse to stream the result of beam search, which is known only at the end."""
+    """Raise an error if the decoding is beam search, whose text is known only at the end."""
     if decoding.beams > 1:
         raise PretuneError("beam search knows its text only at the end and cannot be streamed; leave out the beams")
 
 
 def make_column_major(root: nn.Module) -> None:
-    """Store weight matrices in column-major order, with which a CPU multiplies several rows faster; values stay the same."""
+    """Store weight matrices in column-major order, which makes products of several rows faster on a CPU."""
     for parameter in root.parameters():
         if parameter.dim() == 2 and parameter.is_contiguous():
             parameter.data = parameter.data.t().contiguous().t()

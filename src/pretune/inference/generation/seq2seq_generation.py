@@ -59,13 +59,13 @@ class Seq2SeqGenerator:
         return cls(model, chosen, task)
 
     def tokenize_examples(self, prompts: Sequence[str]) -> Arrangement:
-        """Return one input sequence per text, truncating texts that are too long."""
+        """Return one input sequence per text; long texts are truncated."""
         rows = LabeledRows(Path("texts"), {}, list(prompts))
         data = Data(self.model.require_tokenizer(), self.model.family.template, rows=rows)
         return self.task.tokenize_examples(data, self.model.backbone.longest or LENGTH)  # type: ignore[no-any-return]
 
     def plan(self, decoding: GenerationConfig) -> tuple[GenerationConfig, Any]:
-        """Return the decoding settings, and which tokens may follow."""
+        """Return the decoding settings and the allowed next tokens."""
         if not decoding.choices:
             return decoding, None
         closed = replace(self.task, closed=True, labels=decoding.choices)
@@ -74,7 +74,7 @@ class Seq2SeqGenerator:
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
-        """Generate a text for each input text, and describe the results in order."""
+        """Generate a text for each input text, and return one description per input, in order."""
         tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
         ended = stop_condition(decoding.stop, tokenizer)
         texts = generate_for_sequences(self.model, self.task, self.tokenize_examples(prompts), decoding, allowed, ended)

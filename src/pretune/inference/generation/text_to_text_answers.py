@@ -19,7 +19,7 @@ TOKENS = 8192  # read and generated per batch, beams included
 
 
 def generate_answers(model: Model, task: Any, arrangement: Arrangement) -> list[Array]:
-    """Generate an answer to each input sequence, and return its tokens without the end token."""
+    """Generate an answer to each input sequence of a task, and return its token ids without the end token."""
     own = task.unwrapped
     decoding, allowed = GenerationConfig(own.tokens, beams=own.beams), None
     if task.closed:
@@ -57,14 +57,14 @@ def generate_for_sequences(
 
 
 def target_frame(model: Model, task: Any) -> tuple[list[int], set[int]]:
-    """Return the tokens that a generated text starts with, and those that end it."""
+    """Return the ids of the tokens that a generated text starts with, and those of the tokens that end it."""
     _, frame = task.unwrapped.frames(model.family.template)
     place, tokenizer = frame.index("A"), model.require_tokenizer()
     return [tokenizer.role(item) for item in frame[:place]], {tokenizer.role(item) for item in frame[place + 1 :]}
 
 
 def generation_batches(arrangement: Arrangement, tokens: int, times: int) -> Iterator[Sequences]:
-    """Yield batches of sequences of similar length, limited by their tokens.
+    """Yield batches of sequences of similar length with a limited number of tokens.
 
     Each sequence gets `tokens` more and is counted `times` times (the number of beams).
     """
@@ -78,5 +78,5 @@ def generation_batches(arrangement: Arrangement, tokens: int, times: int) -> Ite
 
 
 def sequence_ids(sequences: Sequences) -> list[list[int]]:
-    """Return the ids of each sequence."""
+    """Return the token ids of each sequence as a list."""
     return [ids.tolist() for ids in np.split(sequences.ids, sequences.offsets[1:-1])]

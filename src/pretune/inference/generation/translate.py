@@ -97,7 +97,7 @@ class Translator:
 
     @property
     def begin(self) -> list[int]:
-        """Return the ids that the decoder reads first."""
+        """Return the token ids that the decoder reads first."""
         items = self.templates[1].single
         return [self.models[0].require_tokenizer().role(item) for item in items[: items.index("A")]]
 
@@ -119,7 +119,7 @@ class Translator:
         return [found[row] for row in range(len(texts))]
 
     def reader(self, sources: Sequence[list[int]], slots: int) -> Any:
-        """Return a decoding session for some sources; for several models, one that averages them."""
+        """Return a decoding session for some source texts; with several models, their probabilities are averaged."""
         packed = pack_lists(sources).to(self.device)
         members = [DecodingSession(model, len(sources), slots, [packed], head=self.head) for model in self.models]
         return members[0] if len(members) == 1 else EnsembleSession(members)
@@ -141,7 +141,7 @@ class Translator:
     def describe(
         self, texts: Sequence[str], written: Sequence[Hypothesis], alignments: bool = False
     ) -> list[dict[str, Any]]:
-        """Return one row per text: the translation, its score, whether it ended, and its alignment if requested."""
+        """Return one row per text: the translation, its score, whether it ended, and with `alignments` its word alignment."""
         tokenizer = self.models[0].require_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)

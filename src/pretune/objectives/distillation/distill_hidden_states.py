@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.attention_weights import attention_weights
 from pretune.nn.attention.query_key_layout import self_layout
 from pretune.nn.linear import OutputLinear
@@ -35,9 +36,6 @@ from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 MATCH_KINDS = ("hidden", "states", "attention", "embedding", "cosine")
 KINDS_WITH_LAYERS = ("hidden", "states", "attention")

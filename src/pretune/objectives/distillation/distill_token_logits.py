@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.objectives.distillation.teachers import Teacher, cached_teacher
 from pretune.objectives.objective import Loss, Objective
 from pretune.objectives.wrappers import WrappedObjective
@@ -17,9 +17,6 @@ from pretune.packed import Batch
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 TERM = "match_logits"
 

@@ -8,10 +8,11 @@ masked copies of each text, as in BERT.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.patterns import Pattern, full
 from pretune.objectives.objective import Loss, vocabulary_loss
 from pretune.objectives.pretraining import masking
@@ -24,9 +25,6 @@ from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.phrase_matching import check_phrase_file, load_phrases
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 Unit = Literal["token", "word", "span", "ngram", "phrase"]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.big_bird import BlockSparseAttention
 from pretune.nn.attention.multi_head import GlobalAttention, RelativeAttention, SelfAttention
 from pretune.nn.attention.patterns import Pattern, full
@@ -22,9 +23,6 @@ from pretune.text.examples.labeled import LabeledRows
 from pretune.text.examples.parallel import read_parallel_languages
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizers.template import Template
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 class ParallelText(LearnsFromRows):

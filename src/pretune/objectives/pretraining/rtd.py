@@ -7,13 +7,14 @@ every token of the result. The generator belongs to the objective's head and sha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import Pattern, full
@@ -33,9 +34,6 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 class Generator(nn.Module):

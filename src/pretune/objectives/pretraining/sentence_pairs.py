@@ -7,11 +7,12 @@ where a text begins and ends, nor the source reveals the label.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.linear import OutputLinear
 from pretune.objectives.objective import Data, Loss, Objective, classification_loss
 from pretune.packed import Batch
@@ -21,9 +22,6 @@ from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.document_spans import cut_documents, split_at_sentence
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 UNLABELED = -1  # the label of a sequence that is read but has no target
 PATIENCE = 4  # rounds of matching without a match before the remaining items are given up

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.objectives.objective import Loss, Objective, token_loss
 from pretune.packed import Batch
 from pretune.text.packing.sequences import Packing
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 class TokenPrediction(Objective):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput
+from pretune.backbones.backbone import Backbone, BackboneOutput
 from pretune.nn.attention.query_key_layout import token_layout
 from pretune.objectives.objective import Loss
 from pretune.objectives.task import Task
 from pretune.objectives.wrappers import WrappedBackbone, WrappedTask
 from pretune.packed import Batch, Packed
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 class PerturbedBackbone(WrappedBackbone):

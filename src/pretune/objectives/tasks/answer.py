@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.per_example import JudgedAnswer, judge_answers
 from pretune.metrics.question_answering import choose_threshold, question_metrics
@@ -30,9 +31,6 @@ from pretune.text.examples.question_answering import NO_TOKENS, AnswerSpan, Ques
 from pretune.text.packing.sequences import Arrangement, Sequences
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 Candidate = tuple[float, int, int]  # score, and first and last character of the span in the passage
 UNANSWERABLE = "unanswerable"  # the default answer to unanswerable questions in prompts

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.task import Answer, Task
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling
@@ -19,9 +20,6 @@ from pretune.text.examples.multiple_choice import ChoiceExamples
 from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 class CandidateTask(Task):

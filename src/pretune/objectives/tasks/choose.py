@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.multiple_choice import choice_metrics
@@ -29,9 +30,6 @@ from pretune.text.examples.labeled import TableChunk
 from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples, choice_number, read_choices
 from pretune.text.packing.sequences import Arrangement, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 class ChoicePrompt(InContextPrompt):

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.classification import class_metrics, most_frequent
 from pretune.metrics.per_example import JudgedAnswer, judge_classes
 from pretune.nn.attention.query_key_layout import permute_rows, reverse_index
@@ -37,10 +38,6 @@ from pretune.text.packing.sequences import Arrangement, Sequences, add_global_st
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 
 Pooling = Literal["start", "mean", "max", "last", "before_last", "attentive", "concat", "rising", "pair"]
 POOLED_VECTORS = {"concat": 3, "pair": 4}  # poolings that concatenate several vectors, which no published pooler takes

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.per_example import JudgedAnswer, judge_similarities
 from pretune.metrics.regression import similarity_metrics
 from pretune.nn.sentence_embedding import PROMPT_COLUMN, TextEmbedding, TextEmbeddingHead
@@ -35,9 +36,6 @@ from pretune.text.packing.sequences import Arrangement, Packing, Sequences
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 ROLES = {"score": ("score", "similarity", "label", "is_duplicate")}
 EXCLUDED_SIMILARITY = -1e4  # the similarity of excluded pairs; finite, so that an empty batch has a finite loss

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput
+from pretune.backbones.backbone import Backbone, BackboneOutput
 from pretune.nn.layer_mixing import LayerFeatures, TopLayers
 from pretune.nn.linear import Linear
 from pretune.objectives.objective import Loss
@@ -16,9 +16,6 @@ from pretune.objectives.task import Task
 from pretune.objectives.wrappers import WrappedBackbone, WrappedTask
 from pretune.packed import Batch, Packed
 from pretune.runtime.errors import PretuneError
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 class FeatureBackbone(WrappedBackbone):

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.query_key_layout import token_layout
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
@@ -26,9 +27,6 @@ from pretune.text.examples.labeled import LabeledRows, TableChunk, read_labeled
 from pretune.text.packing.sequence_parts import compose_sequences
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 @register_task

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.per_example import JudgedAnswer, judge_numbers
 from pretune.metrics.regression import regression_metrics
 from pretune.objectives.in_context_prompt import InContextPrompt, Row
@@ -29,9 +30,6 @@ from pretune.text.examples.labeled import LabeledRows, TableChunk, parse_number,
 from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.per_example import JudgedAnswer, judge_tags
@@ -31,9 +32,6 @@ from pretune.text.examples.tag_schemes import OUTSIDE, all_tags, convert_tags, d
 from pretune.text.examples.tagged import TaggedSentences, read_tagged, tagged_rows
 from pretune.text.packing.sequences import Arrangement, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 MAX_PREDICATE_TOKENS = 16  # tokens of a predicate that are repeated after the sentence
 
