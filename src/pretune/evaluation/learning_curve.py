@@ -77,7 +77,9 @@ def learning_curve(
         (size, learner) for size in parts for learner in learners if (size, learner) != (material.size, PRETRAINED)
     ]
     scores = part_scores(plan, parts, wanted)
-    scores[material.size, PRETRAINED] = whole_scores(run, material)
+    results = run.results
+    whole = results["seeds"]["each"] if "seeds" in results else [results[f"dev/{material.primary_metric}"]]
+    scores[material.size, PRETRAINED] = list(whole)
     points = []
     for size, part in parts.items():
         point: dict[str, Any] = {"examples": size}
@@ -90,12 +92,6 @@ def learning_curve(
         points.append(point)
     write_json(run.folder / FILE, points)
     return points
-
-
-def whole_scores(run: Run, material: TaskData) -> list[float]:
-    """Return the scores of the run on all examples, one per seed."""
-    results = run.results
-    return list(results["seeds"]["each"]) if "seeds" in results else [results[f"dev/{material.primary_metric}"]]
 
 
 def part_scores(

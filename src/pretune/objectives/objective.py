@@ -30,6 +30,7 @@ from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.patterns import Pattern
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.arrays import Array
+from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.files import Errors
@@ -68,6 +69,12 @@ class Data:
     def tokens(self) -> Any:
         """Return the tokenized examples of a task that tokenizes them itself; they are tokenized at the first access."""
         return self.rows.tokenize(self.tokenizer)
+
+    def require_store(self, name: str) -> Store:
+        """Return the token store; raise an error that names the objective if the data consists of rows."""
+        if self.store is None:
+            raise PretuneError(f"{name} reads raw text; give it a corpus or a store instead of labeled rows")
+        return self.store
 
     def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
         """Return the result of `make`, which is called only at the first request for a name and cached."""

@@ -95,20 +95,22 @@ class SuiteTask:
         layout = own.get("format") or self.format or layout_of(paths[0])
         if layout not in LAYOUTS:
             raise PretuneError(f"{paths[0]}: unknown file format {layout!r}; {suggest(layout, LAYOUTS)}")
-        numbered = any(isinstance(column, int) for role in roles.values() for column in _several(role))
+        roles = {role: column if isinstance(column, list) else [column] for role, column in roles.items()}
+        numbered = any(isinstance(column, int) for columns in roles.values() for column in columns)
         for place, row in read_layout(paths, layout, header=not numbered):
             yield place, row if isinstance(row, PretuneError) else self._in_roles(row, roles, split)
 
-    def _in_roles(self, row: Row, roles: Roles, split: str) -> Row | PretuneError:
+    def _in_roles(self, row: Row, roles: Mapping[str, list[Any]], split: str) -> Row | PretuneError:
         """Return the fields of a row by the roles of the task; {} if the row is to be skipped."""
         made: Row = {}
-        for role, column in roles.items():
-            cells = [_cell(row, name) for name in _several(column)]
+        for role, columns in roles.items():
+            cells = [_cell(row, name) for name in columns]
             if None in cells:
                 if role in EXTRA or (role in ANSWERS and split == "test"):
                     continue
-                name = _several(column)[cells.index(None)]
-                return PretuneError(f"no column {name!r}; columns are {', '.join(map(repr, row)) or 'none'}")
+                return PretuneError(
+                    f"no column {columns[cells.index(None)]!r}; columns are {', '.join(map(repr, row)) or 'none'}"
+                )
             value = cells if role == "choices" and len(cells) > 1 else cells[0]
             if len(cells) > 1 and role != "choices":
                 value = " ".join(map(str, cells))
@@ -118,7 +120,11 @@ class SuiteTask:
                 return {}
             made[role] = self.values.get(role, {}).get(str(value), value)
         if self.categories:
-            made["categories"] = {name: _phenomena(row.get(name)) for name in self.categories if row.get(name)}
+            made["categories"] = {
+                name: [part.strip() for part in str(row[name]).split(";") if part.strip()]
+                for name in self.categories
+                if row.get(name)
+            }
         return made
 
 
@@ -215,9 +221,8 @@ class Suite:
                 missing[name] = f"it uses the model of {task.uses_model_of}, which is missing"
                 del here[name]
         if not here:
-            raise PretuneError(
-                f"{data}: no files of {self.title}'s tasks were found; expected, for example, {_example(self)}"
-            )
+            example = next(iter(next(iter(self.tasks.values())).files.values()), "a file")
+            raise PretuneError(f"{data}: no files of {self.title}'s tasks were found; expected, for example, {example}")
         return here, missing
 
 
@@ -376,25 +381,9 @@ def _expand(name: str) -> list[str]:
     return [before + part + after for part in inside.split(",")] if brace else [name]
 
 
-def _several(column: Any) -> list[Any]:
-    """Return a column, or a list of columns, as a list."""
-    return column if isinstance(column, list) else [column]
-
-
 def _cell(row: Row, name: Any) -> Any:
     """Return a field of a row by name; OUTER.INNER is a nested field."""
     if str(name) in row:
         return row[str(name)]
     outer, dot, inner = str(name).partition(".")
     return _cell(row[outer], inner) if dot and isinstance(row.get(outer), dict) else None
-
-
-def _phenomena(cell: Any) -> list[str]:
-    """Return the names in a cell, which are separated by semicolons."""
-    return [name.strip() for name in str(cell).split(";") if name.strip()]
-
-
-def _example(suite: Suite) -> str:
-    """Return the name of one file of a suite, as an example for messages."""
-    task = next(iter(suite.tasks.values()))
-    return str(next(iter(task.files.values()), "a file"))

@@ -274,7 +274,9 @@ def evaluate_task(
     learned = [folder for folder in folders if read_checksummed_json(folder / COST, "the cost of a seed")]
     if not learned:
         raise PretuneError(f"{request.out / task.name}: all {request.seeds} seeds failed; lower the learning rate")
-    best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
+    scored = rows[task.name][task.scored].rows
+    answers = {folder: read_answers(folder, task.name, task.scored) for folder in learned}
+    best = max(learned, key=lambda folder: mean(suite_metrics(task.metrics, scored, answers[folder]).values()))
     tests = {n: (t, {"test": rows[n]["test"]}) for n, t in taught.items() if "test" in rows[n] and t.submission}
     if tests and not all((best / "answers" / f"{name}.test.jsonl").is_file() for name in tests):
         answer_with(method, best, tests)
@@ -427,11 +429,6 @@ def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Pa
     if task.categories:
         told["phenomena"] = phenomena(scored.rows, read_answers(folders[0], task.name, task.scored))
     return told
-
-
-def _decides(task: SuiteTask, rows: SuiteRows, folder: Path) -> float:
-    """Return the mean of a task's metrics for one seed, by which the best seed is chosen."""
-    return mean(suite_metrics(task.metrics, rows.rows, read_answers(folder, task.name, task.scored)).values())
 
 
 def read_answers(folder: Path, task: str, split: str) -> Answers:

@@ -171,16 +171,11 @@ class DistillHidden(Objective):
             return head[match.kind](x) if match.kind in head else x
 
         match match.kind:
-            case "hidden":
-                parts = [
-                    F.normalize(projected(ours[own][at]).float(), dim=-1)
-                    - F.normalize(theirs[layer][at].float(), dim=-1)
-                    for own, layer in match.pairs
-                ]
-                return torch.stack([part.square().mean(-1) for part in parts]).mean(0)
-            case "states":
-                found = [projected(ours[own][at]).float() - theirs[layer][at].float() for own, layer in match.pairs]
-                return torch.stack([part.square().mean(-1) for part in found]).mean(0)
+            case "hidden" | "states":
+                states = [(projected(ours[own][at]).float(), theirs[layer][at].float()) for own, layer in match.pairs]
+                if match.kind == "hidden":
+                    states = [(F.normalize(own, dim=-1), F.normalize(other, dim=-1)) for own, other in states]
+                return torch.stack([(own - other).square().mean(-1) for own, other in states]).mean(0)
             case "attention":
                 return self.attention_distance(match, backbone, batch, ours, theirs)[at]
             case "embedding":

@@ -16,14 +16,13 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 
 def arrange_document_spans(data: Data, length: int, draws: EpochRandom) -> Arrangement:
     """Cut documents into spans of whole sentences, one per sequence of at most `length` tokens, template included."""
-    if data.store is None:
-        raise PretuneError("this objective reads raw text; give it a corpus or a store instead of labeled rows")
+    store = data.require_store("this objective")
     template = data.template.document_template
     text_length = length - template.num_special_tokens(pair=False)
     if text_length < 1:
         raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
-    starts, lengths, documents = cut_documents(data.store, data.documents, text_length, draws)
-    arrangement = Arrangement(data.store, data.tokenizer, template, starts[:, None], lengths[:, None])
+    starts, lengths, documents = cut_documents(store, data.documents, text_length, draws)
+    arrangement = Arrangement(store, data.tokenizer, template, starts[:, None], lengths[:, None])
     return resample_languages(arrangement, data, documents, draws)
 
 
@@ -47,9 +46,9 @@ def resample_languages(arrangement: Arrangement, data: Data, documents: Array, d
     """
     if not data.languages:
         return arrangement
-    assert data.store is not None
-    numbers = np.array([data.languages[name] for name in data.store.languages])
-    language = np.broadcast_to(numbers[data.store.document_languages[documents]][:, None], arrangement.spans.shape)
+    store = data.require_store("this objective")
+    numbers = np.array([data.languages[name] for name in store.languages])
+    language = np.broadcast_to(numbers[store.document_languages[documents]][:, None], arrangement.spans.shape)
     labeled = replace(arrangement, columns=arrangement.columns | {"language": language})
     return labeled.choose(resample_groups(language[:, 0], data.exponent, draws))
 

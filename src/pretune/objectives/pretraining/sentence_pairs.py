@@ -77,15 +77,12 @@ def split_into_pairs(
     Return starts (m, 2), lengths (m, 2), and documents (m,). A span of a single sentence is a first text without a second:
     the second length is 0. `short` is the share of documents that are cut into shorter spans.
     """
-    if data.store is None:
-        raise PretuneError(f"{name} reads raw text; give it a corpus or a store instead of labeled rows")
+    store = data.require_store(name)
     text_length = packing.length - data.template.num_special_tokens(pair=True)
     if text_length < 2:
         raise PretuneError(f"sequences of {packing.length} tokens leave no room for two texts; choose a greater length")
-    starts, lengths, documents = cut_documents(
-        data.store, data.documents, text_length, draws, short, from_both_ends=True
-    )
-    first = split_at_sentence(data.store, starts, lengths, draws)
+    starts, lengths, documents = cut_documents(store, data.documents, text_length, draws, short, from_both_ends=True)
+    first = split_at_sentence(store, starts, lengths, draws)
     if not first.any():
         raise PretuneError(
             f"{name} needs documents of two sentences or more that fit into a sequence, and this corpus has none; "

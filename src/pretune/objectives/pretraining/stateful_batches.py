@@ -24,8 +24,7 @@ def stream_epoch(
     With `backward`, time runs from the end of each stream to its start. With `framed`, documents have the special tokens
     that the template puts around them.
     """
-    if data.store is None:
-        raise PretuneError("a stateful objective reads raw text; give it a corpus or a store instead of labeled rows")
+    store = data.require_store("a stateful objective")
     if data.languages:
         raise PretuneError(
             "a stateful objective reads text in one language; give it one store, or leave out stateful=true"
@@ -36,14 +35,14 @@ def stream_epoch(
         np.array([data.tokenizer.role(role) for role in roles], dtype=np.int64)
         for roles in (items[:place], items[place + 1 :])
     )
-    edges = data.store.sentence_offsets[data.store.document_offsets]
+    edges = store.sentence_offsets[store.document_offsets]
     begin, lengths = edges[data.documents], edges[data.documents + 1] - edges[data.documents]
     lengths = np.where(lengths > 0, lengths + len(before) + len(after), 0)
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     # as many streams as windows of `packing.length` tokens fit into the packs of one step
     count = max(1, packing.tokens // packing.length) * packing.lanes
     streams = build_streams(bounds[:-1], lengths, lanes=count, window=packing.length, draws=draws)
-    return StreamEpoch(data.store, streams, packing.lanes, begin, bounds, before, after, backward)
+    return StreamEpoch(store, streams, packing.lanes, begin, bounds, before, after, backward)
 
 
 @dataclass

@@ -63,16 +63,15 @@ class SkipThought(Seq2Seq):
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return every sentence with two neighbors in its document as a source, and its neighbors as two targets."""
-        if data.store is None:
-            raise PretuneError("skip_thought reads raw text; give it a corpus or a store instead of labeled rows")
+        store = data.require_store(self.name)
         template = with_target_side(data.template)
         read, written = Template(template.single, ()), Template(template.target, ())
         around = read.num_special_tokens(pair=False), written.num_special_tokens(pair=False) - 1
         most = packing.length - around[0], min(packing.length, packing.tokens // 2) - around[1]
         if min(most) < 1:
             raise PretuneError(f"sequences of {packing.length} tokens leave no room for text; choose a greater length")
-        center = inner_sentences(data.store, data.documents)
-        offsets = data.store.sentence_offsets
+        center = inner_sentences(store, data.documents)
+        offsets = store.sentence_offsets
         triple = center[:, None] + np.array([0, -1, 1])
         starts, whole = offsets[triple], offsets[triple + 1] - offsets[triple]
         full = (whole > 0).all(1)
@@ -83,11 +82,9 @@ class SkipThought(Seq2Seq):
             )
         spans = np.minimum(whole, [most[0], most[1], most[1]])
         source = Arrangement(
-            data.store, data.tokenizer, read, starts[:, :1], spans[:, :1], truncated=int((spans < whole)[:, 0].sum())
+            store, data.tokenizer, read, starts[:, :1], spans[:, :1], truncated=int((spans < whole)[:, 0].sum())
         )
-        target = Arrangement(
-            data.store, data.tokenizer, written, starts[:, 1:].reshape(-1, 1), spans[:, 1:].reshape(-1, 1)
-        )
+        target = Arrangement(store, data.tokenizer, written, starts[:, 1:].reshape(-1, 1), spans[:, 1:].reshape(-1, 1))
         lengths = np.maximum(spans[:, 0] + around[0], spans[:, 1:].sum(1) + 2 * around[1])
         return SourceTargetEpoch(source, plan_lengths(lengths, packing, draws), target, per=2)
 

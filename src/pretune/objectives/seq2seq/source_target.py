@@ -87,9 +87,8 @@ def text_epoch(data: Data, packing: Packing, draws: EpochRandom, spare: int = 0)
     template = with_target_side(data.template)
     spare = max(spare, count_special_items(template.target) - 1 - template.num_special_tokens(pair=False))
     arrangement = arrange_document_spans(replace(data, template=template), packing.length - spare, draws)
-    assert data.store is not None
     plan = plan_lengths(arrangement.lengths + spare, packing, draws)
-    return TextEpoch(arrangement, plan, data.store.sentence_offsets)
+    return TextEpoch(arrangement, plan, data.require_store("this objective").sentence_offsets)
 
 
 @dataclass

@@ -21,7 +21,6 @@ from pretune.objectives.seq2seq.source_target import (
     with_language,
     with_target_side,
 )
-from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.files import Errors
@@ -101,10 +100,6 @@ class Translate(Seq2Seq, LearnsFromRows):
             pair = [tokenizer.role(f"language {name}") for name in self.languages.split("-")]
             for side in (sequences, sequences.second):
                 reversed_ = side.labels["backward"][side.owner]
-                side.ids[reversed_] = exchange_ids(side.ids[reversed_], *pair)
+                ids = side.ids[reversed_]
+                side.ids[reversed_] = np.where(ids == pair[0], pair[1], np.where(ids == pair[1], pair[0], ids))
         return shift_targets(self.name, sequences)
-
-
-def exchange_ids(ids: Array, one: int, other: int) -> Array:
-    """Return token ids with `one` replaced by `other` and vice versa."""
-    return np.where(ids == one, other, np.where(ids == other, one, ids))
