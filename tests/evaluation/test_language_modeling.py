@@ -86,7 +86,7 @@ def test_minimal_pairs_by_paradigm(tmp_path: Path) -> None:
     assert evaluate_language(Fake(), tmp_path / "p.jsonl", ReadingOptions(), {}) == found  # type: ignore[arg-type]
     assert evaluate_language(Fake(), tmp_path, ReadingOptions(limit=1), {})["pairs"] == 1  # type: ignore[arg-type]
     (tmp_path / "p.jsonl").write_text('{"sentence_good": "a", "sentence_bad": " "}\n')
-    with pytest.raises(PretuneError, match="line 1: no sentence in 'sentence_bad'"):
+    with pytest.raises(PretuneError, match="line 1: the column 'sentence_bad' has no sentence"):
         evaluate_language(Fake(), tmp_path, ReadingOptions(), {})  # type: ignore[arg-type]
 
 

@@ -168,7 +168,7 @@ def test_models_that_cannot_answer_say_why(tmp_path: Path) -> None:
     with pytest.raises(pt.PretuneError, match=r"its head for prompt is untrained .* pretrain it with mlm first"):
         pt.ask(headless, ["fire"], cloze="It was [MASK].", answers=["good", "bad"])
     masked = tiny("bert-tiny", tokenizer, tmp_path / "bert", "mlm")
-    with pytest.raises(pt.PretuneError, match="fills one gap with a word; give the answers"):
+    with pytest.raises(pt.PretuneError, match="can only choose a word for the gap; give the answers"):
         pt.ask(masked, ["fire"], cloze="It was [MASK].")
 
 

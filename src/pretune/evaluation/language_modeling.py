@@ -173,6 +173,8 @@ def _rows(files: Sequence[Path], names: Sequence[str], how: ReadingOptions) -> l
         for line, row in islice(_table(file, how.errors), how.limit):
             for name in names:
                 if not isinstance(row.get(name), str) or not row[name].strip():
-                    raise PretuneError(f"{file}, line {line}: no sentence in {name!r}")
+                    raise PretuneError(
+                        f"{file}, line {line}: the column {name!r} has no sentence; add one, or remove the row"
+                    )
             found.append(row)
     return found

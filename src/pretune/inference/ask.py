@@ -85,7 +85,7 @@ def load_cloze_predictor(
         return ClozePredictor(load_text_generator(reference, partial=partial), question)
     if question.shown is not None or not question.labels:
         raise PretuneError(
-            f"{reference}: this masked language model fills one gap with a word; give the answers to choose from, "
+            f"{reference}: a masked language model can only choose a word for the gap; give the answers to choose from, "
             "and no examples"
         )
     task: Any = Prompt(question.cloze, question.words, tuple(question.labels))

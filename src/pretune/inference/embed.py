@@ -60,7 +60,9 @@ def embed_texts(
     task = embedding_task(reference, pooling)
     embedding: TextEmbedding = task.unwrapped.described
     if layer != TOP and (embedding.learned or isinstance(task, OnLayerFeatures)):
-        raise PretuneError(f"{reference}: its embeddings were trained on the whole model; leave out --layer")
+        raise PretuneError(
+            f"{reference}: the embeddings of this model were trained on its last layer; leave out --layer"
+        )
     if prompt is None:
         prompt = embedding.prompt if prompt_name is None else embedding.find_prompt(prompt_name)
     model = load_model(reference, single_objective(task), partial=partial)

@@ -153,7 +153,9 @@ def read_excerpt(task: Task, part: TableChunk, columns: Mapping[str, str], answe
     except PretuneError as error:
         if part.file != TEXTS:
             raise
-        raise PretuneError(f"{error} (if {task.name} needs more than a text, give it a file)") from error
+        raise PretuneError(
+            f"{error} (if the task {task.name} needs more than a text, give a file instead of texts)"
+        ) from error
 
 
 def predict_texts(

@@ -56,7 +56,7 @@ class PredictionColumns:
             named = {self.names[name]: value for name, value in answer.items()}
             for name in row.keys() & named.keys():
                 raise PretuneError(
-                    f"{part.file}, line {line}: a predicted column has the name of column {name!r}; rename it"
+                    f"{part.file}, line {line}: a predicted column would have the name of the column {name!r}; rename that column"
                 )
             rows.append({**row, **named})
         return rows

@@ -58,7 +58,7 @@ def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> 
     shared = [(row, number[word]) for row, word in enumerate(token_words(tokenizer)) if word in number]
     if not shared:
         raise PretuneError(
-            f"{where}: none of its words is in the model's vocabulary; check that language and case are the same"
+            f"{where}: none of the words in this file is in the model's vocabulary; check that language and case are the same"
         )
     rows, places = map(list, zip(*shared, strict=True))
     with torch.no_grad():

@@ -82,7 +82,9 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
     """Parse one term of an expression, such as `0.5*mlm(rate=0.3)`, and return its weight and its objective."""
     match = _TERM.fullmatch(text)
     if match is None:
-        raise PretuneError(f"objective {quote(text)}: expected something like mlm, mlm(rate=0.3) or 0.5*lm")
+        raise PretuneError(
+            f"objective {quote(text)}: this is not an objective; write something like mlm, mlm(rate=0.3) or 0.5*lm"
+        )
     name = match["name"]
     if name not in OBJECTIVES:
         raise PretuneError(f"unknown objective {quote(name)}; {suggest(name, OBJECTIVES)}")
@@ -102,12 +104,12 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
             f"objective {quote(text)}: {quote(match['weight'])} is not a weight; give a number such as 0.5"
         ) from error
     if not (math.isfinite(weight) and weight >= 0):
-        raise PretuneError(f"objective {quote(text)}: a weight must be a number of 0 or more")
+        raise PretuneError(f"objective {quote(text)}: a weight must be a finite number of 0 or more")
     objective: Any = kind(**options)
     if match["layers"] is not None:
         if not isinstance(objective, Task) or objective.uses_language_model_head:
             raise PretuneError(
-                f"objective {text!r}: {name} reads the last layer; only tasks with a head of their own take `on`"
+                f"objective {text!r}: {name} reads the last layer and cannot be followed by `on`; only tasks with a head of their own read other layers"
             )
         objective = OnLayerFeatures(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
     if match["own"] is not None:
@@ -129,7 +131,7 @@ def _option(kind: type[Any], key: str, text: str) -> Any:
         return text
     value = validate_schema(as_tuples(parse_yaml(text, where)), hint, where)
     if isinstance(value, float) and not math.isfinite(value):
-        raise PretuneError(f"{where}: give a finite number")
+        raise PretuneError(f"{where}: the value is not finite; give a finite number")
     if isinstance(value, int | float) and key in INTERVALS:
         check_number(f"objective {kind.name}: {key}", value, INTERVALS[key])
     return value

@@ -237,17 +237,19 @@ def test_malformed_rows_are_named(
     write(tmp_path / "RTE/dev.tsv", lines)
     task = find_suite("glue").tasks["rte"]
     assert len(task.read("train", tmp_path)) == 300
-    assert "RTE/train.tsv, line 302: 2 fields instead of 4; the row is skipped" in capsys.readouterr().err
-    with pytest.raises(PretuneError, match=r"RTE/dev.tsv, line 302: 2 fields"):
+    assert "RTE/train.tsv, line 302: the row has 2 fields instead of 4; the row is skipped" in capsys.readouterr().err
+    with pytest.raises(PretuneError, match=r"RTE/dev.tsv, line 302: the row has 2 fields"):
         task.read("dev", tmp_path, subsets=True)
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n" + "1\n" * 50 + good)
     with pytest.raises(PretuneError, match="and 49 more"):
         task.read("train", tmp_path)
     write(tmp_path / "CB/val.jsonl", '{"premise": "a", "hypothesis": "b", "label": "neutral"}\n{"premise": "a"}\n')
-    with pytest.raises(PretuneError, match=r"CB/val.jsonl, line 2: no column 'hypothesis'; columns are 'premise'"):
+    with pytest.raises(
+        PretuneError, match=r"CB/val.jsonl, line 2: there is no column 'hypothesis'; columns are 'premise'"
+    ):
         read("superglue", "cb", "dev", tmp_path)
     write(tmp_path / "CB/val.jsonl", "{broken\n")
-    with pytest.raises(PretuneError, match=r"CB/val.jsonl, line 1: not valid JSON"):
+    with pytest.raises(PretuneError, match=r"CB/val.jsonl, line 1: this is not valid JSON"):
         read("superglue", "cb", "dev", tmp_path)
     write(tmp_path / "multi30k/val.en", "a\nb\n")
     write(tmp_path / "multi30k/val.de", "a\n")

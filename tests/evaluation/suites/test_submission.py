@@ -76,7 +76,7 @@ def test_the_files_are_the_official_ones(tmp_path: Path) -> None:
     ("file", "written", "message"),
     [
         ("RTE.tsv", "index\tprediction\n0\tentailment\n", "1 answers instead of the 3,000 of RTE's test split"),
-        ("RTE.tsv", "index\tprediction\n1\tentailment\n", "line 2: index '1' instead of 0"),
+        ("RTE.tsv", "index\tprediction\n1\tentailment\n", "line 2: the index is '1' instead of 0"),
         ("RTE.tsv", "index\tprediction\n0\tmaybe\n", "line 2: 'maybe' is not a valid label of RTE"),
         ("RTE.tsv", "prediction\n", "the header must be"),
         ("STS-B.tsv", "index\tprediction\n0\t5.1\n", "'5.1' is not a valid label"),
@@ -93,7 +93,10 @@ def test_what_a_server_would_refuse_is_refused(file: str, written: str, message:
 
 def test_objects_are_checked_too(tmp_path: Path) -> None:
     for written, message in (
-        ('{"idx": 0, "label": "entailment"}\n{"idx": 0, "label": "entailment"}\n', "duplicate idx 0"),
+        (
+            '{"idx": 0, "label": "entailment"}\n{"idx": 0, "label": "entailment"}\n',
+            "there is another answer with idx 0",
+        ),
         ('{"label": "entailment"}\n', "not an answer with idx and label"),
         ('{"idx": 0, "label": 1}\n', "1 is not a valid label of CB"),
     ):

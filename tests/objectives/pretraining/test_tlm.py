@@ -300,7 +300,7 @@ def test_wrong_use_is_refused() -> None:
     for text, message in {
         "tlm(rate=0)": "rate=0 is not a share",
         "tlm(masked=0.9,swapped=0.2)": "add up to more than 1",
-        "tlm(languages=en)": "give two languages, as in languages=en-fr",
+        "tlm(languages=en)": "does not name two languages; write, for example, languages=en-fr",
         "tlm+mlm": "tlm and mlm each corrupt the text",
         "tlm+nsp": "tlm and nsp each need their own arrangement of the text",
     }.items():

@@ -183,7 +183,7 @@ def test_wrong_use_is_refused() -> None:
     for text, message in {
         "trtd(rate=0)": "trtd: rate=0 is not a share",
         "trtd(size=2)": "trtd: size=2 is not a share",
-        "trtd(languages=en)": r"trtd\(languages=en\): give two languages, as in languages=en-fr",
+        "trtd(languages=en)": r"trtd\(languages=en\): this does not name two languages; write, for example, languages=en-fr",
         "trtd+rtd": "trtd and rtd each corrupt the text",
         "trtd+nsp": "trtd and nsp each need their own arrangement of the text",
     }.items():

@@ -99,7 +99,7 @@ def test_languages_change_places_with_the_texts(template: str) -> None:
 def test_wrong_use_is_refused() -> None:
     for text, message in {
         "translate(smoothing=1)": "the share must be at least 0 and less than 1",
-        "translate(languages=en)": "give two languages, as in languages=en-fr",
+        "translate(languages=en)": "does not name two languages; write, for example, languages=en-fr",
         "translate+lm": "alternate them with",
     }.items():
         with pytest.raises(PretuneError, match=message):

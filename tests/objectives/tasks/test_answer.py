@@ -209,5 +209,5 @@ def test_what_cannot_be_answered_is_refused() -> None:
         task.tokenize_examples(Data(store().tokenizer, TEMPLATE), 64)
     with pytest.raises(PretuneError, match="leave no room"):
         task.tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=asked([["a"]], [None])), 4)
-    with pytest.raises(PretuneError, match=r"answer\(stride=0\): give 1 or more"):
+    with pytest.raises(PretuneError, match=r"answer\(stride=0\): the value is too small; give 1 or more"):
         AnswerTask(stride=0)

@@ -308,7 +308,7 @@ def test_tables_of_many_kinds_are_read(tmp_path: Path) -> None:
     [
         ("generate(judged=blue)", "judged='blue': input should be .* or 'bleu'"),
         ("generate(tokens=0)", "tokens=0: expected a number that is at least 1"),
-        ("generate(languages=en)", "give two languages, as in languages=en-ro"),
+        ("generate(languages=en)", "does not name two languages; write, for example, languages=en-ro"),
         ("generate(smoothing=2)", "the share must be at least 0 and less than 1"),
         ("generate+lm", "alternate them with"),
         ("generate on mix", "generate reads the last layer"),

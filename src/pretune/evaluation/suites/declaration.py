@@ -109,7 +109,7 @@ class SuiteTask:
                 if role in EXTRA or (role in ANSWERS and split == "test"):
                     continue
                 return PretuneError(
-                    f"no column {columns[cells.index(None)]!r}; columns are {', '.join(map(repr, row)) or 'none'}"
+                    f"there is no column {columns[cells.index(None)]!r}; columns are {', '.join(map(repr, row)) or 'none'}"
                 )
             value = cells if role == "choices" and len(cells) > 1 else cells[0]
             if len(cells) > 1 and role != "choices":
@@ -259,7 +259,7 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
                 raise PretuneError(f"{where}: the role {role!r} has no column; name one or more columns")
     submission = content.get("submission", {})
     if len(submission.get("range", (0, 1))) != 2:
-        raise PretuneError(f"{where}: submission.range: give the lowest and the highest number, as in [0, 5]")
+        raise PretuneError(f"{where}: submission.range needs two numbers, the lowest and the highest, as in [0, 5]")
     file = submission.get("file", "")
     if Path(file).name != file:
         raise PretuneError(f"{where}: submission.file: {quote(file)} is not a file name")
@@ -304,7 +304,9 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
 def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
     """Return the task that a suite declares under a name, or one task per language."""
     if not name or name.startswith(".") or Path(name).name != name:
-        raise PretuneError(f"{suite}: {quote(name)} is not a valid task name, because a folder is named after it")
+        raise PretuneError(
+            f"{suite}: {quote(name)} is not a valid task name, because a folder is named after the task; choose another name"
+        )
     content, taught = _inherited(name, class_declared, suite), ""
     _check_task(content, f"{suite}, {name}")
     at = name

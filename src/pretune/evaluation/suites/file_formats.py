@@ -62,7 +62,7 @@ def _table(path: Path, header: bool, tabs: bool) -> Rows:
             if header:
                 continue
         if len(cells) != len(names):
-            yield f"line {number}", PretuneError(f"{len(cells)} fields instead of {len(names)}")
+            yield f"line {number}", PretuneError(f"the row has {len(cells)} fields instead of {len(names)}")
         else:
             yield f"line {number}", dict(zip(names, cells, strict=True))
 
@@ -79,8 +79,8 @@ def _parse_object(line: str) -> Row | PretuneError:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return PretuneError(f"not valid JSON ({error})")
-    return row if isinstance(row, dict) else PretuneError(f"a JSON {type(row).__name__}, not an object")
+        return PretuneError(f"this is not valid JSON ({error})")
+    return row if isinstance(row, dict) else PretuneError(f"this is a JSON {type(row).__name__}, not an object")
 
 
 def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], content: str) -> Rows:
@@ -93,7 +93,7 @@ def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], conte
             for part in expand(row):
                 yield place, part
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            yield place, PretuneError(f"not a passage with {content} ({error!r})")
+            yield place, PretuneError(f"this is not a passage with {content} ({error!r})")
 
 
 def _multirc(path: Path) -> Rows:
@@ -147,7 +147,7 @@ def _squad(path: Path) -> Rows:
                     fields = {"question": row["question"], "passage": paragraph["context"]}
                     yield f"question {row['id']}", {**fields, "answers": answers, "id": row["id"]}
     except (KeyError, TypeError, AttributeError) as error:
-        raise PretuneError(f"{path}: not in SQuAD's layout ({here}: {error!r})") from error
+        raise PretuneError(f"{path}: the file is not in SQuAD's layout ({here}: {error!r})") from error
 
 
 def _conll(path: Path) -> Rows:
@@ -162,7 +162,7 @@ def _conll(path: Path) -> Rows:
         elif lines:
             uneven = [len(cells) for cells in lines if len(cells) != len(lines[0])]
             if uneven:
-                yield f"line {start}", PretuneError(f"{uneven[0]} columns instead of {len(lines[0])}")
+                yield f"line {start}", PretuneError(f"a word has {uneven[0]} columns instead of {len(lines[0])}")
             else:
                 columns = zip(*lines, strict=True)
                 yield f"line {start}", {str(i): list(column) for i, column in enumerate(columns, 1)}
@@ -189,7 +189,10 @@ def _trec(path: Path) -> Rows:
     for number, line in enumerate(text.splitlines(), 1):
         fine, space, question = line.strip().partition(" ")
         if not space or ":" not in fine:
-            yield f"line {number}", PretuneError(f"not a label such as NUM:dist and a question: {line[:40]!r}")
+            yield (
+                f"line {number}",
+                PretuneError(f"expected a label such as NUM:dist and a question, found {line[:40]!r}"),
+            )
         else:
             yield f"line {number}", {"coarse": fine.split(":")[0], "fine": fine, "text": question}
 
@@ -201,7 +204,7 @@ def _sst(path: Path) -> Rows:
             words = re.findall(r"(?<![^\s()])([^\s()]+)\)", line) if line.startswith("(") else [match[2].strip()]
             yield f"line {number}", {"label": match[1], "text": " ".join(words)}
         elif line.strip():
-            yield f"line {number}", PretuneError(f"neither a tree nor a label and a sentence: {line[:40]!r}")
+            yield f"line {number}", PretuneError(f"expected a tree, or a label and a sentence, found {line[:40]!r}")
 
 
 def _race(path: Path) -> Rows:

@@ -94,7 +94,7 @@ def check_submission(path: str | Path, suite: Suite, counts: Mapping[str, int] |
         with zipfile.ZipFile(path) as archive:
             inside = {name: archive.read(name) for name in archive.namelist()}
     except (OSError, zipfile.BadZipFile) as error:
-        raise PretuneError(f"{path}: not a valid zip archive ({error})") from error
+        raise PretuneError(f"{path}: the file is not a valid zip archive ({error})") from error
     expected = {task.submission["file"]: task for task in suite.tasks.values() if task.submission}
     for name in inside:
         if name not in expected:
@@ -111,7 +111,7 @@ def _check_file(where: str, task: SuiteTask, content: bytes, count: int | None) 
     try:
         lines = content.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise PretuneError(f"{where}: not UTF-8 ({error})") from error
+        raise PretuneError(f"{where}: the file is not valid UTF-8 ({error})") from error
     check = _check_table if task.submission["file"].endswith(".tsv") else _check_objects
     found = check(where, task, lines)
     known = task.counts.get("test")
@@ -127,7 +127,7 @@ def _check_table(where: str, task: SuiteTask, lines: list[str]) -> int:
     for number, line in enumerate(lines[1:]):
         index, _, label = line.partition("\t")
         if index != str(number):
-            raise PretuneError(f"{where}, line {number + 2}: index {index!r} instead of {number}")
+            raise PretuneError(f"{where}, line {number + 2}: the index is {index!r} instead of {number}")
         _check_label(f"{where}, line {number + 2}", task, label)
     return len(lines) - 1
 
@@ -141,14 +141,14 @@ def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
         try:
             row = json.loads(line)
             if row["idx"] in seen:
-                raise PretuneError(f"{place}: duplicate idx {row['idx']}")
+                raise PretuneError(f"{place}: there is another answer with idx {row['idx']}")
             seen.add(row["idx"])
             if task.format == "multirc":
                 labels = [a["label"] for question in row["passage"]["questions"] for a in question["answers"]]
             else:
                 labels = [row["label"]]
         except (ValueError, KeyError, TypeError) as error:
-            raise PretuneError(f"{place}: not an answer with idx and label ({error!r})") from error
+            raise PretuneError(f"{place}: the line is not an answer with idx and label ({error!r})") from error
         for label in labels:
             _check_label(place, task, label)
         found += len(labels)

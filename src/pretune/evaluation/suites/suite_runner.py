@@ -151,7 +151,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
         log_info(f"{suite.tasks[name].title}: skipped, {why}")
     if not here:
         raise PretuneError(
-            f"{request.data}: files exist for some tasks of {suite.title}, but pretune supports none of these; add the files of other tasks"
+            f"{request.data}: files exist for some tasks of {suite.title}, but pretune supports none of these tasks; add the files of other tasks"
         )
     writer = load_generator(request)
     _begin(request)
@@ -171,7 +171,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
             for name, task in teaching.items()
             for seed in _left(request, task)
         ]
-        log_info(f"{len(jobs)} seeds of all tasks on {request.devices} devices")
+        log_info(f"running {len(jobs)} seeds of all tasks on {request.devices} devices")
         run_jobs(train_in_worker, jobs, request.devices)
     with use_token_cache(request.out / TOKENS):
         for number, (name, task) in enumerate(teaching.items(), 1):
@@ -396,7 +396,9 @@ def answer_with(
             with measure_cost(method.device) as cost:
                 answers = ready()
             if len(answers) != len(rows):
-                raise PretuneError(f"{rows.file}: the model gave {len(answers)} answers to {len(rows)} examples")
+                raise PretuneError(
+                    f"{rows.file}: the model gave {len(answers)} answers to {len(rows)} examples; the task must return one per example"
+                )
             write_lines(folder / "answers" / f"{name}.{split}.jsonl", answers)
             if isinstance(method, InContextLearning):
                 write_bytes(folder / "answers" / f"{name}.{split}.prompt.txt", method.prompt.encode("utf-8", "replace"))

@@ -71,7 +71,7 @@ def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ..
             raise PretuneError(f"--match {text}: unknown term {kind!r}; {suggest(kind, MATCH_KINDS)}")
         mapped = match["kind"] in KINDS_WITH_LAYERS
         if match["map"] and not mapped:
-            raise PretuneError(f"--match {text}: {match['kind']} maps no layers; leave out ({match['map']})")
+            raise PretuneError(f"--match {text}: {match['kind']} takes no layer map; leave out ({match['map']})")
         pairs = map_layers(match["map"] or "skip", student, teacher) if mapped else ()
         found.append(LayerMatch(match["kind"], float(match["weight"] or 1.0), pairs))
     return tuple(found)
@@ -96,11 +96,13 @@ def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], 
     for pair in text.split("/"):
         numbers = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", pair)
         if numbers is None:
-            raise PretuneError(f"layer map {text!r}: choose last, skip, or pairs STUDENT:TEACHER such as 1:2/2:4")
+            raise PretuneError(
+                f"layer map {text!r}: {pair!r} is not a pair of layers; choose last, skip, or pairs STUDENT:TEACHER such as 1:2/2:4"
+            )
         own, theirs = int(numbers[1]), int(numbers[2])
         if not (1 <= own <= student and 1 <= theirs <= teacher):
             raise PretuneError(
-                f"layer map {text!r}: no pair {own}:{theirs}; the student has layers 1 to {student}, the teacher 1 to {teacher}"
+                f"layer map {text!r}: there is no pair {own}:{theirs}; the student has layers 1 to {student}, the teacher 1 to {teacher}"
             )
         pairs.append((own, theirs))
     return tuple(pairs)

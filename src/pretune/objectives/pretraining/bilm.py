@@ -82,7 +82,9 @@ class BiLM(Objective):
         """Return the model family's output layer over the vocabulary, which both directions share."""
         make: Any = getattr(backbone, "direction_head", None)
         if make is None:
-            raise PretuneError("bilm needs a model with a forward and a backward stack, such as elmo-transformer")
+            raise PretuneError(
+                "bilm needs a model with a forward and a backward stack; choose one such as elmo-transformer"
+            )
         head: nn.Module = make()
         return head
 

@@ -46,7 +46,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         if self.turns < 2:
             raise PretuneError(f"dlm(turns={self.turns}): a dialogue has at least 2 turns; give 2 or more")
         if not 0 <= self.fake <= 1:
-            raise PretuneError(f"dlm(fake={self.fake:g}): the share must be between 0 and 1; give, say, 0.5")
+            raise PretuneError(f"dlm(fake={self.fake:g}): the share must be between 0 and 1; give, for example, 0.5")
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Dialogues:
         """Read dialogues from files, one dialogue per row."""

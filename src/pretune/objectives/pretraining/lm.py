@@ -63,5 +63,7 @@ class LM(TokenPrediction):
         """Return the family's output layer over the vocabulary; raise an error if the model reads in the other direction."""
         if self.backward != getattr(backbone, "backward", False):
             direction, objective = ("backward", "lm(backward=true)") if not self.backward else ("forward", "lm")
-            raise PretuneError(f"this model reads {direction}; pretrain it with {objective}")
+            raise PretuneError(
+                f"this model reads {direction}, and the objective predicts in the other direction; pretrain it with {objective}"
+            )
         return super().head(backbone)

@@ -78,7 +78,7 @@ class MLM(ReadsDocuments):
         masking.check_replacements(self.name, self.masked, self.swapped)
         if (self.unit == "phrase") != (self.phrases is not None):
             raise PretuneError(
-                f"{self.name}: unit=phrase and phrases=FILE need each other; find phrases in a store with: pretune phrases"
+                f"{self.name}: unit=phrase and phrases=FILE must be given together; find phrases in a store with: pretune phrases"
             )
         if self.phrases is not None:
             check_phrase_file(self.phrases)

@@ -66,7 +66,9 @@ class Denoise(Seq2Seq):
         for option in ("infill", "mask", "delete"):
             check_fraction(self.name, option, getattr(self, option))
         if self.mean <= 0:
-            raise PretuneError(f"denoise(mean={self.mean:g}): the mean span length must be positive; give, say, 3")
+            raise PretuneError(
+                f"denoise(mean={self.mean:g}): the mean span length must be positive; give, for example, 3"
+            )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences, with the language token of each text if the template has one."""

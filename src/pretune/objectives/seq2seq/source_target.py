@@ -219,10 +219,14 @@ def side_packings(
 def check_fraction(name: str, option: str, value: float) -> None:
     """Raise an error for an option that is not at least 0 and less than 1."""
     if not 0 <= value < 1:
-        raise PretuneError(f"{name}({option}={value:g}): the share must be at least 0 and less than 1; give, say, 0.3")
+        raise PretuneError(
+            f"{name}({option}={value:g}): the share must be at least 0 and less than 1; give, for example, 0.3"
+        )
 
 
 def check_languages(name: str, languages: str) -> None:
     """Raise an error for an option `languages` that does not name two languages, such as en-fr."""
     if languages and len(languages.split("-")) != 2:
-        raise PretuneError(f"{name}(languages={languages}): give two languages, as in languages=en-fr")
+        raise PretuneError(
+            f"{name}(languages={languages}): this does not name two languages; write, for example, languages=en-fr"
+        )

@@ -73,7 +73,7 @@ class AnswerTask(Task):
             "best": self.best,
         }.items():
             if value < 1:
-                raise PretuneError(f"answer({name}={value}): give 1 or more")
+                raise PretuneError(f"answer({name}={value}): the value is too small; give 1 or more")
 
     def rows(self, file: Path) -> Iterator[tuple[int, Row]]:
         """Yield the questions of a file with their line numbers."""

@@ -103,7 +103,7 @@ class Contrast(Task):
         """Return the task with the range of the training scores; scores from -1 to 1 are taken as cosines."""
         if examples.labels is None:
             if len(set(examples.pairs or ())) < 2:
-                raise PretuneError(f"{examples.file}: contrast needs at least two different pairs of texts")
+                raise PretuneError(f"{examples.file}: contrast needs at least two different pairs of texts; add rows")
             return self
         lowest, highest = min(examples.labels), max(examples.labels)
         if lowest == highest:

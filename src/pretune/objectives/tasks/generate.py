@@ -106,13 +106,15 @@ class Generate(TwoSided, Task):
             )
         for option, value in {"tokens": self.tokens, "beams": self.beams}.items():
             if value < 1:
-                raise PretuneError(f"generate({option}={value}): give 1 or more")
+                raise PretuneError(f"generate({option}={value}): the value is too small; give 1 or more")
         if len(self.fields.split("/")) != 2:
             raise PretuneError(
-                f"generate(fields={self.fields}): give the names of both texts, as in fields=question/context"
+                f"generate(fields={self.fields}): this does not name both texts; write, for example, fields=question/context"
             )
         if self.languages and len(self.languages.split("-")) != 2:
-            raise PretuneError(f"generate(languages={self.languages}): give two languages, as in languages=en-ro")
+            raise PretuneError(
+                f"generate(languages={self.languages}): this does not name two languages; write, for example, languages=en-ro"
+            )
 
     @property
     def single_label(self) -> bool:

@@ -87,7 +87,9 @@ class Match(LabelTask):
         if not isinstance(data.rows, LabeledRows) or "spans" not in data.rows.more:
             raise PretuneError("match needs rows with two marked spans; give it a file that has them")
         if data.template.target:
-            raise PretuneError("match marks tokens of the source; choose an encoder instead of an encoder-decoder")
+            raise PretuneError(
+                "match needs an encoder, because it marks tokens of its input; choose an encoder instead of an encoder-decoder"
+            )
         labels = {} if data.rows.labels is None else {self.name: self.encode_labels(data.rows)}
         arrangement = arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
         return truncate_around_spans(arrangement, data.rows, length)

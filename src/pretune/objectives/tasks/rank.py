@@ -164,7 +164,7 @@ def relevance(value: Any) -> float:
     """Return the relevance in a table cell as a number; raise an error if it is negative."""
     found = parse_number(value)
     if found < 0:
-        raise ValueError(f"{value!r} is below 0, where relevance begins,")
+        raise ValueError(f"{value!r} is negative, and a relevance must be 0 or more,")
     return found
 
 

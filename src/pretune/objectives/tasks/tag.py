@@ -87,7 +87,7 @@ class Tag(Task):
         if found == "plain" != scheme:
             odd = next(tag for tag in counts if detect_scheme([[tag]]) == "plain")
             raise PretuneError(
-                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, which has O, B-… and I-…; mend it, or choose scheme=plain"
+                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, which has O, B-… and I-…; correct it, or choose scheme=plain"
             )
         if len(counts) < 2:
             said = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
@@ -99,7 +99,7 @@ class Tag(Task):
         broken = sum(map(operator.ne, map(write_tags, marked, sizes, repeat(found)), examples.tags))
         if broken:
             log_info(
-                f"{examples.file}: {broken} of {len(examples)} sentences break the rules of {found}; they are corrected as conlleval does"
+                f"{examples.file}: {broken} of {len(examples)} sentences have tags that violate the scheme {found}; they are corrected as conlleval does"
             )
         kinds = sorted({entity.kind for entities in marked for entity in entities})
         return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, usual=OUTSIDE)
@@ -150,7 +150,9 @@ class Tag(Task):
         if missed:
             odd = rows.tags[missed[0]][found[missed[0]].index(-1)]
             count = sum(classes.count(-1) for classes in found)
-            log_info(f"{rows.place(missed[0])}: tag {odd!r} was not in training; such words ({count}) count as wrong")
+            log_info(
+                f"{rows.place(missed[0])}: tag {odd!r} was not in training; words with unknown tags count as wrong ({count} in all)"
+            )
         return np.array([i for classes in found for i in classes], dtype=np.int64)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
