@@ -49,7 +49,7 @@ def pair(device: torch.device) -> tuple[Model, Any]:
 def generate(model: Model, prompts: Any, tokens: int) -> list[list[int]]:
     """Return the new tokens of each prompt."""
     writer = TextGenerator(model, next(model.root.parameters()).device)
-    return [text.ids for text in writer.write_ids(prompts.tolist(), GenerationConfig(tokens), set())]
+    return [text.ids for text in writer.generate_ids(prompts.tolist(), GenerationConfig(tokens), set())]
 
 
 def generate_with_transformers(reference: Any, prompts: Any, tokens: int) -> list[list[int]]:

@@ -47,6 +47,8 @@ from pretune.verbs.training.tune import tune
 from pretune.verbs.training.ulmfit import ulmfit
 
 if TYPE_CHECKING:
+    from pretune.evaluation.suites import register_suite
+    from pretune.families import register_family
     from pretune.families.family import Family
     from pretune.models.loading import load
     from pretune.models.model import Model
@@ -102,7 +104,9 @@ __all__ = [
     "prune",
     "quantize",
     "quickstart",
+    "register_family",
     "register_objective",
+    "register_suite",
     "register_task",
     "show",
     "train_tokenizer",
@@ -123,7 +127,9 @@ _LAZY = {  # imported at first use, which keeps `import pretune` fast
     "Task": "pretune.objectives.task",
     "Tokenizer": "pretune.text.tokenizers.tokenizer",
     "load": "pretune.models.loading",
+    "register_family": "pretune.families",
     "register_objective": "pretune.objectives.registry",
+    "register_suite": "pretune.evaluation.suites",
     "register_task": "pretune.objectives.registry",
 }
 

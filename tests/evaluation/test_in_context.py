@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import pretune as pt
 from pretune.evaluation import paired_bootstrap
-from pretune.evaluation.in_context import KINDS, InContextLearning, kind_of
+from pretune.evaluation.in_context import InContextLearning
 from pretune.evaluation.suites import suite_names, suite_runner
 from pretune.evaluation.suites.declaration import SuiteRows, SuiteTask, find_suite
 from pretune.inference.ask import load_text_generator
-from pretune.objectives import parse_objective
+from pretune.objectives import Task, parse_objective, registry
+from pretune.objectives.in_context_prompt import InContextPrompt
+from pretune.objectives.tasks.classify import Classify
 from pretune.runtime.errors import PretuneError
 from pretune.text.examples.cloze_templates import GAP, Cloze
 from tests.support.superglue_rows import SUPERGLUE, lines
@@ -170,7 +173,9 @@ def test_tags_are_skipped_and_masked_models_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suite", suite_names())
 def test_declared_prompts_fit_their_tasks(suite: str) -> None:
     for task in find_suite(suite).tasks.values():
-        roles = {*task.roles, "word1", "word2"} if kind_of(task) == "match" else set(task.roles)
+        (objective,) = parse_objective(task.kind).objectives
+        assert isinstance(objective, Task)
+        roles = {*task.roles, "word1", "word2"} if objective.kind == "match" else set(task.roles)
         cloze = task.prompt.get("template", "")
         if cloze:
             assert cloze.count(GAP) == 1 and all(f"{{{role}}}" in cloze for role in {"text", "pair"} & roles), task.name
@@ -181,14 +186,13 @@ def test_declared_prompts_fit_their_tasks(suite: str) -> None:
             and "sts" not in task.name
         ):
             assert {str(label).lower() for label in labels} == {str(label).lower() for label in words}, task.name
-        assert kind_of(task) in KINDS or kind_of(task) == "tag"
-        assert parse_objective(task.kind).objectives
+        assert bool(objective.in_context_template) != (objective.kind == "tag")
 
 
 def test_examples_depend_on_the_seed() -> None:
     rows = [{"text": f"text {i}", "label": i % 2} for i in range(20)]
     asking = in_context("cola", "glue", rows, shots=2)
-    first, again, other = (asking.shown(seed) for seed in (0, 0, 1))
+    first, again, other = (asking.sample_examples(seed) for seed in (0, 0, 1))
     assert first.texts == again.texts != other.texts and sorted(first.labels or []) == ["no", "no", "yes", "yes"]
 
 
@@ -196,11 +200,11 @@ def test_numbers_are_expected_values() -> None:
     import numpy as np
 
     rows: list[dict[str, Any]] = [{"text": "a", "pair": "b", "label": value} for value in ("0.0", "3.8", "5.0")]
-    kind = in_context("sts-b", "glue", rows).kind
-    assert kind.right(rows[1]) == "4" and list(kind.options(rows[0])) == ["0", "1", "2", "3", "4", "5"]
+    kind = in_context("sts-b", "glue", rows).task_prompt
+    assert kind.gold(rows[1]) == "4" and list(kind.candidates(rows[0])) == ["0", "1", "2", "3", "4", "5"]
     assert kind.answer(rows[0], np.log([0.5, 1e-12, 1e-12, 1e-12, 1e-12, 0.5]))["value"] == pytest.approx(2.5)
-    own = in_context("sts-b", "glue", rows, verbalizer={"0": "low", "5": "high"}).kind
-    assert [own.right(row) for row in rows] == ["low", "high", "high"]
+    own = in_context("sts-b", "glue", rows, verbalizer={"0": "low", "5": "high"}).task_prompt
+    assert [own.gold(row) for row in rows] == ["low", "high", "high"]
 
 
 def test_unanswerable_questions_are_recognized() -> None:
@@ -209,28 +213,60 @@ def test_unanswerable_questions_are_recognized() -> None:
         {"text": "Q2", "pair": "red stone", "label": []},
     ]
     asking = in_context("squad-2.0", "squad", rows, shots=2)
-    assert sorted(asking.shown(0).labels or []) == ["red", "unanswerable"]
-    assert asking.kind.answer(rows[0], "Unanswerable.") == {"answer": ""}
-    asker = asking.asker(0, asking.labeled(rows))
-    assert "red stone\n\nQ: Q1\n\nA: red\n\n" in asker.prompt(asking.labeled(rows))
+    assert sorted(asking.sample_examples(0).labels or []) == ["red", "unanswerable"]
+    assert asking.task_prompt.answer(rows[0], "Unanswerable.") == {"answer": ""}
+    asker = asking.predictor(0, asking.fill_slots(rows))
+    assert "red stone\n\nQ: Q1\n\nA: red\n\n" in asker.prompt(asking.fill_slots(rows))
 
 
 def test_entities_are_scored_within_the_query() -> None:
     rows = [{"text": "a met b", "query": "Then @placeholder left.", "entities": ["a", "b"], "answers": ["b"]}]
-    kind = in_context("record", "superglue", rows).kind
-    assert kind.slots(rows[0])["query"] == "Then" and list(kind.options(rows[0])) == [" a left.", " b left."]
-    assert kind.right(rows[0]) == " b left." and kind.answer(rows[0], [-2.0, -1.0]) == {"answer": "b"}
+    kind = in_context("record", "superglue", rows).task_prompt
+    assert kind.slots(rows[0])["query"] == "Then" and list(kind.candidates(rows[0])) == [" a left.", " b left."]
+    assert kind.gold(rows[0]) == " b left." and kind.answer(rows[0], [-2.0, -1.0]) == {"answer": "b"}
 
 
 def test_task_without_a_prompt_gets_a_default() -> None:
     pair: list[dict[str, Any]] = [{"text": "a", "pair": "b", "label": "x"}, {"text": "a", "pair": "c", "label": "y"}]
     asking = in_context("qam-en", "xglue", pair)
-    assert asking.asker(0, asking.labeled(pair)).prompt(asking.labeled(pair)) == "a\nb\nLabel:"
-    assert asking.kind.options(pair[0]) == ["x", "y"]
+    assert asking.predictor(0, asking.fill_slots(pair)).prompt(asking.fill_slots(pair)) == "a\nb\nLabel:"
+    assert asking.task_prompt.candidates(pair[0]) == ["x", "y"]
     swag: list[dict[str, Any]] = [{"text": "a", "question": "b", "choices": ["c", "d"], "label": "B"}]
     asking = in_context("swag", "text", swag)
-    assert asking.asker(0, asking.labeled(swag)).prompt(asking.labeled(swag)) == "a b"
-    assert asking.kind.right(swag[0]) == "d"
+    assert asking.predictor(0, asking.fill_slots(swag)).prompt(asking.fill_slots(swag)) == "a b"
+    assert asking.task_prompt.gold(swag[0]) == "d"
+
+
+def test_a_new_task_brings_its_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {**registry._registered})
+
+    class YesNoPrompt(InContextPrompt):
+        def candidates(self, row: Any) -> list[str]:
+            return ["yes", "no"]
+
+        def answer(self, row: Any, output: Any) -> dict[str, Any]:
+            return {"label": row["text"].split()[0]}
+
+    @registry.register_task
+    @dataclass(frozen=True)
+    class YesNo(Classify):
+        name: ClassVar[str] = "yes_no"
+        in_context_template: ClassVar[str] = "{text} is it? [MASK]"
+
+        def in_context_prompt(self, rows: Any, settings: Any) -> Any:
+            return YesNoPrompt()
+
+    assert len(YesNo().demonstration()) == 2
+    task = {"title": "Own", "kind": "yes_no", "metrics": ["accuracy"], "files": {"dev": "dev.jsonl"},
+            "roles": {"text": "text", "label": "label"}}  # fmt: skip
+    (tmp_path / "own.yaml").write_text(json.dumps({"title": "Own", "tasks": {"own": task}}))
+    (tmp_path / "dev.jsonl").write_text(lines([{"text": "good red", "label": "good"}, {"text": "bad", "label": "red"}]))
+    options: dict[str, Any] = {"suite": str(tmp_path / "own.yaml"), "data": tmp_path, "shots": 0}
+    found = pt.evaluate(models() / "gpt2", out=tmp_path / "out", **options).evaluation.tasks["own"]
+    assert found["scores"] == {"accuracy": [0.5]} and found["prompt"] == "good red is it?"
+    monkeypatch.setattr(YesNo, "in_context_template", "")  # as in a task that says nothing of prompts
+    with pytest.raises(PretuneError, match="supports none of these"):
+        pt.evaluate(models() / "gpt2", out=tmp_path / "other", **options)
 
 
 def test_invalid_prompts_are_rejected() -> None:
@@ -239,9 +275,9 @@ def test_invalid_prompts_are_rejected() -> None:
         in_context("cola", "glue", rows, word={})
     asking = in_context("cola", "glue", rows, template="{text} {pear} [MASK]")
     with pytest.raises(PretuneError, match=r"the prompt has \{pear\}, but rows have no such field"):
-        asking.asker(0, asking.labeled(rows))
+        asking.predictor(0, asking.fill_slots(rows))
     with pytest.raises(PretuneError, match="the prompt has no word for the label '2'; it has words for 0, 1"):
-        in_context("cola", "glue", [{"text": "a", "label": "2"}], shots=1).shown(0)
+        in_context("cola", "glue", [{"text": "a", "label": "2"}], shots=1).sample_examples(0)
 
 
 def test_changed_prompt_is_another_evaluation(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class FakeScorer:
     """Gives each letter a fixed likelihood; optionally, the first letter is not predicted."""
 
     def __init__(self, head: str = "lm", first: bool = True) -> None:
-        self.head, self.way, self.first = head, SCORING_METHODS[head], first
+        self.head, self.method, self.first = head, SCORING_METHODS[head], first
         self.model = type("M", (), {"require_tokenizer": lambda self: LetterTokenizer()})()
 
     def __call__(self, texts: list[str], *_: Any) -> list[Any]:
@@ -86,7 +86,7 @@ def test_minimal_pairs_are_averaged_by_paradigm(tmp_path: Path) -> None:
     assert evaluate_language(FakeScorer(), tmp_path / "p.jsonl", ReadingOptions(), {}) == found  # type: ignore[arg-type]
     assert evaluate_language(FakeScorer(), tmp_path, ReadingOptions(limit=1), {})["pairs"] == 1  # type: ignore[arg-type]
     (tmp_path / "p.jsonl").write_text('{"sentence_good": "a", "sentence_bad": " "}\n')
-    with pytest.raises(PretuneError, match="line 1: no sentence in 'sentence_bad'"):
+    with pytest.raises(PretuneError, match="line 1: the column 'sentence_bad' has no sentence"):
         evaluate_language(FakeScorer(), tmp_path, ReadingOptions(), {})  # type: ignore[arg-type]
 
 

@@ -53,9 +53,9 @@ def test_report_matches_the_predictions(tmp_path: Path) -> None:
     low, high = (float(x) for x in report.scores()[0]["95% interval"].split(" – "))
     assert low < 0.95 < high
     assert [row["metric"] for row in report.scores()] == ["accuracy", "f1 (of 'yes')", "matthews"]
-    controls = {row["learner"]: row["accuracy"] for row in report.controls()}
+    controls = {row["learner"]: row["accuracy"] for row in report.baseline_scores()}
     assert controls["this model"] == 0.95 and controls["always 'no'"] == 0.5 and controls["a bag of words"] == 1.0
-    assert [row["place"] for row in report.worst()] == ["line 5", "line 10"]
+    assert [row["place"] for row in report.worst_answers()] == ["line 5", "line 10"]
     page = "".join(report.sections())
     assert "&lt;b&gt;thing" in page and "<b>thing" not in page
     assert ">19<" in report.confusion() and ">1<" in report.confusion()

@@ -149,7 +149,7 @@ def write_rows(folder: Path, name: str, answers: dict[str, list[Any]] | None = N
 def padded(answerer: Predictor) -> tuple[dict[str, Tensor], list[int]]:
     """Return the input sequences of a model, padded for `transformers`, and their lengths."""
     model = answerer.model
-    sequences = answerer.laid.take(np.arange(len(answerer.laid)))
+    sequences = answerer.arrangement.take(np.arange(len(answerer.arrangement)))
     lengths = sequences.lengths.tolist()
     left = bool(model.family.template.last)  # XLNet pools the last token
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
@@ -304,7 +304,7 @@ def test_mbart_reads_texts_in_the_language_of_src_lang(source: str | None, tmp_p
         return
     model, task = load_task_model(tmp_path)
     answerer = Predictor(model, task, task.read(rows, {}, answered=False))
-    sequences = answerer.laid.take(np.arange(1))
+    sequences = answerer.arrangement.take(np.arange(1))
     assert sequences.second is not None
     language = model.require_tokenizer().role(f"language {source}")
     assert sequences.ids[-1] == sequences.second.ids[0] == language

@@ -138,10 +138,10 @@ def run(verb: Any, folder: Path, name: str, settled: dict[str, Any]) -> dict[str
 
 def read_suite(folder: Path) -> Any:
     suite = find_suite(folder / "suite.yaml")
-    here, _ = suite.there(folder)
+    here, _ = suite.available_tasks(folder)
     for task in here.values():
         task.read("dev", folder, subsets=True)
-    return suite.chosen([])
+    return suite.select_tasks([])
 
 
 def read_preset(folder: Path) -> Any:

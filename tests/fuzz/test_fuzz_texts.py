@@ -140,7 +140,7 @@ KINDS = [
 
 def test_every_layout_of_suites_is_damaged() -> None:
     damaged = {kind.name.split()[2] for kind in KINDS if kind.name.startswith("suite layout")}
-    assert damaged == LAYOUTS.keys() - {"race", "folders"}  # folders of files
+    assert damaged == set(LAYOUTS) - {"race", "folders"}  # folders of files
 
 
 @pytest.mark.parametrize("packed", [packed for packed in PACKED if packed])

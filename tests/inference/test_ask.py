@@ -172,7 +172,7 @@ def test_models_that_cannot_answer_are_rejected_with_a_reason(tmp_path: Path) ->
     with pytest.raises(pt.PretuneError, match=r"its head for prompt is untrained .* pretrain it with mlm first"):
         pt.ask(headless, ["fire"], template="It was [MASK].", answers=["good", "bad"])
     masked = tiny("bert-tiny", tokenizer, tmp_path / "bert", "mlm")
-    with pytest.raises(pt.PretuneError, match="fills one gap with a word; give the answers"):
+    with pytest.raises(pt.PretuneError, match="can only choose a word for the gap; give the answers"):
         pt.ask(masked, ["fire"], template="It was [MASK].")
 
 

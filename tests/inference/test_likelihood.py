@@ -70,7 +70,7 @@ def loop_over_tokens(found: LikelihoodScorer, text: str) -> list[float]:
             begin = [own.role("end" if objective == "lm" else "start")]
             read = [*begin, *ids[:place]]
             prefix = {"prefix": np.array([1] + [0] * place)} if objective == "prefix" else {}
-            packed = pack_lists([read], pattern=found.way.pattern, columns=prefix)
+            packed = pack_lists([read], pattern=found.method.pattern, columns=prefix)
             state = model.backbone(packed).last[-1]
         elif objective == "spans":
             source, written = (
@@ -97,7 +97,7 @@ def loop_over_tokens(found: LikelihoodScorer, text: str) -> list[float]:
                 "segment": np.array([0] * (len(whole) - 1) + [2, 0]),
             }
             positions = np.array([*range(len(whole)), place])
-            packed = pack_lists([read], pattern=found.way.pattern, columns=columns, positions=positions)
+            packed = pack_lists([read], pattern=found.method.pattern, columns=columns, positions=positions)
             state = model.backbone(packed).last[-1]
         scores.append(float(head(state[None], tokens).float().log_softmax(-1)[0, ids[place]]))
     return scores

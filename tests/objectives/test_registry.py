@@ -69,6 +69,25 @@ def test_objective_names_are_unique() -> None:
             name: ClassVar[str] = "mlm"
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("keys", "torch.nn.ModuleDict"), ("forward", "torch.nn.ModuleDict"), ("training", "torch.nn.ModuleDict"),
+     ("my.task", "letters, digits and underscores"), ("2mlm", "not a digit first"), ("", "not a digit first")],
+)  # fmt: skip
+def test_names_that_no_head_can_have_are_refused(name: str, why: str, plugin: Path) -> None:
+    kind = type("Odd", (Objective,), {"name": name})
+    with pytest.raises(PretuneError, match=f"test_registry: {name!r} cannot be the name of an objective.*{why}"):
+        register_objective(kind)
+    (plugin.parent.parent / "half_objective.py").write_text(PLUGIN.replace("half_mlm", name))
+    with pytest.raises(PretuneError, match=f"the entry point 'half' of the group pretune.objectives: {name!r} cannot"):
+        parse_objective("mlm")
+
+
+def test_a_task_cannot_be_renamed_to_what_no_head_can_be_called() -> None:
+    with pytest.raises(PretuneError, match=r"objective 'keys: classify': 'keys' cannot be the name of an objective"):
+        parse_objective("keys: classify")
+
+
 @pytest.mark.parametrize(("wrapper", "contract"), [(WrappedObjective, Objective), (WrappedTask, Task)])
 def test_wrappers_delegate_every_member_of_the_contract(wrapper: type, contract: type) -> None:
     members = {name for base in contract.__mro__[:-1] for name in vars(base) if not name.startswith("_")}

@@ -81,7 +81,7 @@ def test_causal_language_model_agrees_with_transformers(tmp_path: Path) -> None:
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "GPT2LMHeadModel"
     reference, given = load_with_transformers("AutoModelForCausalLM", tmp_path / "out"), inputs(tmp_path / "out")
     written = reference.generate(**given, max_new_tokens=8, do_sample=False)[0].tolist()
-    (ours,) = TextGenerator.load(tmp_path / "out", "cpu").write_ids(
+    (ours,) = TextGenerator.load(tmp_path / "out", "cpu").generate_ids(
         [given["input_ids"][0].tolist()], GenerationConfig(8), set()
     )
     new = written[given["input_ids"].shape[1] :]

@@ -204,7 +204,9 @@ def test_invalid_tags_give_a_one_line_error(
         budget=pt.Budget(steps=1),
         num_seeds=1,
     )
-    assert messages == [f"{odd}, line 3: tag 'B-PLANET' was not in training; such words (1) count as wrong"]
+    assert messages == [
+        f"{odd}, line 3: tag 'B-PLANET' was not in training; words with unknown tags count as wrong (1 in all)"
+    ]
 
 
 # -- answer ---------------------------------------------------------------------------------------------------------

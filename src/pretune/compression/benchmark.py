@@ -73,7 +73,7 @@ def make_timed_call(
     model: Model, task: Task | None, texts: Sequence[str], pairs: Sequence[str] | None, size: int
 ) -> Callable[[], Any]:
     """Return a function without arguments, to be timed, that predicts all texts in batches of `size`."""
-    if task is not None and task.each == "text":  # generated token by token
+    if task is not None and task.output_per == "text":  # generated token by token
         lines = list(range(1, len(texts) + 1))
         rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs), lines=lines)
         parts = [rows.take(range(first, min(first + size, len(rows)))) for first in range(0, len(rows), size)]
@@ -86,7 +86,7 @@ def make_timed_call(
 def forward_pass(model: Model, task: Task | None) -> Callable[[Batch], Any]:
     """Return a function from a batch to the outputs of a task, or to hidden states if there is no task; it runs on CPU."""
     root = model.root.to("cpu").eval()
-    if task is not None and task.each == "sequence" and task.name in root.heads:
+    if task is not None and task.output_per == "sequence" and task.name in root.heads:
         return lambda batch: task.outputs(root.heads[task.name], root.backbone, batch)
     inputs = 2 if isinstance(root.backbone, EncoderDecoder) else 1  # source and target
     return lambda batch: root.backbone(*batch.packed * inputs)

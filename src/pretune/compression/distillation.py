@@ -184,7 +184,7 @@ def read_data(
     mixture = parse_objective(objective, pooling=family_of(family).poolings.get("", "cls"))
     if job.train:
         material = read_task_data(job.finetuning(family, job.out, objective))
-        teacher_task(job.teachers, None if task.name == "generate" else labels_of(material.task))
+        teacher_task(job.teachers, None if task.output_per == "text" else labels_of(material.task))
     else:
         unfitted = find_task(mixture)
         fitted = with_options(unfitted, {"labels": tuple(labels)}) if labels else unfitted
@@ -221,7 +221,7 @@ def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows
 
     for_rows = predict(rows, "labeled") if job.alpha and len(rows) else None
     for_texts = predict(texts, "texts") if texts is not None else None
-    if material.task.name == "generate":
+    if material.task.output_per == "text":
         return add_generated_texts(job, material, texts, for_rows, for_texts)
     if not own:
         return mix_numbers(job, material, texts, for_rows, for_texts)
@@ -236,7 +236,7 @@ def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows
 
 def labels_of(task: Task) -> list[str]:
     """Return the class labels of a task, or an empty list for a task without class probabilities."""
-    return list(task.labels) if task.name != "generate" else []
+    return list(task.labels) if task.output_per != "text" else []
 
 
 def add_generated_texts(
@@ -340,7 +340,7 @@ def generate_texts(job: DistillationJob, teacher: Model) -> Path:
         for document in read_documents(find_files(list(job.data)), **reading(job))
     ]
     config = GenerationConfig(max_new_tokens=job.generate_tokens, temperature=1.0, seed=job.seed)
-    rows = TextGenerator.load(job.teachers[0], job.device).write([text for text in prompts if text], config)
+    rows = TextGenerator.load(job.teachers[0], job.device).generate([text for text in prompts if text], config)
     file = job.out / INTERMEDIATE / "written.txt"
     write_bytes(file, "".join(" ".join(str(row["text"]).split()) + "\n" for row in rows).encode())
     return file

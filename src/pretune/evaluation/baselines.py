@@ -11,9 +11,9 @@ ROWS, CLASSES = 20_000, 200  # limits of the bag of words, which must stay cheap
 
 
 def trivial_baselines(task: Any, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-    """Return the predictions of the trivial baselines for the examples in `judged`, by the name of the baseline."""
+    """Return the predictions of trivial baselines for the examples in `judged`, by the name of the baseline."""
     found: dict[str, list[Answer]] = {}
-    if task.kind in ("classify", "prompt") and task.single_label and len(task.labels) <= CLASSES:
+    if task.classifies_texts and len(task.labels) <= CLASSES:
         some = learned.take(range(0, len(learned), -(-len(learned) // ROWS)))
         said = bag_of_words(joined_texts(some), some.labels, joined_texts(judged))
         found["a bag of words"] = [{"label": label} for label in said]
@@ -24,7 +24,7 @@ def trivial_baselines(task: Any, learned: Any, judged: Any) -> dict[str, list[An
 
 
 def joined_texts(rows: Any) -> list[str]:
-    """Return the texts, each pair of texts joined into one."""
+    """Return one text per row; the two texts of a pair are joined."""
     if rows.pairs is None:
         return list(rows.texts)
     return [f"{text} ¶ {pair}" for text, pair in zip(rows.texts, rows.pairs, strict=True)]

@@ -12,7 +12,7 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Bin:
-    """A bin of the reliability diagram: predictions of similar confidence."""
+    """A bin of a reliability diagram: the predictions with confidences in one interval."""
 
     sure: float  # mean confidence
     right: float  # accuracy

@@ -16,7 +16,7 @@ from pretune.runtime.parsing import read_checksummed_json
 
 
 def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
-    """Return both scores, their difference, its confidence interval and p-value for each metric of each common task."""
+    """Return the difference of two evaluations for each metric of each common task, with interval and p-value."""
     asked = [_asked(folder) for folder in (first, second)]
     if asked[0]["suite"] != asked[1]["suite"]:
         raise PretuneError(
@@ -58,7 +58,7 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def _intact(first: Path, second: Path, task: SuiteTask) -> Iterator[None]:
-    """Raise an error that names the folders if rows or answers lack keys or have wrong types."""
+    """Raise an error that names the evaluation folders if rows or answers lack keys or have wrong types."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -77,6 +77,6 @@ def _asked(folder: Path) -> dict[str, Any]:
 
 
 def _each_seed(folder: Path, task: SuiteTask) -> list[list[dict[str, Any]]]:
-    seeds = folder / (task.taught_by or task.name) / "seeds"
+    seeds = folder / (task.uses_model_of or task.name) / "seeds"
     found = sorted(seeds.glob(f"*/answers/{task.name}.{task.scored}.jsonl"))
     return [read_answers(path.parent.parent, task.name, task.scored) for path in found]

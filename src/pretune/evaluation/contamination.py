@@ -39,7 +39,7 @@ def find_words(text: str) -> list[str]:
 
 
 class NgramHasher:
-    """Hashes of words and n-grams."""
+    """A hasher of words and of n-grams of words."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
@@ -68,7 +68,7 @@ class NgramHasher:
 
 @dataclass
 class RoleNgrams:
-    """The n-grams of the texts of one role of a split."""
+    """The n-grams of words in the texts of one role (such as `text` or `question`) of a suite's split."""
 
     rows: SuiteRows
     role: str
@@ -78,7 +78,7 @@ class RoleNgrams:
     short: int = 0  # texts with too few words
 
     def found(self, hits: dict[int, set[int]]) -> dict[str, Any]:
-        """Return the row of the report, given the hashes found in the store by n-gram size."""
+        """Return the row of the report for this role, given the hashes found in the store by n-gram size."""
         counts: dict[int, list[bool]] = {}
         for row, (size, number) in zip(self.row, self.runs, strict=True):
             counts.setdefault(row, []).append(number in hits.get(size, set()))
@@ -98,7 +98,7 @@ class RoleNgrams:
 
 
 def ngram_overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) -> list[dict[str, Any]]:
-    """Return for each split and role how many examples share an n-gram of `size` words with the store, and their coverage."""
+    """Return for each split and role how many examples share an n-gram of `size` words with a token store."""
     hashes = NgramHasher()
     asked = [made for rows in splits for role in ROLES if (made := _ask(rows, role, size, hashes)) is not None]
     wanted: dict[int, list[int]] = {}
@@ -118,6 +118,7 @@ def ngram_overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) 
 
 
 def _ask(rows: SuiteRows, role: str, size: int, hashes: NgramHasher) -> RoleNgrams | None:
+    """Return the n-grams of a role's texts; None if no row has the role."""
     made = RoleNgrams(rows, role)
     there = False
     for number, row in enumerate(rows.rows):
@@ -139,7 +140,7 @@ def _ask(rows: SuiteRows, role: str, size: int, hashes: NgramHasher) -> RoleNgra
 
 
 def _chunks(store: Store, hashes: NgramHasher) -> Iterator[tuple[int, Array]]:
-    """Yield the word hashes of several documents at a time, with the number of documents read; 0 separates documents."""
+    """Yield the word hashes of several documents at a time, separated by 0, with the number of documents read."""
     parts: list[Array] = []
     apart = np.zeros(1, dtype=np.uint64)
     for index in range(store.documents):
@@ -156,6 +157,6 @@ def read_splits(suite: Any, data: Path, allow_incomplete: bool) -> list[SuiteRow
     found = []
     for task in suite.tasks.values():
         for split in ("dev", "test"):
-            if task.where(split, data):
+            if task.find_files(split, data):
                 found.append(task.read(split, data, subsets=allow_incomplete))
     return found

@@ -18,7 +18,7 @@ STATUS = Path("/proc/self/statm")
 
 @dataclass
 class Cost:
-    """Seconds and peak memory in bytes; on a CPU, that of the whole process if the system reports it."""
+    """The time of inference in seconds, and its peak memory in bytes (of the whole process on a CPU, if known)."""
 
     seconds: float = 0.0
     memory: int | None = None
@@ -26,7 +26,7 @@ class Cost:
 
 @contextmanager
 def measure_cost(device: torch.device) -> Iterator[Cost]:
-    """Measure the time and peak memory of the block."""
+    """Measure the time and peak memory of the `with` block."""
     cost = Cost()
     watch = _Resident() if device.type == "cpu" and STATUS.is_file() else None
     if device.type == "cuda":
@@ -47,7 +47,7 @@ def measure_cost(device: torch.device) -> Iterator[Cost]:
 
 
 class _Resident(threading.Thread):
-    """A thread that samples the resident memory of the process."""
+    """A thread that samples the resident memory of the process and keeps the maximum."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -55,13 +55,16 @@ class _Resident(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
+        """Sample the memory until `finish` is called."""
         while not self.ended.wait(EVERY):
             self.look()
 
     def look(self) -> None:
+        """Read the resident memory and update the maximum."""
         self.most = max(self.most, int(STATUS.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
 
     def finish(self) -> int:
+        """Stop the thread and return the maximum in bytes."""
         self.ended.set()
         self.join()
         self.look()

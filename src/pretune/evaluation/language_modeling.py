@@ -29,7 +29,7 @@ MORE, LESS = "sent_more", "sent_less"  # Nangia et al., 2020, arXiv:2010.00133 (
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """Options for reading texts: at most `limit` texts, in windows of `max_length` tokens that are `stride` apart."""
+    """Options for reading texts: how many, in windows of how many tokens, and how files are decoded."""
 
     max_length: int | None = None
     stride: int | None = None
@@ -41,7 +41,7 @@ class ReadingOptions:
 def evaluate_language(
     scorer: LikelihoodScorer, data: Sequence[str | Path] | str | Path, how: ReadingOptions, columns: Row
 ) -> Row:
-    """Return the metrics that suit the files: accuracy on sentence pairs, perplexity on other texts."""
+    """Return the metrics that suit the files: accuracy for files of sentence pairs, perplexity for other texts."""
     files = find_files(data)
     first = _first_row(files[0], how.encoding_errors)
     if BETTER in first or MORE in first:
@@ -74,7 +74,7 @@ def perplexity(
     Bits per byte are comparable between vocabularies; unknown tokens make a model look better than it is, so their share is
     reported.
     """
-    if not scorer.way.probability:
+    if not scorer.method.probability:
         raise PretuneError(
             f"a model trained with {scorer.head} has no perplexity, because it classifies tokens; evaluate it on sentence pairs"
         )
@@ -97,7 +97,7 @@ def perplexity(
             bar.update(count, f"{count:,} texts, {math.exp(nats / max(1, tokens)):.2f}")
     if not tokens:
         raise PretuneError("no text has a token that can be predicted; give longer texts")
-    name = "perplexity" if scorer.way.exact else "pseudo_perplexity"
+    name = "perplexity" if scorer.method.exact else "pseudo_perplexity"
     # Tokens without context to be predicted from are assumed to cost as much as the average of the others.
     bits = nats * (tokens + skipped) / tokens / math.log(2)
     found = {name: math.exp(nats / tokens), "bits_per_byte": bits / max(1, size)}
@@ -106,7 +106,7 @@ def perplexity(
 
 
 def minimal_pairs(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
-    """Return how often the acceptable sentence of a minimal pair is more likely, by paradigm and as the mean over paradigms."""
+    """Return how often the acceptable sentence of a pair is more likely, by paradigm and averaged over paradigms."""
     good, bad = (_sums(scorer, [row[name] for row in rows]) for name in (BETTER, WORSE))
     by: dict[str, dict[str, list[int]]] = {"paradigms": {}, "phenomena": {}, "fields": {}}
     for number, row in enumerate(rows):
@@ -125,7 +125,7 @@ def minimal_pairs(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
 
 
 def stereotype_bias(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
-    """Return how often the more stereotypical sentence is more likely, scored on the shared words; 0.5 means no bias."""
+    """Return how often the more stereotypical sentence of a pair is more likely on the shared words; 0.5 is unbiased."""
     tokenizer = scorer.model.require_tokenizer()
     sides = [[str(row[name]) for row in rows] for name in (MORE, LESS)]
     scores = [scorer(side) for side in sides]
@@ -147,6 +147,7 @@ def stereotype_bias(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
 
 
 def _sums(scorer: LikelihoodScorer, texts: Sequence[str]) -> list[float]:
+    """Return the log-likelihood of each text, summed over its tokens."""
     with progress("reading", total=len(texts)) as bar:
         found: list[float] = []
         for start in range(0, len(texts), AT_ONCE):
@@ -156,10 +157,12 @@ def _sums(scorer: LikelihoodScorer, texts: Sequence[str]) -> list[float]:
 
 
 def _table(file: Path, errors: Errors) -> Iterable[tuple[int, Row]]:
+    """Yield the rows of a .jsonl, .csv or .tsv file with their line numbers."""
     return read_jsonl(file, errors) if file_format(file) == ".jsonl" else read_table(file, errors)
 
 
 def _first_row(file: Path, errors: Errors) -> Row:
+    """Return the first row of a table; {} if the file is not a table."""
     if file_format(file) not in (".jsonl", ".csv", ".tsv"):
         return {}
     return next((row for _, row in _table(file, errors)), {})
@@ -172,6 +175,8 @@ def _rows(files: Sequence[Path], names: Sequence[str], how: ReadingOptions) -> l
         for line, row in islice(_table(file, how.encoding_errors), how.limit):
             for name in names:
                 if not isinstance(row.get(name), str) or not row[name].strip():
-                    raise PretuneError(f"{file}, line {line}: no sentence in {name!r}")
+                    raise PretuneError(
+                        f"{file}, line {line}: the column {name!r} has no sentence; add one, or remove the row"
+                    )
             found.append(row)
     return found

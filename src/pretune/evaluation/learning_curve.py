@@ -38,7 +38,7 @@ def stratified_order(examples: Any, seed: int = 0) -> list[int]:
 
 
 def relative_ranks(kinds: Iterable[str]) -> list[float]:
-    """Return the relative rank of each item within its kind, in (0, 1); sorted by it, every prefix is stratified.
+    """Return the relative rank of each item within its class, in (0, 1); sorted by rank, every prefix is stratified.
 
     >>> relative_ranks("xxyx")[1:3]
     [0.5, 0.5]
@@ -53,7 +53,7 @@ def relative_ranks(kinds: Iterable[str]) -> list[float]:
 
 
 def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
-    """Raise an error if there is no dev set or a size is out of range."""
+    """Raise an error if there is no dev set, or if a number of training examples is out of range."""
     if not material.has_dev:
         raise PretuneError("--learning-curve and --scratch-baseline need a dev set; give one with --dev")
     if wrong := [size for size in sizes if not 1 < size < material.size]:
@@ -65,7 +65,7 @@ def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
 def run_learning_curve(
     plan: FinetuningJob, material: TaskData, run: Run, sizes: Sequence[int], scratch: bool
 ) -> list[dict[str, Any]]:
-    """Return and write a point per size (and for all examples) with the mean and standard deviation over seeds, by learner.
+    """Train on subsets of the examples, and write and return one point per size with mean and deviation over seeds.
 
     With `scratch`, models trained from random weights are included. Finished runs are reused.
     """
@@ -77,7 +77,9 @@ def run_learning_curve(
         (size, learner) for size in parts for learner in learners if (size, learner) != (material.size, PRETRAINED)
     ]
     scores = part_scores(plan, parts, wanted)
-    scores[material.size, PRETRAINED] = whole_scores(run, material)
+    results = run.results
+    whole = results["seeds"]["each"] if "seeds" in results else [results[f"dev/{material.primary_metric}"]]
+    scores[material.size, PRETRAINED] = list(whole)
     points = []
     for size, part in parts.items():
         point: dict[str, Any] = {"examples": size}
@@ -92,16 +94,10 @@ def run_learning_curve(
     return points
 
 
-def whole_scores(run: Run, material: TaskData) -> list[float]:
-    """Return the scores of the run itself, one per seed."""
-    results = run.results
-    return list(results["seeds"]["scores"]) if "seeds" in results else [results[f"dev/{material.primary_metric}"]]
-
-
 def part_scores(
     plan: FinetuningJob, parts: Mapping[int, TaskData], wanted: Sequence[tuple[int, str]]
 ) -> dict[tuple[int, str], list[float]]:
-    """Train each wanted learner on its number of examples and return its scores, one per seed."""
+    """Train pretrained or random weights on subsets of the examples, and return the scores by size and learner."""
     seeds = range(plan.seed, plan.seed + (plan.num_seeds or SEEDS))
     plans: dict[tuple[int, str, int], FinetuningJob] = {}
     for size, learner in wanted:

@@ -37,7 +37,7 @@ CLASSES = 20  # in a confusion matrix, at most
 
 @dataclass
 class TaskReport:
-    """The contents of the report of one task."""
+    """The contents of the HTML report of one task of a run."""
 
     run: Run
     material: TaskData
@@ -46,17 +46,16 @@ class TaskReport:
 
     @property
     def classifies(self) -> bool:
-        """Return whether the task has classes, so that there is a confusion matrix."""
-        kinds = ("classify", "match", "prompt")
-        return self.material.task.kind in kinds and all("label" in answer for answer in self.answers)
+        """Return whether each answer is one of several classes, so that there is a confusion matrix."""
+        return self.material.task.single_label and all("label" in answer for answer in self.answers)
 
     @cached_property
     def judged(self) -> list[JudgedAnswer]:
-        """Return every answer with the gold answer and its quality."""
+        """Return every answer with its gold answer and its score."""
         return self.material.task.judge(self.answers, self.material.dev)
 
     def scores(self) -> list[dict[str, Any]]:
-        """Return each metric with its confidence interval, and its mean and standard deviation over seeds."""
+        """Return one row per metric with its confidence interval, and its mean and deviation over seeds."""
         task, dev = self.material.task, self.material.dev
         sure, positive = bootstrap_intervals(task, self.answers, dev), positive_class(task)
         seeds = self.run.results.get("seeds", {})
@@ -71,8 +70,8 @@ class TaskReport:
             rows.append(row)
         return rows
 
-    def controls(self) -> list[dict[str, Any]]:
-        """Return the scores of the model and of the trivial baselines."""
+    def baseline_scores(self) -> list[dict[str, Any]]:
+        """Return the scores of the model and of the trivial baselines, one row each."""
         task, rows, dev = self.material.task, self.material.rows, self.material.dev
         given = {"this model": self.answers, **trivial_baselines(task, rows, dev)}
         return [{"learner": name, **score(task, answers, dev)} for name, answers in given.items()]
@@ -95,8 +94,8 @@ class TaskReport:
             lines.append(f"<tr><th>{escape(right)}</th>{''.join(cells)}</tr>")
         return wrap_table(lines)
 
-    def sureness(self) -> str:
-        """Return the reliability diagram and the calibration error."""
+    def calibration_chart(self) -> str:
+        """Return the reliability diagram and the calibration error as HTML."""
         sure = [(judged.sure, judged.good >= 1) for judged in self.judged if judged.sure is not None]
         error, bins = calibration([sure for sure, _ in sure], [right for _, right in sure])
         lines = [
@@ -106,8 +105,8 @@ class TaskReport:
         text = f"Expected calibration error {error:.3f}: the mean difference between confidence and accuracy."
         return paragraph(text) + render_chart(lines, across="confidence", up="accuracy")
 
-    def worst(self) -> list[dict[str, Any]]:
-        """Return the worst answers, those with the highest confidence first."""
+    def worst_answers(self) -> list[dict[str, Any]]:
+        """Return one row per wrong answer, those with the lowest score and the highest confidence first."""
         dev = self.material.dev
         wrong = sorted((x for x in self.judged if x.good < 1), key=lambda x: (x.good, -(x.sure or 0.0)))
         rows = []
@@ -118,14 +117,14 @@ class TaskReport:
             rows[-1]["place"] = dev.place(one.row).removeprefix(f"{dev.file}, ")
         return rows
 
-    def curve(self) -> str:
-        """Return the chart of the training loss."""
+    def loss_chart(self) -> str:
+        """Return the chart of the training loss; "" if there is only one value."""
         name = self.material.task.name
         points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
         return render_chart([ChartLine("training loss", points)], across="steps", up="loss") if len(points) > 1 else ""
 
     def sections(self) -> list[str]:
-        """Return all sections of the report."""
+        """Return all sections of the report as HTML."""
         task, seeds, material = self.material.task, self.run.results.get("seeds", {}), self.material
         how = f"{len(material.rows):,} training examples, {len(material.dev):,} dev examples"
         told = [how + f"; {self.run.results['model']}, {self.run.results['objective']}."]
@@ -138,21 +137,21 @@ class TaskReport:
             )
         title = f"{self.name}: scores" if self.name else "Scores"
         parts = [section(title, *map(paragraph, told), render_table(self.scores()))]
-        if len(beside := self.controls()) > 1:
+        if len(beside := self.baseline_scores()) > 1:
             parts.append(section("Trivial baselines", render_table(beside, best=None)))
         if self.classifies and len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
             parts.append(section("Confusion matrix", self.confusion()))
         if all(judged.sure is not None for judged in self.judged):
-            parts.append(section("Calibration", self.sureness()))
-        if worst := self.worst():
+            parts.append(section("Calibration", self.calibration_chart()))
+        if worst := self.worst_answers():
             parts.append(section("Worst answers", render_table(worst)))
-        parts.append(section("Training", self.curve()))
+        parts.append(section("Training", self.loss_chart()))
         if (points := self.run.folder / CURVE).is_file() and not self.name:
-            parts.append(self.by_labels(read_json(points)))
+            parts.append(self.learning_curve(read_json(points)))
         return parts
 
-    def by_labels(self, points: list[dict[str, Any]]) -> str:
-        """Return the learning curve as a table and a chart."""
+    def learning_curve(self, points: list[dict[str, Any]]) -> str:
+        """Return the learning curve as an HTML section with a table and a chart."""
         learners = [name for name in points[0] if name != "examples"]
         lines = []
         for name in learners:
@@ -171,12 +170,12 @@ class TaskReport:
 
 
 def short(text: str) -> str:
-    """Shorten a text to fit into a table."""
+    """Return a text, shortened to fit into a table cell."""
     return text if len(text) < 300 else text[:297] + "…"
 
 
 def write_report(run: Run, material: TaskData | MultitaskData) -> Path | None:
-    """Write the report of a run that has a dev set and return its path."""
+    """Write the HTML report of a run that has a dev set and return its path; None without a dev set."""
     tasks = {"": material} if isinstance(material, TaskData) else material.parts
     reports = []
     for name, one in tasks.items():

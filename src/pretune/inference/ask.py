@@ -16,12 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.inference.contextual_calibration import (
-    calibrate_answers,
-    content_free_rows,
-    label_answer,
-    to_probabilities,
-)
+from pretune.inference.contextual_calibration import calibrate_answers, content_free_rows
 from pretune.inference.generation.causal_generation import DecodingSession, GenerationConfig, TextGenerator
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
 from pretune.inference.generation.stop_strings import stop_condition
@@ -39,8 +34,9 @@ from pretune.models.loading import load_model
 from pretune.models.name_resolution import find_folder
 from pretune.objectives import parse_objective, single_objective
 from pretune.objectives.task import Answer
+from pretune.objectives.tasks.classify import class_answer
 from pretune.objectives.tasks.prompt import Prompt
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
@@ -56,7 +52,7 @@ EXAMPLE_SEPARATOR = "\n\n"  # between examples
 
 @dataclass(frozen=True)
 class ClozeQuestion:
-    """A cloze, the labels to choose from (none: the answer is generated), and labeled examples to show first."""
+    """A cloze template, the labels to choose from (none: the answer is generated), and labeled examples to show first."""
 
     template: str
     labels: Sequence[str] = ()
@@ -84,12 +80,12 @@ class ClozeQuestion:
 def load_cloze_predictor(
     reference: str | Path, question: ClozeQuestion, ignore_mismatched: bool = False
 ) -> Callable[[LabeledRows], list[Answer]]:
-    """Load a model and return a function that answers a question for each row, in order."""
+    """Load a model and return a function that answers a cloze question for each row, in order."""
     if not is_masked_language_model(reference):
         return ClozePredictor(load_text_generator(reference, ignore_mismatched=ignore_mismatched), question)
     if question.shown is not None or not question.labels:
         raise PretuneError(
-            f"{reference}: this masked language model fills one gap with a word; give the answers to choose from, "
+            f"{reference}: a masked language model can only choose a word for the gap; give the answers to choose from, "
             "and no examples"
         )
     task: Any = Prompt(question.template, question.verbalizer, tuple(question.labels))
@@ -109,7 +105,7 @@ def load_cloze_predictor(
 def load_text_generator(
     reference: str | Path, device: str | None = None, ignore_mismatched: bool = False
 ) -> TextGenerator | Seq2SeqGenerator:
-    """Load a decoder or an encoder-decoder for generation."""
+    """Load a decoder or an encoder-decoder for text generation."""
     kind: type[TextGenerator | Seq2SeqGenerator] = Seq2SeqGenerator if is_encoder_decoder(reference) else TextGenerator
     return kind.load(reference, device, ignore_mismatched)
 
@@ -126,9 +122,8 @@ def is_masked_language_model(reference: str | Path) -> bool:
 
 
 class ClozePredictor:
-    """A generative model and a question to answer for rows of texts.
-
-    An encoder-decoder reads everything before the gap and writes the answer.
+    """A generative model that answers a cloze question for rows of texts.
+    // An encoder-decoder reads everything before the gap and generates the answer.
     """
 
     def __init__(self, writer: TextGenerator | Seq2SeqGenerator, question: ClozeQuestion) -> None:
@@ -142,24 +137,24 @@ class ClozePredictor:
     def __call__(self, rows: LabeledRows) -> list[Answer]:
         """Return one answer per row, in order."""
         if not self.question.labels:
-            return [{"answer": text} for text in self.write(rows)]
+            return [{"answer": text} for text in self.generate(rows)]
         answers = self.choose(rows)
         return calibrate_answers(answers, self.choose(content_free_rows(rows))) if self.question.calibrate else answers
 
     def choose(self, rows: LabeledRows) -> list[Answer]:
-        """Return the most likely label of each row."""
+        """Return the most likely label of each row, and the probabilities of all labels."""
         labels = self.question.labels
         words = [verbalizer_words(self.question.verbalizer, labels)] * len(rows)
-        return [label_answer(labels, to_probabilities(scores)) for scores in self.rank(rows, words)]
+        return [class_answer(softmax(scores), labels) for scores in self.rank(rows, words)]
 
     # -- input ------------------------------------------------------------------------------------------------------
 
     def cloze(self, rows: LabeledRows) -> Cloze:
-        """Return the cloze, parsed for the columns of some rows."""
+        """Return the cloze template, parsed for the columns of some rows."""
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.more)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
-        """Return one input sequence per row: the examples, and the cloze up to its gap.
+        """Return one input sequence per row: the labeled examples, and the cloze up to its gap.
 
         Texts are truncated so that `spare` more tokens fit.
         """
@@ -171,15 +166,15 @@ class ClozePredictor:
         parts: list[Part] = [*([shown] if shown else []), *cloze.before().parts(rows, tokenizer)]
         if len(frame) == 1 and all(isinstance(part, list) for part in parts):  # an empty text starts as documents do
             frame = (*[role for role in template.document_template.single if role != "A"][-1:], "A")
-        laid = compose_sequences(parts, tokenizer, frame, length)
-        if not laid.lengths.all():
+        arrangement = compose_sequences(parts, tokenizer, frame, length)
+        if not arrangement.lengths.all():
             raise PretuneError(
                 f"the text is empty, and {self.model.family.name} has no start token to begin with; give a few words"
             )
-        return laid
+        return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
-        """Return what precedes the cloze: the instruction, and as many of the last examples as fit into `most` tokens."""
+        """Return the text before the cloze: the instruction, and the last examples that fit into `most` tokens."""
         tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
             text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)
@@ -190,7 +185,7 @@ class ClozePredictor:
         return text
 
     def examples(self, cloze: Cloze) -> list[str]:
-        """Return the examples as texts, with their answers filled in."""
+        """Return the labeled examples as texts, with their answers filled in."""
         shown = self.question.shown
         if shown is None:
             return []
@@ -201,7 +196,7 @@ class ClozePredictor:
         return [cloze.fill(shown, row, words.get(label, label)) for row, label in enumerate(shown.labels)]
 
     def prompt(self, rows: LabeledRows, row: int = 0) -> str:
-        """Return the prompt of a row as text, before any truncation of its texts."""
+        """Return the prompt of a row as text, before long texts are truncated."""
         cloze = self.cloze(rows)
         length = self.model.backbone.max_positions or LENGTH
         return self.shown(cloze, length // 2) + cloze.before().fill(rows, row)
@@ -210,7 +205,7 @@ class ClozePredictor:
 
     @torch.inference_mode()
     def rank(self, rows: LabeledRows, answers: Sequence[Sequence[str]], each_token: bool = False) -> list[Array]:
-        """Return for each row the log-likelihoods of its answers, (answers,): sums over tokens or, with `each_token`, means."""
+        """Return the log-likelihoods of the answers to each row, (answers,): sums over tokens, or means with `each_token`."""
         space = "" if self.task else self.cloze(rows).space
         spelled = self.spell({answer: space + answer for some in answers for answer in some})
         words = [[spelled[answer] for answer in some] for some in answers]
@@ -228,7 +223,7 @@ class ClozePredictor:
         return [found / [len(word) for word in some] for found, some in zip(scores, words, strict=True)]
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Return the tokens of each answer."""
+        """Return the token ids of each answer; raise an error for an answer without tokens."""
         tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
@@ -237,7 +232,7 @@ class ClozePredictor:
         return found
 
     def begin(self, read: Sequences, more: int) -> tuple[DecodingSession, list[list[int]]]:
-        """Return a decoding session for some sequences with room for `more` tokens, and the prompts to feed it first."""
+        """Return a decoding session for some sequences with room for `more` tokens, and the prompts to read first."""
         if self.task is None:
             prompts = sequence_ids(read)
             return DecodingSession(self.model, len(prompts), max(map(len, prompts)) + more), prompts
@@ -248,9 +243,8 @@ class ClozePredictor:
         return reader, [begin] * len(read.index)
 
     def read_on(self, reader: DecodingSession, words: Sequence[Sequence[list[int]]], scores: Sequence[Array]) -> None:
-        """Add the log-likelihoods of the second and further tokens of the answers to `scores`, in place.
-
-        The reader has read everything before the first token.
+        """Add the log-likelihoods of all tokens of the answers but the first to `scores`, in place.
+        // The session has read everything before the first token.
         """
         going = [(k, word) for k, some in enumerate(words) for word in range(len(some)) if len(some[word]) > 1]
         before = [k for k, _ in going]
@@ -265,27 +259,28 @@ class ClozePredictor:
             going = [going[i] for i in before]
 
     @torch.inference_mode()
-    def write(self, rows: LabeledRows) -> list[str]:
+    def generate(self, rows: LabeledRows) -> list[str]:
         """Generate an answer for each row, up to the end of the line."""
         tokenizer = self.model.require_tokenizer().target
-        laid, decoding = (
+        arrangement, decoding = (
             self.tokenize_examples(rows, self.question.max_new_tokens),
             GenerationConfig(self.question.max_new_tokens),
+        ),
         )
         if self.task is None:
             line = tokenizer.encode("\n")
             end = ({tokenizer.role("end")} if tokenizer.has("end") else set()) | set(line if len(line) == 1 else ())
-            prompts = sequence_ids(laid.take(np.arange(len(laid))))
-            texts = TextGenerator(self.model, self.device).write_ids(prompts, decoding, end)
+            prompts = sequence_ids(arrangement.take(np.arange(len(arrangement))))
+            texts = TextGenerator(self.model, self.device).generate_ids(prompts, decoding, end)
         else:
             texts = generate_for_sequences(
-                self.model, self.task, laid, decoding, ended=stop_condition(["\n"], tokenizer)
+                self.model, self.task, arrangement, decoding, ended=stop_condition(["\n"], tokenizer)
             )
         return [tokenizer.decode(text.ids).strip().partition("\n")[0].strip() for text in texts]
 
 
 def shuffle_examples(shown: LabeledRows, seed: int) -> LabeledRows:
-    """Shuffle examples, because the order matters: the last ones have the most influence."""
+    """Return examples in random order; the last ones in a prompt have the most influence."""
     return shown.take(permutation(len(shown), seed, "shown").tolist())
 
 

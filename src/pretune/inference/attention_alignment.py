@@ -35,7 +35,7 @@ class WordAlignment:
 
 
 def cross_attention_weights(backbone: Any, source: Packed, target: Packed) -> Tensor:
-    """Return the cross-attention weights of each target token, (n, longest source), when it predicts the next one.
+    """Return the cross-attention weights of each target token on the source, (n, longest source).
 
     For a Transformer, this is the mean over all heads of the second-to-last decoder layer (of the only one if there is one).
     """
@@ -74,7 +74,7 @@ def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: A
 
 
 def align_words(weights: Array, source: Sequence[int], target: Sequence[int], tokenizer: Tokenizer) -> WordAlignment:
-    """Turn attention weights of tokens (target, source) into those of words.
+    """Return the attention weights between words, given those between tokens, (target, source).
 
     The weights of the tokens of a source word are summed; those of a target word are averaged.
     """
@@ -85,7 +85,7 @@ def align_words(weights: Array, source: Sequence[int], target: Sequence[int], to
 
 
 def _words(ids: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, int, int]]:
-    """Return the words of a sequence with the start and end of their tokens."""
+    """Return the words of a sequence, each with the start and end of its tokens."""
     tokens = np.asarray(ids, dtype=np.int64)
     if not len(tokens):
         return []

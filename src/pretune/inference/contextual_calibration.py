@@ -12,21 +12,21 @@ from pathlib import Path
 import numpy as np
 
 from pretune.objectives.task import Answer
-from pretune.runtime.arrays import Array
+from pretune.objectives.tasks.classify import class_answer
 from pretune.text.examples.labeled import LabeledRows
 
 CONTENT_FREE_TEXTS = ("N/A", "[MASK]", "")  # texts without content, as in the paper
 
 
 def content_free_rows(rows: LabeledRows) -> LabeledRows:
-    """Return rows of texts without content, with the columns of the given rows."""
+    """Return rows of texts without content, such as N/A, with the same columns as other rows."""
     texts = list(CONTENT_FREE_TEXTS)
     more = dict.fromkeys(rows.more, texts)
     return LabeledRows(Path("nothing"), {}, texts, None if rows.pairs is None else texts, more=more)
 
 
 def calibrate_answers(answers: Sequence[Answer], empty: Sequence[Answer]) -> list[Answer]:
-    """Divide the probabilities of answers by the mean ones for texts without content, and normalize.
+    """Return answers whose probabilities are divided by the mean ones for texts without content, and normalized.
 
     >>> half = {"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}
     >>> calibrate_answers([half], [half])[0]["probabilities"]
@@ -36,23 +36,4 @@ def calibrate_answers(answers: Sequence[Answer], empty: Sequence[Answer]) -> lis
     shares = np.array([[answer["probabilities"][label] for label in labels] for answer in answers])
     usual = np.array([[answer["probabilities"][label] for label in labels] for answer in empty])
     shares = shares / (usual / usual.sum(-1, keepdims=True)).mean(0)
-    return [label_answer(labels, row) for row in shares / shares.sum(-1, keepdims=True)]
-
-
-def label_answer(labels: Sequence[str], shares: Array) -> Answer:
-    """Return the most likely label with its probability, and the probabilities of all labels."""
-    return {
-        "label": labels[int(shares.argmax())],
-        "probability": float(shares.max()),
-        "probabilities": dict(zip(labels, shares.tolist(), strict=True)),
-    }
-
-
-def to_probabilities(scores: Array) -> Array:
-    """Return the probabilities (answers,) for log-likelihoods: their softmax.
-
-    >>> to_probabilities(np.log([0.1, 0.3])).round(3).tolist()
-    [0.25, 0.75]
-    """
-    shares = np.exp(scores - scores.max())
-    return np.asarray(shares / shares.sum())
+    return [class_answer(row, labels) for row in shares / shares.sum(-1, keepdims=True)]

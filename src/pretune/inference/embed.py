@@ -60,7 +60,9 @@ def embed_texts(
     task = embedding_task(reference, pooling)
     embedding: TextEmbedding = task.unwrapped.described
     if layer != TOP and (embedding.has_parameters or isinstance(task, OnLayerFeatures)):
-        raise PretuneError(f"{reference}: its embeddings were trained on the whole model; leave out --layer")
+        raise PretuneError(
+            f"{reference}: the embeddings of this model were trained on its last layer; leave out --layer"
+        )
     if prompt is None:
         prompt = embedding.prompt if prompt_name is None else embedding.find_prompt(prompt_name)
     model = load_model(reference, single_objective(task), ignore_mismatched=ignore_mismatched)
@@ -97,7 +99,7 @@ def embed_texts(
 
 
 def embedding_task(reference: str | Path, pooling: str | None) -> Any:
-    """Return the task whose head computes a model's embeddings: the one it was trained for, or one that only pools."""
+    """Return the task whose head computes a model's embeddings; for a model without one, a task that only pools."""
     trained = stored_objectives(reference)
     tasks: list[Any] = [part for part in (trained.objectives if trained else ()) if part.kind == Contrast.name]
     if not tasks:

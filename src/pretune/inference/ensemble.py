@@ -27,10 +27,10 @@ from pretune.text.examples.labeled import TableChunk
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of some models for the examples of an excerpt."""
+    """The predictions of one or several models for the examples of an excerpt (some rows of a table)."""
 
-    each: list[list[Answer]]  # of each model, one per example
-    together: list[Answer]  # of the ensemble, one per example
+    by_model: list[list[Answer]]  # of each model, one per example
+    combined: list[Answer]  # of the ensemble, one per example
     columns: Mapping[str, str]  # role → column of the table
     truncated: int  # examples whose texts were truncated, for the model with the shortest sequences
     lines: list[int] | None = None  # line number of each example, if a row may have several
@@ -38,7 +38,7 @@ class Predictions:
 
 
 class Ensemble:
-    """Several models for one task, whose predictions are averaged."""
+    """One or several models for the same task, whose predictions are averaged."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class Ensemble:
         """Return the predictions of all models for some rows of a table."""
         examples = read_excerpt(self.task, part, columns, answered)
         answerers = [Predictor(model, task, examples) for model, task in self.members]
-        each = [answer(self.device) for answer in answerers]
-        together = each[0] if len(each) == 1 else combine_predictions(self.task, each, examples)
-        truncated = max(answer.laid.truncated for answer in answerers)
+        by_model = [answer(self.device) for answer in answerers]
+        combined = by_model[0] if len(by_model) == 1 else combine_predictions(self.task, by_model, examples)
+        truncated = max(answer.arrangement.truncated for answer in answerers)
         lines = examples.lines if getattr(examples, "nested", False) else None
         blank = rows_without_tokens(examples, self.members[0][0].require_tokenizer())
-        return Predictions(each, together, columns, truncated, lines, blank)
+        return Predictions(by_model, combined, columns, truncated, lines, blank)
 
 
 def shared_task(references: Sequence[str], name: str | None = None) -> Task:
-    """Return the task that all models were trained for; raise an error if they were trained for different tasks.
+    """Return the task of all models; raise an error if they were trained for different tasks or labels.
 
     For models trained for several tasks, `name` chooses one.
     """
@@ -92,10 +92,9 @@ def shared_task(references: Sequence[str], name: str | None = None) -> Task:
     return first
 
 
-def combine_predictions(task: Task, each: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
-    """Combine the predictions of several models into one per example; `shared_task` has checked that the task can."""
-    by_example = enumerate(zip(*each, strict=True))
-    return [task.combine(answers, examples, row) for row, answers in by_example]
+def combine_predictions(task: Task, by_model: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
+    """Return one prediction per example that combines those of several models; the task must be `combinable`."""
+    return [task.combine(answers, examples, row) for row, answers in enumerate(zip(*by_model, strict=True))]
 
 
 def predict_excerpts(
@@ -110,7 +109,7 @@ def predict_excerpts(
     executor: Executor = "local",
     quick: bool = False,
 ) -> Iterator[tuple[TableChunk, Predictions]]:
-    """Yield excerpts with their predictions, in order; with `quick`, a GPU computes in bfloat16.
+    """Yield excerpts (chunks of a table) with their predictions, in order; with `quick`, a GPU computes in bfloat16.
 
     Several processes run on a CPU, each with its own copies of the models and at most two excerpts in its queue. Jobs on a
     cluster take one GPU each, if it has any.
@@ -119,7 +118,7 @@ def predict_excerpts(
     if executor == "ray":
         models = tuple(absolute_if_exists(reference) for reference in references)
         calls = ((models, ignore_mismatched, name, part, named, answered) for part, named in jobs)
-        yield from ((job[3], answers) for job, answers in run_on_ray(predict_excerpt, calls, on_gpu=True))
+        yield from ((job[3], answers) for job, answers in run_on_ray(predict_on_ray, calls, on_gpu=True))
         return
     if processes == 1:
         ensemble = Ensemble(references, ignore_mismatched, name=name, quick=quick)
@@ -131,7 +130,7 @@ def predict_excerpts(
     try:
         for part, named in jobs:
             waiting.append(
-                (part, pool.submit(_answer_on_cpu, tuple(references), ignore_mismatched, name, part, named, answered))
+                (part, pool.submit(predict_on_cpu, tuple(references), ignore_mismatched, name, part, named, answered))
             )
             if len(waiting) > 2 * processes:
                 first, future = waiting.popleft()
@@ -150,7 +149,7 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield excerpts with their columns, which the first excerpt of a file determines for the whole file."""
+    """Yield excerpts with the columns to read, which the first excerpt of a file determines for the whole file."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -164,27 +163,14 @@ def resolve_columns(
 _ensemble = cache(Ensemble)
 
 
-def predict_excerpt(
-    references: tuple[str, ...],
-    ignore_mismatched: bool,
-    name: str | None,
-    part: TableChunk,
-    columns: Mapping[str, str],
-    answered: bool,
-) -> Predictions:
-    """Return the predictions for one excerpt, as a job on the cluster."""
+def predict_on_ray(references: tuple[str, ...], partial: bool, name: str | None, *job: Any) -> Predictions:
+    """Return the predictions for one excerpt, in a Ray job; `job` holds the arguments of `Ensemble.__call__`."""
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
-    return _ensemble(references, ignore_mismatched, choose_device(), name)(part, columns, answered)
+    return _ensemble(references, ignore_mismatched, choose_device(), name)(*job)
 
 
-def _answer_on_cpu(
-    references: tuple[str, ...],
-    ignore_mismatched: bool,
-    name: str | None,
-    part: TableChunk,
-    columns: Mapping[str, str],
-    answered: bool,
-) -> Predictions:
-    return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(part, columns, answered)
+def predict_on_cpu(references: tuple[str, ...], partial: bool, name: str | None, *job: Any) -> Predictions:
+    """Return the predictions for one excerpt, in a worker process; `job` holds the arguments of `Ensemble.__call__`."""
+    return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

@@ -40,13 +40,13 @@ class MaskFiller:
 
     @classmethod
     def of(cls, model: Model) -> MaskFiller:
-        """Return a filler for a loaded model, which is moved to the device."""
+        """Return a mask filler for a model in memory, which is moved to the device."""
         device = choose_device()
         model.root.to(device).eval()
         return cls(model, device)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text with gaps, as in `transformers`, between start and separator.
+        """Return the token ids of a text with gaps, between start and separator token.
 
         A gap is [MASK] or the tokenizer's own mask token; RoBERTa's includes the space before it.
         """
@@ -56,12 +56,13 @@ class MaskFiller:
         )
 
     def _framed(self, ids: Sequence[int]) -> list[int]:
+        """Return token ids between start and separator token."""
         tokenizer = self.model.require_tokenizer()
         return [tokenizer.role("start"), *ids, tokenizer.role("separator")]
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int], at: Sequence[int]) -> torch.Tensor:
-        """Return the logits (gaps, vocabulary) at the positions `at`; special tokens are -inf."""
+        """Return the logits (gaps, vocabulary) at the positions `at`; those of special tokens are -inf."""
         packed = pack(np.array(ids), np.array([len(ids)])).to(self.device)
         root = self.model.root
         states = root.backbone(packed).last[list(at)]
@@ -72,7 +73,7 @@ class MaskFiller:
         return logits
 
     def fill(self, text: str, top_k: int = 5) -> dict[str, Any]:
-        """Return the most likely tokens for each [MASK], and the text with all masks filled, the most confident first."""
+        """Return the most likely tokens for each [MASK], and the text with all masks filled one by one."""
         tokenizer = self.model.require_tokenizer()
         ids = self.encode(text)
         gaps = [i for i, token in enumerate(ids) if token == tokenizer.role("mask")]
@@ -97,7 +98,7 @@ class MaskFiller:
         return found
 
     def complete(self, ids: Sequence[int], gaps: Sequence[int]) -> list[int]:
-        """Fill all gaps one by one, the most confident first, each conditioned on those filled before."""
+        """Return token ids with all gaps filled one by one, the most confident first, each given those filled before."""
         filled, left = list(ids), list(gaps)
         while left:
             probabilities = self.logits(filled, left).softmax(-1)

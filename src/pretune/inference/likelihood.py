@@ -41,7 +41,7 @@ LOGITS = 1 << 26  # computed at once
 
 @dataclass
 class ScoringInput:
-    """One input sequence for a model, and the tokens of a text that are scored with it."""
+    """One input sequence of a model, and which tokens of a text are scored with it."""
 
     ids: Array  # (n,)
     at: Array  # (m,) the states that predict; (m, 2) with the direction, for models of two stacks
@@ -56,7 +56,7 @@ class ScoringInput:
 
 @dataclass(frozen=True)
 class TemplateTokens:
-    """The special tokens around texts, as ids; for an encoder-decoder, around the target."""
+    """The ids of the special tokens around a text; for an encoder-decoder, around the target."""
 
     before: Array
     after: Array
@@ -64,22 +64,22 @@ class TemplateTokens:
     third: int = 0  # how many of the last special tokens have segment 2
 
     def around(self, ids: Array) -> Array:
-        """Return the text with its special tokens, (n,)."""
+        """Return a text with its special tokens, (n,), given its ids."""
         return np.concatenate([self.before, ids, self.after])
 
     def segment(self, tokens: int) -> Array:
-        """Return the segment ids of a sequence of this many tokens, (n,)."""
+        """Return the segment ids of a sequence with this number of tokens, (n,)."""
         return np.where(np.arange(tokens) < tokens - self.third, 0, 2)
 
 
 @dataclass(frozen=True)
 class ScoringMethod:
-    """How models of one kind score texts."""
+    """A method to score the tokens of texts with models that were trained for one objective."""
 
-    views: Callable[
+    inputs: Callable[
         [Array, Array, TemplateTokens], Iterator[ScoringInput]
     ]  # (ids of a window, tokens to score, frame) → inputs
-    tell: Callable[
+    log_probabilities: Callable[
         [nn.Module, Tensor, Tensor, Tensor], Tensor
     ]  # (head, states, token embedding, ids) → log-probabilities
     pattern: Pattern | None = None
@@ -92,7 +92,7 @@ class ScoringMethod:
 
 
 def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield the window, with each token predicted from the state before it; a first token without one is not scored."""
+    """Yield the window as one input; each token is predicted from the state before it, if there is one."""
     whole = np.concatenate([frame.before, ids])
     at = counted + len(frame.before) - 1
     kept = at >= 0
@@ -103,7 +103,7 @@ def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterato
 
 
 def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield the window for both directions, each with weight 0.5, or 1 where a token has context on one side only."""
+    """Yield the window for both directions; a token weighs 0.5 in each, or 1 if it has context in only one."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     middle = counted + len(frame.before)
@@ -116,7 +116,7 @@ def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Itera
 
 
 def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one copy of the window per token, in which that token is masked."""
+    """Yield one copy of the window per scored token, in which that token is masked."""
     for place in counted:
         whole = frame.around(ids)
         at = place + len(frame.before)
@@ -126,7 +126,7 @@ def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scori
 
 
 def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one copy of the window per token, with a query at its position; only the token attends to itself."""
+    """Yield one copy of the window per scored token, with a query token at its position (XLNet)."""
     whole = frame.around(ids)
     for place in counted:
         at = place + len(frame.before)
@@ -143,7 +143,7 @@ def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scor
 
 
 def _unchanged(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield the window unchanged, with each token scored at its own state."""
+    """Yield the window unchanged as one input; each token is scored at its own state."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     yield ScoringInput(whole, counted + len(frame.before), ids[counted], counted, columns=columns)
@@ -153,14 +153,14 @@ def _unchanged(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Sc
 
 
 def _token_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """Return log-probabilities (m,) of the tokens `wanted` under a softmax over the vocabulary."""
+    """Return the log-probabilities (m,) of the tokens `wanted` under a softmax over the vocabulary."""
     size = max(1, LOGITS // tokens.shape[0])
     parts = zip(torch.split(states, size), torch.split(wanted, size), strict=True)
     return torch.cat([-F.cross_entropy(head(part, tokens).float(), ids, reduction="none") for part, ids in parts])
 
 
 def _originality_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """Return the log-probabilities (m,) of a discriminator that the tokens are original."""
+    """Return the log-probabilities (m,), by a discriminator, that the tokens are original and not replaced."""
     return F.logsigmoid(-head(states).float())
 
 
@@ -207,27 +207,28 @@ class LikelihoodScorer:
         return cls(model, head, chosen)
 
     @property
-    def way(self) -> ScoringMethod:
-        """Return how models of this kind score texts."""
+    def method(self) -> ScoringMethod:
+        """Return the scoring method for the model's objective."""
         return LEFT_TO_RIGHT if self.model.family.template.target else SCORING_METHODS[self.head]
 
     @property
     def frame(self) -> TemplateTokens:
-        """Return the special tokens around texts."""
+        """Return the special tokens around texts for the model's template."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         items = template.target or template.single
         place = items.index("A")
-        mask = tokenizer.role("mask") if self.way.views in (_masked, _queried) else 0
+        mask = tokenizer.role("mask") if self.method.inputs in (_masked, _queried) else 0
         after = (*items[place + 1 :], *template.last)
         third = len(template.last) if template.segments else 0
         return TemplateTokens(self._roles(items[:place]), self._roles(after), mask, third)
 
     def _roles(self, names: Sequence[str]) -> Array:
+        """Return the ids of special tokens, given their names; names that the tokenizer does not have are skipped."""
         tokenizer = self.model.require_tokenizer()
         return np.array([tokenizer.role(name) for name in names if tokenizer.has(name)], dtype=np.int64)
 
     def _opening(self) -> Array:
-        """Return the token to start a document with if texts have no start token: the one between documents."""
+        """Return the id of the token between documents, which starts a text if the template has no start token."""
         return self._roles([role for role in self.model.family.template.document_template.single if role != "A"][-1:])
 
     @torch.inference_mode()
@@ -238,7 +239,7 @@ class LikelihoodScorer:
         length: int | None = None,
         stride: int | None = None,
     ) -> list[Array]:
-        """Return the log-likelihoods of the tokens of each text; NaN for a token without any context.
+        """Return the log-likelihood of each token of each text; NaN for a token without any context.
 
         `sources` are the inputs of an encoder, one per text. `length` is the number of tokens of a window, and `stride` the
         distance between the starts of windows.
@@ -252,7 +253,7 @@ class LikelihoodScorer:
         sums = [np.zeros(len(own)) for own in ids]
         order = sorted(range(len(ids)), key=lambda text: len(ids[text]))
         batch: list[ScoringInput] = []
-        for view in self.views(ids, order, sources, length, stride):
+        for view in self.inputs(ids, order, sources, length, stride):
             if batch and sum(len(v.ids) for v in batch) + len(view.ids) > TOKENS:
                 self._add(batch, sums, found)
                 batch = []
@@ -261,7 +262,7 @@ class LikelihoodScorer:
             self._add(batch, sums, found)
         return found
 
-    def views(
+    def inputs(
         self,
         ids: Sequence[Array],
         order: Sequence[int],
@@ -270,22 +271,23 @@ class LikelihoodScorer:
         stride: int | None,
     ) -> Iterator[ScoringInput]:
         """Yield the input sequences for all windows of all texts."""
-        frame, way = self.frame, self.way
+        frame, method = self.frame, self.method
         longest = min(length or DEFAULT_MAX_LENGTH, self.model.backbone.max_positions or 1 << 30)
         room = longest - len(frame.before) - len(frame.after) - 1
         if room < 2:
             raise PretuneError(f"windows of {longest} tokens leave no room for text; choose a greater length")
         for text in order:
             source = self._source(None if sources is None else sources[text], longest)
-            for start, end, counted in scoring_windows(len(ids[text]), room, stride or room // 2, way.both_sides):
-                begins = start == 0 and not len(frame.before) and not way.both_sides
+            for start, end, counted in scoring_windows(len(ids[text]), room, stride or room // 2, method.both_sides):
+                begins = start == 0 and not len(frame.before) and not method.both_sides
                 opened = replace(frame, before=self._opening()) if begins else frame
-                for view in way.views(ids[text][start:end], counted - start, opened):
+                for view in method.inputs(ids[text][start:end], counted - start, opened):
                     if len(view.at):
                         view.text, view.place, view.source = text, view.place + start, source
                         yield view
 
     def _source(self, text: str | None, longest: int) -> Array | None:
+        """Return the ids of the encoder's input; None for a model without an encoder."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         if not template.target:
             if text is not None:
@@ -299,7 +301,7 @@ class LikelihoodScorer:
         return np.concatenate([before, ids, after])
 
     def _add(self, views: list[ScoringInput], sums: list[Array], found: list[Array]) -> None:
-        """Score a batch of inputs, and add the results to `sums` and `found`, in place."""
+        """Score a batch of inputs, and add the log-likelihoods to `sums` and `found`, in place."""
         lengths = np.array([len(view.ids) for view in views])
         columns = {name: np.concatenate([view.columns[name] for view in views]) for name in views[0].columns}
         places = [view.positions for view in views if view.positions is not None]
@@ -309,7 +311,7 @@ class LikelihoodScorer:
                 lengths,
                 columns=columns,
                 positions=np.concatenate(places) if places else None,
-                pattern=self.way.pattern,
+                pattern=self.method.pattern,
             )
         ]
         sources = [view.source for view in views if view.source is not None]
@@ -327,7 +329,9 @@ class LikelihoodScorer:
         where = torch.from_numpy(at).to(states.device)
         chosen = states[where[:, 0]] if at.shape[1] == 1 else states.view(len(states), 2, -1)[where[:, 0], where[:, 1]]
         wanted = torch.from_numpy(np.concatenate([view.target for view in views])).to(states.device)
-        scores = check_not_nan(self.way.tell(self.model.root.heads[self.head], chosen, backbone.embed.tokens, wanted))
+        scores = check_not_nan(
+            self.method.log_probabilities(self.model.root.heads[self.head], chosen, backbone.embed.tokens, wanted)
+        )
         ends = np.cumsum([len(view.target) for view in views])
         for view, part in zip(views, np.split(scores.double().cpu().numpy(), ends[:-1]), strict=True):
             sums[view.text][view.place] += view.weight * part
@@ -335,7 +339,7 @@ class LikelihoodScorer:
 
 
 def scoring_windows(tokens: int, room: int, stride: int, both_sides: bool) -> list[tuple[int, int, Array]]:
-    """Return windows of at most `room` tokens, `stride` apart: start, end, and the tokens that are scored in each.
+    """Return windows of at most `room` tokens, `stride` apart, as (start, end, tokens that are scored in the window).
 
     >>> [(start, end, counted.tolist()) for start, end, counted in scoring_windows(6, 4, 2, False)]
     [(0, 4, [0, 1, 2, 3]), (2, 6, [4, 5])]

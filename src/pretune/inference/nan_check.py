@@ -9,7 +9,7 @@ from pretune.runtime.errors import PretuneError
 
 
 def check_not_nan(outputs: Tensor) -> Tensor:
-    """Return the outputs, or raise an error if any of them is NaN.
+    """Return the outputs of a model, or raise an error if any of them is NaN.
 
     Minus infinity is allowed: it marks tokens that must not be chosen.
 

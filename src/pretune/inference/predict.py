@@ -30,7 +30,7 @@ TEXTS = Path("texts")  # stands for the file of texts that do not come from a fi
 
 
 def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
-    """Return the objectives that a model was trained for, and its task, without reading any weights.
+    """Return the objectives that a model was trained for, and its task, without reading weights.
 
     For a model trained for several tasks, `name` chooses one.
     """
@@ -56,7 +56,7 @@ def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, 
 def load_task_model(
     reference: str | Path, ignore_mismatched: bool = False, name: str | None = None
 ) -> tuple[Model, Task]:
-    """Load a model and return it with the task it was trained for; of several tasks, the one named `name`."""
+    """Load a model and return it with the task it was trained for; `name` chooses one of several tasks."""
     mixture, task = find_task(reference, name)
     model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
     model.require_trained(task.name, reference, "fine-tune it first")
@@ -64,50 +64,52 @@ def load_task_model(
 
 
 class Predictor:
-    """A predictor for fixed examples, which are tokenized once; each call uses the model's current parameters."""
+    """A predictor for fixed examples, which are tokenized once; each call uses the current parameters of the model."""
 
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
         task = task.with_tokenizer(model.require_tokenizer())
         self.model, self.task, self.examples = model, task, examples
         self.length = length or model.longest or DEFAULT_MAX_LENGTH
-        self.laid = task.tokenize_examples(
+        self.arrangement = task.tokenize_examples(
             Data(model.require_tokenizer(), model.family.template, rows=examples), self.length
         )
 
     def report_truncated(self) -> Self:
-        """Report how many texts were truncated, if any."""
-        if self.laid.truncated:
+        """Log how many texts were truncated, if any, and return the predictor."""
+        if self.arrangement.truncated:
             log_info(
-                f"{self.laid.truncated} of {len(self.laid)} texts are longer than {self.length} tokens and were truncated"
+                f"{self.arrangement.truncated} of {len(self.arrangement)} texts are longer than {self.length} tokens and were truncated"
             )
         return self
 
     def __call__(self, device: torch.device | None = None) -> list[Answer]:
         """Return one prediction per example, in order."""
-        return self.task.answers(self.outputs(device), self.laid, self.examples)
+        return self.task.answers(self.outputs(device), self.arrangement, self.examples)
 
     @torch.no_grad()
     def outputs(self, device: torch.device | None = None) -> list[Array]:
-        """Return the outputs of the task's head for each sequence, in order: logits, or generated tokens."""
+        """Return the outputs for each sequence, in order: those of the task's head, or generated tokens."""
         device = device or choose_device()
         root = self.model.root.to(device).eval()
-        if self.task.each == "text":
-            return generate_answers(self.model, self.task, self.laid)
-        found: list[Array] = [np.empty(0)] * len(self.laid)
+        if self.task.output_per == "text":
+            return generate_answers(self.model, self.task, self.arrangement)
+        found: list[Array] = [np.empty(0)] * len(self.arrangement)
         tokenizer = self.model.require_tokenizer()
         for batch in batches_by_length(
-            self.laid, lambda sequences: self.task.corrupt(sequences, tokenizer, EpochRandom(0))
+            self.arrangement, lambda sequences: self.task.corrupt(sequences, tokenizer, EpochRandom(0))
         ):
             outputs = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device))
             rows = check_not_nan(outputs).float().cpu().numpy()
-            ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
+            ends = np.cumsum(
+                batch.lengths[-1] if self.task.output_per == "token" else np.ones(len(batch.rows), dtype=int)
+            )
             for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):
-                found[place] = part if self.task.each == "token" else part[0]
+                found[place] = part if self.task.output_per == "token" else part[0]
         return found
 
 
 def rows_without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
-    """Return the rows whose texts have no token: empty texts, white space, or characters that the tokenizer drops."""
+    """Return the numbers of rows whose texts have no token, such as empty texts or white space."""
     if not isinstance(examples, LabeledRows):
         return []
     sides = [examples.texts, *([] if examples.pairs is None else [examples.pairs])]
@@ -118,7 +120,7 @@ def rows_without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
 
 
 def blank_predictions(answers: Sequence[Answer], rows: Sequence[int]) -> list[Answer]:
-    """Return the predictions with all values of the given rows replaced by None.
+    """Return the predictions with all values of some rows replaced by None.
 
     >>> blank_predictions([{"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}], [0])
     [{'label': None, 'probabilities': {'a': None, 'b': None}}]
@@ -132,7 +134,7 @@ def blank_predictions(answers: Sequence[Answer], rows: Sequence[int]) -> list[An
 
 
 def report_blank(blank: int, count: int) -> None:
-    """Report how many texts are empty and get no prediction, if any."""
+    """Log how many of the texts are empty and get no prediction, if any."""
     if blank:
         log_info(
             f"{blank} of {count} texts {'are' if blank > 1 else 'is'} empty and {'have' if blank > 1 else 'has'} no prediction"
@@ -140,20 +142,22 @@ def report_blank(blank: int, count: int) -> None:
 
 
 def texts_as_excerpt(texts: Sequence[str], pairs: Sequence[str] | None = None) -> TableChunk:
-    """Return texts, or pairs of texts, as an excerpt of a table with the columns `text` and `pair`."""
+    """Return texts, or pairs of texts, as rows of a table with the columns `text` and `pair`."""
     columns = {"text": texts} if pairs is None else {"text": texts, "pair": pairs}
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     return TableChunk(TEXTS, list(enumerate(rows, 1)), rows[0])
 
 
 def read_excerpt(task: Task, part: TableChunk, columns: Mapping[str, str], answered: bool = False) -> Any:
-    """Read the examples of some rows of a table."""
+    """Return the examples in some rows of a table."""
     try:
         return task.read(part, columns, answered=answered)
     except PretuneError as error:
         if part.file != TEXTS:
             raise
-        raise PretuneError(f"{error} (if {task.name} needs more than a text, give it a file)") from error
+        raise PretuneError(
+            f"{error} (if the task {task.name} needs more than a text, give a file instead of texts)"
+        ) from error
 
 
 def predict_texts(
@@ -163,7 +167,7 @@ def predict_texts(
     ignore_mismatched: bool = False,
     task: str | None = None,
 ) -> list[Answer]:
-    """Return one prediction per text, or pair of texts; its values are None for a text without tokens."""
+    """Load a model and return one prediction per text, or pair of texts; None for texts without tokens."""
     texts = [texts] if isinstance(texts, str) else texts
     if not texts:
         return []

@@ -18,13 +18,13 @@ ROWS = 1024  # per excerpt
 
 
 def read_file_excerpts(files: Iterable[Path], task: Task | None = None) -> Iterator[TableChunk]:
-    """Yield all rows of some files in order, as excerpts; a task may bring its own reader of rows."""
+    """Yield all rows of some files in order, as excerpts of up to 1024 rows; a task may have its own reader of rows."""
     for file in files:
         yield from read_chunks(file, ROWS, table_rows if task is None else task.rows)
 
 
 class PredictionColumns:
-    """A joiner of predictions to table rows as columns, under names that the table does not have.
+    """A function that adds predictions to table rows as columns, under names that the table does not have.
 
     With `probabilities`, each class gets a column for its probability; otherwise the probabilities stay `nested`, or are left
     out. Where a row has several examples, the values are lists.
@@ -40,7 +40,7 @@ class PredictionColumns:
         self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
     def __call__(self, part: TableChunk, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
-        """Return the rows of an excerpt with their predictions.
+        """Return the rows of an excerpt with their predictions as further columns.
 
         `lines` gives the line of each prediction, if a row may have several.
         """
@@ -56,12 +56,13 @@ class PredictionColumns:
             named = {self.names[name]: value for name, value in answer.items()}
             for name in row.keys() & named.keys():
                 raise PretuneError(
-                    f"{part.file}, line {line}: a predicted column has the name of column {name!r}; rename it"
+                    f"{part.file}, line {line}: a predicted column would have the name of the column {name!r}; rename that column"
                 )
             rows.append({**row, **named})
         return rows
 
     def _flat(self, answer: Answer) -> Answer:
+        """Return a prediction as columns: with one column per class, with nested probabilities, or without any."""
         classes = answer.get("probabilities")
         if self.probabilities and isinstance(classes, Mapping):
             columns = {f"probability_{label}": value for label, value in classes.items()}
@@ -72,7 +73,7 @@ class PredictionColumns:
 
 
 def group_by_row(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
-    """Group predictions into rows of `counts` predictions each; each value becomes a list.
+    """Return predictions grouped into rows of `counts` predictions each; each value becomes a list.
 
     >>> group_by_row([{"answer": "a"}, {"answer": "b"}, {"answer": "c"}], [2, 1])
     [{'answer': ['a', 'b']}, {'answer': ['c']}]
@@ -83,21 +84,21 @@ def group_by_row(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answe
 
 
 class ScoreTable:
-    """The scores of each of some models, and of their ensemble, on files with labels."""
+    """The scores of one or several models, and of their ensemble, on labeled files."""
 
     def __init__(self, references: Sequence[str], name: str | None = None) -> None:
         self.references, self.name = references, name
         self.files: dict[Path, tuple[Mapping[str, str], list[list[Answer]]]] = {}
 
     def add(self, file: Path, answers: Predictions) -> None:
-        """Add the predictions for some rows of a file."""
-        by_model = [*answers.each, answers.together] if len(answers.each) > 1 else answers.each
+        """Add the predictions for some rows of a labeled file."""
+        by_model = [*answers.by_model, answers.combined] if len(answers.by_model) > 1 else answers.by_model
         _, collected = self.files.setdefault(file, (answers.columns, [[] for _ in by_model]))
         for old, new in zip(collected, by_model, strict=True):
             old += new
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one row of metrics per model, and one for the ensemble; for each file, if there are several."""
+        """Return one row of metrics per model and one for the ensemble, for each file."""
         task = shared_task(self.references, self.name)
         names = [*self.references, "together"]
         rows = []

@@ -20,7 +20,7 @@ TOKENS = 8192  # per batch
 
 @torch.no_grad()
 def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1) -> Array:
-    """Return the rank of each history's last item among all items, given those before it, (histories,); 1 is the best.
+    """Return the rank (from 1) of each user history's last item among all items, given the items before it, (histories,).
 
     `back` is 1 for the last items (the test set) and 2 for the last but one (the validation set). Histories of too few items
     are skipped; long ones are truncated to the newest `length` tokens, template included. Ties share their mean rank.

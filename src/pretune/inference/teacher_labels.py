@@ -14,7 +14,7 @@ import numpy as np
 from pretune.inference.ensemble import predict_excerpts, shared_task
 from pretune.inference.predict import texts_as_excerpt
 from pretune.models.name_resolution import find_folder
-from pretune.objectives import Task
+from pretune.objectives import OBJECTIVES, Task, task_names
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
@@ -23,22 +23,17 @@ from pretune.runtime.ray_jobs import Executor
 from pretune.text.examples.labeled import LabeledRows
 
 EXCERPT_ROWS = 1024  # texts per excerpt
-DISTILLABLE_TASKS = (
-    "classify",
-    "prompt",
-    "regress",
-    "generate",
-)  # tasks whose predictions are a label, a number, or a text
 
 
 def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
-    """Return the task of all teachers; raise an error if it cannot be distilled from texts or has other `labels`."""
+    """Return the task of all teachers; raise an error if it cannot be distilled from texts or its labels differ."""
     task = shared_task(teachers)
     known = list(task.labels)
-    if task.name not in DISTILLABLE_TASKS or task.multi_label:
+    if not task.distillable or task.name != task.kind or task.multi_label:
+        known_tasks = ", ".join(name for name in task_names() if OBJECTIVES[name].distillable)
         raise PretuneError(
             f"{teachers[0]}: predictions of {task.name} cannot be distilled from texts; choose a teacher for one of "
-            f"{', '.join(DISTILLABLE_TASKS)}, with one label per text"
+            f"{known_tasks}, with one label per text"
         )
     if labels is not None and set(known) != set(labels):
         raise PretuneError(
@@ -57,7 +52,7 @@ def label_with_teachers(
     executor: Executor = "local",
     ignore_mismatched: bool = False,
 ) -> Array:
-    """Return the mean probabilities of all teachers, (rows, labels); without labels, their values or texts, (rows, 1).
+    """Return the teachers' mean probabilities, (rows, labels); for a task without labels, values or texts, (rows, 1).
 
     The result is read from the file `cache` if it was computed for the same texts and teachers, and is saved there if not.
     """
@@ -84,7 +79,7 @@ def label_with_teachers(
             quick=True,
         )
         for _, answers in predicted:
-            found += [training_target(answer, labels) for answer in answers.together]
+            found += [training_target(answer, labels) for answer in answers.combined]
             bar.update(len(found), f"{len(found):,} texts")
     shares = np.array(found)
     written = io.BytesIO()
@@ -94,7 +89,7 @@ def label_with_teachers(
 
 
 def training_target(answer: Mapping[str, Any], labels: Sequence[str]) -> list[Any]:
-    """Return the training target in a prediction: the probabilities of the labels, or the value, or the text."""
+    """Return the training target in a teacher's prediction: probabilities of the labels, a value, or a text."""
     if labels:
         return [answer["probabilities"][label] for label in labels]
     return [answer["value"] if "value" in answer else answer["answer"]]

@@ -24,7 +24,9 @@ from pretune.text.tokenizers.training import word_level_tokenizer
 
 
 def make_word_vector_model(vectors: WordVectors) -> Model:
-    """Return a model without layers from word vectors; unknown words get the mean of all vectors, special tokens zeros."""
+    """Return a model without layers whose embedding is a table of word vectors.
+    // Unknown words get the mean of all vectors, special tokens zeros.
+    """
     lower = all(word == word.lower() for word in vectors.words[:1000])
     tokenizer = word_level_tokenizer(vectors.words, lowercase=lower)
     config = WordVectorsConfig(vocab_size=tokenizer.size, hidden_size=vectors.width)
@@ -41,7 +43,7 @@ def make_word_vector_model(vectors: WordVectors) -> Model:
 
 
 def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> int:
-    """Copy word vectors into a model for the words of its vocabulary that have one; return how many have.
+    """Copy word vectors into a model's embedding for the words of its vocabulary, and return the number of words found.
 
     They go into the word embedding of a task's head, if it has one (`on elmo`), otherwise into the model's input embedding.
     """
@@ -56,7 +58,7 @@ def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> 
     shared = [(row, number[word]) for row, word in enumerate(token_words(tokenizer)) if word in number]
     if not shared:
         raise PretuneError(
-            f"{where}: none of its words is in the model's vocabulary; check that language and case are the same"
+            f"{where}: none of the words in this file is in the model's vocabulary; check that language and case are the same"
         )
     rows, places = map(list, zip(*shared, strict=True))
     with torch.no_grad():
@@ -87,7 +89,7 @@ def token_words(tokenizer: Tokenizer) -> list[str]:
 def train_word_vectors(
     documents: Iterable[Document], kind: str, language: str, lowercase: bool, **options: Any
 ) -> WordVectors:
-    """Train word vectors on documents with gensim; frequent words come first."""
+    """Train word vectors on documents with gensim and return them, frequent words first."""
     try:
         from gensim.models import FastText, Word2Vec
     except ImportError as error:

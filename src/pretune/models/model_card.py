@@ -21,7 +21,7 @@ from pretune.families import find_family
 from pretune.models.hf_config import check_section, config_labels, published_class
 from pretune.models.sentence_transformers import MODULES, TRANSFORMER, read_optional
 from pretune.nn.sentence_embedding import TextEmbedding
-from pretune.objectives import parse_objective, task_names
+from pretune.objectives import OBJECTIVES, parse_objective, task_names
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.checksummed_safetensors import reading_tensors
 from pretune.runtime.errors import PretuneError
@@ -30,19 +30,6 @@ from pretune.runtime.parsing import parse_yaml, validate_schema
 
 LARGEST_CARD = 1 << 20  # bytes to read at most
 CARD, CONFIG, TOKENIZER_CONFIG = "README.md", "config.json", "tokenizer_config.json"
-# What a model does, by its objective: in words, and as `pipeline_tag` of the Hugging Face Hub.
-PURPOSES = {
-    "classify": ("It classifies texts", "text-classification"),
-    "regress": ("It predicts a number for a text", "text-classification"),
-    "tag": ("It tags the words of a text", "token-classification"),
-    "answer": ("It answers questions with spans of a passage", "question-answering"),
-    "choose": ("It chooses the best of several candidates", "multiple-choice"),
-    "rank": ("It scores how well texts answer a query", "text-ranking"),
-    "contrast": ("It maps texts to vectors, so that similar texts get similar vectors", "sentence-similarity"),
-    "mlm": ("It is a masked language model, which fills in missing words", "fill-mask"),
-    "lm": ("It is a language model, which continues texts", "text-generation"),
-    "translate": ("It translates texts", "translation"),
-}
 BACKBONE_PURPOSE = ("It gives a vector for each token of a text, and has no head for a task", "feature-extraction")
 # Maps our names of metrics to those of the Hub, where they differ.
 METRICS = {"spearman": "spearmanr", "pearson": "pearsonr", "matthews": "matthews_correlation"}
@@ -171,9 +158,10 @@ class CardModel:
     @property
     def purpose(self) -> tuple[str, str]:
         """What the model does, in words and as a `pipeline_tag` of the Hugging Face Hub."""
-        known = [PURPOSES[kind] for kind in self.kinds if kind in PURPOSES]
-        if known or not self.kinds:
-            return (known or [BACKBONE_PURPOSE])[0]
+        if not self.kinds:
+            return BACKBONE_PURPOSE
+        if known := next(filter(None, (OBJECTIVES[kind].purpose for kind in self.kinds)), None):
+            return known  # type: ignore[no-any-return]
         return f"It was trained with the objective `{self.ours['objective']}`", ""
 
     @cached_property

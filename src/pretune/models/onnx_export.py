@@ -49,7 +49,6 @@ OPSET = 18  # the first with a scatter that takes the maximum
 TOLERANCE = 1e-3  # the largest accepted difference between graph and model, relative to the largest output
 INPUTS = (IDS, MASK, SEGMENTS, GLOBAL)
 LANGUAGE_MODELS = ("mlm", "lm")  # heads that map states and token embeddings to logits over the vocabulary
-WITH_SPANS = ("match",)  # tasks whose heads read marked spans, for which a graph has no input
 # The texts on which a graph is compared with its model before it is written.
 TEXTS = (
     "The ferry leaves at nine.",
@@ -67,7 +66,7 @@ class GraphScorer(Protocol):
         """The name of the head that computes the logits."""
 
     @property
-    def each(self) -> str:
+    def output_per(self) -> str:
         """The unit that gets logits: "sequence" or "token"."""
 
     @property
@@ -83,7 +82,7 @@ class LanguageModel:
     """A masked or causal language-model head, with logits over the vocabulary for each token."""
 
     name: str  # one of LANGUAGE_MODELS
-    each: ClassVar[Literal["token"]] = "token"
+    output_per: ClassVar[Literal["token"]] = "token"
 
     @property
     def pattern(self) -> Pattern | None:
@@ -99,7 +98,7 @@ class LanguageModel:
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> GraphScorer | None:
     """Return what computes the logits of a model's ONNX graph: one of the tasks, or else a language-model head, or None."""
     for task in (task for task in tasks if task.name in model.root.heads):
-        return None if task.kind in WITH_SPANS else task.with_tokenizer(model.require_tokenizer())
+        return None if task.reads_spans else task.with_tokenizer(model.require_tokenizer())
     return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
 
 
@@ -136,7 +135,7 @@ class PaddedModel(nn.Module):
         if self.scorer is None:
             return (padded(states),)
         logits = self.scorer.outputs(self.root.heads[self.scorer.name], backbone, Batch((packed,)))
-        return padded(states), logits if self.scorer.each == "sequence" else padded(logits)
+        return padded(states), logits if self.scorer.output_per == "sequence" else padded(logits)
 
 
 def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Any:
@@ -167,7 +166,7 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
         raise PretuneError("onnx is not installed; install it with: pip install 'pretune[export]'") from error
     module = PaddedModel(model, scorer).cpu().eval()
     axes: dict[str, dict[int, str]] = {name: {0: "rows", 1: "length"} for name in (*INPUTS, STATES)}
-    axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.each == "sequence" else {0: "rows", 1: "length"}
+    axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.output_per == "sequence" else {0: "rows", 1: "length"}
     sizes = model.config.vocab_size, model.backbone.max_positions or DEFAULT_MAX_LENGTH
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(".draft")

@@ -50,7 +50,7 @@ HISTORIES = ("book-7 book-2 book-4 book-9 book-1 book-3 book-8", "book-2 book-4 
 
 @dataclass(frozen=True)
 class DemoData:
-    """The data of a demonstration, by the kind of data that objectives need."""
+    """The built-in and the user's texts for demonstrations of objectives, tokenized with one tokenizer."""
 
     tokenizer: Tokenizer
     text: Store
@@ -58,7 +58,7 @@ class DemoData:
     histories: Store
 
     def of(self, joint: JointObjective) -> tuple[Data, str]:
-        """Return the data for a joint, and a note if it is not the given text."""
+        """Return the data on which objectives are demonstrated, and a note if it is not the user's text."""
         bare = joint.objectives[0].name in ("lm", "bilm", "prefix") or joint.objectives[0].two_sided
         data = Data(self.tokenizer, BARE if bare else ENCODED, language_alpha=1.0)
         if not joint.objectives[0].two_sided:
@@ -81,7 +81,7 @@ class DemoData:
 
 
 def from_store(data: Data, store: Store) -> Data:
-    """Return the data with all documents of a store."""
+    """Return a copy of the data that reads all documents of a token store."""
     return replace(data, store=store, documents=np.arange(store.documents))
 
 
@@ -105,7 +105,7 @@ def demonstrate(text: str = SENTENCE, expressions: Iterable[str] | None = None, 
 
 
 def make_demo_data(text: str, folder: Path) -> DemoData:
-    """Return stores of the given text and of the built-in data, with one tokenizer."""
+    """Build token stores of the user's text and of the built-in texts in a folder, with one tokenizer for all."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
     pairs = [side for pair in (*PAIRS, *TURNS) for side in pair]
     shown = [asdict(OBJECTIVES[name]().demonstration()) for name in task_names()]
@@ -122,7 +122,7 @@ def make_demo_data(text: str, folder: Path) -> DemoData:
 
 
 def demo_texts(value: Any) -> Iterable[str]:
-    """Yield all texts in a value, tags left out: a text, or a list or mapping of values."""
+    """Yield all texts in a nested value of texts, lists and mappings, except those under the key `tags`."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -134,7 +134,9 @@ def demo_texts(value: Any) -> Iterable[str]:
 
 
 def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> dict[str, str]:
-    """Return the row of a joint: its first sequence, arranged and corrupted; from built-in text if it cannot use the given one."""
+    """Return the demonstration of objectives that share a forward pass: the first sequence, arranged and corrupted.
+    // Built-in text is used if the objectives cannot use the user's.
+    """
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
     joint, count = (
@@ -158,7 +160,7 @@ def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> d
 
 
 def render(joint: JointObjective, sequences: Sequences, tokenizer: Tokenizer, seed: int) -> dict[str, str]:
-    """Return the input and the targets of a pack in words."""
+    """Return the input of the model and its targets in words, given corrupted sequences."""
     row = {"input": "", "target": ""}
     generators = {generator_term(part.name) for part in joint.objectives} & set(sequences.targets)
     for term in generators:
@@ -180,7 +182,7 @@ def render(joint: JointObjective, sequences: Sequences, tokenizer: Tokenizer, se
 
 
 def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Sequences:
-    """Fill masked tokens as a generator would for which all words are equally probable."""
+    """Replace masked tokens by random ones, as an untrained generator would (replaced token detection)."""
     at, _ = sequences.targets[term]
     logits = torch.where(torch.as_tensor(tokenizer.specials), -torch.inf, 0.0).expand(len(at), -1)
     with torch.random.fork_rng(devices=[]):
@@ -191,7 +193,7 @@ def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Se
 
 
 def describe_target(joint: JointObjective, term: str, sequences: Sequences, tokenizer: Tokenizer) -> str:
-    """Return the targets of a loss term in words."""
+    """Return the targets of one loss term in words."""
     at, target, *_ = sequences.targets[term]
     if term in ("rtd", "trtd"):
         return " ".join("r" if new else "o" for new in sequences.ids != target)
@@ -211,7 +213,7 @@ def describe_target(joint: JointObjective, term: str, sequences: Sequences, toke
 
 
 def adjacent_targets(at: Array, target: Array, sequences: Sequences, tokenizer: Tokenizer) -> list[list[str]]:
-    """Return the words of adjacent targets, grouped, without end tokens."""
+    """Return the words of the targets, one list per run of adjacent positions, without end tokens."""
     owner = sequences.owner[np.minimum(at, len(sequences.ids) - 1)]
     end = tokenizer.role("end")
     grouped = groupby(range(len(at)), key=lambda i: (int(owner[i]), int(at[i]) - i))
@@ -220,11 +222,11 @@ def adjacent_targets(at: Array, target: Array, sequences: Sequences, tokenizer: 
 
 
 def split_words(sequences: Sequences, tokenizer: Tokenizer) -> list[list[str]]:
-    """Return the words of each sequence."""
+    """Return the tokens of each sequence as words."""
     return [spell(part, tokenizer) for part in np.split(sequences.ids, sequences.offsets[1:-1])]
 
 
 def spell(ids: Sequence[int] | Array, tokenizer: Tokenizer) -> list[str]:
-    """Return tokens as words, including special tokens."""
+    """Return tokens as words; special tokens keep their names, and the first sentinels are <X>, <Y>, <Z>."""
     named = {tokenizer.role(f"sentinel {number}"): f"<{name}>" for number, name in enumerate("XYZ")}
     return [named.get(int(i)) or tokenizer.vocabulary[int(i)] for i in ids]

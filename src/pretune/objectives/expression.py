@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 from pretune.objectives.joint import JointObjective, Mixture
 from pretune.objectives.objective import Objective
-from pretune.objectives.registry import OBJECTIVES
+from pretune.objectives.registry import OBJECTIVES, check_objective_name
 from pretune.objectives.task import Task
 from pretune.objectives.tasks.layer_features import OnLayerFeatures
 from pretune.objectives.tasks.renamed_task import RenamedTask
@@ -54,7 +54,7 @@ _TERM = re.compile(
 
 
 def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = None, **defaults: Any) -> Mixture:
-    """Parse an expression and return the mixture of its objectives.
+    """Parse an objective expression such as `mlm(rate=0.3)+nsp` and return the mixture of its objectives.
 
     `defaults` are options, such as `labels`, for all objectives that have them; `tasks` are options for renamed tasks.
 
@@ -79,16 +79,18 @@ def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = N
 
 
 def _split(text: str, mark: str) -> Iterable[str]:
-    """Split a text at a mark, except inside parentheses and quotes."""
+    """Split an expression at a character, except inside parentheses and quotes."""
     quoted = r'"[^"]*"'
     return re.split(rf'\{mark}(?=(?:[^"()]|{quoted}|\((?:[^"()]|{quoted})*\))*$)', text)
 
 
 def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
-    """Parse one term of an expression and return its weight and its objective."""
+    """Parse one term of an expression, such as `0.5*mlm(rate=0.3)`, and return its weight and its objective."""
     match = _TERM.fullmatch(text)
     if match is None:
-        raise PretuneError(f"objective {quote(text)}: expected something like mlm, mlm(mask_rate=0.3) or 0.5*lm")
+        raise PretuneError(
+            f"objective {quote(text)}: this is not an objective; write something like mlm, mlm(mask_rate=0.3) or 0.5*lm"
+        )
     name = match["name"]
     if name not in OBJECTIVES:
         raise PretuneError(f"unknown objective {quote(name)}; {suggest(name, OBJECTIVES)}")
@@ -108,12 +110,12 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
             f"objective {quote(text)}: {quote(match['weight'])} is not a weight; give a number such as 0.5"
         ) from error
     if not (math.isfinite(weight) and weight >= 0):
-        raise PretuneError(f"objective {quote(text)}: a weight must be a number of 0 or more")
+        raise PretuneError(f"objective {quote(text)}: a weight must be a finite number of 0 or more")
     objective: Any = kind(**options)
     if match["layers"] is not None:
         if not isinstance(objective, Task) or objective.uses_language_model_head:
             raise PretuneError(
-                f"objective {text!r}: {name} reads the last layer; only tasks with a head of their own take `on`"
+                f"objective {text!r}: {name} reads the last layer and cannot be followed by `on`; only tasks with a head of their own read other layers"
             )
         objective = OnLayerFeatures(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
     if match["own"] is not None:
@@ -123,18 +125,19 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
             raise PretuneError(
                 f"objective {text!r}: {match['own']} is the name of an objective already; choose another name"
             )
+        check_objective_name(match["own"], f"objective {text!r}")
         objective = RenamedTask(objective, match["own"])
     return weight, objective
 
 
 def _option(kind: type[Any], key: str, text: str) -> Any:
-    """Return the value of an option, checked against the type of the field and the usual interval of its name."""
+    """Parse the value of an objective's option; raise an error if its type or range is wrong."""
     hint, where = get_type_hints(kind)[key], f"objective {kind.name}: {key}={quote(text)}"
     if hint is str and not text.startswith(('"', "'")):
         return text
     value = validate_schema(as_tuples(parse_yaml(text, where)), hint, where)
     if isinstance(value, float) and not math.isfinite(value):
-        raise PretuneError(f"{where}: give a finite number")
+        raise PretuneError(f"{where}: the value is not finite; give a finite number")
     if isinstance(value, int | float) and key in INTERVALS:
         check_number(f"objective {kind.name}: {key}", value, INTERVALS[key])
     return value

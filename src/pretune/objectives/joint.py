@@ -18,84 +18,81 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class JointObjective:
-    """Objectives that share their sequences and one forward pass; most often a single objective."""
+    """Objectives with weights that share their sequences and one forward pass; most often a single objective."""
 
     parts: tuple[tuple[float, Objective], ...]  # weight of the loss, objective
 
     def __post_init__(self) -> None:
-        names = [part.name for _, part in self.parts]
-        insisting = [part.name for _, part in self.parts if part.owns_arrangement]
+        parts = self.objectives
+        names = [part.name for part in parts]
         if len(set(names)) < len(names):
             raise PretuneError(
                 f"{self}: an objective appears more than once in a joint; give it a weight instead, as in 2*{names[0]}"
             )
-        if len(insisting) > 1:
-            raise PretuneError(
-                f"{self}: {' and '.join(insisting)} each need their own arrangement of the text; alternate them with |"
+        arranging = [part.name for part in parts if part.owns_arrangement]
+        two_sided = [part.name for part in parts if part.two_sided]
+        adding = [part.name for part in parts if part.adds_tokens]
+        corrupting = [part.name for part in parts if part.corrupts]
+        problem = ""
+        if len(arranging) > 1:
+            problem = f"{' and '.join(arranging)} each need their own arrangement of the text"
+        elif two_sided and len(parts) > 1:
+            problem = (
+                f"{two_sided[0]} reads a source and generates a target, and cannot share them with another objective"
             )
-        two_sided = [part.name for _, part in self.parts if part.two_sided]
-        if two_sided and len(names) > 1:
-            raise PretuneError(
-                f"{self}: {two_sided[0]} reads a source and generates a target, and cannot share them with another objective; "
-                "alternate them with |"
-            )
-        growing = [part.name for _, part in self.parts if part.grows]
-        if growing and len(names) > 1:
-            raise PretuneError(
-                f"{self}: {growing[0]} adds tokens to the text, and cannot share it with another objective; "
-                "alternate them with |"
-            )
-        corrupting = [part.name for _, part in self.parts if part.corrupts]
-        if len(corrupting) > 1:
-            raise PretuneError(f"{self}: {' and '.join(corrupting)} each corrupt the text; alternate them with |")
-        needs = {part.pattern for _, part in self.parts if part.pattern is not None}
-        if len(needs) > 1:
-            patterns = " and ".join(f"{part.name} {part.pattern.name}" for _, part in self.parts if part.pattern)
-            raise PretuneError(f"{self}: incompatible attention patterns ({patterns}); alternate them with |")
+        elif adding and len(parts) > 1:
+            problem = f"{adding[0]} adds tokens to the text, and cannot share it with another objective"
+        elif len(corrupting) > 1:
+            problem = f"{' and '.join(corrupting)} each corrupt the text"
+        elif len({part.pattern for part in parts if part.pattern}) > 1:
+            patterns = " and ".join(f"{part.name} {part.pattern.name}" for part in parts if part.pattern)
+            problem = f"incompatible attention patterns ({patterns})"
+        if problem:
+            raise PretuneError(f"{self}: {problem}; alternate them with |")
 
     def __str__(self) -> str:
         return "+".join(part.name if weight == 1 else f"{weight:g}*{part.name}" for weight, part in self.parts)
 
     @property
     def objectives(self) -> list[Objective]:
-        """Return the objectives without their weights."""
+        """Return the objectives of the joint without their weights."""
         return [part for _, part in self.parts]
 
     @property
     def stateful(self) -> bool:
-        """Return whether each batch continues the sequences of the batch before."""
+        """Return whether each batch continues the sequences of the previous batch."""
         return any(part.stateful for part in self.objectives)
 
     @property
     def reads_all_layers(self) -> bool:
-        """Return whether one of the losses reads all layers."""
+        """Return whether the loss of an objective reads all layers of the backbone."""
         return any(part.reads_all_layers for part in self.objectives)
 
     @property
     def static_masks(self) -> int:
-        """Return after how many epochs the same corruptions come again; 0: never."""
+        """Return the number of epochs after which corruptions repeat; 0 if they never do."""
         return max(part.static_masks for part in self.objectives)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the arrangement of the objective that needs its own, else that of the first."""
+        """Return the arrangement of an epoch by the objective that needs its own arrangement, otherwise by the first."""
         chosen = next((part for part in self.objectives if part.owns_arrangement), self.objectives[0])
         return chosen.arrange(data, packing, draws.repeat(self.static_masks))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of a pack, corrupted by each objective in turn."""
+        """Return the sequences of a pack after the corruptions and targets of all objectives."""
         for part in self.objectives:
             sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.static_masks))
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets that a pack can have, by loss term."""
+        """Return an upper bound on the targets of a pack, by loss term."""
         return {term: count for part in self.objectives for term, count in part.max_targets(packing).items()}
 
     def capacity(self, packing: Packing) -> Capacity | None:
-        """Return the fixed shapes of the batches, or None if every batch has its own."""
+        """Return the fixed shapes of all batches, or None if the shapes differ from batch to batch."""
         room = self.max_targets(packing)
         for part in self.objectives:
-            if packing.fixed and part.grows:
+            if packing.fixed and part.adds_tokens:
                 return part.max_packing(packing).capacity(room)
             if packing.fixed and part.two_sided:
                 first, second = (side.capacity(room) for side in part.sides(packing))
@@ -104,7 +101,9 @@ class JointObjective:
         return packing.capacity(room)
 
     def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
-        """Return all losses from one forward pass; tokens that one objective replaces on the device are read by the others, too."""
+        """Return the losses of all objectives from one forward pass.
+        // If an objective replaces tokens on the device, the others read the replaced tokens.
+        """
         # All layers contain the last one, so that the other objectives share the same forward pass.
         shared = CachedBackbone(backbone, keep="all" if self.reads_all_layers else None)
         total = Loss()
@@ -121,7 +120,7 @@ class JointObjective:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Joints that alternate: each gets its share of the packs."""
+    """Joints (objectives that share a forward pass) that alternate; each gets its share of the packs."""
 
     shares: tuple[tuple[float, JointObjective], ...]  # shares add up to 1
 
@@ -132,43 +131,39 @@ class Mixture:
 
     @property
     def joints(self) -> list[JointObjective]:
-        """Return the joints without their shares."""
+        """Return the joints of the mixture without their shares."""
         return [joint for _, joint in self.shares]
 
     @property
     def objectives(self) -> list[Objective]:
-        """Return all objectives, each once."""
+        """Return the objectives of all joints, each once."""
         return list({part.name: part for joint in self.joints for part in joint.objectives}.values())
 
     @property
     def stateful(self) -> bool:
-        """Return whether each batch continues the sequences of the batch before."""
+        """Return whether each batch continues the sequences of the previous batch."""
         return any(joint.stateful for joint in self.joints)
 
     @property
     def needs_host_sync(self) -> bool:
-        """Return whether an objective synchronizes with the host, so that CUDA graphs cannot record it."""
+        """Return whether the loss of an objective synchronizes with the host, so that CUDA graphs cannot record it."""
         return any(part.needs_host_sync for part in self.objectives)
 
     def joined(self, objective: Objective) -> Mixture:
-        """Return a mixture in which every joint also has this objective."""
+        """Return a mixture with an objective added to every joint."""
         return Mixture(tuple((share, JointObjective((*joint.parts, (1.0, objective)))) for share, joint in self.shares))
 
     def with_part(self, objective: Objective) -> Mixture:
-        """Return a mixture in which this objective replaces those of the same name."""
-        name = objective.name
-        shares = [
-            (
-                share,
-                JointObjective(
-                    tuple((weight, objective if part.name == name else part) for weight, part in joint.parts)
-                ),
-            )
-            for share, joint in self.shares
+        """Return a mixture in which an objective replaces the one of the same name."""
+        replaced = [
+            tuple((weight, objective if part.name == objective.name else part) for weight, part in joint.parts)
+            for joint in self.joints
         ]
-        return Mixture(tuple(shares))
+        return Mixture(
+            tuple((share, JointObjective(parts)) for (share, _), parts in zip(self.shares, replaced, strict=True))
+        )
 
 
 def single_objective(objective: Objective) -> Mixture:
-    """Return a mixture of a single objective."""
+    """Return a mixture that consists of a single objective."""
     return Mixture(((1.0, JointObjective(((1.0, objective),))),))

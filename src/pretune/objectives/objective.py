@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,21 +26,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.patterns import Pattern
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.arrays import Array
+from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
+from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.files import Errors
+from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.packing.token_rows import TokenRows
+from pretune.text.store.store import Store
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-    from pretune.text.corpus.dialogues import Dialogues
-    from pretune.text.examples.labeled import LabeledRows
-    from pretune.text.store.store import Store
 
 MAX_LOGITS = 1 << 30  # computed at once
 # Takes logits (m, vocabulary), targets (m,) and weights (m,).
@@ -58,29 +57,37 @@ class Data:
     rows: Any = None  # labeled rows, dialogues, or the examples of a task
     languages: Mapping[str, int] = field(default_factory=dict)  # language name → number; {}: one language
     language_alpha: float = 0.7  # languages are sampled by their share of the text to this power
-    kept: dict[Hashable, Any] = field(default_factory=dict)  # the results cached by `once`
+    cache: dict[Hashable, Any] = field(default_factory=dict)  # the results of `cached`
 
     @cached_property
     def token_rows(self) -> TokenRows:
-        """Return the labeled rows, tokenized at the first access."""
+        """Return the token ids of the labeled rows, which are tokenized at the first access."""
         assert self.rows is not None
         return TokenRows.make(self.rows, self.tokenizer)
 
     @cached_property
     def tokens(self) -> Any:
-        """Return the examples of a task with its own tokenization, tokenized at the first access."""
+        """Return the tokenized examples of a task that tokenizes them itself; they are tokenized at the first access."""
         return self.rows.tokenize(self.tokenizer)
 
-    def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        """Return the result of `make`, which is called at the first request for this name only."""
-        if name not in self.kept:
-            self.kept[name] = make()
-        return self.kept[name]
+    def require_store(self, name: str) -> Store:
+        """Return the token store; raise an error that names the objective if the data consists of rows."""
+        if self.store is None:
+            raise PretuneError(f"{name} reads raw text; give it a corpus or a store instead of labeled rows")
+        return self.store
+
+    def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """Return the result of `make`, which is called only at the first request for a name and cached."""
+        if name not in self.cache:
+            self.cache[name] = make()
+        return self.cache[name]
 
 
 @dataclass
 class Loss:
-    """Named loss terms, each a sum over targets; the training loop divides them by the totals over all packs of a step."""
+    """The loss terms of a batch by name, each a sum over targets.
+    // The training loop divides each sum by the number of targets of all packs of a step.
+    """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
@@ -91,26 +98,26 @@ class Loss:
     packed: tuple[Packed, ...] | None = None
 
     def over(self, totals: Mapping[str, float | Tensor]) -> Tensor:
-        """Return Σ weight · sum / total; a term without targets is 0."""
+        """Return the loss as a scalar: the sum of weight · sum / total over all terms; a term without targets is 0."""
         parts = [self.weights.get(term, 1.0) * total / _or_one(totals[term]) for term, total in self.sums.items()]
         return torch.stack([part.float() for part in parts]).sum()
 
 
 def _or_one(total: float | Tensor) -> float | Tensor:
-    """Return a total, or 1 where it is 0: the sum over no targets is 0, too."""
+    """Return a total, or 1 where it is 0, so that a sum over no targets can be divided by it."""
     return torch.where(total == 0, 1.0, total) if isinstance(total, Tensor) else total or 1.0
 
 
 @dataclass(frozen=True)
 class Export:
-    """A model inside a head that is saved as a model of its own, such as ELECTRA's generator."""
+    """A part of a head that can be saved as a model of its own, such as ELECTRA's generator."""
 
     inside: str  # the prefix of its parameters, which carry a model's usual names after the prefix
     sizes: dict[str, int]  # keys of config.json in which it differs
     heads: frozenset[str]
 
     def tensors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return its parameters, by name, given those of the whole model.
+        """Return the parameters of the exported part by name, given those of the whole model.
 
         It shares the backbone's embedding, except for the projection from the embedding to its width.
         """
@@ -121,7 +128,7 @@ class Export:
 
 
 def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
-    """Return sums of losses and logs, each divided by its total.
+    """Return the sums of loss terms and logs, each divided by the number of targets of its term.
 
     >>> divide_by_totals({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
     {'a': 2.0, 'a/found': 0.5}
@@ -131,7 +138,7 @@ def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> 
 
 
 class Objective:
-    """Base class of objectives.
+    """Base class of training objectives, self-supervised and supervised.
 
     A subclass sets `name` and implements `arrange`, `corrupt`, `max_targets`, `head` and `loss`. All other members have defaults.
     """
@@ -142,8 +149,10 @@ class Objective:
     corrupts: ClassVar[bool] = False  # whether it changes the tokens that are read; in a joint, at most one may
     reads_all_layers: ClassVar[bool] = False  # whether its loss reads all layers of the backbone
     two_sided: ClassVar[bool] = False  # see TwoSided
-    grows: ClassVar[bool] = False  # see Grows
+    adds_tokens: ClassVar[bool] = False  # see AddsTokens
     learns_from_rows: ClassVar[bool] = False  # see LearnsFromRows
+    # What a trained model does, as a sentence and as `pipeline_tag` of the Hugging Face Hub, for model cards; None: not said.
+    purpose: ClassVar[tuple[str, str] | None] = None
 
     @property
     def kind(self) -> str:
@@ -152,17 +161,17 @@ class Objective:
 
     @property
     def shared_head(self) -> str:
-        """Return the name of the objective whose head it uses; its own by default."""
+        """Return the name of the objective whose head this one uses; by default its own name."""
         return self.name
 
     @property
     def stateful(self) -> bool:
-        """Return whether each batch continues the sequences of the batch before."""
+        """Return whether each batch continues the sequences of the previous batch."""
         return False
 
     @property
     def static_masks(self) -> int:
-        """Return after how many epochs the same corruptions come again; 0: never."""
+        """Return the number of epochs after which corruptions repeat; 0 if they never do."""
         return 0
 
     @property
@@ -171,64 +180,63 @@ class Objective:
         return False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the plan of an epoch: which texts make up which sequences, in which packs."""
+        """Return the arrangement of an epoch: which texts make up which sequences, in which packs."""
         raise NotImplementedError
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of a pack with masks, noise or permutations applied, and with their targets."""
+        """Return the sequences of a pack after masking, noise or permutation, with their prediction targets."""
         raise NotImplementedError
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets that a pack can have, by loss term, for fixed shapes."""
+        """Return an upper bound on the targets of a pack, by loss term, for fixed shapes."""
         raise NotImplementedError
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a new head: the parameters that belong to the objective."""
+        """Build and return a new head, which holds the parameters of the objective."""
         raise NotImplementedError
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the loss of a batch."""
+        """Return the loss of a batch, given the head and the backbone of the model."""
         raise NotImplementedError
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the limits of the two sides of a pack, for fixed shapes; only of `two_sided` objectives."""
+        """Return the packing limits of source and target, for fixed shapes; only of `two_sided` objectives."""
         raise NotImplementedError
 
     def max_packing(self, packing: Packing) -> Packing:
-        """Return the limits of a pack with the tokens that are added to it; only of objectives that `grow`."""
+        """Return the packing limits including added tokens, for fixed shapes; only of objectives that add tokens."""
         raise NotImplementedError
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows | Dialogues:
-        """Read the rows to learn from; only of objectives that learn from rows."""
+        """Read the rows to train on from files; only of objectives that learn from rows."""
         raise NotImplementedError
 
 
 class TwoSided(Objective):
-    """Base class of objectives that read a source and generate a target, with an encoder-decoder.
-
-    They implement `sides`, whose two limits hold equally many sequences, and share their batches with no other objective.
+    """Base class of objectives that read a source and generate a target with an encoder-decoder.
+    // Subclasses implement `sides`, whose two limits allow the same number of sequences, and cannot share a forward pass with
+    other objectives.
     """
 
     two_sided: ClassVar[bool] = True
 
 
 class AddsTokens(Objective):
-    """Base class of objectives that add tokens to the text.
-
-    They implement `max_packing` and share their batches with no other objective.
+    """Base class of objectives that add tokens to the text, such as queries or a second copy.
+    // Subclasses implement `max_packing` and cannot share a forward pass with other objectives.
     """
 
-    grows: ClassVar[bool] = True
+    adds_tokens: ClassVar[bool] = True
 
 
 class LearnsFromRows(Objective):
-    """Base class of objectives that learn from rows instead of running text; they implement `read_rows`."""
+    """Base class of objectives that learn from table rows or dialogues, not running text; they implement `read_rows`."""
 
     learns_from_rows: ClassVar[bool] = True
 
 
 def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:
-    """Return the cross-entropy over the vocabulary at the targets of a term, from one forward pass.
+    """Run the backbone and return the cross-entropy over the vocabulary at the targets of a loss term.
 
     The forward pass continues from the recurrent state or memory of the batch, if it has one.
     """
@@ -242,7 +250,7 @@ def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smo
 def vocabulary_loss(
     name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, smoothing: float = 0.0
 ) -> Loss:
-    """Return the cross-entropy over the vocabulary at some tokens, given their states (m, width) and the token embedding."""
+    """Return the cross-entropy over the vocabulary at targets, given their states (m, width) and the embedding."""
     keys: list[str] = []
 
     def look(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -258,9 +266,8 @@ def vocabulary_loss(
 def map_logits_in_chunks(
     head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, look: LogitsFunction
 ) -> list[tuple[Tensor, ...]]:
-    """Return the results of `look(logits, target, weight)`, one per chunk of the targets.
-
-    There is one chunk unless the logits would fill the memory; the logits of several are recomputed in the backward pass.
+    """Apply `look(logits, target, weight)` to chunks of the targets and return the results, one per chunk.
+    // There is one chunk unless the logits would fill the memory; with several, logits are recomputed in the backward pass.
     """
 
     def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -275,7 +282,7 @@ def map_logits_in_chunks(
 
 
 def classification_loss(name: str, logits: Tensor, targets: Targets, smoothing: float = 0.0) -> Loss:
-    """Return the cross-entropy summed over targets, and log how many predictions were right.
+    """Return the cross-entropy summed over targets, and log the number of correct predictions.
 
     With label smoothing (Szegedy et al., 2016), that share of each target is spread over all classes, and the cross-entropy
     without smoothing is logged as `plain`.

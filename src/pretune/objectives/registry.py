@@ -13,11 +13,14 @@ Modules of this package are found by themselves. A package outside declares its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, TypeVar
+
+from torch import nn
 
 from pretune.objectives.objective import Objective
 from pretune.objectives.task import Task
@@ -35,6 +38,7 @@ _registered: dict[str, type[Objective]] = {}
 
 def register_objective(kind: O) -> O:
     """Register a class of objectives under its `name`; for use as a decorator."""
+    check_objective_name(kind.name, kind.__module__)
     known = _registered.setdefault(kind.name, kind)
     # A module that is loaded again defines the same class anew.
     if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
@@ -43,6 +47,23 @@ def register_objective(kind: O) -> O:
         )
     _registered[kind.name] = kind
     return kind
+
+
+def check_objective_name(name: str, where: str) -> None:
+    """Raise an error if a name cannot be that of an objective; `where` says where it comes from, for the message.
+
+    The name must be usable in objective expressions and as the key of a head in a `torch.nn.ModuleDict`, which refuses the
+    names of its own attributes.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise PretuneError(
+            f"{where}: {name!r} cannot be the name of an objective; use letters, digits and underscores, not a digit first"
+        )
+    if hasattr(nn.ModuleDict(), name):
+        raise PretuneError(
+            f"{where}: {name!r} cannot be the name of an objective, because torch.nn.ModuleDict, which holds the heads of a "
+            "model, has an attribute of that name; choose another name"
+        )
 
 
 def register_task(kind: T) -> T:
@@ -94,6 +115,7 @@ def _from_entry_points() -> dict[str, type[Objective]]:
                     f"the entry point {entry!r} of the group {group} is not a class derived from "
                     f"pretune.{base.__name__}; repair or uninstall the package"
                 )
+            check_objective_name(kind.name, f"the entry point {entry!r} of the group {group}")
             if _registered.get(kind.name, kind) is not kind:
                 raise PretuneError(
                     f"the entry point {entry!r} of the group {group} registers {kind.name!r}, which is already the name "

@@ -16,7 +16,7 @@ PLACE, CHANCE = 20, 24  # bits of a sort key: below the segment, its random numb
 
 
 def segment_starts(lengths: Array) -> Array:
-    """Return the start of each segment, (b,).
+    """Return the index at which each segment starts, (b,).
 
     >>> segment_starts(np.array([2, 0, 3])).tolist()
     [0, 2, 2]

@@ -4,7 +4,7 @@
     fit(examples)                    → task          with what it learns from the examples before training: its labels
     tokenize_examples(data, length)  → arrangement   one or more sequences per example
     outputs(head, backbone, batch)   → tensor        one row per sequence, or one row per token
-    answers(outputs, laid, examples) → answers       one per example, in order
+    answers(outputs, arrangement, examples) → answers       one per example, in order
 
 To add a task, write a frozen dataclass that derives from `Task` and implements these methods beside the five of an
 objective, its metrics (`metric_sums` or `metrics`), and `judge`, which scores its answers one by one. Fields that `fit` sets
@@ -17,10 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
+from pretune.metrics.additive import AdditiveMetrics
+from pretune.metrics.per_example import JudgedAnswer
+from pretune.objectives.in_context_prompt import InContextPrompt
 from pretune.objectives.objective import Data, Objective
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
@@ -28,24 +32,19 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import Row, TableChunk, table_rows
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-    from pretune.metrics.additive import AdditiveMetrics
-    from pretune.metrics.per_example import JudgedAnswer
-    from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Answer = dict[str, Any]
 LANGUAGE_MODEL_HEADS = ("lm", "mlm")  # heads over the vocabulary, which tasks share with language models
 
 
 def fitted(default: Any) -> Any:
-    """Declare a field of a task that `fit` sets."""
+    """Declare a field of a task that `fit` sets from the training examples."""
     return field(default=default, metadata={"fitted": True})
 
 
 class Examples(Protocol):
-    """The examples of a file, in order."""
+    """The examples of a file, in the order of the file."""
 
     file: Path
 
@@ -60,17 +59,25 @@ class Examples(Protocol):
         """Return the file and line of an example, for messages."""
 
     def show(self, row: int) -> dict[str, Any]:
-        """Return the fields of an example that are shown beside its answer."""
+        """Return the fields of an example that reports show beside its answer."""
 
 
 class Task(Objective):
-    """Base class of tasks: objectives with examples and answers."""
+    """Base class of supervised tasks: objectives that learn from labeled examples and predict answers for new ones."""
 
     owns_arrangement: ClassVar[bool] = True
-    each: ClassVar[Literal["sequence", "token", "text"]] = "sequence"  # has one row of outputs; a text is generated
+    output_per: ClassVar[Literal["sequence", "token", "text"]] = (
+        "sequence"  # has one row of outputs; a text is generated
+    )
     combinable: ClassVar[bool] = False  # whether `combine` is implemented
     settings: ClassVar[Mapping[str, Any]] = {}  # sections of the fine-tuning settings whose defaults differ
     demonstration_sequences: ClassVar[int] = 1  # sequences of the demonstration that belong together
+    distillable: ClassVar[bool] = (
+        False  # whether its predictions for texts alone can be training targets of another model
+    )
+    reads_spans: ClassVar[bool] = False  # whether its head reads marked spans, for which an ONNX graph has no input
+    # For in-context learning: the roles of a row in braces, and [MASK] for the answer; "": the task cannot be prompted.
+    in_context_template: ClassVar[str] = ""
 
     @property
     def primary_metric(self) -> str:
@@ -79,17 +86,17 @@ class Task(Objective):
 
     @property
     def labels(self) -> Sequence[str]:
-        """Return the classes in order; () for a task without classes."""
+        """Return the names of the classes in order; () for a task without classes."""
         return ()
 
     @property
     def multi_label(self) -> bool:
-        """Return whether an example can have any number of labels."""
+        """Return whether an example can have any number of labels (multi-label classification)."""
         return False
 
     @property
     def constrained(self) -> bool:
-        """Return whether generated answers are restricted to the labels."""
+        """Return whether generated answers are restricted to the task's labels."""
         return False
 
     @property
@@ -98,45 +105,50 @@ class Task(Objective):
         return False
 
     @property
+    def classifies_texts(self) -> bool:
+        """Return whether the task assigns one of several classes to a text or a pair, and needs no other input."""
+        return False
+
+    @property
     def uses_language_model_head(self) -> bool:
-        """Return whether its outputs come from the head of a language model."""
+        """Return whether the outputs of the task come from the head of a language model."""
         return self.shared_head in LANGUAGE_MODEL_HEADS
 
     @property
     def unwrapped(self) -> Any:
-        """Return the task itself, without wrappers such as a new name, for members that only its class has."""
+        """Return the task without wrappers such as a new name, for members that only its own class has."""
         return self
 
     def has_option(self, name: str) -> bool:
-        """Return whether the task has an option of this name."""
+        """Return whether the task has an option with a given name."""
         options: Any = fields(self.unwrapped)
         return any(option.name == name and not option.metadata.get("fitted") for option in options)
 
     # -- examples ---------------------------------------------------------------------------------------------------
 
     def rows(self, file: Path) -> Iterator[tuple[int, Row]]:
-        """Yield the rows of a file with their line numbers; those of a table by default."""
+        """Yield the rows of a file with their line numbers; by default, the file is a table."""
         return table_rows(file)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Any:
-        """Return the examples of a file, or of some of its rows; with `answered`, the right answers must be there."""
+        """Return the examples of a file, or of some of its rows; with `answered`, they must have gold answers."""
         raise NotImplementedError
 
     def fit(self, examples: Any) -> Self:
-        """Return the task with its fitted fields set from the examples to learn from."""
+        """Return a copy of the task with its fitted fields, such as labels, set from the training examples."""
         return self
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """Return the task with its fields set that depend on the model's tokenizer."""
+        """Return a copy of the task with the fields set that depend on the model's tokenizer."""
         return self
 
     def check_labels(self, examples: Any) -> None:
-        """Refuse examples with labels that the task was not trained on, where it encodes one label per row."""
+        """Raise an error for examples with labels that the task was not trained on, if it has one label per row."""
 
     # -- training and prediction ------------------------------------------------------------------------------------
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return sequences of at most `length` tokens.
+        """Return the arrangement of the examples in sequences of at most `length` tokens.
 
         `labels["example"]` is the example of each sequence; without it, there is one sequence per example. Sequences with
         the same `labels["group"]` are put into the same batch.
@@ -144,63 +156,71 @@ class Task(Objective):
         raise NotImplementedError
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the sequences of all examples in random order."""
+        """Return the sequences of all examples in shuffled packs."""
         return plan_epoch(self.tokenize_examples(data, packing.length), packing, draws)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets of a pack: one per sequence."""
+        """Return an upper bound on the targets of a pack: one per sequence."""
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def begin(self, head: nn.Module) -> None:
-        """Prepare a head that was trained before for further training: the reverse of `finish`."""
+        """Undo `finish` in a trained head, so that training can continue."""
 
     def finish(self, head: nn.Module) -> Self:
-        """Store in a trained head what was kept apart during training, and return the task without it."""
+        """Fold fitted values, such as mean and deviation, into a trained head, and return the task without them."""
         return self
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return one row of outputs per sequence, or one row per token."""
-        raise NotImplementedError
+        """Return the outputs of the head for the states of the last layer: one row per sequence, or one row per token."""
+        states = backbone(*batch.packed).last
+        out: Tensor = head(states, batch.packed[-1]) if self.output_per == "sequence" else head(states)
+        return out
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Any) -> list[Answer]:
-        """Return one answer per example, given the outputs of each sequence of the arrangement, in order."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Any) -> list[Answer]:
+        """Return one answer per example, given the outputs for each sequence of the arrangement, in order."""
         raise NotImplementedError
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the answer of an ensemble to example `row`, given the answers of its models."""
+        """Return the answer of an ensemble to example number `row`, given the answers of its models."""
         raise PretuneError(f"{self.name}: the answers of several models cannot be averaged; give one model")
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics | None:
-        """Return the metrics as sums over examples, which makes resampling fast; None if they are not made of sums."""
+        """Return the metrics as sums over examples, which makes bootstrapping fast; None if they are not additive."""
         return None
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return the metrics of answers to some examples, by name."""
+        """Return the metrics of answers, by name, given the examples with their gold answers."""
         sums = self.metric_sums(answers, examples)
         if sums is None:
             raise NotImplementedError
         return sums.whole()
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return each answer beside the right one with its score; a task that compares examples has one per comparison."""
+        """Return each answer with the gold answer and a score; tasks that compare examples return one per comparison."""
         raise NotImplementedError
 
     def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return the options, such as a threshold, with which the answers to some examples would score best."""
+        """Return the options, such as a threshold, with which answers to held-out examples would score best."""
         return {}
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return the majority-class baseline: its description, and one answer per judged example.
-
-        It always gives the answer that is most frequent among the examples to learn from. None if a task has no such answer.
+        """Return the majority-class baseline: its description, and one answer per example in `judged`.
+        // The answer is the most frequent one among the training examples, `learned`. None if the task has no such baseline.
         """
         return None
 
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-        """Return the answers of further baselines that any model should beat, by what they do."""
+        """Return the answers of further trivial baselines to the examples in `judged`, by description."""
         return {}
+
+    def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> InContextPrompt:
+        """Return how examples are asked in a prompt, for in-context learning; only of tasks with an `in_context_template`.
+
+        `rows` are labeled examples by role, and `settings` the `prompt` section of the task in its suite.
+        """
+        raise NotImplementedError
 
     # -- demonstration ----------------------------------------------------------------------------------------------
 
@@ -209,7 +229,7 @@ class Task(Objective):
         raise NotImplementedError
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the targets of a demonstration in words, or None if they are tokens.
+        """Return the targets of a demonstration in words, or None if the targets are tokens.
 
         `spell(first, last)` returns the text of the tokens from `first` to `last`.
         """

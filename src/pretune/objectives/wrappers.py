@@ -2,188 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self, TypeVar
 
-from pretune.backbones.backbone import TaskHeadParts
+from pretune.backbones.backbone import Backbone, TaskHeadParts
 from pretune.objectives.objective import Objective
 from pretune.objectives.task import Task
 from pretune.packed import Packed
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-    from pretune.text.tokenizers.tokenizer import Tokenizer
+C = TypeVar("C", bound=type)
 
 
 class Delegated:
     """A class attribute that reads the member of the same name of the object that an instance wraps."""
 
-    def __init__(self, wrapped: str) -> None:
-        self.wrapped = wrapped  # the attribute with the wrapped object
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
+    def __init__(self, wrapped: str, name: str) -> None:
+        self.wrapped, self.name = wrapped, name  # the attribute with the wrapped object, and the member to read
 
     def __get__(self, wrapper: Any, owner: type | None = None) -> Any:
         return self if wrapper is None else getattr(getattr(wrapper, self.wrapped), self.name)
 
 
-def to_task() -> Any:
-    """Declare a member that a wrapper delegates to its `task`."""
-    return Delegated("task")
+def delegate(wrapped: str, members: Iterable[str]) -> Callable[[C], C]:
+    """Return a class decorator that delegates `members` to the attribute `wrapped`, except those that the class defines."""
+
+    def decorate(wrapper: C) -> C:
+        for name in members:
+            if name not in vars(wrapper):
+                setattr(wrapper, name, Delegated(wrapped, name))
+        return wrapper
+
+    return decorate
 
 
-def to_objective() -> Any:
-    """Declare a member that a wrapper delegates to its `objective`."""
-    return Delegated("objective")
+def public_members(contract: type) -> set[str]:
+    """Return the names of all public members of a class and its base classes."""
+    return {name for base in contract.__mro__[:-1] for name in vars(base) if not name.startswith("_")}
 
 
-def to_backbone() -> Any:
-    """Declare a member that a wrapper delegates to its `backbone`."""
-    return Delegated("backbone")
-
-
+@delegate("objective", {"name", *public_members(Objective)})
 class WrappedObjective(Objective):
     """An objective that behaves like its field `objective` in everything that a subclass does not override."""
 
     objective: Objective
 
-    name = to_objective()
-    pattern = to_objective()
-    owns_arrangement = to_objective()
-    corrupts = to_objective()
-    reads_all_layers = to_objective()
-    two_sided = to_objective()
-    grows = to_objective()
-    learns_from_rows = to_objective()
-    kind = to_objective()
-    shared_head = to_objective()
-    stateful = to_objective()
-    static_masks = to_objective()
-    needs_host_sync = to_objective()
-    arrange = to_objective()
-    corrupt = to_objective()
-    max_targets = to_objective()
-    head = to_objective()
-    loss = to_objective()
-    sides = to_objective()
-    max_packing = to_objective()
-    read_rows = to_objective()
 
-
+@delegate("task", {"name", *public_members(Task)})
 class WrappedTask(Task):
     """A task that behaves like its field `task` in everything that a subclass does not override."""
 
     task: Task
 
-    name = to_task()
-    pattern = to_task()
-    owns_arrangement = to_task()
-    corrupts = to_task()
-    reads_all_layers = to_task()
-    two_sided = to_task()
-    grows = to_task()
-    learns_from_rows = to_task()
-    kind = to_task()
-    shared_head = to_task()
-    stateful = to_task()
-    static_masks = to_task()
-    needs_host_sync = to_task()
-    arrange = to_task()
-    corrupt = to_task()
-    max_targets = to_task()
-    head = to_task()
-    loss = to_task()
-    sides = to_task()
-    max_packing = to_task()
-    read_rows = to_task()
-
-    each = to_task()
-    combinable = to_task()
-    settings = to_task()
-    demonstration_sequences = to_task()
-    primary_metric = to_task()
-    labels = to_task()
-    multi_label = to_task()
-    constrained = to_task()
-    single_label = to_task()
-    uses_language_model_head = to_task()
-    unwrapped = to_task()
-    rows = to_task()
-    read = to_task()
-    check_labels = to_task()
-    tokenize_examples = to_task()
-    outputs = to_task()
-    answers = to_task()
-    combine = to_task()
-    metric_sums = to_task()
-    metrics = to_task()
-    judge = to_task()
-    best_options = to_task()
-    majority_answers = to_task()
-    simple_baselines = to_task()
-    demonstration = to_task()
-    describe_target = to_task()
-    begin = to_task()
-
     def with_task(self, task: Task) -> Self:
-        """Return the wrapper around another task."""
+        """Return a copy of the wrapper around another task."""
         return replace(self, task=task)  # type: ignore[type-var]
 
     def fit(self, examples: Any) -> Self:
-        """Return the wrapper around the fitted task."""
+        """Return a copy of the wrapper around the task fitted to training examples."""
         return self.with_task(self.task.fit(examples))
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """Return the wrapper around the task that knows a tokenizer."""
+        """Return a copy of the wrapper around the task with the fields set that depend on the tokenizer."""
         return self.with_task(self.task.with_tokenizer(tokenizer))
 
     def finish(self, head: Any) -> Self:
-        """Return the wrapper around the finished task."""
+        """Return a copy of the wrapper around the finished task, given a trained head."""
         return self.with_task(self.task.finish(head))
 
 
+# The last members are those that only some backbones have; access raises AttributeError as on the backbone itself.
+BACKBONE_MEMBERS = (
+    "embed", "width", "depth", "longest", "groups", "modules", "vocabulary_head", "pooler", "classifier", "tagger", "answerer",
+    "choice_pooler", "choice_output",
+    "backward", "encoder", "decode", "stack", "widths", "direction_head", "both_directions",
+)  # fmt: skip
+
+
+@delegate("backbone", BACKBONE_MEMBERS)
 class WrappedBackbone(TaskHeadParts):
     """A backbone that behaves like its attribute `backbone` in everything that a subclass does not override."""
 
     backbone: Any
 
-    embed = to_backbone()
-    width = to_backbone()
-    depth = to_backbone()
-    max_positions = to_backbone()
-    groups = to_backbone()
-    modules = to_backbone()
-    vocabulary_head: Callable[..., Any] = to_backbone()
-    pooler = to_backbone()
-    classifier = to_backbone()
-    tagger = to_backbone()
-    answerer = to_backbone()
-    choice_pooler = to_backbone()
-    choice_output = to_backbone()
-    # Members that only some backbones have: without one, access raises AttributeError, as on the backbone itself.
-    backward = to_backbone()
-    encoder = to_backbone()
-    decode = to_backbone()
-    stack = to_backbone()
-    widths = to_backbone()
-    direction_head = to_backbone()
-    both_directions = to_backbone()
-
-    def beside(self, other: Any) -> Any:
-        """Return another backbone that reads the same tokens, cached if this one is."""
-        return self.backbone.beside(other) if isinstance(self.backbone, WrappedBackbone) else other
+    def cached_other(self, other: Any) -> Any:
+        """Return another backbone that reads the same tokens, with a cache of its states if this one has a cache."""
+        return self.backbone.cached_other(other) if isinstance(self.backbone, WrappedBackbone) else other
 
     def __call__(self, *packed: Packed, **options: Any) -> Any:
-        """Run the backbone."""
+        """Run the wrapped backbone and return its output."""
         return self.backbone(*packed, **options)
 
 
 class CachedBackbone(WrappedBackbone):
-    """A backbone that computes the states of the same tokens only once, for all objectives of a joint.
-
-    With `keep`, it keeps these layers in every forward pass.
+    """A backbone that runs once per batch for all objectives that share a forward pass, and caches its states.
+    // With `keep`, every forward pass keeps these layers.
     """
 
     def __init__(self, backbone: Backbone | Any, keep: Any = None) -> None:
@@ -191,14 +105,14 @@ class CachedBackbone(WrappedBackbone):
         self.known: list[tuple[tuple[Packed, ...], Any, Any]] = []
         self.others: dict[int, CachedBackbone] = {}
 
-    def beside(self, other: Any) -> CachedBackbone:
-        """Return another backbone that reads the same tokens, cached as well; the same one at every call."""
+    def cached_other(self, other: Any) -> CachedBackbone:
+        """Return another backbone with a cache of its states; the same object at every call."""
         if id(other) not in self.others:
             self.others[id(other)] = CachedBackbone(other, self.keep)
         return self.others[id(other)]
 
     def __call__(self, *packed: Packed, **options: Any) -> Any:
-        """Return the states of some tokens, from the cache if they are there."""
+        """Return the states of packed tokens, from the cache if the same tokens were read before."""
         options = {name: value for name, value in options.items() if value is not None}
         if self.keep is not None:
             options.setdefault("keep", self.keep)

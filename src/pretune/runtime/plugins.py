@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
 
 from pretune.runtime.errors import PretuneError
 
@@ -21,6 +23,32 @@ def entry_point_objects(group: str) -> dict[str, object]:
     name, raise a `PretuneError` that names the packages.
     """
     return dict(_load(group, tuple(sys.path)))
+
+
+def entry_point_files(group: str) -> dict[str, Path]:
+    """Return the YAML files that installed packages add, by file name without the suffix.
+
+    An entry point of `group` names a package with YAML files, or the path of a folder with them:
+
+        [project.entry-points."pretune.presets"]
+        my-package = "my_package.presets"
+    """
+    files: dict[str, Path] = {}
+    for name, place in entry_point_objects(group).items():
+        is_package = isinstance(place, ModuleType) and hasattr(place, "__path__")
+        folder = next(iter(place.__path__), "") if is_package else place  # type: ignore[attr-defined]
+        if not isinstance(folder, str | Path) or not Path(folder).is_dir():
+            raise PretuneError(
+                f"The entry point {name!r} of the group {group} must be a package with YAML files or the path of a folder; "
+                "repair or uninstall the package that registers it."
+            )
+        files |= yaml_files(Path(folder))
+    return files
+
+
+def yaml_files(folder: Path) -> dict[str, Path]:
+    """Return the YAML files of a folder by name without the suffix, sorted."""
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
 @cache

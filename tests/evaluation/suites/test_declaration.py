@@ -34,8 +34,8 @@ def test_every_suite_is_well_formed(name: str) -> None:
     for task in suite.tasks.values():
         assert task.kind.split("(")[0] in OBJECTIVES and task.metrics and task.title
         assert task.format is None or task.format in LAYOUTS
-        assert task.scored in task.files and ("train" in task.files or task.taught_by in suite.tasks)
-        assert task.taught_by == "" or suite.tasks[task.taught_by].kind == task.kind
+        assert task.scored in task.files and ("train" in task.files or task.uses_model_of in suite.tasks)
+        assert task.uses_model_of == "" or suite.tasks[task.uses_model_of].kind == task.kind
         assert set(task.counts) <= {*task.files, "train"}
     bases = {task.like for task in suite.tasks.values() if task.language}
     for columns in suite.averages.values():
@@ -77,7 +77,7 @@ def test_diagnostics_have_categories_and_use_the_model_of_another_task(tmp_path:
         }
     ]  # fmt: skip
     tasks = find_suite("glue").tasks
-    assert tasks["ax"].taught_by == tasks["mnli-mm"].taught_by == "mnli" and "train" not in tasks["ax"].files
+    assert tasks["ax"].uses_model_of == tasks["mnli-mm"].uses_model_of == "mnli" and "train" not in tasks["ax"].files
 
 
 def test_superglue_files_are_read(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_xglue_files_of_several_languages_are_read(tmp_path: Path) -> None:
         {"text": "Paris est grande", "label": "Qu'est-ce qui est grand ?"}
     ]
     suite = find_suite("xglue")
-    assert suite.tasks["xnli-de"].taught_by == "xnli-en" and "train" in suite.tasks["xnli-en"].files
-    assert find_suite("xglue", language="de").tasks["ner-en"].taught_by == "ner-de"
-    assert set(suite.chosen(["nc"]).tasks) == {"nc-en", "nc-de", "nc-es", "nc-fr", "nc-ru"}
+    assert suite.tasks["xnli-de"].uses_model_of == "xnli-en" and "train" in suite.tasks["xnli-en"].files
+    assert find_suite("xglue", language="de").tasks["ner-en"].uses_model_of == "ner-de"
+    assert set(suite.select_tasks(["nc"]).tasks) == {"nc-en", "nc-de", "nc-es", "nc-fr", "nc-ru"}
 
 
 def test_other_file_formats_are_read(tmp_path: Path) -> None:
@@ -211,11 +211,11 @@ def test_missing_tasks_are_reported(tmp_path: Path) -> None:
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     write(tmp_path / "RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     write(tmp_path / "MNLI/dev_mismatched.tsv", "sentence1\tsentence2\tgold_label\na\tb\tneutral\n")
-    here, missing = find_suite("glue").there(tmp_path)
+    here, missing = find_suite("glue").available_tasks(tmp_path)
     assert list(here) == ["rte"] and missing["cola"] == "no CoLA/train.tsv, no CoLA/dev.tsv"
     assert missing["mnli-mm"] == "it uses the model of mnli, which is missing"
     with pytest.raises(PretuneError, match="no files of GLUE's tasks were found"):
-        find_suite("glue").there(tmp_path / "nothing")
+        find_suite("glue").available_tasks(tmp_path / "nothing")
 
 
 def test_file_of_the_wrong_length_is_rejected_with_the_right_one(tmp_path: Path) -> None:
@@ -237,17 +237,19 @@ def test_malformed_rows_are_reported(
     write(tmp_path / "RTE/dev.tsv", lines)
     task = find_suite("glue").tasks["rte"]
     assert len(task.read("train", tmp_path)) == 300
-    assert "RTE/train.tsv, line 302: 2 fields instead of 4; the row is skipped" in capsys.readouterr().err
-    with pytest.raises(PretuneError, match=r"RTE/dev.tsv, line 302: 2 fields"):
+    assert "RTE/train.tsv, line 302: the row has 2 fields instead of 4; the row is skipped" in capsys.readouterr().err
+    with pytest.raises(PretuneError, match=r"RTE/dev.tsv, line 302: the row has 2 fields"):
         task.read("dev", tmp_path, allow_incomplete=True)
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n" + "1\n" * 50 + good)
     with pytest.raises(PretuneError, match="and 49 more"):
         task.read("train", tmp_path)
     write(tmp_path / "CB/val.jsonl", '{"premise": "a", "hypothesis": "b", "label": "neutral"}\n{"premise": "a"}\n')
-    with pytest.raises(PretuneError, match=r"CB/val.jsonl, line 2: no column 'hypothesis'; columns are 'premise'"):
+    with pytest.raises(
+        PretuneError, match=r"CB/val.jsonl, line 2: there is no column 'hypothesis'; columns are 'premise'"
+    ):
         read("superglue", "cb", "dev", tmp_path)
     write(tmp_path / "CB/val.jsonl", "{broken\n")
-    with pytest.raises(PretuneError, match=r"CB/val.jsonl, line 1: not valid JSON"):
+    with pytest.raises(PretuneError, match=r"CB/val.jsonl, line 1: this is not valid JSON"):
         read("superglue", "cb", "dev", tmp_path)
     write(tmp_path / "multi30k/val.en", "a\nb\n")
     write(tmp_path / "multi30k/val.de", "a\n")
@@ -267,7 +269,7 @@ def test_custom_suites_are_read(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="unknown suite 'gleu'; did you mean 'glue'"):
         find_suite("gleu")
     with pytest.raises(PretuneError, match="no task 'colla'; did you mean 'cola'"):
-        find_suite("glue").chosen(["colla"])
+        find_suite("glue").select_tasks(["colla"])
 
 
 def test_role_without_a_column_is_rejected(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def full_test_set(suite: Suite, name: str) -> tuple[list[dict[str, Any]], list[d
     """Return as many rows and predictions as the official test set has."""
     task = suite.tasks[name]
     count = task.counts["test"]
-    labels = task.submission.get("labels", ["some name"])
+    labels = task.submission.get("labels") or task.submission.get("range", ["some name"])
     key = {"regress": "value", "choose": "choice", "entity": "answer"}.get(task.kind, "label")
     # Predictions use the labels of the training file, where true is not capitalized.
     predicted = [str(label).lower() if isinstance(label, str) and label.istitle() else label for label in labels]
@@ -76,7 +76,7 @@ def test_files_have_the_official_format(tmp_path: Path) -> None:
     ("file", "written", "message"),
     [
         ("RTE.tsv", "index\tprediction\n0\tentailment\n", "1 answers instead of the 3,000 of RTE's test split"),
-        ("RTE.tsv", "index\tprediction\n1\tentailment\n", "line 2: index '1' instead of 0"),
+        ("RTE.tsv", "index\tprediction\n1\tentailment\n", "line 2: the index is '1' instead of 0"),
         ("RTE.tsv", "index\tprediction\n0\tmaybe\n", "line 2: 'maybe' is not a valid label of RTE"),
         ("RTE.tsv", "prediction\n", "the header must be"),
         ("STS-B.tsv", "index\tprediction\n0\t5.1\n", "'5.1' is not a valid label"),
@@ -93,7 +93,10 @@ def test_invalid_submissions_are_rejected(file: str, written: str, message: str,
 
 def test_json_submissions_are_checked(tmp_path: Path) -> None:
     for written, message in (
-        ('{"idx": 0, "label": "entailment"}\n{"idx": 0, "label": "entailment"}\n', "duplicate idx 0"),
+        (
+            '{"idx": 0, "label": "entailment"}\n{"idx": 0, "label": "entailment"}\n',
+            "there is another answer with idx 0",
+        ),
         ('{"label": "entailment"}\n', "not an answer with idx and label"),
         ('{"idx": 0, "label": 1}\n', "1 is not a valid label of CB"),
     ):

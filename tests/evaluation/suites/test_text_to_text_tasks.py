@@ -74,7 +74,7 @@ def test_generated_texts_are_scored(
     for name, summary in found.items():
         task = result.evaluation.suite.tasks[name]
         answers = read_lines(
-            tmp_path / "out" / (task.taught_by or name) / f"seeds/0/answers/{name}.{summary['split']}.jsonl"
+            tmp_path / "out" / (task.uses_model_of or name) / f"seeds/0/answers/{name}.{summary['split']}.jsonl"
         )
         assert len(answers) == 6 and all(isinstance(answer["answer"], str) for answer in answers)
         written = [answer["answer"] for answer in answers]

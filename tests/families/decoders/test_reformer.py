@@ -24,7 +24,7 @@ from pretune.inference.generation.causal_generation import (
     DecodingSession,
     GenerationConfig,
     beam_search_texts,
-    sample_texts,
+    generate_texts,
 )
 from pretune.models.adapt_vocabulary import extend_positions, replace_vocabulary
 from pretune.models.create_model import make_model
@@ -287,7 +287,7 @@ def test_generation_matches_reading_the_whole_text_at_each_step() -> None:
         bits = [[40 + step + row] * (1 + row) for row in range(3)]
         whole = [text + bit for text, bit in zip(whole, bits, strict=True)]
     limits = [5] * 3
-    greedy = sample_texts(
+    greedy = generate_texts(
         DecodingSession(model, 3, 30), prompts, range(3), limits, GenerationConfig(max_new_tokens=5), set()
     )
     beams = beam_search_texts(

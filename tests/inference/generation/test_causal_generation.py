@@ -20,7 +20,7 @@ from pretune.inference.generation.causal_generation import (
     GenerationConfig,
     TextGenerator,
     beam_search_texts,
-    sample_texts,
+    generate_texts,
 )
 from pretune.inference.generation.sampling import penalize_repetition, sample
 from pretune.models.loading import load_model
@@ -82,7 +82,7 @@ def generate_ids(model: Model, prompts: list[list[int]], how: GenerationConfig, 
     limits = [how.max_new_tokens] * len(prompts)
     if how.num_beams > 1:
         return [beam.ids for beam in beam_search_texts(reader, prompts, limits, how, end)]
-    return [text.ids for text in sample_texts(reader, prompts, range(len(prompts)), limits, how, end)]
+    return [text.ids for text in generate_texts(reader, prompts, range(len(prompts)), limits, how, end)]
 
 
 def frequent_token(model: Model) -> int:
@@ -261,9 +261,9 @@ def test_repetition_penalties_match_worked_examples() -> None:
 def test_column_major_weights_give_the_same_texts(pair: tuple[Any, Model, Path], tmp_path: Path) -> None:
     *_, folder = pair
     writer = TextGenerator.load(folder)
-    expected = writer.write_ids(PROMPTS[:2], GenerationConfig(max_new_tokens=8), set())
+    expected = writer.generate_ids(PROMPTS[:2], GenerationConfig(max_new_tokens=8), set())
     assert writer.model.backbone.embed.tokens.is_contiguous()
-    assert writer.write_ids(PROMPTS, GenerationConfig(max_new_tokens=8), set())[:2] == expected
+    assert writer.generate_ids(PROMPTS, GenerationConfig(max_new_tokens=8), set())[:2] == expected
     assert not writer.model.backbone.embed.tokens.is_contiguous()
     writer.model.save(tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -276,7 +276,7 @@ def test_beam_search_ends_when_no_token_is_allowed() -> None:
     search = BeamSearch(width=2, limit=5, penalty=1.0, ends=())
     assert search.step(torch.tensor([[0.0, -torch.inf]]).log_softmax(-1), torch.tensor([[0, 1]])) == [0]
     assert search.step(torch.full((1, 2), -torch.inf), torch.tensor([[0, 1]])) == []
-    assert search.whole[0].ids == [0]
+    assert search.finished[0].ids == [0]
 
 
 # -- texts ----------------------------------------------------------------------------------------------------------
@@ -287,13 +287,13 @@ def test_texts_end_at_the_end_token(pair: tuple[Any, Model, Path]) -> None:
     writer = TextGenerator.load(folder)
     tokenizer = writer.model.require_tokenizer()
     tokenizer.roles["end"] = frequent_token(model)
-    rows = writer.write(["the value of", "a list"], GenerationConfig(max_new_tokens=12))
+    rows = writer.generate(["the value of", "a list"], GenerationConfig(max_new_tokens=12))
     for row, prompt in zip(rows, ["the value of", "a list"], strict=True):
         ids = tokenizer.encode(prompt)
         expected = generate_with_transformers(reference, ids, {tokenizer.roles["end"]})
         assert row["text"] == tokenizer.decode(ids + expected) and row["text"].endswith(row["continuation"])
         assert row["tokens"] == len(expected) and row["ended"] == (len(expected) < 12)
-    searched = writer.write(["the value of"], GenerationConfig(max_new_tokens=12, num_beams=3))
+    searched = writer.generate(["the value of"], GenerationConfig(max_new_tokens=12, num_beams=3))
     assert searched[0]["prompt"] == "the value of" and searched[0]["tokens"] <= 12
 
 
@@ -358,7 +358,7 @@ def test_only_language_models_generate_text(tmp_path: Path) -> None:
         pt.generate(tmp_path / "mlm", ["the"])
     writer = TextGenerator.load(tmp_path / "0.5")
     assert writer.encode("") == [tokenizer.role("start")]
-    (row,) = writer.write(["the value"], GenerationConfig(max_new_tokens=4))
+    (row,) = writer.generate(["the value"], GenerationConfig(max_new_tokens=4))
     # Padding rows of the vocabulary are never generated, and bidirectional layers do not look ahead.
     packed = pack_lists([writer.encode("the value")], pattern=causal)
     with torch.no_grad():
@@ -401,7 +401,7 @@ def test_russian_gpt_in_the_published_format(tmp_path: Path) -> None:
     prompt = RUSSIAN[0][:40]
     ids = writer.encode(prompt)
     assert ids == reference_tokenizer(prompt)["input_ids"] and writer.model.require_tokenizer().decode(ids) == prompt
-    row = writer.write([prompt], GenerationConfig(max_new_tokens=10))[0]
+    row = writer.generate([prompt], GenerationConfig(max_new_tokens=10))[0]
     assert row["text"].startswith(prompt)
     added = generate_with_transformers(reference, ids, {2}, max_new_tokens=10)
     assert row["text"] == reference_tokenizer.decode(ids + added, skip_special_tokens=True)

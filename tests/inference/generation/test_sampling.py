@@ -14,7 +14,7 @@ from pretune.inference.generation.causal_generation import (
     GenerationConfig,
     TextGenerator,
     beam_search_texts,
-    sample_texts,
+    generate_texts,
 )
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.inference.generation.stop_strings import TextStream, truncate_at_stop
@@ -45,7 +45,7 @@ def writer(request: pytest.FixtureRequest, folder: Path) -> TextGenerator | Seq2
 
 
 def generate(writer: TextGenerator | Seq2SeqGenerator, prompts: list[str], how: GenerationConfig) -> list[str]:
-    return [row.get("continuation", row["text"]) for row in writer.write(prompts, how)]
+    return [row.get("continuation", row["text"]) for row in writer.generate(prompts, how)]
 
 
 @torch.inference_mode()
@@ -59,7 +59,7 @@ def test_one_beam_is_greedy(penalty: float, folder: Path) -> None:
         one, greedy = (DecodingSession(writer.model, 3, 20) for _ in range(2))
         beams = beam_search_texts(one, prompts, [12] * 3, how, end)
         assert [beam.ids for beam in beams] == [
-            t.ids for t in sample_texts(greedy, prompts, [0, 1, 2], [12] * 3, how, end)
+            t.ids for t in generate_texts(greedy, prompts, [0, 1, 2], [12] * 3, how, end)
         ]
 
 
@@ -107,7 +107,11 @@ def test_streams_add_up_to_the_text(settings: dict[str, Any], writer: TextGenera
 
 def test_streams_withhold_text_that_may_still_change() -> None:
     pieces = TextStream(["\n\n"])
-    assert [pieces.grow("на\ufffd"), pieces.grow("над\n"), pieces.grow("над\nа\n\nб", whole=True)] == ["на", "д", "\nа"]
+    assert [pieces.update("на\ufffd"), pieces.update("над\n"), pieces.update("над\nа\n\nб", complete=True)] == [
+        "на",
+        "д",
+        "\nа",
+    ]
 
 
 def test_command_line_streams_and_restricts_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

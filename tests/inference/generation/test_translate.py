@@ -30,7 +30,7 @@ def test_learned_translations_do_not_depend_on_the_batch(kind: str) -> None:
 def test_scores_are_log_probabilities_over_the_length() -> None:
     translator = Translator.load([trained("rnn")])
     how = GenerationConfig(num_beams=3, length_penalty=0.7)
-    beam = translator.write(SENTENCES[:1], how)[0]
+    beam = translator.translate(SENTENCES[:1], how)[0]
     model = translator.models[0]
     from pretune.packed import pack_lists
 

@@ -115,7 +115,7 @@ def test_layer_maps_are_parsed_and_checked() -> None:
         map_layers("skip", 6, 4)
     with pytest.raises(PretuneError, match="did you mean 'hidden'"):
         parse_matches("hiden(skip)", 2, 4)
-    with pytest.raises(PretuneError, match="maps no layers"):
+    with pytest.raises(PretuneError, match="takes no layer map"):
         parse_matches("cosine(skip)", 2, 4)
 
 

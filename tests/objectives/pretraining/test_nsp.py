@@ -93,7 +93,7 @@ def test_joint_objectives_are_parsed_and_checked() -> None:
         "nsp+sop": "nsp and sop each need their own arrangement of the text",
         "mlmm": "unknown objective 'mlmm'; did you mean 'mlm'",
         "mlm(rat=1)": "unknown option 'rat'; did you mean 'rate'",
-        "mlm&nsp": "expected something like",
+        "mlm&nsp": "this is not an objective; write something like",
         "0*mlm": "all weights are 0",
     }.items():
         with pytest.raises(PretuneError, match=message):

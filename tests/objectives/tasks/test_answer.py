@@ -209,5 +209,5 @@ def test_invalid_use_is_rejected() -> None:
         task.tokenize_examples(Data(store().tokenizer, TEMPLATE), 64)
     with pytest.raises(PretuneError, match="leave no room"):
         task.tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=make_questions([["a"]], [None])), 4)
-    with pytest.raises(PretuneError, match=r"answer\(stride=0\): give 1 or more"):
+    with pytest.raises(PretuneError, match=r"answer\(stride=0\): the value is too small; give 1 or more"):
         AnswerTask(stride=0)

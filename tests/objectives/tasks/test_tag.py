@@ -100,9 +100,13 @@ def test_invalid_tags_are_corrected_and_unknown_tags_reported(monkeypatch: pytes
     messages: list[str] = []
     monkeypatch.setattr("pretune.objectives.tasks.tag.log_info", messages.append)
     task = Tag().fit(tagged([["a", "b"], ["c", "d"]], [["B-X", "I-Y"], ["B-Y", "I-X"]]))
-    assert messages == ["x.conll: 2 of 2 sentences break the rules of BIO; they are corrected as conlleval does"]
+    assert messages == [
+        "x.conll: 2 of 2 sentences have tags that violate the scheme BIO; they are corrected as conlleval does"
+    ]
     assert task.encode_tags(tagged([["a"], ["b", "c"]], [["I-X"], ["O", "B-Z"]])).tolist() == [1, 0, -1]
-    assert messages[1] == "x.conll, line 2: tag 'B-Z' was not in training; such words (1) count as wrong"
+    assert (
+        said[1] == "x.conll, line 2: tag 'B-Z' was not in training; words with unknown tags count as wrong (1 in all)"
+    )
 
 
 def test_invalid_use_is_rejected() -> None:

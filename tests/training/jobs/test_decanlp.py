@@ -74,5 +74,5 @@ def test_question_context_and_answer_columns_are_inferred(folder: Path) -> None:
     assert guess_source_target(names, answered=False) == {"text": "Question", "pair": "context"}
     rows = read_text_to_text(folder / "decanlp" / "sst.jsonl", {})
     assert rows.pairs == list(WORDS) and rows.labels == [both[0] for both in WORDS.values()]
-    with pytest.raises(pt.PretuneError, match="give the names of both texts"):
+    with pytest.raises(pt.PretuneError, match="does not name both texts"):
         parse_objective("generate(fields=a)")

@@ -23,10 +23,45 @@ in the first language and evaluated in every one.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
+
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.plugins import entry_point_files, yaml_files
+
+GROUP = "pretune.suites"
+_registered: dict[str, Path] = {}
+
+
+def register_suite(file: str | Path) -> Path:
+    """Register a YAML file as a suite under the name of the file without its suffix, and return its path.
+
+    Published results of the suite are read from `references/NAME.yaml` beside the file, if it exists. An installed package
+    can register its suites by an entry point instead, which names a package (or the path of a folder) with YAML files:
+
+        [project.entry-points."pretune.suites"]
+        my-package = "my_package.suites"
+    """
+    path = Path(file).resolve()
+    if path.suffix != ".yaml" or not path.is_file():
+        raise PretuneError(f"{file}: a suite must be an existing .yaml file")
+    if path.stem in built_in_suites() or _registered.setdefault(path.stem, path) != path:
+        raise PretuneError(f"{file}: a suite named {path.stem!r} is already registered; choose another file name")
+    return path
 
 
 @cache
+def built_in_suites() -> dict[str, Path]:
+    """Return the files of the suites that are part of pretune, by name."""
+    return yaml_files(Path(__file__).parent)
+
+
+def find_suite_file(name: str) -> Path | None:
+    """Return the YAML file of a suite, or None if no suite has this name."""
+    if name in built_in_suites():  # also while a package with other suites is broken
+        return built_in_suites()[name]
+    return {**entry_point_files(GROUP), **_registered}.get(name)
+
+
 def suite_names() -> tuple[str, ...]:
-    """Return the names of all suites."""
-    return tuple(sorted(f.name.removesuffix(".yaml") for f in files(__package__).iterdir() if f.name.endswith(".yaml")))
+    """Return the names of all suites, sorted: built-in ones, registered ones, and those of installed packages."""
+    return tuple(sorted({**entry_point_files(GROUP), **_registered, **built_in_suites()}))

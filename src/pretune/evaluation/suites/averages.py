@@ -14,7 +14,7 @@ Scores = Mapping[str, Mapping[str, float]]  # task → metric → score
 
 @dataclass(frozen=True)
 class SuiteAverage:
-    """A mean over columns of the results table."""
+    """A mean over columns of a suite's results table."""
 
     value: float
     of: int  # all columns, the missing ones included
@@ -22,12 +22,13 @@ class SuiteAverage:
 
     @property
     def label(self) -> str:
-        """Return the suffix to print if columns are missing, such as " (3 of 4)"."""
+        """Return the suffix to print if columns are missing, such as " (3 of 4)"; "" if none is."""
         return f" ({self.of - len(self.missing)} of {self.of})" if self.missing else ""
 
 
 def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverage | None:
-    """Return the mean over columns: a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column.
+    """Return the mean over columns of the results table; None if all of them are missing.
+    // A column is a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column.
 
     A multilingual task is the mean over its languages. None is returned if all columns are missing.
     """
@@ -38,6 +39,7 @@ def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverag
 
 
 def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
+    """Return the score of a column: a task, TASK.METRIC, or the mean of a list; None if it is missing."""
     if isinstance(column, list):
         parts = [_column(suite, part, scores) for part in column]
         there = [part for part in parts if part is not None]
@@ -52,13 +54,13 @@ def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
 
 
 def averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
-    """Return the averages of a suite that have at least one column."""
+    """Return the averages that a suite declares, without those whose columns are all missing."""
     found = {name: average(suite, columns, scores) for name, columns in suite.averages.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def group_averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
-    """Return the means over the tasks of each group: entailment, common sense, knowledge, reading, logic …"""
+    """Return the mean score over the tasks of each group, such as entailment or reading."""
     groups: dict[str, list[str]] = {}
     for task in suite.tasks.values():
         if task.group and not task.categories:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pretune.evaluation.suites import suite_names
+from pretune.evaluation.suites import find_suite_file, suite_names
 from pretune.evaluation.suites.file_formats import LAYOUTS, layout_of, read_layout
 from pretune.runtime.atomic_io import check_file_name
 from pretune.runtime.errors import PretuneError, if_option, quote, suggest
@@ -27,7 +26,7 @@ Roles = Mapping[str, Column]
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task of a suite; pretune.evaluation.suites documents the fields."""
+    """The declaration of one task of a suite; the package pretune.evaluation.suites documents the fields."""
 
     name: str
     title: str
@@ -50,23 +49,23 @@ class SuiteTask:
     source: str = ""
     like: str = ""
     language: str = ""
-    taught_by: str = ""  # the task whose model is used, if this one has no training file
+    uses_model_of: str = ""  # the task whose model is used, if this one has no training file
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return the columns of the rows, by role: each column is named after its role."""
+        """Return the columns of the rows by role; each column is named after its role."""
         return {role: role for role in self.roles if role not in EXTRA}
 
-    def where(self, split: str, data: Path) -> list[list[Path]]:
-        """Return the files of a split as groups of parallel files; [] if any of them is missing."""
+    def find_files(self, split: str, data: Path) -> list[list[Path]]:
+        """Return the files of a split, grouped into parallel files; [] if a file is missing."""
         given = self.files.get(split)
         names = [] if given is None else [given] if isinstance(given, str) else list(given)
         found = [_first(name, data) for name in names]
         return found if all(found) else []
 
     def read(self, split: str, data: Path, *, allow_incomplete: bool = False) -> SuiteRows:
-        """Read the rows of a split. With `subsets`, incomplete files are accepted."""
-        paths = self.where(split, data)
+        """Read the rows of a split; with `subsets`, files with fewer rows than the official ones are accepted."""
+        paths = self.find_files(split, data)
         if not paths:
             raise PretuneError(f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist")
         made = SuiteRows(self, split, paths[0][0])
@@ -90,25 +89,28 @@ class SuiteTask:
         return made
 
     def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
+        """Yield the rows of parallel files by role, with their places; an error stands for a row that cannot be read."""
         own = self.splits.get(split, {})
         roles = own.get("roles", self.roles)
         layout = own.get("format") or self.format or layout_of(paths[0])
         if layout not in LAYOUTS:
             raise PretuneError(f"{paths[0]}: unknown file format {layout!r}; {suggest(layout, LAYOUTS)}")
-        numbered = any(isinstance(column, int) for role in roles.values() for column in _several(role))
+        roles = {role: column if isinstance(column, list) else [column] for role, column in roles.items()}
+        numbered = any(isinstance(column, int) for columns in roles.values() for column in columns)
         for place, row in read_layout(paths, layout, header=not numbered):
             yield place, row if isinstance(row, PretuneError) else self._in_roles(row, roles, split)
 
-    def _in_roles(self, row: Row, roles: Roles, split: str) -> Row | PretuneError:
-        """Convert a row of the file to the roles of the task; {} if the row is to be skipped."""
+    def _in_roles(self, row: Row, roles: Mapping[str, list[Any]], split: str) -> Row | PretuneError:
+        """Return the fields of a row by the roles of the task; {} if the row is to be skipped."""
         made: Row = {}
-        for role, column in roles.items():
-            cells = [_cell(row, name) for name in _several(column)]
+        for role, columns in roles.items():
+            cells = [_cell(row, name) for name in columns]
             if None in cells:
                 if role in EXTRA or (role in ANSWERS and split == "test"):
                     continue
-                name = _several(column)[cells.index(None)]
-                return PretuneError(f"no column {name!r}; columns are {', '.join(map(repr, row)) or 'none'}")
+                return PretuneError(
+                    f"there is no column {columns[cells.index(None)]!r}; columns are {', '.join(map(repr, row)) or 'none'}"
+                )
             value = cells if role == "choices" and len(cells) > 1 else cells[0]
             if len(cells) > 1 and role != "choices":
                 value = " ".join(map(str, cells))
@@ -118,13 +120,17 @@ class SuiteTask:
                 return {}
             made[role] = self.values.get(role, {}).get(str(value), value)
         if self.categories:
-            made["categories"] = {name: _phenomena(row.get(name)) for name in self.categories if row.get(name)}
+            made["categories"] = {
+                name: [part.strip() for part in str(row[name]).split(";") if part.strip()]
+                for name in self.categories
+                if row.get(name)
+            }
         return made
 
 
 @dataclass
 class SuiteRows:
-    """The rows of a split, each a dictionary by role, and the place of each in its file."""
+    """The rows of a split, each a dictionary by role, with their places in the files."""
 
     task: SuiteTask
     split: str
@@ -143,7 +149,7 @@ class SuiteRows:
 
     @property
     def complete(self) -> bool:
-        """Return whether there are as many rows as in the official file."""
+        """Return whether the number of rows is that of the official file."""
         return not self.expected or len(self) in self.expected
 
     @property
@@ -152,7 +158,7 @@ class SuiteRows:
         return all(any(role in row for role in ANSWERS) for row in self.rows)
 
     def check_length(self, allow_incomplete: bool) -> None:
-        """Raise an error if a file to evaluate on is incomplete; warn about an incomplete training file."""
+        """Raise an error if a dev or test file is incomplete; log a message if a training file is."""
         if not self.rows:
             raise PretuneError(f"{self.file}: the file has no rows; download it again")
         if self.complete:
@@ -168,7 +174,7 @@ class SuiteRows:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite of tasks, in the order of the columns of its table."""
+    """A benchmark suite: its tasks, in the order of the results table, and how they are averaged."""
 
     name: str
     title: str
@@ -177,8 +183,8 @@ class Suite:
     averages: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     scale: int = 100  # the printed value of a perfect score
 
-    def chosen(self, names: Sequence[str]) -> Suite:
-        """Return the suite with the named tasks only; the name of a multilingual task selects all of its languages."""
+    def select_tasks(self, names: Sequence[str]) -> Suite:
+        """Return the suite with some tasks only; the name of a multilingual task selects all of its languages."""
         known = {*self.tasks, *(task.like for task in self.tasks.values() if task.language)}
         for name in names:
             if name not in known:
@@ -190,17 +196,21 @@ class Suite:
         }
         return replace(self, tasks=wanted)
 
-    def there(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
-        """Return the tasks whose files exist, and the reason for each of the others. Unless `learned`, no training files are needed."""
+    def available_tasks(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
+        """Return the tasks whose files exist, and for each other task the reason.
+        // Without `learned`, tasks need no training files.
+        """
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():
             # A task that uses another task's model is useful for the submission alone.
             judged = (
-                task.scored if not task.taught_by or task.where(task.scored, data) or not task.submission else "test"
+                task.scored
+                if not task.uses_model_of or task.find_files(task.scored, data) or not task.submission
+                else "test"
             )
-            needed = [judged] if task.taught_by or not learned else ["train", judged]
-            lacking = [split for split in needed if not task.where(split, data)]
+            needed = [judged] if task.uses_model_of or not learned else ["train", judged]
+            lacking = [split for split in needed if not task.find_files(split, data)]
             if lacking:
                 missing[name] = "no " + ", no ".join(
                     str(task.files.get(task.scored if split == judged else split, f"file for {split}"))
@@ -209,13 +219,12 @@ class Suite:
             else:
                 here[name] = task
         for name, task in list(here.items()):
-            if task.taught_by and task.taught_by not in here:
-                missing[name] = f"it uses the model of {task.taught_by}, which is missing"
+            if task.uses_model_of and task.uses_model_of not in here:
+                missing[name] = f"it uses the model of {task.uses_model_of}, which is missing"
                 del here[name]
         if not here:
-            raise PretuneError(
-                f"{data}: no files of {self.title}'s tasks were found; expected, for example, {_example(self)}"
-            )
+            example = next(iter(next(iter(self.tasks.values())).files.values()), "a file")
+            raise PretuneError(f"{data}: no files of {self.title}'s tasks were found; expected, for example, {example}")
         return here, missing
 
 
@@ -227,15 +236,18 @@ KEYS: dict[str, Any] = {
     "averages": dict[str, list[Any]],
     "scale": int | float,
 }
-SUBMISSION, PROMPT = {"file": str, "labels": list[Any]}, {"template": str, "verbalizer": dict[str, str] | None}
+SUBMISSION, PROMPT = (
+    {"file": str, "labels": list[Any], "range": list[float]},
+    {"template": str, "verbalizer": dict[str, str] | None},
+)
 SPLIT = {"roles": Roles, "format": str}
 
 
 def _check_task(content: Mapping[str, Any], where: str) -> None:
-    """Raise an error if a key of a task is unknown or its value has the wrong type."""
+    """Raise an error if a task's declaration has an unknown key or a value of the wrong type."""
     types = {**get_type_hints(SuiteTask), "languages": list[str]}
     for key, value in content.items():
-        if key not in types or key in ("name", "taught_by"):
+        if key not in types or key in ("name", "uses_model_of"):
             raise PretuneError(f"{where}: a task has no key {quote(key)}; {suggest(str(key), types)}")
         if key not in ("splits", "submission", "prompt"):
             validate_schema(value, types[key], f"{where}: {key}")
@@ -247,27 +259,31 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
         for role, column in roles.items():
             if column == []:
                 raise PretuneError(f"{where}: the role {role!r} has no column; name one or more columns")
-    file = content.get("submission", {}).get("file", "")
+    submission = content.get("submission", {})
+    if len(submission.get("range", (0, 1))) != 2:
+        raise PretuneError(f"{where}: submission.range needs two numbers, the lowest and the highest, as in [0, 5]")
+    file = submission.get("file", "")
     if Path(file).name != file:
         raise PretuneError(f"{where}: submission.file: {quote(file)} is not a file name")
 
 
 def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
+    """Raise an error if the value of a known key has the wrong type."""
     for key, value in validate_schema(values, dict[str, Any], where).items():
         if key in types:
             validate_schema(value, types[key], f"{where}.{key}")
 
 
 def find_suite(name: str | Path, language: str = "") -> Suite:
-    """Return a suite by name, or read a custom one from a YAML file. `language` is the training language of multilingual tasks.
+    """Return a suite by name, or from a YAML file; `language` is the training language of multilingual tasks.
 
     >>> list(find_suite("superglue").tasks)[:3]
     ['boolq', 'cb', 'copa']
     """
-    if str(name) in suite_names():
-        content = read_recipe(Path(str(files("pretune.evaluation.suites") / f"{name}.yaml")))
-    elif Path(name).suffix in (".yaml", ".yml"):
+    if Path(name).suffix in (".yaml", ".yml"):
         content = read_recipe(name)
+    elif file := find_suite_file(str(name)):
+        content = read_recipe(file)
     else:
         raise PretuneError(f"unknown suite {str(name)!r}; {suggest(str(name), suite_names())}")
     for key in content.keys() - KEYS.keys():
@@ -288,9 +304,11 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
 
 
 def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
-    """Return the task, or one task per language."""
+    """Return the task that a suite declares under a name, or one task per language."""
     if not name or name.startswith(".") or Path(name).name != name:
-        raise PretuneError(f"{suite}: {quote(name)} is not a valid task name, because a folder is named after it")
+        raise PretuneError(
+            f"{suite}: {quote(name)} is not a valid task name, because a folder is named after the task; choose another name"
+        )
     content, taught = _inherited(name, class_declared, suite), ""
     _check_task(content, f"{suite}, {name}")
     at = name
@@ -299,7 +317,7 @@ def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite:
     languages = content.pop("languages", None)
     try:
         if not languages:
-            return [SuiteTask(name=name, **{**content, "taught_by": taught})]
+            return [SuiteTask(name=name, **{**content, "uses_model_of": taught})]
         first = language or languages[0]
         made = []
         for tongue in dict.fromkeys([first, *languages]):
@@ -308,14 +326,16 @@ def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite:
                 own.pop("train", None)
             told = {"title": f"{content['title']} {tongue}", "like": name, "language": tongue}
             taught = "" if tongue == first else f"{name}-{first}"
-            made.append(SuiteTask(name=f"{name}-{tongue}", **{**content, **told, "files": own, "taught_by": taught}))
+            made.append(
+                SuiteTask(name=f"{name}-{tongue}", **{**content, **told, "files": own, "uses_model_of": taught})
+            )
         return made
     except TypeError as error:
         raise PretuneError(f"{suite}, {name}: {str(error).split('__init__() ')[-1]}") from error
 
 
 def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the keys of a task with those inherited by `like`, except for files, splits and counts."""
+    """Return the keys of a task, including those inherited by `like`, except for files, splits and counts."""
     if not isinstance(name, str) or name not in class_declared:
         raise PretuneError(
             f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), class_declared)}"
@@ -336,13 +356,14 @@ def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tu
 
 
 def _in_language(name: Any, language: str) -> Any:
+    """Return file names with {language} replaced."""
     if isinstance(name, list):
         return [_in_language(one, language) for one in name]
     return name.replace("{language}", language)
 
 
 def _first(name: str, data: Path) -> list[Path]:
-    """Return the files of the first alternative that exists; `a.{b,c}` stands for two parallel files."""
+    """Return the files of the first alternative in `a | b` that exists; `a.{b,c}` stands for two parallel files."""
     for choice in name.split("|"):
         names = _expand(choice.strip())
         for one in names:
@@ -354,7 +375,7 @@ def _first(name: str, data: Path) -> list[Path]:
 
 
 def _expand(name: str) -> list[str]:
-    """Expand the braces of a file name.
+    """Return the file names that braces stand for.
 
     >>> _expand("train.{en,de}")
     ['train.en', 'train.de']
@@ -364,22 +385,9 @@ def _expand(name: str) -> list[str]:
     return [before + part + after for part in inside.split(",")] if brace else [name]
 
 
-def _several(column: Any) -> list[Any]:
-    return column if isinstance(column, list) else [column]
-
-
 def _cell(row: Row, name: Any) -> Any:
-    """Return a field of a row; OUTER.INNER is a nested field."""
+    """Return a field of a row by name; OUTER.INNER is a nested field."""
     if str(name) in row:
         return row[str(name)]
     outer, dot, inner = str(name).partition(".")
     return _cell(row[outer], inner) if dot and isinstance(row.get(outer), dict) else None
-
-
-def _phenomena(cell: Any) -> list[str]:
-    return [name.strip() for name in str(cell).split(";") if name.strip()]
-
-
-def _example(suite: Suite) -> str:
-    task = next(iter(suite.tasks.values()))
-    return str(next(iter(task.files.values()), "a file"))

@@ -5,7 +5,6 @@ For a row that cannot be read, a PretuneError is yielded instead; the caller dec
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -18,19 +17,25 @@ from pretune.text.corpus.documents import read_csv_rows
 from pretune.text.corpus.files import open_stream, read_lines
 
 Row = dict[str, Any]
-SIDE_BY_SIDE = ("lines",)  # formats of several files with parallel lines
-Found = Iterator[tuple[str, Row | PretuneError]]  # place and fields
+Rows = Iterator[tuple[str, Row | PretuneError]]  # place and fields
 
 
-def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Found:
-    """Yield the rows of a file, or of several parallel files. `header`: whether the first line of a table has column names."""
-    if len(paths) > 1 and layout not in SIDE_BY_SIDE:
+def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
+    """Yield the place and the fields of each row of a file, or of several files with parallel lines.
+
+    `header` tells whether the first line of a table has the names of the columns.
+    """
+    if layout == "lines":
+        return _parallel_lines(paths)
+    if len(paths) > 1:
         raise PretuneError(f"{paths[0]}: a {layout} file has no parallel files; name a single file")
-    return LAYOUTS[layout](paths, header)
+    if layout in TABLES:
+        return _table(paths[0], header, tabs=layout == "tsv")
+    return READERS[layout](paths[0])
 
 
 def layout_of(path: Path) -> str:
-    """Return the format that a file name implies.
+    """Return the name of the format that a file's suffix implies.
 
     >>> layout_of(Path("dev.tsv"))
     'tsv'
@@ -38,100 +43,97 @@ def layout_of(path: Path) -> str:
     return "folders" if path.is_dir() else path.suffix.lstrip(".")
 
 
-def _tsv(paths: Sequence[Path], header: bool) -> Found:
-    """Read tab-separated values without quoting; columns without names are numbered from 1."""
+def _table(path: Path, header: bool, tabs: bool) -> Rows:
+    """Yield the rows of a .csv file, or with `tabs` of tab-separated values without quoting.
+
+    Columns without names are numbered from 1.
+    """
     names: list[str] = []
-    (path,) = paths
-    for number, line in read_lines(path):
-        cells = line.split("\t")
+    unquoted = ((number, line.split("\t")) for number, line in read_lines(path))
+    for number, cells in unquoted if tabs else read_csv_rows(path, tabs=False):
+        if not cells:
+            continue
         if not names:
-            names = [cell.strip() for cell in cells] if header else [str(i + 1) for i in range(len(cells))]
+            names = (
+                [cell.strip() if tabs else cell for cell in cells]
+                if header
+                else [str(i + 1) for i in range(len(cells))]
+            )
             if header:
                 continue
         if len(cells) != len(names):
-            yield f"line {number}", PretuneError(f"{len(cells)} fields instead of {len(names)}")
+            yield f"line {number}", PretuneError(f"the row has {len(cells)} fields instead of {len(names)}")
         else:
             yield f"line {number}", dict(zip(names, cells, strict=True))
 
 
-def _csv(paths: Sequence[Path], header: bool) -> Found:
-    (path,) = paths
-    names: list[str] = []
-    for number, cells in read_csv_rows(path, tabs=False):
-        if not cells:
-            continue
-        if not names:
-            names = cells if header else [str(i + 1) for i in range(len(cells))]
-            if header:
-                continue
-        place = f"line {number}"
-        if len(cells) != len(names):
-            yield place, PretuneError(f"{len(cells)} fields instead of {len(names)}")
-        else:
-            yield place, dict(zip(names, cells, strict=True))
-
-
-def _jsonl(paths: Sequence[Path], header: bool) -> Found:
-    (path,) = paths
+def _jsonl(path: Path) -> Rows:
+    """Yield one row per line that is a JSON object."""
     for number, line in read_lines(path):
         if line.strip():
-            yield f"line {number}", _object(line)
+            yield f"line {number}", _parse_object(line)
 
 
-def _object(line: str) -> Row | PretuneError:
+def _parse_object(line: str) -> Row | PretuneError:
+    """Return the JSON object in a text, or an error that says why there is none."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return PretuneError(f"not valid JSON ({error})")
-    return row if isinstance(row, dict) else PretuneError(f"a JSON {type(row).__name__}, not an object")
+        return PretuneError(f"this is not valid JSON ({error})")
+    return row if isinstance(row, dict) else PretuneError(f"this is a JSON {type(row).__name__}, not an object")
 
 
-def _multirc(paths: Sequence[Path], header: bool) -> Found:
-    """Read passages with questions and their answers: one row per answer; those of a question share a `group`."""
-    for place, row in _jsonl(paths, header):
+def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], content: str) -> Rows:
+    """Yield the rows that JSON objects contain; an object without the expected `content` becomes an error."""
+    for place, row in objects:
         if isinstance(row, PretuneError):
             yield place, row
             continue
         try:
-            passage = row["passage"]
-            for question in passage["questions"]:
-                for answer in question["answers"]:
-                    ids = [row["idx"], question["idx"], answer["idx"]]
-                    told = {"passage": passage["text"], "question": question["question"], "answer": answer["text"]}
-                    label = {"label": answer["label"]} if "label" in answer else {}
-                    yield place, {**told, **label, "group": f"{ids[0]}/{ids[1]}", "idx": ids}
-        except (KeyError, TypeError) as error:
-            yield place, PretuneError(f"not a passage with questions and answers ({error!r})")
+            for part in expand(row):
+                yield place, part
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            yield place, PretuneError(f"this is not a passage with {content} ({error!r})")
 
 
-def _record(paths: Sequence[Path], header: bool) -> Found:
-    """Read passages with entities and queries: one row per query."""
-    for place, row in _jsonl(paths, header):
-        if isinstance(row, PretuneError):
-            yield place, row
-            continue
-        try:
-            text = row["passage"]["text"]
-            # `end` is the last character of an entity.
-            names = [e.get("text") or text[e["start"] : e["end"] + 1] for e in row["passage"]["entities"]]
-            for number, asked in enumerate(row["qas"]):
-                golds = {"answers": [answer["text"] for answer in asked["answers"]]} if asked.get("answers") else {}
-                told = {"text": text, "entities": list(dict.fromkeys(names)), "query": asked["query"]}
-                yield place, {**told, **golds, "idx": asked.get("idx", number)}
-        except (KeyError, TypeError, AttributeError) as error:
-            yield place, PretuneError(f"not a passage with entities and queries ({error!r})")
+def _multirc(path: Path) -> Rows:
+    """Yield one row per answer of MultiRC's passages with questions; the answers to a question share a `group`."""
+
+    def expand(row: Row) -> Iterator[Row]:
+        for question in row["passage"]["questions"]:
+            texts = {"passage": row["passage"]["text"], "question": question["question"]}
+            for answer in question["answers"]:
+                ids = [row["idx"], question["idx"], answer["idx"]]
+                label = {"label": answer["label"]} if "label" in answer else {}
+                yield {**texts, "answer": answer["text"], **label, "group": f"{ids[0]}/{ids[1]}", "idx": ids}
+
+    return _expand_objects(_jsonl(path), expand, "questions and answers")
 
 
-def _pairs(paths: Sequence[Path], header: bool) -> Found:
-    """Read rows of which each two neighbors form a `group`."""
-    for number, (place, row) in enumerate(_jsonl(paths, header)):
+def _record(path: Path) -> Rows:
+    """Yield one row per query of ReCoRD's passages with entities."""
+
+    def expand(row: Row) -> Iterator[Row]:
+        text = row["passage"]["text"]
+        # `end` is the last character of an entity.
+        names = [e.get("text") or text[e["start"] : e["end"] + 1] for e in row["passage"]["entities"]]
+        for number, query in enumerate(row["qas"]):
+            golds = {"answers": [answer["text"] for answer in query["answers"]]} if query.get("answers") else {}
+            fields = {"text": text, "entities": list(dict.fromkeys(names)), "query": query["query"]}
+            yield {**fields, **golds, "idx": query.get("idx", number)}
+
+    return _expand_objects(_jsonl(path), expand, "entities and queries")
+
+
+def _pairs(path: Path) -> Rows:
+    """Yield the rows of a .jsonl file, of which each two neighbors form a `group`."""
+    for number, (place, row) in enumerate(_jsonl(path)):
         yield place, row if isinstance(row, PretuneError) else {**row, "group": number // 2}
 
 
-def _squad(paths: Sequence[Path], header: bool) -> Found:
-    """Read SQuAD's articles, paragraphs and questions: one row per question."""
-    (path,) = paths
-    content = _object(_whole(path).decode("utf-8", "replace"))
+def _squad(path: Path) -> Rows:
+    """Yield one row per question of SQuAD's articles and paragraphs."""
+    content = _parse_object(_read_text(path))
     if isinstance(content, PretuneError):
         raise PretuneError(f"{path}: {content}")
     here = "at the top"
@@ -140,17 +142,16 @@ def _squad(paths: Sequence[Path], header: bool) -> Found:
             for p, paragraph in enumerate(article["paragraphs"]):
                 for q, row in enumerate(paragraph["qas"]):
                     here = f"data[{a}].paragraphs[{p}].qas[{q}]"
-                    said = [] if row.get("is_impossible") else row["answers"]
-                    answers = [{"text": answer["text"], "start": answer["answer_start"]} for answer in said]
-                    told = {"question": row["question"], "passage": paragraph["context"]}
-                    yield f"question {row['id']}", {**told, "answers": answers, "id": row["id"]}
+                    golds = [] if row.get("is_impossible") else row["answers"]
+                    answers = [{"text": answer["text"], "start": answer["answer_start"]} for answer in golds]
+                    fields = {"question": row["question"], "passage": paragraph["context"]}
+                    yield f"question {row['id']}", {**fields, "answers": answers, "id": row["id"]}
     except (KeyError, TypeError, AttributeError) as error:
-        raise PretuneError(f"{path}: not in SQuAD's layout ({here}: {error!r})") from error
+        raise PretuneError(f"{path}: the file is not in SQuAD's layout ({here}: {error!r})") from error
 
 
-def _conll(paths: Sequence[Path], header: bool) -> Found:
-    """Read one word per line with blank lines between sentences: one row per sentence, whose columns are lists."""
-    (path,) = paths
+def _conll(path: Path) -> Rows:
+    """Yield one row per sentence of a file with one word per line; each column is a list, numbered from 1."""
     lines: list[list[str]] = []
     start = 0
     for number, line in [*read_lines(path), (0, "")]:
@@ -161,15 +162,15 @@ def _conll(paths: Sequence[Path], header: bool) -> Found:
         elif lines:
             uneven = [len(cells) for cells in lines if len(cells) != len(lines[0])]
             if uneven:
-                yield f"line {start}", PretuneError(f"{uneven[0]} columns instead of {len(lines[0])}")
+                yield f"line {start}", PretuneError(f"a word has {uneven[0]} columns instead of {len(lines[0])}")
             else:
                 columns = zip(*lines, strict=True)
                 yield f"line {start}", {str(i): list(column) for i, column in enumerate(columns, 1)}
             lines = []
 
 
-def _lines(paths: Sequence[Path], header: bool) -> Found:
-    """Read files with parallel lines."""
+def _parallel_lines(paths: Sequence[Path]) -> Rows:
+    """Yield the parallel lines of several files, numbered from 1."""
     texts = [(line for _, line in read_lines(path)) for path in paths]
     for number, row in enumerate(zip_longest(*texts), 1):
         if None in row:
@@ -178,10 +179,9 @@ def _lines(paths: Sequence[Path], header: bool) -> Found:
         yield f"line {number}", {str(i): text for i, text in enumerate(row, 1)}
 
 
-def _trec(paths: Sequence[Path], header: bool) -> Found:
-    """Read TREC's lines of COARSE:fine and a question, published in Latin-1."""
-    (path,) = paths
-    raw = _whole(path)
+def _trec(path: Path) -> Rows:
+    """Yield TREC's questions with their labels COARSE:fine; the files are published in Latin-1."""
+    raw = _read_bytes(path)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -189,69 +189,67 @@ def _trec(paths: Sequence[Path], header: bool) -> Found:
     for number, line in enumerate(text.splitlines(), 1):
         fine, space, question = line.strip().partition(" ")
         if not space or ":" not in fine:
-            yield f"line {number}", PretuneError(f"not a label such as NUM:dist and a question: {line[:40]!r}")
+            yield (
+                f"line {number}",
+                PretuneError(f"expected a label such as NUM:dist and a question, found {line[:40]!r}"),
+            )
         else:
             yield f"line {number}", {"coarse": fine.split(":")[0], "fine": fine, "text": question}
 
 
-def _sst(paths: Sequence[Path], header: bool) -> Found:
-    """Read SST's trees with a label at each node, or lines with a label and a sentence."""
-    (path,) = paths
+def _sst(path: Path) -> Rows:
+    """Yield the sentences of SST, from trees with a label at each node or from lines with a label and a sentence."""
     for number, line in read_lines(path):
         if match := re.match(r"\(?(\d)\s+(.+)", line):
             words = re.findall(r"(?<![^\s()])([^\s()]+)\)", line) if line.startswith("(") else [match[2].strip()]
             yield f"line {number}", {"label": match[1], "text": " ".join(words)}
         elif line.strip():
-            yield f"line {number}", PretuneError(f"neither a tree nor a label and a sentence: {line[:40]!r}")
+            yield f"line {number}", PretuneError(f"expected a tree, or a label and a sentence, found {line[:40]!r}")
 
 
-def _race(paths: Sequence[Path], header: bool) -> Found:
-    """Read RACE's folders with one JSON file per passage: one row per question."""
-    (path,) = paths
-    for file in sorted(path.rglob("*.txt")):
-        place = str(file.relative_to(path))
-        row = _object(_whole(file).decode("utf-8", "replace"))
-        if isinstance(row, PretuneError):
-            yield place, row
-            continue
-        try:
-            asked = zip(row["questions"], row["options"], row["answers"], strict=True)
-            for number, (question, options, answer) in enumerate(asked):
-                told = {"article": row["article"], "question": question, "options": options, "answer": answer}
-                yield place, {**told, "id": f"{row['id']}/{number}"}
-        except (KeyError, TypeError, ValueError) as error:
-            yield place, PretuneError(f"not a passage with questions, options and answers ({error!r})")
+def _race(path: Path) -> Rows:
+    """Yield one row per question of RACE's folders, which have one JSON file per passage."""
+
+    def expand(row: Row) -> Iterator[Row]:
+        questions = zip(row["questions"], row["options"], row["answers"], strict=True)
+        for number, (question, options, answer) in enumerate(questions):
+            fields = {"article": row["article"], "question": question, "options": options, "answer": answer}
+            yield {**fields, "id": f"{row['id']}/{number}"}
+
+    files = sorted(path.rglob("*.txt"))
+    objects = ((str(file.relative_to(path)), _parse_object(_read_text(file))) for file in files)
+    return _expand_objects(objects, expand, "questions, options and answers")
 
 
-def _folders(paths: Sequence[Path], header: bool) -> Found:
-    """Read one text per file from a folder per label; the unlabeled folder (unsup) is skipped."""
-    (path,) = paths
+def _folders(path: Path) -> Rows:
+    """Yield one text per file from a folder with one folder per label; the unlabeled folder (unsup) is skipped."""
     for file in sorted(path.glob("*/*.txt")):
         if file.parent.name != "unsup":
-            text = _whole(file).decode("utf-8", "replace")
-            yield str(file.relative_to(path)), {"text": text, "label": file.parent.name}
+            yield str(file.relative_to(path)), {"text": _read_text(file), "label": file.parent.name}
 
 
-def _whole(path: Path) -> bytes:
-    content = io.BytesIO()
+def _read_text(path: Path) -> str:
+    """Return a file, decompressed if needed, as text; invalid UTF-8 is replaced."""
+    return _read_bytes(path).decode("utf-8", "replace")
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Return the bytes of a file, decompressed if needed."""
     with open_stream(path) as stream:
-        while block := stream.read(1 << 20):
-            content.write(block)
-    return content.getvalue()
+        return b"".join(iter(lambda: stream.read(1 << 20), b""))
 
 
-LAYOUTS: dict[str, Callable[[Sequence[Path], bool], Found]] = {
-    "tsv": _tsv,
-    "csv": _csv,
+READERS: dict[str, Callable[[Path], Rows]] = {
     "jsonl": _jsonl,
     "multirc": _multirc,
     "record": _record,
     "pairs": _pairs,
     "squad": _squad,
     "conll": _conll,
-    "lines": _lines,
     "trec": _trec,
     "sst": _sst,
     "race": _race,
     "folders": _folders,
 }
+TABLES = ("tsv", "csv")
+LAYOUTS = (*TABLES, "lines", *READERS)  # all names of formats

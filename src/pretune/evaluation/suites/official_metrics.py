@@ -18,13 +18,14 @@ from pretune.metrics.regression import correlations
 from pretune.metrics.sequence_labeling import entity_metrics
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, suggest
+from pretune.text.examples.multiple_choice import choice_number
 
 Rows = Sequence[Mapping[str, Any]]  # of a suite, see evaluation/suites/declaration.py
 Answers = Sequence[Mapping[str, Any]]  # of a task, in the same order
 
 
 def suite_metrics(names: Sequence[str], rows: Rows, answers: Answers) -> dict[str, float]:
-    """Return the named metrics.
+    """Return the metrics with some names, given the rows of a suite and the answers to them.
 
     >>> suite_metrics(["accuracy"], [{"label": 1}, {"label": 0}], [{"label": "1"}, {"label": "1"}])
     {'accuracy': 0.5}
@@ -36,25 +37,15 @@ def suite_metrics(names: Sequence[str], rows: Rows, answers: Answers) -> dict[st
 
 
 def phenomena(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
-    """Return the scores on a diagnostic set by category and phenomenon."""
+    """Return the scores on a diagnostic set, one row per category and phenomenon."""
     return by_phenomenon([row.get("categories", {}) for row in rows], *_labels(rows, answers))
 
 
 def _labels(rows: Rows, answers: Answers) -> tuple[list[str], list[str]]:
-    """Return the gold labels and the predicted ones; a choice is identified by its number."""
+    """Return the gold labels and the predicted labels of all rows; a choice is identified by its number."""
     chosen = "choice" in answers[0]
     expected = [choice_number(row["label"]) if chosen else str(row["label"]) for row in rows]
     return expected, [str(answer["choice"] if chosen else answer["label"]) for answer in answers]
-
-
-def choice_number(label: Any) -> str:
-    """Return the number of a choice, from 0, given its number or letter.
-
-    >>> choice_number("B")
-    '1'
-    """
-    text = str(label).strip()
-    return str(ord(text.upper()) - ord("A")) if len(text) == 1 and text.isalpha() else text
 
 
 def _accuracy(rows: Rows, answers: Answers) -> float:
@@ -62,7 +53,7 @@ def _accuracy(rows: Rows, answers: Answers) -> float:
 
 
 def _f1(rows: Rows, answers: Answers) -> float:
-    """Return the F1 of the positive class: the one named "1", or the last in alphabetical order."""
+    """Return the F1 of the positive class, which is named "1" or is the last in alphabetical order."""
     from sklearn.metrics import f1_score
 
     expected, given = _labels(rows, answers)
@@ -73,7 +64,7 @@ def _f1(rows: Rows, answers: Answers) -> float:
 
 
 def _macro_f1(rows: Rows, answers: Answers) -> float:
-    """Return the mean F1 over the classes that occur."""
+    """Return the unweighted mean of the F1 of all classes that occur."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(*_labels(rows, answers), average="macro", zero_division=0))
@@ -99,7 +90,7 @@ def _spans(rows: Rows, answers: Answers) -> AdditiveMetrics:
 
 
 def _gaps(rows: Rows, answers: Answers) -> AdditiveMetrics:
-    """Return ReCoRD's metrics: SQuAD's, with the best over the gold answers of each query."""
+    """Return exact match and F1 of predicted entities (ReCoRD), each the best over the gold answers of a query."""
     return answer_metrics([row["answers"] for row in rows], [answer["answer"] for answer in answers])
 
 
@@ -108,7 +99,7 @@ def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]
 
 
 def _queries(rows: Rows, answers: Answers) -> AdditiveMetrics:
-    """Return the ranking metrics, where rows with the same text are candidates of one query."""
+    """Return ranking metrics; rows with the same text are candidates of one query."""
     queries = np.unique(np.array([str(row["text"]) for row in rows], dtype=object), return_inverse=True)[1]
     relevance = np.array([float(row["label"]) for row in rows])
     return query_metrics(queries, relevance, np.array([answer["score"] for answer in answers]))
@@ -141,7 +132,7 @@ def _cells(name: str, metric: confusion.Metric) -> Callable[[Rows, Answers], Add
 def _called(
     name: str, part: str, make: Callable[[Rows, Answers], AdditiveMetrics]
 ) -> Callable[[Rows, Answers], AdditiveMetrics]:
-    """Return a single metric of several under another name."""
+    """Return a function that computes one of several metrics under another name."""
 
     def renamed(rows: Rows, answers: Answers) -> AdditiveMetrics:
         found = make(rows, answers)

@@ -1,12 +1,12 @@
-"""Tables of results beside published ones, with their sources."""
+"""Results tables of a suite, with published results and their sources."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any
 
+from pretune.evaluation.suites import find_suite_file
 from pretune.evaluation.suites.averages import averages
 from pretune.evaluation.suites.declaration import Suite, SuiteTask
 
@@ -18,7 +18,7 @@ SHORT = {
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """A published row of results: scores as printed, a single number if the source does not name the metric."""
+    """The published results of one system, as printed; a task has one number if the source does not name the metric."""
 
     name: str
     split: str
@@ -36,8 +36,8 @@ def published_results(suite: Suite) -> list[PublishedResult]:
     """
     import yaml
 
-    path = files("pretune.evaluation.suites") / "references" / f"{suite.name}.yaml"
-    if not path.is_file():
+    file = find_suite_file(suite.name)
+    if file is None or not (path := file.parent / "references" / file.name).is_file():
         return []
     return [PublishedResult(**row) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
 
@@ -45,7 +45,7 @@ def published_results(suite: Suite) -> list[PublishedResult]:
 def results_table(
     suite: Suite, rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, SuiteTask]
 ) -> list[dict[str, str]]:
-    """Return the rows of the results table: the given systems, then the published ones.
+    """Return the rows of the results table: some evaluated systems, then the published ones.
 
     A system has `system`, `split` and `scores`: task → metric → mean or (mean, standard deviation). A cell lists the metrics of a
     task in order, with a dash for an unknown one.
@@ -70,7 +70,7 @@ def results_table(
 
 
 def legend(tasks: Mapping[str, SuiteTask]) -> str:
-    """Return a legend of the metrics in the cells, for tasks with other metrics than accuracy.
+    """Return a legend of the metrics in the cells of the results table, for tasks with other metrics than accuracy.
 
     >>> from pretune.evaluation.suites.declaration import find_suite
     >>> legend({"mrpc": find_suite("glue").tasks["mrpc"]})
@@ -84,7 +84,7 @@ def legend(tasks: Mapping[str, SuiteTask]) -> str:
 
 
 def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]]:
-    """Return the names of the published rows that have any of these tasks, by source."""
+    """Return the names of published systems with results on any of the tasks, by source."""
     found: dict[str, list[str]] = {}
     for reference in published_results(suite):
         if set(tasks) & set(reference.scores):
@@ -93,7 +93,7 @@ def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]
 
 
 def cell(suite: Suite, task: SuiteTask, scores: Any, *, printed: bool = False) -> str:
-    """Return the cell of a task: its metrics, each with its standard deviation if there are several seeds."""
+    """Return the cell of a task in the results table: its metrics, with standard deviations if there are several seeds."""
     if scores is None:
         return "-"
     show = _print if printed else _number
@@ -105,16 +105,17 @@ def cell(suite: Suite, task: SuiteTask, scores: Any, *, printed: bool = False) -
 
 
 def _mean(value: Any) -> float:
+    """Return a score, or the mean of a pair of mean and standard deviation."""
     return float(value[0] if isinstance(value, tuple | list) else value)
 
 
 def _number(suite: Suite, value: Any) -> str:
-    """Format a score between 0 and 1 in the scale of the suite."""
+    """Return a score between 0 and 1 as text, in the scale of the suite."""
     if isinstance(value, tuple | list):
         return f"{_number(suite, value[0])}±{_number(suite, value[1])}"
     return f"{100 * value:.1f}" if suite.scale == 100 else f"{value:.3f}"
 
 
 def _print(suite: Suite, value: float) -> str:
-    """Format a published number, which is in the scale of the suite already."""
+    """Return a published score, which is already in the scale of the suite, as text."""
     return f"{value:.1f}" if suite.scale == 100 else f"{value:.3f}"

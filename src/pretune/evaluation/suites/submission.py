@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows
 
 
 def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
-    """Return the contents of the file of a task."""
+    """Return the contents of a task's file in a submission."""
     if task.submission["file"].endswith(".tsv"):
-        lines = [f"{number}\t{_cell(answer)}" for number, answer in enumerate(answers)]
+        lines = [f"{number}\t{_cell(task, answer)}" for number, answer in enumerate(answers)]
         return "\n".join([HEADER, *lines]) + "\n"
     if task.format == "multirc":
         made = _nested(rows, answers)
@@ -53,19 +54,23 @@ def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made)
 
 
-def _cell(answer: Mapping[str, Any]) -> str:
-    """Format an answer as a cell: a similarity from 0 to 5 with three decimals, or a label."""
-    return f"{min(5.0, max(0.0, answer['value'])):.3f}" if "value" in answer else str(answer["label"])
+def _cell(task: SuiteTask, answer: Mapping[str, Any]) -> str:
+    """Return an answer as a cell of a table: a label, or a number with three decimals, clipped to the declared range."""
+    if "value" not in answer:
+        return str(answer["label"])
+    low, high = task.submission.get("range", (-inf, inf))
+    return f"{min(high, max(low, answer['value'])):.3f}"
 
 
 def _value(task: SuiteTask, answer: Mapping[str, Any]) -> Any:
-    """Return the label as the suite spells it, for example True for "true"."""
+    """Return a predicted label as the suite spells it, for example True for "true"."""
     given = next(answer[key] for key in ("label", "choice", "answer") if key in answer)
     spelled = {str(label).lower(): label for label in task.submission.get("labels", ())}
     return spelled.get(str(given).lower(), given)
 
 
 def _nested(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
+    """Return MultiRC's answers as objects, nested by passage and question."""
     passages: dict[Any, dict[Any, list[dict[str, Any]]]] = {}
     for row, answer in zip(rows, answers, strict=True):
         passage, question, number = row["id"]
@@ -89,7 +94,7 @@ def check_submission(path: str | Path, suite: Suite, counts: Mapping[str, int] |
         with zipfile.ZipFile(path) as archive:
             inside = {name: archive.read(name) for name in archive.namelist()}
     except (OSError, zipfile.BadZipFile) as error:
-        raise PretuneError(f"{path}: not a valid zip archive ({error})") from error
+        raise PretuneError(f"{path}: the file is not a valid zip archive ({error})") from error
     expected = {task.submission["file"]: task for task in suite.tasks.values() if task.submission}
     for name in inside:
         if name not in expected:
@@ -102,10 +107,11 @@ def check_submission(path: str | Path, suite: Suite, counts: Mapping[str, int] |
 
 
 def _check_file(where: str, task: SuiteTask, content: bytes, count: int | None) -> None:
+    """Raise an error if a file of a submission has invalid lines or the wrong number of answers."""
     try:
         lines = content.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise PretuneError(f"{where}: not UTF-8 ({error})") from error
+        raise PretuneError(f"{where}: the file is not valid UTF-8 ({error})") from error
     check = _check_table if task.submission["file"].endswith(".tsv") else _check_objects
     found = check(where, task, lines)
     known = task.counts.get("test")
@@ -115,17 +121,19 @@ def _check_file(where: str, task: SuiteTask, content: bytes, count: int | None) 
 
 
 def _check_table(where: str, task: SuiteTask, lines: list[str]) -> int:
+    """Raise an error if a line of a submitted table is invalid; return the number of answers."""
     if not lines or lines[0] != HEADER:
         raise PretuneError(f"{where}, line 1: the header must be {HEADER!r}")
     for number, line in enumerate(lines[1:]):
         index, _, label = line.partition("\t")
         if index != str(number):
-            raise PretuneError(f"{where}, line {number + 2}: index {index!r} instead of {number}")
+            raise PretuneError(f"{where}, line {number + 2}: the index is {index!r} instead of {number}")
         _check_label(f"{where}, line {number + 2}", task, label)
     return len(lines) - 1
 
 
 def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
+    """Raise an error if a line of submitted JSON objects is invalid; return the number of answers."""
     found = 0
     seen = set()
     for number, line in enumerate(lines, 1):
@@ -133,14 +141,14 @@ def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
         try:
             row = json.loads(line)
             if row["idx"] in seen:
-                raise PretuneError(f"{place}: duplicate idx {row['idx']}")
+                raise PretuneError(f"{place}: there is another answer with idx {row['idx']}")
             seen.add(row["idx"])
             if task.format == "multirc":
                 labels = [a["label"] for question in row["passage"]["questions"] for a in question["answers"]]
             else:
                 labels = [row["label"]]
         except (ValueError, KeyError, TypeError) as error:
-            raise PretuneError(f"{place}: not an answer with idx and label ({error!r})") from error
+            raise PretuneError(f"{place}: the line is not an answer with idx and label ({error!r})") from error
         for label in labels:
             _check_label(place, task, label)
         found += len(labels)
@@ -148,27 +156,19 @@ def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
 
 
 def _check_label(where: str, task: SuiteTask, label: Any) -> None:
-    allowed = LABELS.get(task.kind, _any_label)(task)
-    if not allowed(label):
+    """Raise an error if a submitted label is not in the declared range or list; without either, any text is valid."""
+    limits, labels = task.submission.get("range"), task.submission.get("labels")
+    if limits:
+        valid = _is_between(label, *limits)
+    else:
+        valid = label in labels if labels else isinstance(label, str) and bool(label.strip())
+    if not valid:
         raise PretuneError(f"{where}: {label!r} is not a valid label of {task.title}")
 
 
-def _any_label(task: SuiteTask) -> Callable[[Any], bool]:
-    """Return a check that a label is one of those in the suite's declaration, or not empty if none are declared."""
-    labels = task.submission.get("labels")
-    return lambda label: label in labels if labels else isinstance(label, str) and bool(label.strip())
-
-
-def _in_range(task: SuiteTask) -> Callable[[Any], bool]:
-    low, high = task.submission["labels"]
-
-    def inside(label: Any) -> bool:
-        try:
-            return bool(low <= float(label) <= high)
-        except ValueError:
-            return False
-
-    return inside
-
-
-LABELS: dict[str, Callable[[SuiteTask], Callable[[Any], bool]]] = {"regress": _in_range}
+def _is_between(label: Any, low: float, high: float) -> bool:
+    """Return whether a label is a number from `low` to `high`."""
+    try:
+        return low <= float(label) <= high
+    except ValueError:
+        return False

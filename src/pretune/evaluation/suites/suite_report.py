@@ -24,12 +24,12 @@ BAR = "display:inline-block;height:.8rem;border-radius:3px;vertical-align:middle
 
 
 def scored(evaluation: Evaluation) -> dict[str, SuiteTask]:
-    """Return the tasks that have scores, not those that were only answered for a submission."""
+    """Return the tasks of an evaluation that have scores, not those that were only answered for a submission."""
     return {name: evaluation.suite.tasks[name] for name, told in evaluation.tasks.items() if told["scores"]}
 
 
 def rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """Return the rows of the results table: this model, then published results, each with the split of its scores."""
+    """Return the rows of the results table: the evaluated model, then published results, with their splits."""
     tasks = scored(evaluation)
     splits = {evaluation.tasks[name]["split"] for name in tasks}
     several = any(len(values) > 1 for name in tasks for values in evaluation.tasks[name]["scores"].values())
@@ -39,7 +39,7 @@ def rows(evaluation: Evaluation) -> list[dict[str, str]]:
 
 
 def notes(evaluation: Evaluation) -> list[str]:
-    """Return the remarks that belong to the scores."""
+    """Return remarks on the scores of an evaluation: metrics, missing rows, failed seeds, and skipped tasks."""
     found = []
     tasks = scored(evaluation)
     if told := legend(tasks):
@@ -59,7 +59,7 @@ def notes(evaluation: Evaluation) -> list[str]:
 
 
 def costs(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Return the cost of inference beside the score of each task."""
+    """Return one row per task with its score and the cost of inference."""
     return [
         {
             "task": evaluation.suite.tasks[name].title,
@@ -74,7 +74,7 @@ def costs(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def seeds(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Return every metric by seed."""
+    """Return one row per task and metric with the scores of all seeds."""
     made = []
     for name, told in evaluation.tasks.items():
         for metric, values in told["scores"].items():
@@ -94,7 +94,7 @@ def seeds(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def bars(evaluation: Evaluation) -> str:
-    """Return HTML bars, one per task, with marks for published results."""
+    """Return an HTML table with one bar per task and marks for published results."""
     lines = []
     for name, task in scored(evaluation).items():
         told, metric = evaluation.tasks[name], task.metrics[0]
@@ -117,7 +117,7 @@ def bars(evaluation: Evaluation) -> str:
 
 
 def write_report(evaluation: Evaluation, out: Path) -> Path:
-    """Write report.html and return its path."""
+    """Write report.html for an evaluation and return its path."""
     suite = evaluation.suite
     tasks = scored(evaluation)
     parts = [

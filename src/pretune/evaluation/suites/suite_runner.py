@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
-from pretune.evaluation.in_context import KINDS, InContextLearning, kind_of, load_generative_model
+from pretune.evaluation.in_context import InContextLearning, load_generative_model
 from pretune.evaluation.inference_cost import measure_cost
 from pretune.evaluation.suites.averages import averages, group_averages
 from pretune.evaluation.suites.declaration import ANSWERS, Suite, SuiteRows, SuiteTask
@@ -31,7 +31,7 @@ from pretune.inference.generation.causal_generation import TextGenerator
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.inference.predict import Predictor, load_task_model
 from pretune.models.model import Model
-from pretune.objectives import Task, task_names
+from pretune.objectives import OBJECTIVES, Task, task_names
 from pretune.objectives.task import Answer
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.devices import choose_device
@@ -55,7 +55,7 @@ Answers = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """An evaluation with all of its settings; `settings` are options of `finetune`, by name."""
+    """An evaluation on a suite with all of its settings; `settings` are options of `finetune`, by name."""
 
     model: str
     suite: Suite
@@ -70,8 +70,8 @@ class EvaluationJob:
     shots: int | None = None  # the number of examples for in-context learning; None: fine-tuning
     devices: int = 1  # over which the seeds of all tasks are distributed
 
-    def told(self) -> dict[str, Any]:
-        """Return everything that determines the results."""
+    def result_settings(self) -> dict[str, Any]:
+        """Return all settings that determine the results, as written to suite.json."""
         sections = {
             name: {k: v for k, v in asdict(value).items() if v is not None} if hasattr(value, "flat") else value
             for name, value in self.settings.items()
@@ -85,7 +85,7 @@ class EvaluationJob:
 
 @dataclass
 class Evaluation:
-    """The results of an evaluation: the metrics of each task by seed, and the tasks that were skipped."""
+    """The results of an evaluation on a suite: the metrics of each task by seed, and the skipped tasks."""
 
     suite: Suite
     model: str
@@ -95,24 +95,24 @@ class Evaluation:
 
     @property
     def system(self) -> str:
-        """Return the name of the model in the results table."""
+        """Return the name of the evaluated model for the results table."""
         if self.shots is None:
             return self.model
         return f"{self.model}, {({0: 'zero', 1: 'one'}).get(self.shots, self.shots)}-shot"
 
     @property
     def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """Return mean and standard deviation over seeds, by task and metric."""
+        """Return mean and standard deviation over seeds of each metric, by task and metric."""
         scored = {name: told for name, told in self.tasks.items() if told["scores"]}
         return {name: {m: mean_and_sd(x) for m, x in told["scores"].items()} for name, told in scored.items()}
 
     @property
     def means(self) -> dict[str, dict[str, float]]:
-        """Return the mean over seeds, by task and metric."""
+        """Return the mean over seeds of each metric, by task and metric."""
         return {name: {m: value for m, (value, _) in found.items()} for name, found in self.scores.items()}
 
     def describe(self) -> dict[str, Any]:
-        """Return all results as a JSON object."""
+        """Return all results of the evaluation as a JSON object."""
         found = {
             name: {"value": a.value, "num_tasks": a.of, "missing": list(a.missing)}
             for name, a in averages(self.suite, self.means).items()
@@ -125,7 +125,7 @@ class Evaluation:
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the standard deviation.
+    """Return the mean and the standard deviation of some values; the deviation of one value is 0.
 
     >>> mean_and_sd([0.5])
     (0.5, 0.0)
@@ -134,46 +134,48 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
 
 
 def evaluate_suite(request: EvaluationJob) -> Evaluation:
-    """Evaluate on all tasks whose files exist and whose kind is supported; the others are reported as skipped."""
+    """Evaluate a model on all tasks of a suite that are supported and whose files exist; other tasks are reported."""
     _check_same(request)
     suite, asked = request.suite, request.shots is not None
-    here, missing = suite.there(request.data, learned=request.shots != 0)
+    here, missing = suite.available_tasks(request.data, learned=request.shots != 0)
     for name, task in list(here.items()):
-        kind = kind_of(task)
+        kind = task.kind.split("(")[0]
         if kind not in task_names():
             missing[name] = f"the task {kind!r} does not exist"
             del here[name]
-        elif asked and kind not in KINDS:
+        elif asked and not OBJECTIVES[kind].in_context_template:
             missing[name] = f"in-context learning does not support {kind}; fine-tune the model instead"
             del here[name]
-    here = {name: task for name, task in here.items() if not task.taught_by or task.taught_by in here}
+    here = {name: task for name, task in here.items() if not task.uses_model_of or task.uses_model_of in here}
     for name, why in missing.items():
         log_info(f"{suite.tasks[name].title}: skipped, {why}")
     if not here:
         raise PretuneError(
-            f"{request.data}: files exist for some tasks of {suite.title}, but pretune supports none of these; add the files of other tasks"
+            f"{request.data}: files exist for some tasks of {suite.title}, but pretune supports none of these tasks; add the files of other tasks"
         )
     writer = load_generator(request)
     _begin(request)
     for name, task in here.items():  # find bad files before training starts
         if not _finished(request, name):
-            for split in (split for split in task.files if task.where(split, request.data)):
+            for split in (split for split in task.files if task.find_files(split, request.data)):
                 rows = task.read(split, request.data, allow_incomplete=request.allow_incomplete)
                 write_lines(rows_path(request.out, name, split), rows.rows)
-    teaching = {name: task for name, task in here.items() if not task.taught_by}
-    taught_by = {
-        name: {name: task} | {other: t for other, t in here.items() if t.taught_by == name}
+    teaching = {name: task for name, task in here.items() if not task.uses_model_of}
+    uses_model_of = {
+        name: {name: task} | {other: t for other, t in here.items() if t.uses_model_of == name}
         for name, task in teaching.items()
     }
     if request.devices > 1:
         jobs = [
-            (request, task, taught_by[name], seed) for name, task in teaching.items() for seed in _left(request, task)
+            (request, task, uses_model_of[name], seed)
+            for name, task in teaching.items()
+            for seed in _left(request, task)
         ]
-        log_info(f"{len(jobs)} seeds of all tasks on {request.devices} devices")
+        log_info(f"running {len(jobs)} seeds of all tasks on {request.devices} devices")
         run_jobs(train_in_worker, jobs, request.devices)
     with use_token_cache(request.out / TOKENS):
         for number, (name, task) in enumerate(teaching.items(), 1):
-            taught = taught_by[name]
+            taught = uses_model_of[name]
             log_info(f"{task.title} ({number} of {len(teaching)})")
             evaluate_task(request, task, taught, writer)
     found = {name: read_checksummed_json(request.out / name / RESULT, "the result of a task") for name in here}
@@ -186,7 +188,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
 def _check_same(request: EvaluationJob) -> dict[str, Any]:
     """Raise an error if the folder has an evaluation with other settings; return the settings to write."""
     path = request.out / ASKED
-    told: dict[str, Any] = json.loads(json.dumps(request.told()))
+    told: dict[str, Any] = json.loads(json.dumps(request.result_settings()))
     if not path.is_file():
         return told
     before = read_checksummed_json(path, "the settings of an evaluation")
@@ -201,7 +203,7 @@ def _check_same(request: EvaluationJob) -> dict[str, Any]:
 
 
 def _begin(request: EvaluationJob) -> None:
-    """Write the settings, so that the same command resumes and another one is refused."""
+    """Write the settings of the evaluation, so that the same command resumes and another one is refused."""
     write_checksummed_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
 
 
@@ -209,22 +211,22 @@ def _begin(request: EvaluationJob) -> None:
 
 
 class AnsweringMethod(Protocol):
-    """A way for a model to answer a task: fine-tuning or in-context learning."""
+    """A method by which a model answers a task: fine-tuning or in-context learning."""
 
     @property
     def model(self) -> Model: ...
 
     device: torch.device
 
-    def learn(self, seed: int, folder: Path) -> bool:
-        """Train with a seed and write the model to a folder named after it; return False if training failed."""
+    def train(self, seed: int, folder: Path) -> bool:
+        """Train with a seed and write the model to a folder named after the seed; return False if training failed."""
 
-    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Return a function that predicts the answers to some rows with the model, or the examples, of a seed."""
+    def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+        """Return a function that predicts the answers to some rows, with the model or the prompt of a seed."""
 
 
 class FineTuning:
-    """Fine-tuning on a task, and prediction with the fine-tuned model."""
+    """The method that fine-tunes a model on a task and predicts with the result."""
 
     def __init__(self, plan: FinetuningJob) -> None:
         self.plan, self.device = plan, choose_device(plan.device)
@@ -233,17 +235,17 @@ class FineTuning:
 
     @property
     def model(self) -> Model:
-        """Return the model that was used last."""
+        """Return the model that predicted last."""
         assert self.loaded is not None
         return self.loaded[1]
 
-    def learn(self, seed: int, folder: Path) -> bool:
-        """Fine-tune with a seed."""
+    def train(self, seed: int, folder: Path) -> bool:
+        """Fine-tune with a seed and write the model to a folder; return False if training failed."""
         self.material = self.material or read_task_data(self.plan)
         return run_seed(replace(self.plan, seed=seed, out=folder), self.material) is not None
 
-    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Load the fine-tuned model of a seed and return a function that predicts the answers to some rows."""
+    def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+        """Load the fine-tuned model of a seed, and return a function that predicts the answers to some rows."""
         if self.loaded is None or self.loaded[0] != folder:
             self.loaded = folder, *load_task_model(folder)
         _, model, objective = self.loaded
@@ -259,23 +261,25 @@ def evaluate_task(
     taught: Mapping[str, SuiteTask],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> None:
-    """Fine-tune on a task (or prompt for it) with each seed, and answer it and the tasks that use its model."""
+    """Train or prompt for a task with each seed, and write the scores of the task and of those that use its model."""
     if all(_finished(request, name) for name in taught):
         log_info(f"{task.title}: already finished")
         return
     rows = {name: _rows(request.out, own) for name, own in taught.items()}
-    way = answering_method(request, task, rows[task.name], writer)
+    method = answering_method(request, task, rows[task.name], writer)
     for seed in _left(request, task):
         log_info(f"seed {seed} ({seed - request.seed + 1} of {request.num_seeds})")
-        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+        learn_seed(method, _seed_folder(request, task, seed), rows, taught)
     folders = [_seed_folder(request, task, request.seed + number) for number in range(request.num_seeds)]
     learned = [folder for folder in folders if read_checksummed_json(folder / COST, "the cost of a seed")]
     if not learned:
         raise PretuneError(f"{request.out / task.name}: all {request.num_seeds} seeds failed; lower the learning rate")
-    best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
+    scored = rows[task.name][task.scored].rows
+    answers = {folder: read_answers(folder, task.name, task.scored) for folder in learned}
+    best = max(learned, key=lambda folder: mean(suite_metrics(task.metrics, scored, answers[folder]).values()))
     tests = {n: (t, {"test": rows[n]["test"]}) for n, t in taught.items() if "test" in rows[n] and t.submission}
     if tests and not all((best / "answers" / f"{name}.test.jsonl").is_file() for name in tests):
-        answer_with(way, best, tests)
+        answer_with(method, best, tests)
     for name, other in taught.items():
         there = other.scored in rows[name]
         told = (
@@ -296,28 +300,28 @@ def answering_method(
     rows: Mapping[str, SuiteRows],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> AnsweringMethod:
-    """Return the way in which a task is answered: in-context learning if there is a generator, else fine-tuning."""
+    """Return the method for a task: in-context learning if there is a generative model, otherwise fine-tuning."""
     if writer is None:
         return FineTuning(finetuning_job(request, task, rows))
     return InContextLearning(writer, task, rows, request.shots or 0)
 
 
 def learn_seed(
-    way: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
+    method: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
 ) -> None:
-    """Train with the seed of a folder and predict the scored splits; `cost.json` marks it as done."""
+    """Train with the seed of a folder and predict the scored splits; `cost.json` marks the seed as done."""
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
     write_checksummed_json(
-        folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {}
+        folder / COST, answer_with(method, folder, scored) if method.train(int(folder.name), folder) else {}
     )
 
 
 def train_in_worker(request: EvaluationJob, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
-    """Train and predict for one seed in another process."""
+    """Train and predict for one seed of a task, in another process."""
     with use_token_cache(request.out / TOKENS):
         rows = {name: _rows(request.out, own) for name, own in taught.items()}
-        way = answering_method(request, task, rows[task.name], load_generator(request))
-        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+        method = answering_method(request, task, rows[task.name], load_generator(request))
+        learn_seed(method, _seed_folder(request, task, seed), rows, taught)
 
 
 def load_generator(request: EvaluationJob) -> TextGenerator | Seq2SeqGenerator | None:
@@ -334,27 +338,29 @@ def _left(request: EvaluationJob, task: SuiteTask) -> list[int]:
 
 
 def _seed_folder(request: EvaluationJob, task: SuiteTask, seed: int) -> Path:
+    """Return the folder of a seed of a task."""
     return request.out / task.name / "seeds" / str(seed)
 
 
 def _finished(request: EvaluationJob, name: str) -> bool:
+    """Return whether the results of a task exist for all seeds."""
     path = request.out / name / RESULT
     return path.is_file() and read_checksummed_json(path, "the result of a task")["seeds"] >= request.num_seeds
 
 
 def rows_path(out: Path, task: str, split: str) -> Path:
-    """Return the path of the rows of a split."""
+    """Return the path of the file with the rows of a split."""
     return out / task / "rows" / f"{split}.jsonl"
 
 
 def _rows(out: Path, task: SuiteTask) -> dict[str, SuiteRows]:
-    """Read the rows of all splits of a task."""
+    """Read the rows of all splits of a task from the evaluation folder."""
     paths = {split: rows_path(out, task.name, split) for split in task.files}
     return {s: SuiteRows(task, s, path, read_lines(path)) for s, path in paths.items() if path.is_file()}
 
 
 def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, SuiteRows]) -> FinetuningJob:
-    """Return the fine-tuning job of a task, with the task's maximum length unless another one is given."""
+    """Return the fine-tuning job of a task, with the task's own maximum length unless the user sets one."""
     settings = dict(request.settings)
     batch = settings.pop("batch", None)
     given: dict[str, Any] = {
@@ -373,22 +379,24 @@ def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, S
 
 
 def answer_with(
-    way: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
+    method: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
 ) -> dict[str, dict[str, Any]]:
-    """Write the answers of a seed to some splits and return their cost by task."""
+    """Predict some splits with the model of a seed, write the answers, and return the cost of inference by task."""
     costs: dict[str, dict[str, Any]] = {}
     for name, (own, splits) in wanted.items():
         for split, rows in splits.items():
-            ready = way.ready(folder, own, rows)
-            with measure_cost(way.device) as cost:
+            ready = method.prepare(folder, own, rows)
+            with measure_cost(method.device) as cost:
                 answers = ready()
             if len(answers) != len(rows):
-                raise PretuneError(f"{rows.file}: the model gave {len(answers)} answers to {len(rows)} examples")
+                raise PretuneError(
+                    f"{rows.file}: the model gave {len(answers)} answers to {len(rows)} examples; the task must return one per example"
+                )
             write_lines(folder / "answers" / f"{name}.{split}.jsonl", answers)
-            if isinstance(way, InContextLearning):
-                write_bytes(folder / "answers" / f"{name}.{split}.prompt.txt", way.prompt.encode("utf-8", "replace"))
+            if isinstance(method, InContextLearning):
+                write_bytes(folder / "answers" / f"{name}.{split}.prompt.txt", method.prompt.encode("utf-8", "replace"))
             costs[name] = {
-                "parameters": count_parameters(way.model),
+                "parameters": count_parameters(method.model),
                 "examples_per_second": len(rows) / max(cost.seconds, 1e-9),
                 "peak_memory": float(cost.memory or 0),
             }
@@ -396,6 +404,7 @@ def answer_with(
 
 
 def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], num_seeds: int) -> dict[str, Any]:
+    """Return the contents of a task's result.json: scores, costs, and what is incomplete."""
     scored = rows[task.scored]
     each = [
         suite_metrics(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders
@@ -417,22 +426,18 @@ def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Pa
     return told
 
 
-def _decides(task: SuiteTask, rows: SuiteRows, folder: Path) -> float:
-    return mean(suite_metrics(task.metrics, rows.rows, read_answers(folder, task.name, task.scored)).values())
-
-
 def read_answers(folder: Path, task: str, split: str) -> Answers:
-    """Read the answers of a seed to a split."""
+    """Return the answers to a split with the model of one seed."""
     return read_lines(folder / "answers" / f"{task}.{split}.jsonl")
 
 
 def read_lines(path: Path) -> Answers:
-    """Return the rows or answers in a file, one per line."""
+    """Return the JSON objects in a file, one per line."""
     return list(read_json_lines(path))
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one row per line."""
+    """Write JSON objects to a file, one per line."""
     write_bytes(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace"))
 
 
@@ -440,11 +445,11 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def submit(request: EvaluationJob, tasks: Mapping[str, SuiteTask]) -> list[str]:
-    """Write the submission if there are answers to official test sets; return the tasks that it lacks."""
+    """Write a submission if there are answers to official test sets; return the tasks that it lacks."""
     answered = {}
     for name, task in tasks.items():
         best = read_checksummed_json(request.out / name / RESULT, "the result of a task")["best"]
-        path = request.out / (task.taught_by or name) / "seeds" / str(best) / "answers" / f"{name}.test.jsonl"
+        path = request.out / (task.uses_model_of or name) / "seeds" / str(best) / "answers" / f"{name}.test.jsonl"
         if path.is_file() and task.submission:
             answered[name] = (read_lines(rows_path(request.out, name, "test")), read_lines(path))
     if not answered:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass
 class Hypothesis:
-    """A hypothesis and its score: its log-probability, divided by length ** penalty once it is finished."""
+    """A generated text and its score: its log-probability, divided by length ** penalty once it is finished."""
 
     ids: list[int]
     score: float
@@ -19,13 +19,13 @@ class Hypothesis:
 
 
 def candidate_count(width: int, ends: Collection[int]) -> int:
-    """Return how many candidate tokens to consider, so that `width` beams are left even if all end tokens are among them."""
+    """Return how many candidate tokens to consider, so that `width` beams remain even if all end tokens are candidates."""
     return (1 + max(1, len(ends))) * width
 
 
 @dataclass
 class BeamSearch:
-    """The beam search for one prompt.
+    """The state of beam search for one prompt.
 
     It stops when there are `width` finished texts and no beam, as it is now, scores higher than the worst of them.
     """
@@ -36,7 +36,7 @@ class BeamSearch:
     ends: Collection[int]
     ended: Callable[[Sequence[int]], bool] | None = None  # whether generated tokens are a finished text
     beams: list[Hypothesis] = field(default_factory=lambda: [Hypothesis([], 0.0)])  # best first
-    whole: list[Hypothesis] = field(default_factory=list)  # finished texts, best first
+    finished: list[Hypothesis] = field(default_factory=list)  # finished texts, best first
 
     def step(self, scores: Tensor, tokens: Tensor) -> list[int]:
         """Extend the beams by one token, and return which old beam each new beam continues.
@@ -46,10 +46,9 @@ class BeamSearch:
         total = scores + torch.tensor([beam.score for beam in self.beams])[:, None]
         found = total.flatten().topk(min(candidate_count(self.width, self.ends), total.numel()))
         length = len(self.beams[0].ids) + 1
-        origins: list[int] = []
-        beams: list[Hypothesis] = []
-        origins_of = (found.indices // total.shape[1]).tolist()
-        chosen = zip(found.values.tolist(), origins_of, tokens.flatten()[found.indices].tolist(), strict=True)
+        origins, beams = list[int](), list[Hypothesis]()
+        columns = found.values, found.indices // total.shape[1], tokens.flatten()[found.indices]
+        chosen = zip(*(column.tolist() for column in columns), strict=True)
         for rank, (score, origin, token) in enumerate(chosen):
             if score == -torch.inf:
                 break
@@ -58,14 +57,18 @@ class BeamSearch:
             ended = ended or (self.ended is not None and self.ended(ids))
             if ended or length == self.limit:
                 if rank < self.width:
-                    self.whole.append(Hypothesis(ids, score / length**self.penalty, ended))
+                    self.finished.append(Hypothesis(ids, score / length**self.penalty, ended))
             elif len(beams) < self.width:
                 origins.append(origin)
                 beams.append(Hypothesis(ids, score))
-        if not beams and not self.whole:  # no token is allowed
-            self.whole = self.beams
-        self.whole = sorted(self.whole, key=lambda beam: -beam.score)[: self.width]
-        if len(self.whole) == self.width and beams and beams[0].score / length**self.penalty <= self.whole[-1].score:
+        if not beams and not self.finished:  # no token is allowed
+            self.finished = self.beams
+        self.finished = sorted(self.finished, key=lambda beam: -beam.score)[: self.width]
+        if (
+            len(self.finished) == self.width
+            and beams
+            and beams[0].score / length**self.penalty <= self.finished[-1].score
+        ):
             origins, beams = [], []
         self.beams = beams
         return origins

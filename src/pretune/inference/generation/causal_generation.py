@@ -35,7 +35,7 @@ FEW = 3  # up to this many rows, a CPU multiplies faster with row-major weight m
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The decoding settings: greedy by default, sampling if temperature, top_k, or top_p is given, or beam search."""
+    """The decoding settings: greedy by default; sampling if temperature, top_k, or top_p is set; or beam search."""
 
     max_new_tokens: int = 50  # the most new tokens
     temperature: float | None = None
@@ -76,25 +76,23 @@ class GenerationConfig:
 
 
 class DecodingSession:
-    """A decoding session: a model with a key-value cache that reads sequences step by step and returns next-token logits."""
+    """A model with a key-value cache that reads sequences step by step and returns next-token logits."""
 
     def __init__(
         self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
     ) -> None:
-        """Set up a cache for sequences of up to `slots` tokens; `source` is the input of the encoder, if there is one."""
+        """Create a cache for sequences of up to `slots` tokens; `source` is the input of an encoder, if there is one."""
         self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
         self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
         self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read the next tokens of every sequence, and return the logits after the last of them, (sequences, vocabulary)."""
+        """Read the next tokens of every sequence, and return the logits after the last one, (sequences, vocabulary)."""
         tokens = self.backbone.embed.tokens
         lengths = np.array([len(chunk) for chunk in ids])
         first = np.cumsum(lengths) - lengths
         positions = np.arange(lengths.sum()) + np.repeat(self.cache.used - first, lengths)
-        packed = pack(
-            np.concatenate([np.asarray(chunk) for chunk in ids]), lengths, positions=positions, pattern=causal
-        )
+        packed = pack(np.concatenate([np.asarray(x) for x in ids]), lengths, positions=positions, pattern=causal)
         states = self.backbone(*self.source, packed.to(tokens.device), state=self.cache).last
         last = states[torch.from_numpy(first + lengths - 1).to(states.device)]
         return check_not_nan(self.head(last, tokens)[:, : self.vocabulary].float())
@@ -106,7 +104,7 @@ class DecodingSession:
 
 
 def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterator[list[int]]:
-    """Yield the rows of each batch, longest first; rows need `slots` cached tokens and `beams` sequences each."""
+    """Yield the row numbers of each batch, longest rows first; a row needs `slots` cached tokens and `beams` sequences."""
     order = sorted(range(len(slots)), key=lambda row: -slots[row])
     few, many = ROWS
     while order:
@@ -116,7 +114,7 @@ def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterat
         order = order[count:]
 
 
-def sample_texts(
+def generate_texts(
     reader: DecodingSession,
     prompts: Sequence[list[int]],
     rows: Sequence[int],
@@ -126,12 +124,14 @@ def sample_texts(
     allowed: AllowedTokens | None = None,
     ended: StopCondition | None = None,
 ) -> list[Hypothesis]:
-    """Continue prompts by greedy decoding or sampling, and return the generated texts.
+    """Continue prompts by greedy decoding, sampling or beam search, and return the generated texts.
 
-    `rows` number the prompts, so that the random draws of a prompt do not depend on the batch. `limits` are the most new
-    tokens of each prompt, and `end` are the tokens that end a text. `allowed` returns the tokens that may follow the
-    generated ones, and `ended` whether these are a finished text.
+    `rows` number the prompts, so that the random draws of a prompt do not depend on the batch. `limits` are the largest
+    numbers of new tokens, one per prompt, and `end` are the tokens that end a text. `allowed` maps the tokens generated so far
+    to those that may follow, and `ended` tells whether the tokens generated so far are a finished text.
     """
+    if decoding.beams > 1:
+        return beam_search_texts(reader, prompts, limits, decoding, end, allowed, ended)
     *_, texts = sample_steps(reader, prompts, rows, limits, decoding, end, allowed, ended)
     return texts
 
@@ -146,7 +146,10 @@ def sample_steps(
     allowed: AllowedTokens | None = None,
     ended: StopCondition | None = None,
 ) -> Iterator[list[Hypothesis]]:
-    """Yield the generated texts after each token; the parameters are those of `sample_texts`."""
+    """Continue prompts by greedy decoding or sampling, and yield the texts so far after each token.
+
+    The parameters are those of `generate_texts`.
+    """
     texts = [Hypothesis([], 0.0) for _ in prompts]
     going = list(range(len(prompts)))  # the prompts of the reader's sequences
     logits = reader.read(prompts)
@@ -182,14 +185,13 @@ def beam_search_texts(
     allowed: AllowedTokens | None = None,
     ended: StopCondition | None = None,
 ) -> list[Hypothesis]:
-    """Continue prompts by beam search, and return the best text of each; the parameters are those of `sample_texts`."""
+    """Continue prompts by beam search, and return the best text of each; the parameters are those of `generate_texts`."""
     searches = [BeamSearch(decoding.num_beams, limit, decoding.length_penalty, end, ended=ended) for limit in limits]
     logits = reader.read(prompts)
     while True:
         histories = ([*p, *beam.ids] for p, s in zip(prompts, searches, strict=True) for beam in s.beams)
-        scores = penalize_repetition(
-            logits.log_softmax(-1), histories, decoding.repetition_penalty, decoding.no_repeat_ngram_size
-        )
+        scores = logits.log_softmax(-1)
+        scores = penalize_repetition(scores, histories, decoding.repetition_penalty, decoding.no_repeat_ngram)
         scores = mask_disallowed(scores, (beam.ids for search in searches for beam in search.beams), allowed)
         # Candidates are selected on the model's device, because copying the whole vocabulary to the host is slow.
         best, tokens = (
@@ -199,12 +201,11 @@ def beam_search_texts(
         first = 0
         for search in searches:
             if count := len(search.beams):
-                rows += [
-                    first + origin for origin in search.step(best[first : first + count], tokens[first : first + count])
-                ]
+                part = slice(first, first + count)
+                rows += [first + origin for origin in search.step(best[part], tokens[part])]
                 first += count
         if not rows:
-            return [search.whole[0] for search in searches]
+            return [search.finished[0] for search in searches]
         reader.select(rows)
         logits = reader.read([beam.ids[-1:] for search in searches for beam in search.beams])
 
@@ -237,7 +238,7 @@ class TextGenerator:
         return cls(model, chosen)
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the ids of a prompt, with the special tokens that precede it; an empty prompt starts as documents do."""
+        """Return the ids of a prompt with the special tokens before it; an empty prompt starts like a document."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         ids = [tokenizer.role(role) for role in template.single[: template.single.index("A")]]
         ids += tokenizer.encode(prompt)
@@ -254,16 +255,16 @@ class TextGenerator:
             )
         return ids
 
-    def write(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
-        """Generate a continuation of each prompt, and describe the results in order."""
+    def generate(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
+        """Generate a continuation of each prompt, and return one description per prompt, in order."""
         prompts = [prompt.rstrip(" ") for prompt in prompts] if decoding.choices else prompts
         ids = [self.encode(prompt) for prompt in prompts]
-        texts = self.write_ids(ids, decoding, self.ends)
+        texts = self.generate_ids(ids, decoding, self.ends)
         return [self.describe(*row, decoding) for row in zip(prompts, ids, texts, strict=True)]
 
     @torch.inference_mode()
     def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
-        """Yield the continuation of a prompt piece by piece; return what `write` returns for prompt number `row`."""
+        """Yield the continuation of a prompt piece by piece; return what `generate` returns for prompt number `row`."""
         check_streamable(decoding)
         tokenizer = self.model.require_tokenizer()
         prompt = prompt.rstrip(" ") if decoding.choices else prompt
@@ -276,19 +277,19 @@ class TextGenerator:
         )
         for (text,) in steps:
             whole = text.ended or len(text.ids) == limit
-            yield pieces.grow(tokenizer.decode([*ids, *text.ids]).removeprefix(before), whole)
+            yield pieces.update(tokenizer.decode([*ids, *text.ids]).removeprefix(before), whole)
         return self.describe(prompt, ids, text, decoding)
 
     @property
     def ends(self) -> set[int]:
-        """Return the tokens that end a text."""
+        """Return the ids of the tokens that end a text."""
         tokenizer = self.model.require_tokenizer()
         return {tokenizer.role("end")} if tokenizer.has("end") else set()
 
     def plan(
         self, prompts: Sequence[list[int]], decoding: GenerationConfig
     ) -> tuple[GenerationConfig, AllowedTokens | None, list[int]]:
-        """Return the settings for some prompts, which tokens may follow, and the most new tokens of each prompt."""
+        """Return decoding settings, allowed next tokens, and the largest number of new tokens of each prompt."""
         longest = self.model.backbone.max_positions or 1 << 30
         if not decoding.choices:
             return decoding, None, [min(decoding.max_new_tokens, longest - len(prompt)) for prompt in prompts]
@@ -309,8 +310,8 @@ class TextGenerator:
             )
         return replace(decoding, max_new_tokens=trie.longest), trie.after, [trie.longest] * len(prompts)
 
-    def write_ids(self, prompts: Sequence[list[int]], decoding: GenerationConfig, end: set[int]) -> list[Hypothesis]:
-        """Generate a continuation of each prompt, up to one of the `end` tokens."""
+    def generate_ids(self, prompts: Sequence[list[int]], decoding: GenerationConfig, end: set[int]) -> list[Hypothesis]:
+        """Generate a continuation of each tokenized prompt, up to one of the `end` tokens."""
         decoding, allowed, limits = self.plan(prompts, decoding)
         ended = stop_condition(decoding.stop, self.model.require_tokenizer())
         if self.device.type == "cpu" and min(ROWS[0], len(prompts) * decoding.num_beams) > FEW:
@@ -321,15 +322,12 @@ class TextGenerator:
             batch, batch_limits = [prompts[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
                 reader = DecodingSession(self.model, len(rows), slots[rows[0]])
-                if decoding.num_beams > 1:
-                    found = beam_search_texts(reader, batch, batch_limits, decoding, end, allowed, ended)
-                else:
-                    found = sample_texts(reader, batch, rows, batch_limits, decoding, end, allowed, ended)
+                found = generate_texts(reader, batch, rows, batch_limits, decoding, end, allowed, ended)
             texts |= dict(zip(rows, found, strict=True))
         return [texts[row] for row in range(len(prompts))]
 
     def describe(self, prompt: str, ids: list[int], text: Hypothesis, decoding: GenerationConfig) -> dict[str, Any]:
-        """Return the prompt, the text, the continuation, its number of tokens, and whether it ended by itself."""
+        """Return prompt, text, continuation, number of generated tokens, and whether the text ended by itself."""
         tokenizer = self.model.require_tokenizer()
         whole = tokenizer.decode([*ids, *text.ids])
         added = whole.removeprefix(tokenizer.decode(ids))
@@ -344,13 +342,13 @@ class TextGenerator:
 
 
 def check_streamable(decoding: GenerationConfig) -> None:
-    """Refuse to stream the result of beam search, which is known only at the end."""
+    """Raise an error if the decoding is beam search, whose text is known only at the end."""
     if decoding.num_beams > 1:
         raise PretuneError("beam search knows its text only at the end and cannot be streamed; leave out the beams")
 
 
 def make_column_major(root: nn.Module) -> None:
-    """Store weight matrices in column-major order, with which a CPU multiplies several rows faster; values stay the same."""
+    """Store weight matrices in column-major order, which makes products of several rows faster on a CPU."""
     for parameter in root.parameters():
         if parameter.dim() == 2 and parameter.is_contiguous():
             parameter.data = parameter.data.t().contiguous().t()

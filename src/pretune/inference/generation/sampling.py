@@ -14,7 +14,7 @@ AllowedTokens = Callable[[Sequence[int]], Collection[int]]  # the tokens generat
 
 
 def penalize_repetition(logits: Tensor, histories: Iterable[Sequence[int]], penalty: float, ngram: int) -> Tensor:
-    """Penalize repetition in logits or log-probabilities, (b, vocabulary).
+    """Return logits or log-probabilities (b, vocabulary) in which repeated tokens or n-grams are less likely.
 
     `penalty` makes every token of a sequence's history less likely (Keskar et al., 2019, arXiv:1909.05858). With `ngram`, no
     token may complete an n-gram that is already in the history (Paulus et al., 2018, arXiv:1705.04304).
@@ -37,7 +37,7 @@ def penalize_repetition(logits: Tensor, histories: Iterable[Sequence[int]], pena
 
 
 def mask_disallowed(logits: Tensor, written: Iterable[Sequence[int]], allowed: AllowedTokens | None) -> Tensor:
-    """Set the logits or log-probabilities (b, vocabulary) of tokens that may not follow the generated ones to -inf.
+    """Return logits or log-probabilities (b, vocabulary) in which tokens that may not come next are -inf.
 
     >>> mask_disallowed(torch.tensor([[2.0, -1.0, 1.0]]), [[]], lambda ids: [1, 2]).tolist()
     [[-inf, -1.0, 1.0]]
@@ -84,7 +84,7 @@ def sample(
 
 
 def _likeliest(probabilities: Tensor, enough: float) -> tuple[Tensor, Tensor]:
-    """Return the largest probabilities of each row, in descending order, and their tokens, until they sum to `enough`.
+    """Return the largest probabilities of each row, in descending order, until they sum to `enough`, and their tokens.
 
     This is faster than sorting the whole vocabulary.
     """

@@ -59,13 +59,13 @@ class Seq2SeqGenerator:
         return cls(model, chosen, task)
 
     def tokenize_examples(self, prompts: Sequence[str]) -> Arrangement:
-        """Return one input sequence per text, truncating texts that are too long."""
+        """Return one input sequence per text; long texts are truncated."""
         rows = LabeledRows(Path("texts"), {}, list(prompts))
         data = Data(self.model.require_tokenizer(), self.model.family.template, rows=rows)
         return self.task.tokenize_examples(data, self.model.backbone.max_positions or LENGTH)  # type: ignore[no-any-return]
 
     def plan(self, decoding: GenerationConfig) -> tuple[GenerationConfig, Any]:
-        """Return the decoding settings, and which tokens may follow."""
+        """Return the decoding settings and the allowed next tokens."""
         if not decoding.choices:
             return decoding, None
         closed = replace(self.task, closed=True, labels=decoding.choices)
@@ -73,8 +73,8 @@ class Seq2SeqGenerator:
         return replace(decoding, max_new_tokens=trie.longest), trie.after
 
     @torch.inference_mode()
-    def write(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
-        """Generate a text for each input text, and describe the results in order."""
+    def generate(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
+        """Generate a text for each input text, and return one description per input, in order."""
         tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
         ended = stop_condition(decoding.stop, tokenizer)
         texts = generate_for_sequences(self.model, self.task, self.tokenize_examples(prompts), decoding, allowed, ended)
@@ -82,20 +82,20 @@ class Seq2SeqGenerator:
 
     @torch.inference_mode()
     def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
-        """Yield the text generated for an input piece by piece; return what `write` returns for input number `row`."""
+        """Yield the text generated for an input piece by piece; return what `generate` returns for input number `row`."""
         check_streamable(decoding)
         tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
         begin, end = target_frame(self.model, self.task)
         limit = min(decoding.max_new_tokens, (self.model.backbone.max_positions or 1 << 30) - len(begin))
-        laid = self.tokenize_examples([prompt])
-        (packed,) = collate(laid.take(np.arange(1))).packed
+        arrangement = self.tokenize_examples([prompt])
+        (packed,) = collate(arrangement.take(np.arange(1))).packed
         reader = DecodingSession(self.model, 1, len(begin) + limit, [packed.to(self.device)], head=self.task.name)
         pieces = TextStream(decoding.stop)
         steps = sample_steps(
             reader, [begin], [row], [limit], decoding, end, allowed, stop_condition(decoding.stop, tokenizer)
         )
         for (text,) in steps:
-            yield pieces.grow(tokenizer.decode(text.ids), text.ended or len(text.ids) == limit)
+            yield pieces.update(tokenizer.decode(text.ids), text.ended or len(text.ids) == limit)
         return self.describe(prompt, text, decoding)
 
     def describe(self, prompt: str, text: Hypothesis, decoding: GenerationConfig) -> dict[str, Any]:

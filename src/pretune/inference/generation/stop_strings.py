@@ -1,4 +1,4 @@
-"""Stop strings: end a generated text before the first of them, also while it is streamed."""
+"""Stop strings: a generated text ends before the first of them, also while it is streamed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ StopCondition = Callable[[Sequence[int]], bool]  # the generated tokens → whet
 
 
 def stop_condition(stop: Sequence[str], tokenizer: Tokenizer) -> StopCondition | None:
-    """Return a function that tells whether the last generated tokens contain a stop string; None without stop strings."""
+    """Return a function that tells whether generated tokens end with a stop string; None without stop strings."""
     if not stop:
         return None
     tail = 4 * max(map(len, stop)) + 1  # a character has at most four bytes, and a byte is at most one token
@@ -18,7 +18,7 @@ def stop_condition(stop: Sequence[str], tokenizer: Tokenizer) -> StopCondition |
 
 
 def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
-    """Truncate a text before the first stop string.
+    """Return a text up to the first stop string in it.
 
     >>> truncate_at_stop("one. two. three", ["\\n", ". "])
     'one'
@@ -28,26 +28,24 @@ def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
 
 
 class TextStream:
-    """A stream of the pieces of a growing text, which holds back what may still change.
-
-    Incomplete characters and the beginning of a possible stop string are held back.
-
-    >>> pieces = TextStream(["END"])
-    >>> [pieces.grow("a st"), pieces.grow("a story E"), pieces.grow("a story END", whole=True)]
+    """A stream of pieces of a growing text that holds back what may still change.
+    // Incomplete characters and the beginning of a possible stop string are held back.
+    // >>> pieces = TextStream(["END"])
+    >>> [pieces.update("a st"), pieces.update("a story E"), pieces.update("a story END", complete=True)]
     ['a st', 'ory ', '']
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
-        self.stop, self.given = stop, ""
+        self.stop, self.emitted = stop, ""
 
-    def grow(self, text: str, whole: bool = False) -> str:
-        """Return the new piece of the text so far; `whole` means that the text is complete."""
+    def update(self, text: str, complete: bool = False) -> str:
+        """Return the part of the text so far that is new and final; `complete` means that the text is finished."""
         text = truncate_at_stop(text, self.stop)
-        if not whole:
+        if not complete:
             held = [size for string in self.stop for size in range(1, len(string)) if text.endswith(string[:size])]
             text = text[: len(text) - max(held, default=0)].rstrip("\N{REPLACEMENT CHARACTER}")
-        if not text.startswith(self.given):
+        if not text.startswith(self.emitted):
             return ""
-        piece = text[len(self.given) :]
-        self.given = text
+        piece = text[len(self.emitted) :]
+        self.emitted = text
         return piece

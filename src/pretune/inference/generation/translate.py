@@ -14,13 +14,7 @@ from torch import Tensor
 
 from pretune.inference.attention_alignment import WordAlignment, align_words, cross_attention_weights
 from pretune.inference.generation.beam_search import Hypothesis
-from pretune.inference.generation.causal_generation import (
-    DecodingSession,
-    GenerationConfig,
-    batch_rows,
-    beam_search_texts,
-    sample_texts,
-)
+from pretune.inference.generation.causal_generation import DecodingSession, GenerationConfig, batch_rows, generate_texts
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load_model
 from pretune.models.model import Model
@@ -89,14 +83,11 @@ class Translator:
         chosen = choose_device(device)
         for model in models:
             model.root.to(chosen).eval()
-        template = models[0].family.template
-        one = found[0]
-        if isinstance(one, Translate):
-            templates = one.templates(template)
-        else:
-            made = with_target_side(template)
-            templates = Template(made.single, ()), Template(made.target, ())
-        return cls(models, one.name, templates, chosen)
+        objective, template = found[0], with_target_side(models[0].family.template)
+        templates = Template(template.single, ()), Template(template.target, ())
+        if isinstance(objective, Translate):
+            templates = objective.templates(template)
+        return cls(models, objective.name, templates, chosen)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a source text with its special tokens, truncated to the model's length."""
@@ -108,11 +99,11 @@ class Translator:
 
     @property
     def begin(self) -> list[int]:
-        """Return the ids that the decoder reads first."""
+        """Return the token ids that the decoder reads first."""
         items = self.templates[1].single
         return [self.models[0].require_tokenizer().role(item) for item in items[: items.index("A")]]
 
-    def write(self, texts: Sequence[str], decoding: GenerationConfig) -> list[Hypothesis]:
+    def translate(self, texts: Sequence[str], decoding: GenerationConfig) -> list[Hypothesis]:
         """Translate texts, and return the translations in order."""
         tokenizer = self.models[0].require_tokenizer()
         sources, begin = [self.encode(text) for text in texts], self.begin
@@ -125,16 +116,12 @@ class Translator:
             batch, batch_limits = [sources[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
                 reader = self.reader(batch, slots[rows[0]])
-                prompts = [begin] * len(rows)
-                if decoding.num_beams > 1:
-                    written = beam_search_texts(reader, prompts, batch_limits, decoding, end)
-                else:
-                    written = sample_texts(reader, prompts, rows, batch_limits, decoding, end)
-            found |= dict(zip(rows, written, strict=True))
+                translations = generate_texts(reader, [begin] * len(rows), rows, batch_limits, decoding, end)
+            found |= dict(zip(rows, translations, strict=True))
         return [found[row] for row in range(len(texts))]
 
     def reader(self, sources: Sequence[list[int]], slots: int) -> Any:
-        """Return a decoding session for some sources; for several models, one that averages them."""
+        """Return a decoding session for some source texts; with several models, their probabilities are averaged."""
         packed = pack_lists(sources).to(self.device)
         members = [DecodingSession(model, len(sources), slots, [packed], head=self.head) for model in self.models]
         return members[0] if len(members) == 1 else EnsembleSession(members)
@@ -156,7 +143,7 @@ class Translator:
     def describe(
         self, texts: Sequence[str], written: Sequence[Hypothesis], alignments: bool = False
     ) -> list[dict[str, Any]]:
-        """Return one row per text: the translation, its score, whether it ended, and its alignment if requested."""
+        """Return one row per text: the translation, its score, whether it ended, and with `alignments` its word alignment."""
         tokenizer = self.models[0].require_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pretune.runtime.errors import PretuneError, quote, suggest
-from pretune.runtime.plugins import entry_point_objects
+from pretune.runtime.plugins import entry_point_files, yaml_files
 from pretune.runtime.recipe import merge_recipes, read_recipe
 
 GROUP = "pretune.presets"
@@ -18,41 +17,14 @@ KEYS = ("like", "source", "departures", "family", "objective", *SECTIONS)
 
 
 def preset_names() -> tuple[str, ...]:
-    """Return the names of all presets, including those of installed packages, sorted."""
-    return tuple(sorted({**_plugin_presets(), **_built_in()}))
+    """Return the names of all presets, sorted, including those that installed packages add with entry points."""
+    return tuple(sorted({**entry_point_files(GROUP), **_built_in()}))
 
 
 @cache
 def _built_in() -> Mapping[str, Path]:
     """Return the files of the presets that come with the package, by preset name."""
-    return _presets_in(Path(__file__).parent)
-
-
-def _plugin_presets() -> Mapping[str, Path]:
-    """Return the preset files of installed packages by preset name.
-
-    An entry point of the group `pretune.presets` names a package with YAML files, or the path of a folder with them:
-
-        [project.entry-points."pretune.presets"]
-        my-package = "my_package.presets"
-    """
-    found: dict[str, Path] = {}
-    for name, place in entry_point_objects(GROUP).items():
-        folder = (
-            next(iter(place.__path__), "") if isinstance(place, ModuleType) and hasattr(place, "__path__") else place
-        )
-        if not isinstance(folder, str | Path) or not Path(folder).is_dir():
-            raise PretuneError(
-                f"the entry point {name!r} of the group {GROUP} must be a package with YAML files or the path of a folder; "
-                "repair or uninstall the package that registers it"
-            )
-        found |= _presets_in(Path(folder))
-    return found
-
-
-def _presets_in(folder: Path) -> dict[str, Path]:
-    """Return the preset files of a folder, by preset name."""
-    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+    return yaml_files(Path(__file__).parent)
 
 
 def is_preset(name: str) -> bool:
@@ -63,7 +35,7 @@ def is_preset(name: str) -> bool:
     """
     if (Path(name) / "config.json").is_file():
         return False
-    return name in _built_in() or name.endswith(".yaml") or name in _plugin_presets()
+    return name in _built_in() or name.endswith(".yaml") or name in entry_point_files(GROUP)
 
 
 def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -100,7 +72,7 @@ def _file_of(name: str) -> Path:
     """Return the file of a preset that does not come with the package; raise an error if the name is unknown."""
     if name.endswith(".yaml"):
         return Path(name)
-    if (file := _plugin_presets().get(name)) is not None:
+    if (file := entry_point_files(GROUP).get(name)) is not None:
         return file
     hint = suggest(name, preset_names(), "`pretune show presets` lists them")
     raise PretuneError(f"unknown preset {name!r}; {hint}")

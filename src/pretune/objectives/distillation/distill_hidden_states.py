@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.attention_weights import attention_weights
 from pretune.nn.attention.query_key_layout import self_layout
 from pretune.nn.linear import OutputLinear
@@ -36,9 +37,6 @@ from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 MATCH_KINDS = ("hidden", "states", "attention", "embedding", "cosine")
 KINDS_WITH_LAYERS = ("hidden", "states", "attention")
 SMALLEST = 1e-9
@@ -47,7 +45,7 @@ _TERM = re.compile(r"\s*(?:(?P<weight>[\d.]+)\s*\*)?\s*(?P<kind>\w+)\s*(?:\((?P<
 
 @dataclass(frozen=True)
 class LayerMatch:
-    """A term of the loss: which states are matched, and in which layers."""
+    """One term of the distillation loss: which states of student and teacher are compared, and in which layers."""
 
     kind: str
     weight: float = 1.0
@@ -60,7 +58,7 @@ class LayerMatch:
 
 
 def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ...]:
-    """Parse an expression such as `100*hidden(skip)+embedding`, given the depths of student and teacher.
+    """Parse an expression such as `100*hidden(skip)+embedding` into loss terms, given the numbers of layers of both models.
 
     >>> parse_matches("100*hidden(skip)", 6, 12)[0].pairs
     ((1, 2), (2, 4), (3, 6), (4, 8), (5, 10))
@@ -73,14 +71,14 @@ def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ..
             raise PretuneError(f"--match-layers {text}: unknown term {kind!r}; {suggest(kind, MATCH_KINDS)}")
         mapped = match["kind"] in KINDS_WITH_LAYERS
         if match["map"] and not mapped:
-            raise PretuneError(f"--match-layers {text}: {match['kind']} maps no layers; leave out ({match['map']})")
+            raise PretuneError(f"--match-layers {text}: {match['kind']} takes no layer map; leave out ({match['map']})")
         pairs = map_layers(match["map"] or "skip", student, teacher) if mapped else ()
         found.append(LayerMatch(match["kind"], float(match["weight"] or 1.0), pairs))
     return tuple(found)
 
 
 def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of layers (student, teacher) of a layer map.
+    """Return the pairs of layers (student, teacher) that a layer map such as `skip`, `last` or `1:2/2:4` names.
 
     >>> map_layers("last", 3, 12)
     ((1, 10), (2, 11))
@@ -98,11 +96,13 @@ def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], 
     for pair in text.split("/"):
         numbers = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", pair)
         if numbers is None:
-            raise PretuneError(f"layer map {text!r}: choose last, skip, or pairs STUDENT:TEACHER such as 1:2/2:4")
+            raise PretuneError(
+                f"layer map {text!r}: {pair!r} is not a pair of layers; choose last, skip, or pairs STUDENT:TEACHER such as 1:2/2:4"
+            )
         own, theirs = int(numbers[1]), int(numbers[2])
         if not (1 <= own <= student and 1 <= theirs <= teacher):
             raise PretuneError(
-                f"layer map {text!r}: no pair {own}:{theirs}; the student has layers 1 to {student}, the teacher 1 to {teacher}"
+                f"layer map {text!r}: there is no pair {own}:{theirs}; the student has layers 1 to {student}, the teacher 1 to {teacher}"
             )
         pairs.append((own, theirs))
     return tuple(pairs)
@@ -110,7 +110,7 @@ def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], 
 
 @dataclass(frozen=True)
 class DistillHidden(Objective):
-    """The distances between a student's and a teacher's states, learned beside other objectives in the same forward pass."""
+    """An objective whose loss is the distance between a student's and a teacher's hidden states."""
 
     teacher: Teacher = field(repr=False, compare=False)
     matches: tuple[LayerMatch, ...]
@@ -120,32 +120,32 @@ class DistillHidden(Objective):
 
     @property
     def needs_host_sync(self) -> bool:
-        """Return whether attention is matched, which needs the lengths of the sequences on the host."""
+        """Return whether attention weights are compared, which needs the lengths of the sequences on the host."""
         return any(match.kind == "attention" for match in self.matches)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return plain spans of text, used only if no other objective arranges the text."""
+        """Return spans of whole sentences in shuffled packs; used only if no other objective arranges the text."""
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the tokens to compare as targets: the first of each sequence, or all."""
+        """Set the tokens whose states are compared as targets: the first of each sequence, or all."""
         for match in self.matches:
             places = sequences.offsets[:-1] if match.kind == "hidden" else np.arange(len(sequences.ids))
             sequences.targets[match.name] = (places, np.zeros(len(places), dtype=np.int64))
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets of a pack: all tokens, for each term."""
+        """Return an upper bound on the targets of a pack: every token, for each loss term."""
         return {match.name: packing.tokens for match in self.matches}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return projections to the teacher's width, if the widths differ."""
+        """Return linear projections from the student's width to the teacher's; none if the widths are equal."""
         widths = backbone.width, self.teacher.backbone.width
         kinds = [match.kind for match in self.matches if match.kind != "attention" and widths[0] != widths[1]]
         return nn.ModuleDict({kind: OutputLinear(*widths, bias=False) for kind in kinds})
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the distances between student and teacher, one term per kind."""
+        """Return the distances between the states of student and teacher, one loss term per kind of match."""
         with torch.no_grad():
             theirs = cached_teacher(backbone, self.teacher.backbone)(*batch.packed, keep="all").layers
         ours = backbone(*batch.packed, keep="all").layers
@@ -167,22 +167,17 @@ class DistillHidden(Objective):
         theirs: list[Tensor],
         at: Tensor,
     ) -> Tensor:
-        """Return the distance at some tokens, (m,), averaged over the pairs of layers."""
+        """Return the distance between states of student and teacher at tokens `at`, (m,), averaged over layers."""
 
         def projected(x: Tensor) -> Tensor:
             return head[match.kind](x) if match.kind in head else x
 
         match match.kind:
-            case "hidden":
-                parts = [
-                    F.normalize(projected(ours[own][at]).float(), dim=-1)
-                    - F.normalize(theirs[layer][at].float(), dim=-1)
-                    for own, layer in match.pairs
-                ]
-                return torch.stack([part.square().mean(-1) for part in parts]).mean(0)
-            case "states":
-                found = [projected(ours[own][at]).float() - theirs[layer][at].float() for own, layer in match.pairs]
-                return torch.stack([part.square().mean(-1) for part in found]).mean(0)
+            case "hidden" | "states":
+                states = [(projected(ours[own][at]).float(), theirs[layer][at].float()) for own, layer in match.pairs]
+                if match.kind == "hidden":
+                    states = [(F.normalize(own, dim=-1), F.normalize(other, dim=-1)) for own, other in states]
+                return torch.stack([(own - other).square().mean(-1) for own, other in states]).mean(0)
             case "attention":
                 return self.attention_distance(match, backbone, batch, ours, theirs)[at]
             case "embedding":
@@ -193,7 +188,7 @@ class DistillHidden(Objective):
     def attention_distance(
         self, match: LayerMatch, backbone: Any, batch: Batch, ours: list[Tensor], theirs: list[Tensor]
     ) -> Tensor:
-        """Return the KL divergence of the student's attention weights from the teacher's, (n,)."""
+        """Return the KL divergence of the student's attention weights from the teacher's at each token, (n,)."""
         (packed,) = batch.packed
         layout, found = self_layout(packed), []
         if not (hasattr(backbone, "stack") and hasattr(self.teacher.backbone, "stack")):

@@ -9,13 +9,14 @@ up to a constant that is the same for all classes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.objectives.objective import Loss
 from pretune.objectives.task import Task
 from pretune.objectives.wrappers import WrappedTask
@@ -25,15 +26,12 @@ from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 SMALLEST = 1e-7  # lower bound of probabilities before the logarithm
 
 
 @dataclass(frozen=True)
 class TeacherTargets:
-    """The class probabilities that a student learns from each row."""
+    """The class probabilities that a student is trained on, one row per example."""
 
     shares: Array  # (rows, classes) probabilities: one-hot labels of labeled rows, the teacher's for the others
     hard: int  # the number of labeled rows, which come first
@@ -45,20 +43,20 @@ class TeacherTargets:
 
 @dataclass(frozen=True)
 class DistillLogits(WrappedTask):
-    """A task with one class per sequence that learns from labels and from a teacher's probabilities."""
+    """A classification task that is trained on labels and on the class probabilities of a teacher."""
 
     task: Task
     teaching: TeacherTargets
     tables: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of the task; the target of each is the number of its row."""
+        """Return the sequences of the task; the target of each sequence is the number of its example."""
         sequences = self.task.corrupt(sequences, tokenizer, draws)
         sequences.targets[self.task.name] = (np.arange(len(sequences.lengths)), sequences.index)
         return sequences
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the weighted sum of the cross-entropy with the labels and the distance from the teacher."""
+        """Return the weighted sum of the cross-entropy with the labels and the distance from the teacher's probabilities."""
         name, targets = self.task.name, batch.targets[self.task.name]
         known, taught, share = (part[targets.target] for part in self.table(targets.target.device))
         logits = self.task.outputs(head, backbone, batch)[targets.at].float()
@@ -69,7 +67,7 @@ class DistillLogits(WrappedTask):
         return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)
 
     def distance(self, logits: Tensor, taught: Tensor) -> Tensor:
-        """Return the distance of logits (m, classes) from the teacher's probabilities (m, classes), (m,)."""
+        """Return the distance between logits and the teacher's probabilities, (m, classes) each, as (m,)."""
         theirs = taught.clamp(min=SMALLEST).log()
         if self.teaching.match == "mse":
             ours, theirs = (x - x.mean(-1, keepdim=True) for x in (logits, theirs))
@@ -80,9 +78,8 @@ class DistillLogits(WrappedTask):
         return F.kl_div(said, wanted, reduction="none", log_target=True).sum(-1) * heat**2
 
     def table(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the labels and the teacher's probabilities, (rows, classes) each, and the teacher's weight, (rows,).
-
-        They are copied to a device once.
+        """Return labels and teacher's probabilities, (rows, classes) each, and the teacher's weight, (rows,), on a device.
+        // The tensors are copied to each device once.
         """
         if device not in self.tables:
             teaching = self.teaching

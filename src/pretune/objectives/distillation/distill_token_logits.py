@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.objectives.distillation.teachers import Teacher, cached_teacher
 from pretune.objectives.objective import Loss, Objective
 from pretune.objectives.wrappers import WrappedObjective
@@ -18,15 +18,12 @@ from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 TERM = "match_logits"
 
 
 @dataclass(frozen=True)
 class DistillTokens(WrappedObjective):
-    """The objective `mlm` or `lm`, with the KL divergence from a teacher's probabilities at the same tokens.
+    """A language-modeling objective with the KL divergence from a teacher's probabilities at the same tokens.
 
     `weight` is the weight of the divergence, `own` that of the objective's own loss.
     """
@@ -38,19 +35,19 @@ class DistillTokens(WrappedObjective):
     own: float = 1.0
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of the objective, with the same targets once more for the divergence."""
+        """Return the sequences of the wrapped objective, with its targets repeated for the divergence from the teacher."""
         sequences = self.objective.corrupt(sequences, tokenizer, draws)
         at = sequences.targets[self.objective.name][0]
         sequences.targets[TERM] = (at, np.zeros(len(at), dtype=np.int64))
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets that a pack can have, for both terms."""
+        """Return an upper bound on the targets of a pack, for the wrapped objective's terms and for the divergence."""
         room = self.objective.max_targets(packing)
         return room | {TERM: room[self.objective.name]}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the loss of the objective and the divergence from the teacher's probabilities."""
+        """Return the loss of the wrapped objective and the divergence from the teacher's probabilities."""
         loss = self.objective.loss(head, backbone, batch)
         targets, name = batch.targets[TERM], self.objective.name
         teacher = self.teacher

@@ -11,22 +11,22 @@ from pretune.objectives.wrappers import WrappedBackbone
 
 
 class Teacher(Protocol):
-    """A trained model: a backbone, and heads by the name of their objective."""
+    """A trained model that a student learns from: a backbone, and heads by the name of their objective."""
 
     backbone: Any
 
     @property
     def heads(self) -> Any:
-        """Return the heads by name."""
+        """Return the heads of the model by the name of their objective."""
 
 
 def frozen_copy(root: Any, device: torch.device) -> Any:
-    """Return a frozen copy of a model on the student's device, in the student's precision."""
+    """Return a copy of a model without gradients, on the student's device and in the student's precision."""
     copy = deepcopy(root).requires_grad_(False).eval().to(device)
     copy.set_activation_dtype(torch.bfloat16 if device.type == "cuda" else torch.float32)
     return copy
 
 
 def cached_teacher(student: Any, teacher: Any) -> Any:
-    """Return a teacher's backbone, cached if the student's is."""
-    return student.beside(teacher) if isinstance(student, WrappedBackbone) else teacher
+    """Return a teacher's backbone, with a cache of its states if the student's backbone has one."""
+    return student.cached_other(teacher) if isinstance(student, WrappedBackbone) else teacher

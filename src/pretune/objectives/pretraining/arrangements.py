@@ -1,4 +1,4 @@
-"""Ways to cut documents into sequences that several objectives share, and language resampling."""
+"""Shared ways to cut documents into sequences, and resampling of languages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pretune.objectives.objective import Data
+from pretune.objectives.objective import Data, Objective
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
@@ -16,20 +16,27 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 
 def arrange_document_spans(data: Data, length: int, draws: EpochRandom) -> Arrangement:
     """Cut documents into spans of whole sentences, one per sequence of at most `length` tokens, template included."""
-    if data.store is None:
-        raise PretuneError("this objective reads raw text; give it a corpus or a store instead of labeled rows")
+    store = data.require_store("this objective")
     template = data.template.document_template
     text_length = length - template.num_special_tokens(pair=False)
     if text_length < 1:
         raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
-    starts, lengths, documents = cut_documents(data.store, data.documents, text_length, draws)
-    arrangement = Arrangement(data.store, data.tokenizer, template, starts[:, None], lengths[:, None])
+    starts, lengths, documents = cut_documents(store, data.documents, text_length, draws)
+    arrangement = Arrangement(store, data.tokenizer, template, starts[:, None], lengths[:, None])
     return resample_languages(arrangement, data, documents, draws)
 
 
 def document_span_epoch(data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
     """Cut documents into spans of whole sentences and shuffle them into packs."""
     return plan_epoch(arrange_document_spans(data, packing.length, draws), packing, draws)
+
+
+class ReadsDocuments(Objective):
+    """Base class of objectives that read documents in spans of whole sentences."""
+
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
+        """Cut documents into spans of whole sentences and shuffle them into packs."""
+        return document_span_epoch(data, packing, draws)
 
 
 def resample_languages(arrangement: Arrangement, data: Data, documents: Array, draws: EpochRandom) -> Arrangement:
@@ -39,15 +46,15 @@ def resample_languages(arrangement: Arrangement, data: Data, documents: Array, d
     """
     if not data.languages:
         return arrangement
-    assert data.store is not None
-    numbers = np.array([data.languages[name] for name in data.store.languages])
-    language = np.broadcast_to(numbers[data.store.document_languages[documents]][:, None], arrangement.spans.shape)
+    store = data.require_store("this objective")
+    numbers = np.array([data.languages[name] for name in store.languages])
+    language = np.broadcast_to(numbers[store.document_languages[documents]][:, None], arrangement.spans.shape)
     labeled = replace(arrangement, columns=arrangement.columns | {"language": language})
     return labeled.choose(resample_groups(language[:, 0], data.language_alpha, draws))
 
 
 def resample_groups(groups: Array, power: float, draws: EpochRandom) -> Array:
-    """Resample members so that each group's share is proportional to its size to a power (Lample and Conneau, 2019).
+    """Return indices of members, resampled so that a group's share is its size to a power (Lample and Conneau, 2019).
 
     Return as many indices as there are members. An oversampled group is repeated; of an undersampled group, a different
     random part is drawn in each epoch.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.patterns import Pattern, causal
 from pretune.objectives.objective import Data, Loss, Objective, map_logits_in_chunks
 from pretune.objectives.pretraining.arrangements import document_span_epoch
@@ -21,9 +22,6 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 @register_objective
@@ -40,7 +38,6 @@ class BiLM(Objective):
 
     name: ClassVar[str] = "bilm"
     pattern: ClassVar[Pattern | None] = causal
-    owns_arrangement: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
@@ -50,7 +47,7 @@ class BiLM(Objective):
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the targets: the next tokens (direction 0), then the previous ones (direction 1).
+        """Set the next token (direction 0) and the previous token (direction 1) of each token as targets.
 
         A target's `at` is a token and a direction.
         """
@@ -66,7 +63,7 @@ class BiLM(Objective):
         return sequences
 
     def apart(self, sequences: Sequences) -> Sequences:
-        """Set the targets of stateful batches, in which the backward stack reads its own side, `sequences.second`."""
+        """Set the targets of stateful batches, whose backward stack reads its own sequences, `sequences.second`."""
         assert sequences.second is not None
         sides = (sequences, sequences.second)
         found = [np.flatnonzero(side.columns["next"] >= 0) for side in sides]
@@ -85,12 +82,14 @@ class BiLM(Objective):
         """Return the model family's output layer over the vocabulary, which both directions share."""
         make: Any = getattr(backbone, "direction_head", None)
         if make is None:
-            raise PretuneError("bilm needs a model with a forward and a backward stack, such as elmo-transformer")
+            raise PretuneError(
+                "bilm needs a model with a forward and a backward stack; choose one such as elmo-transformer"
+            )
         head: nn.Module = make()
         return head
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of both directions together; each direction's own is logged."""
+        """Return the cross-entropy of both directions together, and log that of each direction."""
         targets = batch.targets[self.name]
         at, direction = targets.at.unbind(1)
         carry = None
@@ -114,7 +113,7 @@ class BiLM(Objective):
 
 @dataclass
 class BidirectionalEpoch:
-    """An epoch of streams read forward, with the same streams read backward as the second side of each pack."""
+    """An epoch of text streams read forward, with the same streams read backward as the second side of each pack."""
 
     ahead: StreamEpoch
     back: StreamEpoch

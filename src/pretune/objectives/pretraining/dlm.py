@@ -47,15 +47,15 @@ class DLM(SequenceClassification, LearnsFromRows):
             raise PretuneError(f"dlm(max_turns={self.max_turns}): a dialogue has at least 2 turns; give 2 or more")
         if not 0 <= self.replace_rate <= 1:
             raise PretuneError(
-                f"dlm(replace_rate={self.replace_rate:g}): the share must be between 0 and 1; give, say, 0.5"
+                f"dlm(replace_rate={self.replace_rate:g}): the share must be between 0 and 1; give, for example, 0.5"
             )
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Dialogues:
-        """Read dialogues from files, one per row."""
+        """Read dialogues from files, one dialogue per row."""
         return read_dialogues(files, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Make one sequence of each window of turns, truncating the longest turns of windows that are too long."""
+        """Return one sequence per window of turns; of windows that are too long, the longest turns are truncated."""
         if not isinstance(data.rows, Dialogues):
             raise PretuneError("dlm learns from dialogues; give it a .jsonl file of dialogues")
         rows, tokens = data.rows, data.token_rows
@@ -95,7 +95,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         return plan_epoch(arrangement, packing, draws)
 
     def _exchange(self, rows: Dialogues, dialogue: Array, turn: Array, spans: Array, draws: EpochRandom) -> Array:
-        """Exchange one turn between matched sequences (m, k), in place; return the labels (m,), 0 for real, 1 for fake."""
+        """Exchange one turn between matched sequences (m, k), in place; return labels (m,): 0 real, 1 fake, -1 unmatched."""
         every, first = np.arange(len(turn)), turn[:, 0]
         place = draws.integers((spans > 0).sum(1), "place", first)
         drawn = turn[every, place]
@@ -132,13 +132,13 @@ def turn_windows(dialogue: Array, size: int, draws: EpochRandom) -> Array:
 
 
 def can_exchange(rows: Dialogues, dialogue: Array, used: Array, role: int) -> bool:
-    """Return whether the turns of a role come from different dialogues and have different words."""
+    """Return whether the turns of a role come from several dialogues and differ in their words."""
     turns = used[np.array(rows.roles)[used] == role]
     return len(np.unique(dialogue[turns])) > 1 and len(np.unique(rows.distinct[turns])) > 1
 
 
 def truncate_longest_first(spans: Array, room: int) -> Array:
-    """Truncate lengths (m, k), longest first, so that each row sums to at most `room`."""
+    """Return text lengths (m, k), shortened from the longest down so that each row sums to at most `room`."""
     most = spans.shape[1]
     limit = np.full(len(spans), room // most)
     for _ in range(most):  # what shorter texts leave free is divided among the longer ones

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.patterns import Pattern, causal
 from pretune.objectives.objective import Data
 from pretune.objectives.pretraining.arrangements import document_span_epoch
@@ -18,9 +19,6 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 @register_objective
@@ -36,8 +34,8 @@ class LM(TokenPrediction):
     backward: bool = False
 
     name: ClassVar[str] = "lm"
+    purpose: ClassVar[tuple[str, str]] = ("It is a language model, which continues texts", "text-generation")
     pattern: ClassVar[Pattern | None] = causal
-    owns_arrangement: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
@@ -46,9 +44,8 @@ class LM(TokenPrediction):
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Make the tokens that are read next the targets.
-
-        The last token of a sequence has none, unless the sequences have a column `next`.
+        """Set the following token of each token as its target, or the preceding one if the model reads backward.
+        // The last token of a sequence has no target, unless the sequences have a column `next`.
         """
         if "next" in sequences.columns:
             following = sequences.columns["next"]
@@ -62,13 +59,11 @@ class LM(TokenPrediction):
         sequences.pattern = self.pattern
         return sequences
 
-    def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token."""
-        return {self.name: packing.tokens}
-
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the model family's output layer over the vocabulary; refuse a model that reads the other way."""
+        """Return the family's output layer over the vocabulary; raise an error if the model reads in the other direction."""
         if self.backward != getattr(backbone, "backward", False):
             direction, objective = ("backward", "lm(backward=true)") if not self.backward else ("forward", "lm")
-            raise PretuneError(f"this model reads {direction}; pretrain it with {objective}")
+            raise PretuneError(
+                f"this model reads {direction}, and the objective predicts in the other direction; pretrain it with {objective}"
+            )
         return super().head(backbone)

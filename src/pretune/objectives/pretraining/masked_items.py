@@ -39,14 +39,13 @@ class MaskedItem(TokenPrediction):
     name: ClassVar[str] = "item"
     pattern: ClassVar[Pattern | None] = full
     owns_arrangement: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive_fractions(self.name, rate=self.mask_rate)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut histories into windows, from the newest items backward; later epochs cut at other places."""
+        """Cut user histories into windows, from the newest items backward; later epochs cut at other places."""
         items = packing.length - data.template.num_special_tokens(pair=False)
         if data.store is None:
             raise PretuneError("item reads user histories; give it a store of histories instead of labeled rows")
@@ -74,7 +73,7 @@ class MaskedItem(TokenPrediction):
         return plan_epoch(arrangement, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask items, and make the originals the targets."""
+        """Mask items of the histories, and set the original items as targets."""
         at = choose_masked(sequences, self.mask_rate, draws)
         only_last = draws.uniform("last", sequences.index) < self.mask_last_rate
         at = np.sort(np.concatenate([at[~only_last[sequences.owner[at]]], last_items(sequences)[only_last]]))
@@ -98,6 +97,6 @@ def history_bounds(store: Store, documents: Array, held: int) -> tuple[Array, Ar
 
 
 def last_items(sequences: Sequences) -> Array:
-    """Return the index of the last token of each sequence that is not special, (b,)."""
+    """Return the index of the last non-special token of each sequence, (b,)."""
     free = np.flatnonzero(~sequences.columns["special"])
     return np.asarray(free[np.searchsorted(free, sequences.offsets[1:]) - 1])

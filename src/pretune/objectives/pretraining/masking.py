@@ -25,7 +25,7 @@ PASSES = 2  # over the pieces: when one does not fit, the second pass fills the 
 
 @dataclass(frozen=True)
 class MaskingUnits:
-    """Text divided into units for masking: all pieces in order, those of one unit adjacent."""
+    """Text divided into units that are masked as a whole; each unit is one or more adjacent pieces."""
 
     first: Array  # (k,) first token of each piece
     sizes: Array  # (k,) tokens of each piece
@@ -33,7 +33,7 @@ class MaskingUnits:
 
 
 def word_units(sequences: Sequences) -> MaskingUnits:
-    """Return whole words as units; where a sequence starts inside a word, the rest of it is a unit."""
+    """Return whole words as masking units; a sequence that starts inside a word starts with the rest of that word."""
     special = sequences.columns["special"]
     bounds = special | sequences.columns["word"] | sequence_starts(sequences)
     bounds[1:] |= special[:-1]
@@ -45,7 +45,7 @@ def word_units(sequences: Sequences) -> MaskingUnits:
 
 
 def run_starts(sequences: Sequences, pieces: MaskingUnits) -> Array:
-    """Return a mask (k,) of the pieces that start a run: at the start of a sequence, or after a special token."""
+    """Return a mask (k,) of the pieces at the start of a sequence or after a special token."""
     begins = sequence_starts(sequences)[pieces.first]
     begins[1:] |= pieces.first[1:] != pieces.first[:-1] + pieces.sizes[:-1]
     begins[:1] = True
@@ -53,16 +53,15 @@ def run_starts(sequences: Sequences, pieces: MaskingUnits) -> Array:
 
 
 def sequence_starts(sequences: Sequences) -> Array:
-    """Return a mask (n,) of the first tokens of sequences."""
+    """Return a mask (n,) of the tokens that are the first of their sequence."""
     begins = np.zeros(len(sequences.ids), dtype=bool)
     begins[sequences.offsets[:-1][sequences.lengths > 0]] = True
     return begins
 
 
 def span_units(sequences: Sequences, draws: EpochRandom, shares: Array) -> MaskingUnits:
-    """Return adjacent spans of random numbers of words as units; a share shares[n - 1] of them has n words.
-
-    No span crosses a special token. Units are chosen with equal probability, so the chosen ones follow the same length
+    """Return spans of whole words as masking units; the share of spans with n words is shares[n - 1].
+    // No span crosses a special token. Units are chosen with equal probability, so the chosen ones follow the same length
     distribution, and all words are about equally likely to be masked.
     """
     pieces = word_units(sequences)
@@ -83,7 +82,7 @@ def span_units(sequences: Sequences, draws: EpochRandom, shares: Array) -> Maski
 
 
 def phrase_units(sequences: Sequences, known: PhraseMatcher) -> MaskingUnits:
-    """Return known phrases as units, and all other words as units of their own (Sun et al., 2019)."""
+    """Return known phrases as masking units, and each other word as a unit (Sun et al., 2019)."""
     pieces = word_units(sequences)
     found = known.find(sequences.ids, pieces.first, pieces.sizes, run_starts(sequences, pieces))
     inside = np.zeros(len(found) + 1, dtype=np.int64)  # +1 where the later words of a phrase begin, -1 where they end
@@ -127,7 +126,7 @@ def choose_masked(sequences: Sequences, rate: float, draws: EpochRandom, units: 
 
 
 def choose_masked_tokens(sequences: Sequences, rate: float, draws: EpochRandom) -> Array:
-    """Return the indices of the tokens to mask if every token is a unit: the first of each sequence's shuffled tokens."""
+    """Return the indices of the tokens to mask, if single tokens are masked rather than words or spans."""
     free = np.flatnonzero(~sequences.columns["special"])
     bounds = np.searchsorted(free, sequences.offsets)
     wanted = mask_counts(rate, np.diff(bounds))
@@ -138,7 +137,7 @@ def choose_masked_tokens(sequences: Sequences, rate: float, draws: EpochRandom) 
 
 
 def shuffle_pieces(sequences: Sequences, first: Array, unit: Array, bounds: Array, draws: EpochRandom) -> Array:
-    """Shuffle pieces within each sequence, keeping those of a unit together; return keys (k,) with positions as low bits.
+    """Shuffle the pieces of each sequence, units kept together; return sort keys (k,), with positions as low bits.
 
     Sequence i has the pieces from bounds[i] to bounds[i + 1], before and after shuffling.
     """
@@ -155,18 +154,18 @@ def shuffle_pieces(sequences: Sequences, first: Array, unit: Array, bounds: Arra
 
 
 def mask_counts(rate: float, lengths: Array) -> Array:
-    """Return the number of tokens to mask, (b,), given the number of tokens that may be masked."""
+    """Return the number of tokens to mask per sequence, (b,), given how many of each may be masked."""
     return np.where(lengths > 0, np.maximum(1, np.round(rate * lengths)), 0).astype(np.int64)
 
 
 def max_masked(packing: Packing, rate: float) -> int:
-    """Return an upper bound on the masked tokens of a pack; rounding can add half a token per sequence."""
+    """Return an upper bound on the number of masked tokens of a pack; rounding can add half a token per sequence."""
     sequences = min(packing.sequences, packing.tokens)
     return min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)
 
 
 def first_of_run(sequences: Sequences, at: Array) -> Array:
-    """Return for each chosen token the first token of the run of adjacent chosen tokens that it belongs to, (m,)."""
+    """Return for each masked token the first token of its run of adjacent masked tokens, (m,)."""
     begins = sequence_starts(sequences)[at]
     begins[1:] |= at[1:] != at[:-1] + 1
     begins[:1] = True
@@ -183,7 +182,7 @@ def mask_tokens(
     swapped: float,
     together: Array | None = None,
 ) -> Array:
-    """Replace a share `masked` of the chosen tokens by [MASK] and a share `swapped` by random tokens; return the originals.
+    """Replace chosen tokens by [MASK] or random tokens, in shares `masked` and `swapped`; return the original tokens.
 
     One draw per token decides; with `together`, which gives the first token of each token's span, one draw per span.
     """
@@ -200,7 +199,7 @@ def mask_tokens(
 
 
 def check_positive_fractions(name: str, **shares: float | None) -> None:
-    """Refuse shares that are not greater than 0 and at most 1; None means that an option is not set."""
+    """Raise an error for options that are not greater than 0 and at most 1; None means that an option is not set."""
     for option, value in shares.items():
         if value is not None and not (isinstance(value, int | float) and 0 < value <= 1):
             given = value if isinstance(value, str) else format(value, "g")
@@ -208,7 +207,7 @@ def check_positive_fractions(name: str, **shares: float | None) -> None:
 
 
 def check_replacements(name: str, masked: float, swapped: float) -> None:
-    """Refuse shares of masked and random tokens that add up to more than 1."""
+    """Raise an error if the shares of [MASK] and of random tokens add up to more than 1."""
     if masked + swapped > 1 + 1e-9:
         raise PretuneError(
             f"{name}: masked={masked:g} and swapped={swapped:g} add up to more than 1; lower one of them"
@@ -216,10 +215,10 @@ def check_replacements(name: str, masked: float, swapped: float) -> None:
 
 
 def geometric_weights(p: float, longest: int) -> Array:
-    """Return weights of the lengths 1 … longest that follow a geometric distribution (SpanBERT)."""
+    """Return weights (longest,) of the span lengths 1 … longest, geometrically distributed (SpanBERT)."""
     return p * (1 - p) ** np.arange(longest)
 
 
 def inverse_length_weights(longest: int) -> Array:
-    """Return weights of the lengths n = 1 … longest that are proportional to 1/n (ALBERT)."""
+    """Return weights (longest,) of the n-gram lengths 1 … longest, proportional to 1/n (ALBERT)."""
     return 1 / np.arange(1.0, longest + 1)

@@ -8,32 +8,30 @@ masked copies of each text, as in BERT.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.patterns import Pattern, full
-from pretune.objectives.objective import Data, Loss, Objective, vocabulary_loss
+from pretune.objectives.objective import Loss, vocabulary_loss
 from pretune.objectives.pretraining import masking
-from pretune.objectives.pretraining.arrangements import document_span_epoch
+from pretune.objectives.pretraining.arrangements import ReadsDocuments
 from pretune.objectives.pretraining.span_boundary import BoundaryHead, boundary_targets
 from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.phrase_matching import check_phrase_file, load_phrases
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 Unit = Literal["token", "word", "span", "ngram", "phrase"]
 
 
 @register_objective
 @dataclass(frozen=True)
-class MLM(Objective):
+class MLM(ReadsDocuments):
     """Masked language modeling: 80 % of the chosen tokens become [MASK], 10 % a random token, and 10 % stay.
 
     Parameters
@@ -68,9 +66,8 @@ class MLM(Objective):
     span_boundary: bool = False
 
     name: ClassVar[str] = "mlm"
+    purpose: ClassVar[tuple[str, str]] = ("It is a masked language model, which fills in missing words", "fill-mask")
     pattern: ClassVar[Pattern | None] = full
-    owns_arrangement: ClassVar[bool] = False
-    stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -83,17 +80,13 @@ class MLM(Objective):
         masking.check_replacements(self.name, self.mask_replace_prob, self.random_replace_prob)
         if (self.unit == "phrase") != (self.phrases is not None):
             raise PretuneError(
-                f"{self.name}: unit=phrase and phrases=FILE need each other; find phrases in a store with: pretune phrases"
+                f"{self.name}: unit=phrase and phrases=FILE must be given together; find phrases in a store with: pretune phrases"
             )
         if self.phrases is not None:
             check_phrase_file(self.phrases)
 
-    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences."""
-        return document_span_epoch(data, packing, draws)
-
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask tokens, and make the originals the targets."""
+        """Mask tokens, and set the original tokens as targets."""
         rate = self.mask_rate
         if self.final_mask_rate is not None:
             rate += (self.final_mask_rate - self.mask_rate) * draws.progress
@@ -109,6 +102,7 @@ class MLM(Objective):
         return sequences
 
     def _units(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> masking.MaskingUnits | None:
+        """Return the units that are masked as a whole; None for single tokens."""
         match self.unit:
             case "token":
                 return None
@@ -124,19 +118,19 @@ class MLM(Objective):
                 return masking.phrase_units(sequences, load_phrases(str(self.phrases), tokenizer))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of masked tokens of a pack, at the higher of the first and the final rate."""
+        """Return an upper bound on the masked tokens of a pack, at the higher of the initial and the final masking rate."""
         most = masking.max_masked(packing, max(self.mask_rate, self.final_mask_rate or 0.0))
         return {self.name: most, "boundary": most} if self.span_boundary else {self.name: most}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the model family's output layer over the vocabulary, with a second one for span boundaries if needed."""
+        """Return the family's output layer over the vocabulary, with a second one for span boundaries if needed."""
         head = backbone.vocabulary_head()
         if self.span_boundary:
             head.add_module("boundary", BoundaryHead(backbone))
         return head
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy at the chosen tokens and, with `span_boundary`, that of the boundary predictions."""
+        """Return the cross-entropy at masked tokens and, with `span_boundary`, that of predictions from span boundaries."""
         targets = batch.targets[self.name]
         states, tokens = backbone(*batch.packed).last, backbone.embed.tokens
         loss = vocabulary_loss(self.name, head, states[targets.at], tokens, targets)

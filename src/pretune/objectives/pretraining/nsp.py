@@ -40,11 +40,11 @@ class NSP(SequenceClassification):
     name: ClassVar[str] = "nsp"
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut spans of documents in two at a random sentence boundary, and exchange second texts."""
+        """Cut documents into pairs of adjacent texts, and exchange the second texts of some pairs."""
         begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short_seq_prob)
-        assert data.store is not None
+        store = data.require_store(self.name)
         pairs = np.flatnonzero(spans[:, 1] > 0)
-        groups = exchange_groups(data.store.document_files, data.store.document_languages, documents[pairs])
+        groups = exchange_groups(store.document_files, store.document_languages, documents[pairs])
         found = match_in_pairs(spans[pairs, 1], groups, documents[pairs], draws)
         partner = np.full(len(begins), -1)
         partner[pairs] = np.where(found >= 0, pairs[found], -1)
@@ -62,7 +62,7 @@ class NSP(SequenceClassification):
         second = np.where(label == 1, partner, np.arange(len(begins)))
         begins[:, 1] = begins[second, 1]
         arrangement = Arrangement(
-            data.store,
+            store,
             data.tokenizer,
             data.template,
             begins,

@@ -1,14 +1,15 @@
-"""Sequences of a text and its translation, which tlm and trtd share."""
+"""The base class of `tlm` and `trtd`, which read a text and its translation as one sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.big_bird import BlockSparseAttention
 from pretune.nn.attention.multi_head import GlobalAttention, RelativeAttention, SelfAttention
 from pretune.nn.attention.patterns import Pattern, full
@@ -23,9 +24,6 @@ from pretune.text.examples.parallel import read_parallel_languages
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizers.template import Template
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 
 class ParallelText(LearnsFromRows):
     """Base class of objectives that read a text and its translation as one sequence, each in its own template.
@@ -34,10 +32,8 @@ class ParallelText(LearnsFromRows):
     and `text` and `pair` (columns of a table).
     """
 
-    name: ClassVar[str]
     pattern: ClassVar[Pattern | None] = full
     owns_arrangement: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
     language_pair: str
     text: str
@@ -47,13 +43,13 @@ class ParallelText(LearnsFromRows):
         check_languages(self.name, self.language_pair)
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows:
-        """Read pairs from tables, or from pairs of files with aligned lines."""
+        """Read pairs of texts from tables, or from pairs of files with aligned lines."""
         return read_parallel_languages(
             files, {"text": str(self.text), "pair": str(self.pair)}, self.language_pair, errors
         )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Make one sequence of each pair, drop pairs that are too long or have an empty side, and resample languages.
+        """Return one sequence per pair of texts; pairs that are too long or have an empty side are dropped.
 
         Column `side` is 0 for the tokens of the first text and 1 for those of the second.
         """
@@ -84,14 +80,14 @@ class ParallelText(LearnsFromRows):
 
 
 def restart_positions(sequences: Sequences) -> Sequences:
-    """Make the positions of the second text start at 0 again."""
+    """Set the positions of the second text of each sequence so that they start at 0 again."""
     second = np.bincount(sequences.owner, weights=sequences.columns["side"] == 0).astype(np.int64)
     sequences.positions = sequences.place - sequences.columns["side"] * second[sequences.owner]
     return sequences
 
 
 def check_attention(name: str, backbone: Backbone) -> None:
-    """Refuse a model without full attention: masks that depend on positions are wrong where positions restart."""
+    """Raise an error for models without full attention, whose masks depend on positions and fail if positions restart."""
     modules = backbone.modules() if isinstance(backbone, nn.Module) else ()
     for module in modules:
         if (

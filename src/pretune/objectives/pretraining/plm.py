@@ -47,7 +47,6 @@ class PLM(TokenPrediction, AddsTokens):
 
     name: ClassVar[str] = "plm"
     pattern: ClassVar[Pattern | None] = permutation
-    owns_arrangement: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.k > 1:
@@ -63,7 +62,7 @@ class PLM(TokenPrediction, AddsTokens):
         return stream_epoch(data, packing, draws) if self.stateful else document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Choose the tokens to predict and the order of prediction, and insert a query after each predicted token.
+        """Choose the tokens to predict and their order, and insert a query token after each predicted token.
 
         The token itself is content for tokens later in the order; its query (1 in column `stream`) predicts it. Column
         `order` gives ranks; context has the rank of the start of its part.
@@ -90,7 +89,7 @@ class PLM(TokenPrediction, AddsTokens):
         )
 
     def order(self, sequences: Sequences, draws: EpochRandom, context: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-        """Return the rank of every token in the order of prediction, (n,): 2r for context, 2r + 1 for predicted tokens."""
+        """Return each token's rank in the order of prediction, (n,): even for context, odd for predicted tokens."""
         cuts = sequences.lengths[:, None] * np.arange(self.num_parts + 1) // self.num_parts
         sizes, number = np.diff(cuts).ravel(), np.arange(self.num_parts)
         rank = np.empty(len(context), dtype=np.int64)
@@ -99,12 +98,12 @@ class PLM(TokenPrediction, AddsTokens):
         return np.where(context, 2 * np.repeat(segment_starts(sizes), sizes), 2 * rank + 1)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack; rounding can add half a target per sequence."""
+        """Return an upper bound on the predicted tokens of a pack; rounding can add half a token per sequence."""
         sequences = min(packing.sequences, packing.tokens)
         return {self.name: min(packing.tokens, int(packing.tokens / self.k) + sequences // 2 + 1)}
 
     def max_packing(self, packing: Packing) -> Packing:
-        """Return the packing limits with the inserted queries; padding fills the places of missing ones."""
+        """Return the packing limits including the inserted query tokens."""
         most = self.max_targets(packing)[self.name]
         length = packing.length + int(packing.length / self.k) + 1
         sequences = packing.sequences + -(-most // packing.length)

@@ -15,32 +15,25 @@ from typing import ClassVar
 import numpy as np
 
 from pretune.nn.attention.patterns import Pattern, prefix
-from pretune.objectives.objective import Data
-from pretune.objectives.pretraining.arrangements import document_span_epoch
+from pretune.objectives.pretraining.arrangements import ReadsDocuments
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import segment_sum
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.packing.sequences import Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 @register_objective
 @dataclass(frozen=True)
-class PrefixLM(TokenPrediction):
-    """Prefix language modeling: each text is cut at a random position, and what follows, end token included, is predicted."""
+class PrefixLM(ReadsDocuments, TokenPrediction):
+    """Prefix language modeling: each text is cut at a random position, and the rest, with the end token, is predicted."""
 
     name: ClassVar[str] = "prefix"
     pattern: ClassVar[Pattern | None] = prefix
-    owns_arrangement: ClassVar[bool] = False
-    stateful: ClassVar[bool] = False
-
-    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences."""
-        return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mark a random prefix in column `prefix`; the targets are the next tokens from its last token on."""
+        """Mark a random prefix of each text in column `prefix`, and set the tokens after it as targets."""
         lengths, special = sequences.lengths, sequences.columns["special"]
         first = np.minimum.reduceat(np.where(special, lengths.max(initial=0), sequences.place), sequences.offsets[:-1])
         text = segment_sum(~special, lengths)
@@ -54,7 +47,3 @@ class PrefixLM(TokenPrediction):
         sequences.pattern = self.pattern
         sequences.second = None  # a single stack reads both parts
         return sequences
-
-    def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token."""
-        return {self.name: packing.tokens}

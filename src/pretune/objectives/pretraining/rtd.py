@@ -7,13 +7,14 @@ every token of the result. The generator belongs to the objective's head and sha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import Pattern, full
@@ -24,22 +25,19 @@ from pretune.nn.feed_forward import FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import DenseTransform, TiedVocabularyHead
-from pretune.objectives.objective import Data, Export, Loss, Objective, classification_loss, map_logits_in_chunks
-from pretune.objectives.pretraining.arrangements import document_span_epoch
+from pretune.objectives.objective import Export, Loss, classification_loss, map_logits_in_chunks
+from pretune.objectives.pretraining.arrangements import ReadsDocuments
 from pretune.objectives.pretraining.masking import check_positive_fractions, choose_masked, max_masked
 from pretune.objectives.registry import register_objective
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 class Generator(nn.Module):
-    """A small encoder over given embeddings, with an output layer; its parts are named as those of a whole model."""
+    """A small encoder with an output layer that reads given embeddings; parameters are named as in a whole model."""
 
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -68,7 +66,7 @@ class Generator(nn.Module):
 
 
 class RTDHead(nn.Module):
-    """The generator, and the discriminator's two output layers: one logit per token, positive for a replaced token."""
+    """A head with a generator and a discriminator, which computes one logit per token (positive if replaced)."""
 
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -90,13 +88,13 @@ class RTDHead(nn.Module):
         return {"generator": Export("heads.rtd.generator.", sizes, frozenset({"mlm"}))}
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return one logit per token, (n,), for states (n, width)."""
+        """Return the discriminator's logits (n,) for hidden states (n, width)."""
         return self.output(F.gelu(self.dense(states)))[:, 0]
 
 
 @register_objective
 @dataclass(frozen=True)
-class RTD(Objective):
+class RTD(ReadsDocuments):
     """Replaced token detection: a share `mask_rate` of the tokens is masked and filled in by the generator.
 
     The discriminator's loss is weighted by `discriminator_weight`. By default, the generator has as many `generator_layers` as the backbone, `generator_size`
@@ -114,21 +112,14 @@ class RTD(Objective):
 
     name: ClassVar[str] = "rtd"
     pattern: ClassVar[Pattern | None] = full
-    owns_arrangement: ClassVar[bool] = False
-    stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive_fractions(self.name, rate=self.mask_rate, size=self.generator_size)
 
-    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences."""
-        return document_span_epoch(data, packing, draws)
-
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask tokens for the generator, with the originals as targets of both terms.
-
-        The generator's term has the masked tokens; the objective's own term has all tokens in order.
+        """Mask tokens for the generator, and set the original tokens as targets of generator and discriminator.
+        // The generator has targets at the masked tokens; the discriminator has all tokens in order.
         """
         mask = tokenizer.role("mask")
         at = choose_masked(sequences, self.mask_rate, draws)
@@ -138,7 +129,7 @@ class RTD(Objective):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: the masked tokens, and all tokens."""
+        """Return an upper bound on the targets of a pack: the masked tokens for the generator, all for the discriminator."""
         return {generator_term(self.name): max_masked(packing, self.mask_rate), self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
@@ -153,7 +144,7 @@ class RTD(Objective):
         return RTDHead(backbone, width, layers, heads)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the generator's cross-entropy, and the discriminator's at every token of the filled-in text."""
+        """Return the generator's cross-entropy at masked tokens and the discriminator's at all tokens."""
         (packed,) = batch.packed
         hidden, every = batch.targets[generator_term(self.name)], batch.targets[self.name]
         parts: Any = head
@@ -177,7 +168,7 @@ def generator_term(name: str) -> str:
 
 
 def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """Return the sums for the share of replaced tokens, and the accuracy, precision, and recall of detecting them."""
+    """Return sums from which the share, accuracy, precision, and recall of detected replaced tokens are computed."""
     found = (weight * (flagged & replaced)).sum()
     return {
         "replaced": (weight * replaced).sum(),
@@ -192,7 +183,7 @@ def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[st
 def run_generator(
     generator: Any, backbone: Backbone, packed: Packed, hidden: Targets, term: str = "generator"
 ) -> tuple[Loss, Tensor]:
-    """Return the generator's loss, under the name `term`, and one sampled token per masked position."""
+    """Return the generator's loss under the name `term`, and one token per masked position sampled from its predictions."""
     vectors = backbone.embed.vectors(packed)
     states = generator.backbone(replace(packed, columns={**packed.columns, "vectors": vectors})).last[hidden.at]
 
@@ -207,13 +198,13 @@ def run_generator(
 
 
 def sample_tokens(logits: Tensor) -> Tensor:
-    """Sample one token per row of logits (m, vocabulary): the argmax after adding Gumbel noise."""
+    """Sample one token per row of logits (m, vocabulary) with Gumbel noise."""
     chance = torch.rand(logits.shape, device=logits.device).clamp(1e-9, 1 - 1e-7)
     return (logits.float() - torch.log(-torch.log(chance))).argmax(-1)
 
 
 def fill_in_tokens(ids: Tensor, targets: Targets, values: Tensor) -> Tensor:
-    """Return the ids (n,) with `values` at the positions of the targets; targets of weight 0 change nothing."""
+    """Return token ids (n,) with `values` at the positions of the targets; targets of weight 0 are ignored."""
     nowhere = torch.full_like(targets.at, ids.shape[0])
     at = torch.where(targets.weight > 0, targets.at, nowhere)
     return torch.cat([ids, ids[:1]]).scatter(0, at, values)[: ids.shape[0]]

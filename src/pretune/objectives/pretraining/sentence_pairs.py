@@ -1,4 +1,4 @@
-"""What nsp, sop, and dlm share: pairs of adjacent texts, exchanges that do not leak the label, and the classifier.
+"""The classifier and the arrangement of text pairs that nsp, sop, and dlm share.
 
 The label must follow from the content of the texts alone. Negatives are therefore made by exchanging texts between two
 sequences of the same source, and both texts are truncated to the same length, exchanged or not: neither the lengths, nor
@@ -7,12 +7,12 @@ where a text begins and ends, nor the source reveals the label.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
-from pretune.nn.attention.patterns import Pattern
+from pretune.backbones.backbone import Backbone
 from pretune.nn.linear import OutputLinear
 from pretune.objectives.objective import Data, Loss, Objective, classification_loss
 from pretune.packed import Batch
@@ -22,9 +22,6 @@ from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.document_spans import cut_documents, split_at_sentence
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 UNLABELED = -1  # the label of a sequence that is read but has no target
 PATIENCE = 4  # rounds of matching without a match before the remaining items are given up
@@ -49,13 +46,10 @@ class SequenceClassification(Objective):
     A subclass arranges the sequences and gives each a label under its own name: 0, 1, or UNLABELED.
     """
 
-    name: ClassVar[str]
-    pattern: ClassVar[Pattern | None] = None
     owns_arrangement: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Make the label the target at the start of each labeled sequence; the tokens stay as they are."""
+        """Set the label of each labeled sequence as the target of its start token; tokens are unchanged."""
         labels = sequences.labels[self.name]
         labeled = labels != UNLABELED
         sequences.targets[self.name] = (sequences.offsets[:-1][labeled], labels[labeled])
@@ -66,11 +60,11 @@ class SequenceClassification(Objective):
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a pooler with a binary classifier."""
+        """Return a pooler followed by a binary classifier."""
         return SequenceClassificationHead(backbone)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy at the start tokens of labeled sequences."""
+        """Return the cross-entropy of the labels at the start tokens."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
@@ -78,20 +72,17 @@ class SequenceClassification(Objective):
 def split_into_pairs(
     name: str, data: Data, packing: Packing, draws: EpochRandom, short: float
 ) -> tuple[Array, Array, Array]:
-    """Cut documents into spans, and each span in two at a random sentence boundary.
+    """Cut documents into spans, and each span into two texts at a random sentence boundary.
 
     Return starts (m, 2), lengths (m, 2), and documents (m,). A span of a single sentence is a first text without a second:
     the second length is 0. `short` is the share of documents that are cut into shorter spans.
     """
-    if data.store is None:
-        raise PretuneError(f"{name} reads raw text; give it a corpus or a store instead of labeled rows")
+    store = data.require_store(name)
     text_length = packing.length - data.template.num_special_tokens(pair=True)
     if text_length < 2:
         raise PretuneError(f"sequences of {packing.length} tokens leave no room for two texts; choose a greater length")
-    starts, lengths, documents = cut_documents(
-        data.store, data.documents, text_length, draws, short, from_both_ends=True
-    )
-    first = split_at_sentence(data.store, starts, lengths, draws)
+    starts, lengths, documents = cut_documents(store, data.documents, text_length, draws, short, from_both_ends=True)
+    first = split_at_sentence(store, starts, lengths, draws)
     if not first.any():
         raise PretuneError(
             f"{name} needs documents of two sentences or more that fit into a sequence, and this corpus has none; "
@@ -103,7 +94,7 @@ def split_into_pairs(
 
 
 def exchange_groups(files: Array, languages: Array, documents: Array) -> Array:
-    """Return the group (m,) within which m sequences exchange texts, given the document of each.
+    """Return the group (m,) of each sequence, given its document; only sequences of one group exchange texts.
 
     `files` and `languages` (documents,) are those of all documents. A group is a file. Files with a single document form
     one group per language; otherwise a folder of such files would have no negatives.
@@ -120,7 +111,7 @@ def exchange_groups(files: Array, languages: Array, documents: Array) -> Array:
 def match_in_pairs(
     lengths: Array, kinds: Array, owners: Array, draws: EpochRandom, words: Array | None = None
 ) -> Array:
-    """Match m items in pairs, at random among those of about the same length; return each item's partner, or -1 for none.
+    """Return the partner of each of m items, or -1: items of about the same length are matched at random.
 
     The two items of a pair have the same kind, different owners and, if `words` numbers their contents, different words.
 

@@ -33,12 +33,12 @@ class SOP(SequenceClassification):
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut spans of documents in two at a random sentence boundary, and swap the texts of some."""
         begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short_seq_prob)
-        assert data.store is not None
-        sentences = data.store.sentence_offsets
+        store = data.require_store(self.name)
+        sentences = store.sentence_offsets
         labeled = (spans[:, 1] > 0) & (sentences[np.searchsorted(sentences, begins[:, 0])] == begins[:, 0])
         swapped = labeled & (draws.uniform("swapped", begins[:, 0]) < self.swap_rate)
         for pairs in (begins, spans):
             pairs[swapped] = pairs[swapped, ::-1]
         labels = {self.name: np.where(labeled, swapped, UNLABELED)}  # 0: in order, as in ALBERT's released checkpoints
-        arrangement = Arrangement(data.store, data.tokenizer, data.template, begins, spans, labels)
+        arrangement = Arrangement(store, data.tokenizer, data.template, begins, spans, labels)
         return plan_epoch(resample_languages(arrangement, data, documents, draws), packing, draws)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.embedding.positional_encoding import LearnedPositions
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import DenseTransform, TiedVocabularyHead
 from pretune.runtime.arrays import Array
 from pretune.text.packing.sequences import Sequences
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 PLACES = 20  # positions inside a span; tokens further inside are not predicted
 PLACE_WIDTH = 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,8 +15,6 @@ from pretune.text.packing.sequences import LazyColumns, Packing, Sequences
 from pretune.text.spans import span_indices
 from pretune.text.store.store import Store
 
-NONE = np.empty(0, dtype=np.int64)
-
 
 def stream_epoch(
     data: Data, packing: Packing, draws: EpochRandom, *, backward: bool = False, framed: bool = False
@@ -26,8 +24,7 @@ def stream_epoch(
     With `backward`, time runs from the end of each stream to its start. With `framed`, documents have the special tokens
     that the template puts around them.
     """
-    if data.store is None:
-        raise PretuneError("a stateful objective reads raw text; give it a corpus or a store instead of labeled rows")
+    store = data.require_store("a stateful objective")
     if data.languages:
         raise PretuneError(
             "a stateful objective reads text in one language; give it one store, or leave out stateful=true"
@@ -38,7 +35,14 @@ def stream_epoch(
         np.array([data.tokenizer.role(role) for role in roles], dtype=np.int64)
         for roles in (items[:place], items[place + 1 :])
     )
-    return StreamEpoch.make(data.store, data.documents, packing, draws, before, after, backward)
+    edges = store.sentence_offsets[store.document_offsets]
+    begin, lengths = edges[data.documents], edges[data.documents + 1] - edges[data.documents]
+    lengths = np.where(lengths > 0, lengths + len(before) + len(after), 0)
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    # as many streams as windows of `packing.length` tokens fit into the packs of one step
+    count = max(1, packing.tokens // packing.length) * packing.lanes
+    streams = build_streams(bounds[:-1], lengths, lanes=count, window=packing.length, draws=draws)
+    return StreamEpoch(store, streams, packing.lanes, begin, bounds, before, after, backward)
 
 
 @dataclass
@@ -49,41 +53,21 @@ class StreamEpoch:
     """
 
     store: Store
-    lanes: TextStreams
+    streams: TextStreams
     groups: int
     begin: Array  # (documents,) where each starts in the store
     bounds: Array  # (documents + 1,) where each starts in the concatenation
-    before: Array = field(default_factory=lambda: NONE)  # ids of the special tokens before each document
-    after: Array = field(default_factory=lambda: NONE)  # and after it
+    before: Array  # ids of the special tokens before each document
+    after: Array  # ids of the special tokens after each document
     backward: bool = False  # whether time runs from the end of each stream to its start
 
-    @classmethod
-    def make(
-        cls,
-        store: Store,
-        documents: Array,
-        packing: Packing,
-        draws: EpochRandom,
-        before: Array = NONE,
-        after: Array = NONE,
-        backward: bool = False,
-    ) -> StreamEpoch:
-        """Make as many streams as windows of `packing.length` tokens fit into the packs of one step."""
-        edges = store.sentence_offsets[store.document_offsets]
-        begin, lengths = edges[documents], edges[documents + 1] - edges[documents]
-        lengths = np.where(lengths > 0, lengths + len(before) + len(after), 0)
-        bounds = np.concatenate([[0], np.cumsum(lengths)])
-        per_pack = max(1, packing.tokens // packing.length)
-        lanes = build_streams(bounds[:-1], lengths, lanes=per_pack * packing.lanes, window=packing.length, draws=draws)
-        return cls(store, lanes, packing.lanes, begin, bounds, before, after, backward)
-
     def __len__(self) -> int:
-        return len(self.lanes) * self.groups
+        return len(self.streams) * self.groups
 
     def sizes(self) -> Array:
         """Return the number of sequences of each pack, (packs,), padding included where windows are not full."""
-        per_pack, window = self.lanes.lanes // self.groups, self.lanes.window
-        return np.full(len(self), per_pack - (-per_pack * (window - self.lanes.shortest) // window))
+        per_pack, window = self.streams.lanes // self.groups, self.streams.window
+        return np.full(len(self), per_pack - (-per_pack * (window - self.streams.shortest) // window))
 
     def pack(self, index: int) -> Sequences:
         """Return a group of streams at one time, one sequence per stream.
@@ -92,8 +76,8 @@ class StreamEpoch:
         document or of a stream starts.
         """
         time, group = divmod(index, self.groups)
-        window = self.lanes.batch(len(self.lanes) - 1 - time if self.backward else time)
-        per_pack = self.lanes.lanes // self.groups
+        window = self.streams.batch(len(self.streams) - 1 - time if self.backward else time)
+        per_pack = self.streams.lanes // self.groups
         in_group = window.lane // per_pack == group
         lane, spans = window.lane[in_group] - group * per_pack, window.lengths[in_group]
         lengths = np.bincount(lane, weights=spans, minlength=per_pack).astype(np.int64)
@@ -112,16 +96,15 @@ class StreamEpoch:
         )
         if self.store.tokenizer.characters:
             columns["characters"] = self.store.tokenizer.token_characters[ids]
-        index_of = np.arange(per_pack) + group * per_pack + time * self.lanes.lanes
+        index_of = np.arange(per_pack) + group * per_pack + time * self.streams.lanes
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
         """Return the ids at places of the concatenation, given their documents, and whether they are special tokens."""
         inside = places - self.bounds[document]
         ahead = inside < len(self.before)
-        late = inside - (
-            self.bounds[document + 1] - self.bounds[document] - len(self.after)
-        )  # 0 at the first token after the text
+        # 0 at the first token after the text
+        late = inside - (self.bounds[document + 1] - self.bounds[document] - len(self.after))
         special = ahead | (late >= 0)
         text = np.where(special, self.begin[document], self.begin[document] + inside - len(self.before))
         ids = self.store.gather(text, np.ones_like(text)).astype(np.int64)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.objectives.objective import Loss, Objective, token_loss
 from pretune.packed import Batch
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
+from pretune.text.packing.sequences import Packing
 
 
 class TokenPrediction(Objective):
     """Base class of objectives whose loss is the cross-entropy over the vocabulary at the targets of one term."""
 
-    name: ClassVar[str]
-    label_smoothing: float = 0.0
+    smoothing: float = 0.0
+
+    def max_targets(self, packing: Packing) -> dict[str, int]:
+        """Return an upper bound on the targets of a pack: every token."""
+        return {self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the model family's output layer over the vocabulary."""

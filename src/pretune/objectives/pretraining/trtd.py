@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.objectives.pretraining.masking import check_positive_fractions
 from pretune.objectives.pretraining.parallel_text import ParallelText, check_attention, restart_positions
 from pretune.objectives.pretraining.rtd import RTD
@@ -14,9 +15,6 @@ from pretune.objectives.registry import register_objective
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 @register_objective

@@ -24,20 +24,19 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class Autoencode(TokenPrediction, AddsTokens):
-    """Sequence autoencoding: every sequence is repeated, and the second copy is predicted."""
+    """Sequence autoencoding: every sequence is read twice, and the second copy is predicted from the first."""
 
     name: ClassVar[str] = "autoencode"
     pattern: ClassVar[Pattern | None] = causal
     owns_arrangement: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences, half as long as sequences may be."""
+        """Cut documents into spans of whole sentences, half as long as a sequence may be."""
         arrangement = arrange_document_spans(data, packing.length // 2, draws)
         return PlannedEpoch(arrangement, plan_lengths(2 * arrangement.lengths, packing, draws))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Repeat every sequence; the targets are the next tokens from the last token of the first copy on."""
+        """Repeat every sequence, and set the tokens of the second copy as targets."""
         starts, lengths = sequences.offsets[:-1], sequences.lengths
         order = span_indices(np.repeat(starts, 2), np.repeat(lengths, 2))
         columns = {name: column[order] for name, column in sequences.columns.items()}

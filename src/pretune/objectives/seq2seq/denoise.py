@@ -67,11 +67,11 @@ class Denoise(Seq2Seq):
             check_fraction(self.name, option, getattr(self, option))
         if self.poisson_lambda <= 0:
             raise PretuneError(
-                f"denoise(poisson_lambda={self.poisson_lambda:g}): the mean span length must be positive; give, say, 3"
+                f"denoise(poisson_lambda={self.poisson_lambda:g}): the mean span length must be positive; give, for example, 3"
             )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences."""
+        """Cut documents into spans of whole sentences, with the language token of each text if the template has one."""
         template = with_target_side(data.template)
         if "language" not in template.target or data.store is None:
             return text_epoch(replace(data, template=template), packing, draws)
@@ -86,7 +86,7 @@ class Denoise(Seq2Seq):
         return epoch
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Add the chosen kinds of noise in turn; the target is the original text."""
+        """Add the chosen kinds of noise to the source one after the other; the target is the original text."""
         texts, index = strip_template(sequences), sequences.index
         noisy = texts
         if self.permute_sentences:

@@ -14,13 +14,12 @@ from typing import ClassVar
 import numpy as np
 
 from pretune.nn.attention.patterns import causal
-from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import segment_starts
-from pretune.objectives.seq2seq.source_target import Seq2Seq, check_fraction, side_packings, strip_template, text_epoch
+from pretune.objectives.seq2seq.source_target import Seq2Seq, check_fraction, side_packings, strip_template
 from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.spans import span_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -44,10 +43,6 @@ class MASS(Seq2Seq):
 
     def __post_init__(self) -> None:
         check_fraction(self.name, "mask_rate", self.mask_rate)
-
-    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences."""
-        return text_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Choose a fragment of each text, mask it in the source, and make it the target."""
@@ -80,11 +75,11 @@ class MASS(Seq2Seq):
         return Sequences(ids, sequences.lengths, sequences.index, second=second)
 
     def sizes(self, lengths: Array) -> Array:
-        """Return the number of tokens of each text's fragment, (b,)."""
+        """Return the number of tokens of the masked fragment of each text, (b,), given the lengths of the texts."""
         return np.maximum(1, np.round(self.mask_rate * lengths)).astype(np.int64)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of both sides; with `trim_decoder_input`, the target side has only the fragments."""
+        """Return the packing limits of source and target; with `trim_decoder_input`, the target consists of the fragments only."""
         whole = (packing.tokens, packing.length)
         if not self.trim_decoder_input:
             return side_packings(packing, whole, whole)
@@ -93,6 +88,6 @@ class MASS(Seq2Seq):
         return side_packings(packing, whole, (min(packing.tokens, written), longest))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: the tokens of all fragments."""
+        """Return an upper bound on the targets of a pack: the tokens of all masked fragments."""
         written = self.mask_rate * packing.tokens + min(packing.sequences, packing.tokens)
         return {self.name: int(min(packing.tokens, written))}

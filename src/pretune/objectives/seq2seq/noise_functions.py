@@ -80,7 +80,7 @@ def span_lengths(hidden: Array, mean: float, draws: EpochRandom, index: Array) -
 
 
 def _limit_to_budget(drawn: Array, hidden: Array) -> tuple[Array, Array]:
-    """Limit the drawn lengths so that those of each text sum to `hidden`; return lengths and which of them are used."""
+    """Return drawn span lengths, limited to a sum of `hidden` tokens per text, and which of them are used."""
     budget = np.repeat(hidden, hidden)
     before = segment_cumsum(drawn, hidden) - drawn
     used = before < budget
@@ -96,14 +96,14 @@ def poisson(chance: Array, mean: float) -> Array:
 
 
 def mask(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index: Array) -> FlatTexts:
-    """Replace a share `rate` of the tokens of each text by the mask `token`."""
+    """Replace a random share `rate` of the tokens of each text by the mask token."""
     ids = texts.ids.copy()
     ids[_choose(texts, rate, token, draws, "mask", index)] = token
     return FlatTexts(ids, texts.lengths)
 
 
 def delete(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index: Array) -> FlatTexts:
-    """Delete a share `rate` of the tokens of each text, never mask tokens; at least one token stays."""
+    """Delete a random share `rate` of the tokens of each text, except mask tokens; at least one token remains."""
     gone = _choose(texts, rate, token, draws, "delete", index, keep=1)
     kept = np.ones(len(texts.ids), dtype=bool)
     kept[gone] = False
@@ -113,7 +113,7 @@ def delete(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index:
 def _choose(
     texts: FlatTexts, rate: float, token: int, draws: EpochRandom, purpose: str, index: Array, keep: int = 0
 ) -> Array:
-    """Choose a share of the tokens at random, never mask tokens, leaving at least `keep` per text; return their indices."""
+    """Return the indices of a random share of the tokens, except mask tokens; at least `keep` per text are not chosen."""
     free = texts.ids != token
     counts = segment_sum(free, texts.lengths)
     wanted = np.clip(np.round(rate * counts), 1, np.maximum(0, np.minimum(counts, texts.lengths - keep)))

@@ -13,13 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.noise_functions import reorder
-from pretune.objectives.seq2seq.source_target import Seq2Seq, make_source_and_target, strip_template, text_epoch
+from pretune.objectives.seq2seq.source_target import Seq2Seq, make_source_and_target, strip_template
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.packing.sequences import Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -41,12 +40,8 @@ class Shuffle(Seq2Seq):
                 f"shuffle(window={self.window}): nothing would be shuffled; give 1 or more, or leave it out"
             )
 
-    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences."""
-        return text_epoch(data, packing, draws)
-
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Shuffle the units; the target is the original text."""
+        """Shuffle the words or sentences of the source; the target is the original text."""
         texts = strip_template(sequences)
         begins = sequences.columns["word" if self.unit == "words" else "sentence"][~sequences.columns["special"]]
         noisy = reorder(texts, begins, draws, sequences.index, self.window)

@@ -6,12 +6,13 @@ The decoder sees the sentence only through that vector, which must therefore hol
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data, Loss, vocabulary_loss
 from pretune.objectives.registry import register_objective
@@ -32,12 +33,9 @@ from pretune.text.store.store import Store
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 
 class SkipThoughtHead(nn.Module):
-    """The model family's output layer, and two learned vectors that tell the decoder which neighbor to write."""
+    """The family's output layer over the vocabulary, and two learned vectors that select the neighbor to generate."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -46,7 +44,7 @@ class SkipThoughtHead(nn.Module):
         self.neighbor = nn.Parameter(torch.empty(2, width).normal_(std=0.02))  # previous, next
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return two vectors per sentence, (2s, width), for sentence vectors (s, width)."""
+        """Return a vector for the previous and one for the next sentence, (2s, width), given sentence vectors (s, width)."""
         return (vectors[:, None] + self.neighbor.to(vectors.dtype)).flatten(0, 1)
 
 
@@ -64,17 +62,16 @@ class SkipThought(Seq2Seq):
     name: ClassVar[str] = "skip_thought"
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Take every sentence that has two neighbors in its document, truncating sentences that are too long."""
-        if data.store is None:
-            raise PretuneError("skip_thought reads raw text; give it a corpus or a store instead of labeled rows")
+        """Return every sentence with two neighbors in its document as a source, and its neighbors as two targets."""
+        store = data.require_store(self.name)
         template = with_target_side(data.template)
         read, written = Template(template.single, ()), Template(template.target, ())
         around = read.num_special_tokens(pair=False), written.num_special_tokens(pair=False) - 1
         most = packing.length - around[0], min(packing.length, packing.tokens // 2) - around[1]
         if min(most) < 1:
             raise PretuneError(f"sequences of {packing.length} tokens leave no room for text; choose a greater length")
-        center = inner_sentences(data.store, data.documents)
-        offsets = data.store.sentence_offsets
+        center = inner_sentences(store, data.documents)
+        offsets = store.sentence_offsets
         triple = center[:, None] + np.array([0, -1, 1])
         starts, whole = offsets[triple], offsets[triple + 1] - offsets[triple]
         full = (whole > 0).all(1)
@@ -85,20 +82,18 @@ class SkipThought(Seq2Seq):
             )
         spans = np.minimum(whole, [most[0], most[1], most[1]])
         source = Arrangement(
-            data.store, data.tokenizer, read, starts[:, :1], spans[:, :1], truncated=int((spans < whole)[:, 0].sum())
+            store, data.tokenizer, read, starts[:, :1], spans[:, :1], truncated=int((spans < whole)[:, 0].sum())
         )
-        target = Arrangement(
-            data.store, data.tokenizer, written, starts[:, 1:].reshape(-1, 1), spans[:, 1:].reshape(-1, 1)
-        )
+        target = Arrangement(store, data.tokenizer, written, starts[:, 1:].reshape(-1, 1), spans[:, 1:].reshape(-1, 1))
         lengths = np.maximum(spans[:, 0] + around[0], spans[:, 1:].sum(1) + 2 * around[1])
-        return SourceTargetEpoch(source, target, plan_lengths(lengths, packing, draws), per=2)
+        return SourceTargetEpoch(source, plan_lengths(lengths, packing, draws), target, per=2)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences with decoder inputs and targets of the previous and the next sentence of each source sentence."""
+        """Set up teacher forcing for the previous and the next sentence of each source sentence."""
         return shift_targets(self.name, sequences)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of both sides; packs are planned by the larger one, a sentence or its two neighbors."""
+        """Return the packing limits of source and target; a pack is limited by the larger of both."""
         longest = min(packing.length, max(1, packing.tokens // 2))
         return side_packings(packing, (packing.tokens, packing.length), (packing.tokens, longest), per=2)
 
@@ -107,7 +102,7 @@ class SkipThought(Seq2Seq):
         return SkipThoughtHead(backbone)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of both neighbors."""
+        """Return the cross-entropy of the tokens of both neighboring sentences."""
         source, target = batch.packed
         network: Any = backbone  # an encoder-decoder; its decoder gets the sentence vectors as its source
         read = network.encoder(source).last
@@ -120,7 +115,7 @@ class SkipThought(Seq2Seq):
 
 
 def inner_sentences(store: Store, documents: Array) -> Array:
-    """Return the sentences that are neither the first nor the last of their document."""
+    """Return the indices of sentences that are neither the first nor the last of their document."""
     first, count = store.document_offsets[documents], np.diff(store.document_offsets)[documents]
     return span_indices(first + 1, np.maximum(0, count - 2))
 

@@ -1,4 +1,4 @@
-"""What sequence-to-sequence objectives share: an encoder reads a source text, a decoder writes a target text.
+"""The shared parts of sequence-to-sequence objectives: an encoder reads a source text, a decoder generates a target text.
 
 Both texts are in the model's template. With teacher forcing, the decoder reads the target up to a token and predicts that
 token, so a batch has two Packed: the encoder's input, and the decoder's input, shifted by one.
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pretune.nn.attention.patterns import Pattern, causal
+from pretune.nn.attention.patterns import causal
 from pretune.objectives.objective import Data, TwoSided
 from pretune.objectives.pretraining.arrangements import arrange_document_spans
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
@@ -21,8 +21,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows
-from pretune.text.packing.batch_planning import PackPlan
-from pretune.text.packing.sequences import Arrangement, Packing, Sequences, plan_lengths
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, PlannedEpoch, Sequences, plan_lengths
 from pretune.text.spans import span_indices
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -32,61 +31,50 @@ MAX_TEMPLATE_TOKENS = 4  # the most special tokens that a template puts around a
 
 @dataclass
 class FlatTexts:
-    """Concatenated texts, without the special tokens of a template."""
+    """Texts concatenated into one array of token ids, without special tokens."""
 
     ids: Array  # (n,)
     lengths: Array  # (b,)
 
 
 class Seq2Seq(TokenPrediction, TwoSided):
-    """Base class of objectives whose decoder writes a target text, with the cross-entropy of its tokens as the loss.
+    """Base class of objectives whose decoder generates a target text, with the cross-entropy of its tokens as the loss.
 
-    By default, either side can fill a whole pack, and every token of the target side is predicted.
+    By default, documents are cut into spans of whole sentences, either side can fill a whole pack, and every token of the
+    target side is predicted.
     """
 
-    pattern: ClassVar[Pattern | None] = None
     owns_arrangement: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
+
+    def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
+        """Cut documents into spans of whole sentences and shuffle them into packs."""
+        return text_epoch(data, packing, draws)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of the source and the target side, for fixed shapes."""
+        """Return the packing limits of source and target, for fixed shapes."""
         whole = (packing.tokens, packing.length)
         return side_packings(packing, whole, whole)
-
-    def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token of the target side."""
-        return {self.name: packing.tokens}
 
 
 # -- epochs -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class TextEpoch:
+class TextEpoch(PlannedEpoch):
     """An epoch of spans of running text, one per sequence, with a column `sentence` that marks where sentences start."""
 
-    arrangement: Arrangement
-    plan: PackPlan
-    sentences: Array  # where sentences start in the source, sorted
-
-    def __len__(self) -> int:
-        return len(self.plan)
-
-    def sizes(self) -> Array:
-        """Return the number of sequences of each pack, (packs,)."""
-        return np.diff(self.plan.bounds)
+    sentences: Array  # where sentences start in the token store, sorted
 
     def pack(self, index: int) -> Sequences:
-        """Return the sequences of a pack."""
+        """Return the sequences of a pack, with column `sentence`."""
         chosen = self.plan.pack(index)
         sequences = self.arrangement.take(chosen)
         sequences.frame = self.arrangement.template.target
         starts, lengths = self.arrangement.starts[chosen, 0], self.arrangement.spans[chosen, 0]
         first, last = (np.searchsorted(self.sentences, at) for at in (starts, starts + lengths))
         inside = span_indices(first, last - first)
-        begins = np.flatnonzero(~sequences.columns["special"])[
-            segment_starts(lengths)
-        ]  # where texts start in the sequences
+        # where texts start in the sequences
+        begins = np.flatnonzero(~sequences.columns["special"])[segment_starts(lengths)]
         sentence = np.zeros(len(sequences.ids), dtype=bool)
         sentence[begins] = True
         sentence[self.sentences[inside] + np.repeat(begins - starts, last - first)] = True
@@ -95,35 +83,25 @@ class TextEpoch:
 
 
 def text_epoch(data: Data, packing: Packing, draws: EpochRandom, spare: int = 0) -> TextEpoch:
-    """Cut documents into spans of whole sentences, so that both sides of a sequence fit with `spare` tokens left free."""
+    """Cut documents into spans of whole sentences, so that source and target fit with `spare` tokens left free."""
     template = with_target_side(data.template)
     spare = max(spare, count_special_items(template.target) - 1 - template.num_special_tokens(pair=False))
     arrangement = arrange_document_spans(replace(data, template=template), packing.length - spare, draws)
-    assert data.store is not None
     plan = plan_lengths(arrangement.lengths + spare, packing, draws)
-    return TextEpoch(arrangement, plan, data.store.sentence_offsets)
+    return TextEpoch(arrangement, plan, data.require_store("this objective").sentence_offsets)
 
 
 @dataclass
-class SourceTargetEpoch:
+class SourceTargetEpoch(PlannedEpoch):
     """An epoch of source sequences with `per` target sequences each; targets per · i, per · i + 1, … belong to source i."""
 
-    source: Arrangement
     target: Arrangement
-    plan: PackPlan
     per: int = 1
 
-    def __len__(self) -> int:
-        return len(self.plan)
-
-    def sizes(self) -> Array:
-        """Return the number of source sequences of each pack, (packs,)."""
-        return np.diff(self.plan.bounds)
-
     def pack(self, index: int) -> Sequences:
-        """Return the source sequences of a pack, with the unshifted target side as their second side."""
+        """Return the source sequences of a pack, with their target sequences, not yet shifted, as the second side."""
         chosen = self.plan.pack(index)
-        sequences = self.source.take(chosen)
+        sequences = self.arrangement.take(chosen)
         sequences.second = self.target.take((chosen[:, None] * self.per + np.arange(self.per)).ravel())
         return sequences
 
@@ -142,30 +120,30 @@ def report_dropped_pairs(rows: LabeledRows, fits: Array, packing: Packing, draws
 
 
 def with_target_side(template: Template) -> Template:
-    """Return a template with a target side; a family without one gets a start token, the text, and an end token."""
+    """Return the template with a target side; by default a start token, the text, and an end token."""
     made = template if template.target else replace(template, target=("start", "A", "end"))
     assert max(map(count_special_items, (made.single, made.target))) <= MAX_TEMPLATE_TOKENS
     return made
 
 
 def count_special_items(items: tuple[str, ...]) -> int:
-    """Return the number of special tokens among the items of a template."""
+    """Return the number of special tokens in a template, given as a tuple of items."""
     return len(items) - 1
 
 
 def with_language(items: tuple[str, ...], language: str) -> tuple[str, ...]:
-    """Return template items in which the placeholder `language` names a certain language."""
+    """Return the items of a template with the placeholder `language` replaced by the token of a language."""
     return tuple(f"language {language}" if item == "language" else item for item in items)
 
 
 def language_token_name(language: str, tokenizer: Tokenizer) -> str:
-    """Return the language as the tokenizer's language token spells it: en is en_XX in mBART."""
+    """Return the name of a language's token in the tokenizer, such as en_XX for en in mBART."""
     longer = [role.removeprefix("language ") for role in tokenizer.roles if role.startswith(f"language {language}_")]
     return longer[0] if len(longer) == 1 and not tokenizer.has(f"language {language}") else language
 
 
 def set_language_tokens(sequences: Sequences, stands: int) -> Sequences:
-    """Replace the language token `stands` on both sides by that of each sequence's own language (label `language`)."""
+    """Replace the language token `stands` in source and target by the token of each sequence's own language."""
     own = sequences.labels.get("language")
     for side in (sequences, sequences.second):
         if own is not None and side is not None:
@@ -178,13 +156,13 @@ def set_language_tokens(sequences: Sequences, stands: int) -> Sequences:
 
 
 def strip_template(sequences: Sequences) -> FlatTexts:
-    """Return the texts of sequences without special tokens."""
+    """Return the texts of sequences without their special tokens."""
     free = ~sequences.columns["special"]
     return FlatTexts(sequences.ids[free], segment_sum(free, sequences.lengths))
 
 
 def add_template_tokens(texts: FlatTexts, before: Array, after: Array) -> FlatTexts:
-    """Put the tokens `before` and `after` around each text."""
+    """Return the texts with the tokens `before` and `after` around each."""
     lengths = texts.lengths + len(before) + len(after)
     starts = segment_starts(lengths)
     ids = np.empty(int(lengths.sum()), dtype=np.int64)
@@ -197,7 +175,7 @@ def add_template_tokens(texts: FlatTexts, before: Array, after: Array) -> FlatTe
 def make_source_and_target(
     name: str, sequences: Sequences, source: FlatTexts, target: FlatTexts, tokenizer: Tokenizer
 ) -> Sequences:
-    """Return sequences that read `source` and write `target`, both in their templates, with the targets of term `name`."""
+    """Return sequences with a source and a target, in their templates, and with the targets of loss term `name`."""
     one = sequences.ids[: sequences.lengths[0]]  # all sequences have the same special tokens around their texts
     text = np.flatnonzero(~sequences.columns["special"][: len(one)])
     read = add_template_tokens(source, one[: text[0]], one[text[-1] + 1 :])
@@ -210,7 +188,7 @@ def make_source_and_target(
 
 
 def shift_targets(name: str, sequences: Sequences) -> Sequences:
-    """Set up teacher forcing: the decoder reads the target side without its last token and predicts all but the first."""
+    """Set up teacher forcing: the decoder reads the target without its last token and predicts it without its first."""
     whole = sequences.second
     assert whole is not None
     is_first, is_last = (np.zeros(len(whole.ids), dtype=bool) for _ in range(2))
@@ -227,7 +205,7 @@ def shift_targets(name: str, sequences: Sequences) -> Sequences:
 def side_packings(
     packing: Packing, read: tuple[float, int], written: tuple[float, int], per: int = 1
 ) -> tuple[Packing, Packing]:
-    """Return the packing limits of both sides, given the most tokens and the longest sequence of each.
+    """Return the packing limits of source and target, given the most tokens and the longest sequence of each.
 
     There are `per` target sequences for each source sequence. Padding is cut into sequences too, which both limits allow.
     """
@@ -239,12 +217,16 @@ def side_packings(
 
 
 def check_fraction(name: str, option: str, value: float) -> None:
-    """Refuse a share that is not at least 0 and less than 1."""
+    """Raise an error for an option that is not at least 0 and less than 1."""
     if not 0 <= value < 1:
-        raise PretuneError(f"{name}({option}={value:g}): the share must be at least 0 and less than 1; give, say, 0.3")
+        raise PretuneError(
+            f"{name}({option}={value:g}): the share must be at least 0 and less than 1; give, for example, 0.3"
+        )
 
 
 def check_languages(name: str, languages: str) -> None:
-    """Refuse an option `languages` that does not name two languages."""
+    """Raise an error for an option `languages` that does not name two languages, such as en-fr."""
     if languages and len(languages.split("-")) != 2:
-        raise PretuneError(f"{name}(languages={languages}): give two languages, as in languages=en-fr")
+        raise PretuneError(
+            f"{name}(languages={languages}): this does not name two languages; write, for example, languages=en-fr"
+        )

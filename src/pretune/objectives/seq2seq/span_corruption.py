@@ -63,7 +63,7 @@ class SpanCorruption(Seq2Seq):
             )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences; refuse a tokenizer that has too few sentinels."""
+        """Cut documents into spans of whole sentences; raise an error if the tokenizer has too few sentinels."""
         template = with_target_side(data.template)
         text_length = packing.length - template.num_special_tokens(pair=False)
         hidden, count = self.amounts(np.array([max(1, text_length)]))
@@ -77,7 +77,7 @@ class SpanCorruption(Seq2Seq):
         return text_epoch(data, packing, draws, spare=max(0, longest - packing.length))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Replace random spans by sentinels in the source; the target has the spans."""
+        """Replace random spans by sentinels in the source; the target contains the replaced spans."""
         texts = strip_template(sequences)
         starts, lengths, counts = self.choose(texts.lengths, draws, sequences.index)
         source, target = replace_by_sentinels(
@@ -86,7 +86,7 @@ class SpanCorruption(Seq2Seq):
         return make_source_and_target(self.name, sequences, source, target, tokenizer)
 
     def amounts(self, lengths: Array) -> tuple[Array, Array]:
-        """Return how many tokens to replace, and in how many spans, (b,) each, for texts of these lengths."""
+        """Return the numbers of tokens and of spans to replace, (b,) each, given the lengths of texts."""
         hidden = np.clip(np.round(self.noise_density * lengths), 1, np.maximum(1, lengths - 1)).astype(np.int64)
         spans = np.maximum(1, np.round(hidden / self.mean_span_length)).astype(np.int64)
         return hidden, np.minimum(
@@ -94,7 +94,7 @@ class SpanCorruption(Seq2Seq):
         )  # at least one token between any two spans
 
     def choose(self, lengths: Array, draws: EpochRandom, index: Array) -> tuple[Array, Array, Array]:
-        """Draw spans; return their starts inside the text and their lengths (s,), and the spans per text (b,).
+        """Draw random spans; return their starts in the texts and lengths, (s,) each, and the number of spans per text, (b,).
 
         The replaced tokens are divided at random among the spans, and the others among the gaps before, between, and after.
         """
@@ -114,7 +114,7 @@ class SpanCorruption(Seq2Seq):
         return number + first, ends - first, counts
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of both sides; rounding can move a few tokens of each sequence between them."""
+        """Return the packing limits of source and target; rounding can move a few tokens of each sequence between them."""
         sequences = min(packing.sequences, packing.tokens)
         shrinks = self.noise_density * (1 - 1 / self.mean_span_length)
         read = min(packing.tokens, (1 - shrinks) * packing.tokens + (2 + MAX_TEMPLATE_TOKENS) * sequences)
@@ -134,7 +134,7 @@ class SpanCorruption(Seq2Seq):
 def replace_by_sentinels(
     texts: FlatTexts, starts: Array, lengths: Array, counts: Array, sentinel: Array
 ) -> tuple[FlatTexts, FlatTexts]:
-    """Return texts with a sentinel in place of each span, and the spans, each after its sentinel, with a final sentinel."""
+    """Return the texts with a sentinel in place of each span, and the targets: each sentinel followed by its span."""
     owner, number = segment_ids(counts), segment_positions(counts)
     begins = segment_starts(texts.lengths)[owner] + starts
     hidden = span_indices(begins, lengths)

@@ -21,7 +21,6 @@ from pretune.objectives.seq2seq.source_target import (
     with_language,
     with_target_side,
 )
-from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.files import Errors
@@ -49,26 +48,25 @@ class Translate(Seq2Seq, LearnsFromRows):
     pair: str = ""
 
     name: ClassVar[str] = "translate"
+    purpose: ClassVar[tuple[str, str]] = ("It translates texts", "translation")
 
     def __post_init__(self) -> None:
         check_fraction(self.name, "label_smoothing", self.label_smoothing)
         check_languages(self.name, self.language_pair)
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows:
-        """Read pairs from a table, or from two files with aligned lines."""
+        """Read pairs of texts from a table, or from two files with aligned lines."""
         # The name of a column may have been parsed as a number.
         return read_parallel(files, {"text": str(self.text), "pair": str(self.pair)}, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Make a source and a target sequence of each row (two of each with `bidirectional`), dropping long and empty rows."""
+        """Return a source and a target sequence per pair of texts; pairs that are too long or empty are dropped."""
         if not isinstance(data.rows, LabeledRows) or data.rows.pairs is None:
             raise PretuneError(
                 "translate learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
             )
         templates = self.templates(data.template)
-        around = np.array(
-            [templates[0].num_special_tokens(pair=False), templates[1].num_special_tokens(pair=False) - 1]
-        )
+        around = np.array([template.num_special_tokens(pair=False) for template in templates]) - [0, 1]
         rows = data.token_rows
         starts, lengths = rows.starts, rows.lengths
         if self.bidirectional:
@@ -82,10 +80,10 @@ class Translate(Seq2Seq, LearnsFromRows):
             Arrangement(rows, data.tokenizer, template, starts[:, [side]], lengths[:, [side]], {"backward": backward})
             for side, template in enumerate(templates)
         )
-        return SourceTargetEpoch(source, target, plan_lengths((lengths + around).max(1), packing, draws))
+        return SourceTargetEpoch(source, plan_lengths((lengths + around).max(1), packing, draws), target)
 
     def templates(self, template: Template) -> tuple[Template, Template]:
-        """Return the templates of the source and of the target."""
+        """Return the templates of source and target, given the template of the model family."""
         template = with_target_side(template)
         target = template.target
         if not self.language_pair:
@@ -96,16 +94,12 @@ class Translate(Seq2Seq, LearnsFromRows):
         return Template(with_language(template.single, first), ()), Template(with_language(target, second), ())
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set up teacher forcing; where the direction is reversed, exchange the language tokens."""
+        """Set up teacher forcing; in pairs with reversed direction, exchange the language tokens."""
         assert sequences.second is not None
         if self.language_pair:
             pair = [tokenizer.role(f"language {name}") for name in self.language_pair.split("-")]
             for side in (sequences, sequences.second):
                 reversed_ = side.labels["backward"][side.owner]
-                side.ids[reversed_] = exchange_ids(side.ids[reversed_], *pair)
+                ids = side.ids[reversed_]
+                side.ids[reversed_] = np.where(ids == pair[0], pair[1], np.where(ids == pair[1], pair[0], ids))
         return shift_targets(self.name, sequences)
-
-
-def exchange_ids(ids: Array, one: int, other: int) -> Array:
-    """Replace every `one` by `other`, and every `other` by `one`."""
-    return np.where(ids == one, other, np.where(ids == other, one, ids))

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput
+from pretune.backbones.backbone import Backbone, BackboneOutput
 from pretune.nn.attention.query_key_layout import token_layout
 from pretune.objectives.objective import Loss
 from pretune.objectives.task import Task
 from pretune.objectives.wrappers import WrappedBackbone, WrappedTask
 from pretune.packed import Batch, Packed
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 
 class PerturbedBackbone(WrappedBackbone):
-    """A backbone that adds `shift`, (n, width), to the token embeddings."""
+    """A backbone that adds a perturbation `shift`, (n, width), to the token embeddings."""
 
     def __init__(self, backbone: Backbone, shift: Tensor) -> None:
         # The cache of a joint would return the states of the unperturbed embeddings.
@@ -28,7 +25,7 @@ class PerturbedBackbone(WrappedBackbone):
         self.shift = shift
 
     def __call__(self, *packed: Packed, **options: Any) -> BackboneOutput:
-        """Return the states for the perturbed embeddings."""
+        """Run the backbone on perturbed embeddings and return its states."""
         embed: Any = self.backbone.embed
         handle = embed.register_forward_hook(lambda module, inputs, out: out + self.shift.to(out.dtype))
         try:
@@ -40,7 +37,7 @@ class PerturbedBackbone(WrappedBackbone):
 
 @dataclass(frozen=True)
 class AdversarialTask(WrappedTask):
-    """A task whose loss is the mean over `steps` perturbations of the embeddings, found by gradient ascent.
+    """A task whose loss is the mean over `steps` adversarial perturbations of the embeddings, found by gradient ascent.
 
     Each step moves the perturbation by `rate` along the gradient, starting from a random one of norm `start`; its norm never
     exceeds `most`. Norms are over all tokens of a sequence. The parameters receive the gradient of all steps together.
@@ -53,13 +50,13 @@ class AdversarialTask(WrappedTask):
     most: float = 0.3
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the mean loss of the task over all perturbations."""
+        """Return the mean loss of the wrapped task over all perturbations."""
         packed = batch.packed[-1]
         owner = token_layout(packed).sequence.long()
         sequences = packed.offsets.shape[0] - 1
 
         def norms(x: Tensor) -> Tensor:
-            """Return the norm of x over the sequence of each token, (n, 1)."""
+            """Return the norm of x over all tokens of a sequence, for each token, (n, 1)."""
             squares = x.new_zeros(sequences).index_add(0, owner, x.square().sum(-1))
             return squares.sqrt()[owner, None].clamp(min=1e-12)
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.per_example import JudgedAnswer, judge_answers
 from pretune.metrics.question_answering import choose_threshold, question_metrics
@@ -20,8 +21,9 @@ from pretune.nn.output_heads import TokenHead
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task
+from pretune.objectives.tasks.generate import TextPrompt
 from pretune.packed import Batch, Packed
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import Row, TableChunk
@@ -30,10 +32,8 @@ from pretune.text.packing.sequences import Arrangement, Sequences
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 Candidate = tuple[float, int, int]  # score, and first and last character of the span in the passage
+UNANSWERABLE = "unanswerable"  # the default answer to unanswerable questions in prompts
 NBEST = 20  # spans over which probabilities are normalized
 NO_ANSWER_MARGIN = 1e4  # the margin of no answer if there is no span at all
 
@@ -57,8 +57,10 @@ class AnswerTask(Task):
     dropout: float = 0.0
 
     name: ClassVar[str] = "answer"
-    each: ClassVar[Literal["sequence", "token", "text"]] = "token"
+    output_per: ClassVar[Literal["sequence", "token", "text"]] = "token"
     primary_metric: ClassVar[str] = "f1"
+    purpose: ClassVar[tuple[str, str]] = ("It answers questions with spans of a passage", "question-answering")
+    in_context_template: ClassVar[str] = "{pair}\n\nQ: {text}\n\nA: [MASK]"
     combinable: ClassVar[bool] = True
     # Passages are read in windows of 384 tokens (Devlin et al., 2019).
     settings: ClassVar[Mapping[str, Any]] = {"batch": {"size": 32, "max_length": 384}}
@@ -71,18 +73,18 @@ class AnswerTask(Task):
             "n_best": self.n_best,
         }.items():
             if value < 1:
-                raise PretuneError(f"answer({name}={value}): give 1 or more")
+                raise PretuneError(f"answer({name}={value}): the value is too small; give 1 or more")
 
     def rows(self, file: Path) -> Iterator[tuple[int, Row]]:
         """Yield the questions of a file with their line numbers."""
         return question_rows(file)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Questions:
-        """Return questions with their passages."""
+        """Read questions with their passages and, with `answered`, their answers."""
         return read_questions(file, columns, answers=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: Questions) -> Self:
-        """Return the task with a threshold if some questions have no answer; its best value is chosen after training."""
+        """Return the task with a threshold for "no answer" if some training questions have none."""
         assert examples.answers is not None
         if not any(examples.answers):
             raise PretuneError(
@@ -93,7 +95,7 @@ class AnswerTask(Task):
         return self
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per window of a passage, after its question."""
+        """Return one sequence per window of a passage; each starts with the question."""
         if not isinstance(data.rows, Questions):
             raise PretuneError(
                 "answer needs questions; give it a .json file in SQuAD's format, or .jsonl with questions and passages"
@@ -132,7 +134,7 @@ class AnswerTask(Task):
         )
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the first and last token of the answer as the target of a window, or twice the token that means no answer."""
+        """Set the first and last token of the answer as targets of each window, or the token that stands for no answer."""
         sequences.columns["global"] = before_first_separator(sequences)
         if "first" in sequences.labels:
             which = np.flatnonzero(sequences.labels["first"] >= 0)
@@ -141,16 +143,11 @@ class AnswerTask(Task):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return two logits per token."""
+        """Return a head with two logits per token: for the first and the last token of an answer."""
         return TokenHead(backbone.width, 2, backbone.answerer(), self.dropout)
 
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the logits of the first and of the last token of an answer, (n, 2)."""
-        out: Tensor = head(backbone(*batch.packed).last)
-        return out
-
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the mean of the cross-entropies of the first and the last token over all tokens of a window."""
+        """Return the mean cross-entropy of the first and the last token of the answer, over the tokens of each window."""
         targets = batch.targets[self.name]
         logits = self.outputs(head, backbone, batch).float()
         highest, total = segment_logsumexp(logits, batch.packed[-1])
@@ -160,10 +157,10 @@ class AnswerTask(Task):
         logs = {f"{self.name}/accuracy": (right * targets.weight).sum().detach()}
         return Loss(sums={self.name: (losses * targets.weight).sum()}, logs=logs)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Questions) -> list[Answer]:
-        """Return the best span over all windows of a passage and its probability; the text is empty for no answer."""
-        passage, none = passage_and_no_answer_positions(laid.spans, laid.template)
-        bounds = np.searchsorted(laid.labels["example"], np.arange(len(examples) + 1))
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Questions) -> list[Answer]:
+        """Return the best span over all windows of each passage, with its probability; the text is "" for no answer."""
+        passage, none = passage_and_no_answer_positions(arrangement.spans, arrangement.template)
+        bounds = np.searchsorted(arrangement.labels["example"], np.arange(len(examples) + 1))
         found = []
         for example, (begin, end) in enumerate(pairwise(bounds)):
             candidates: dict[tuple[int, int], float] = {}
@@ -171,8 +168,11 @@ class AnswerTask(Task):
             for i in range(begin, end):
                 logits = outputs[i].astype(np.float64)
                 lowest = min(lowest, float(logits[none[i]].sum()) if len(logits) else 0.0)
-                start, span = laid.starts[i, 1], laid.spans[i, 1]
-                places = laid.tokens["begin"][start : start + span], laid.tokens["end"][start : start + span]
+                start, span = arrangement.starts[i, 1], arrangement.spans[i, 1]
+                places = (
+                    arrangement.tokens["begin"][start : start + span],
+                    arrangement.tokens["end"][start : start + span],
+                )
                 window = logits[passage[i] : passage[i] + span]
                 for score, first, last in best_spans(
                     window, places, examples.passages[example], self.max_answer_length
@@ -202,11 +202,10 @@ class AnswerTask(Task):
         return {**chosen, "no_answer": margin, "candidates": listed[: self.n_best]}
 
     def _answer(self, ranked: list[Candidate], none: float, passage: str) -> Answer:
-        """Return the answer, given the best spans and the score of no answer."""
+        """Return the answer to a question, given its best spans and the score of no answer."""
         margin = none - ranked[0][0] if ranked else NO_ANSWER_MARGIN
         scores = np.array([score for score, _, _ in ranked] + ([] if self.threshold is None and ranked else [none]))
-        shares = np.exp(scores - scores.max())
-        shares /= shares.sum()
+        shares = softmax(scores)
         listed = [
             {"answer": passage[first:last], "start": first, "end": last, "score": score, "probability": float(share)}
             for (score, first, last), share in zip(ranked, shares, strict=False)
@@ -216,23 +215,27 @@ class AnswerTask(Task):
         return {**(nothing if silent else listed[0]), "no_answer": margin, "candidates": listed[: self.n_best]}
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return exact match and F1."""
+        """Return exact match and F1 of the predicted answers."""
         return question_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the F1 of the words of each answer."""
+        """Return each predicted answer with the F1 of its words."""
         return judge_answers(answers, examples, self)
 
     def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return the threshold with the highest F1, if some questions have no answer."""
+        """Return the threshold for "no answer" with the highest F1; {} if all questions have an answer."""
         return choose_threshold(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return no answer to every question, if some questions have none."""
+        """Return the baseline that answers no question; None if every training question has an answer."""
         return None if all(learned.answers) else ("no answer", [{"answer": ""}] * len(judged))
 
+    def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> TextPrompt:
+        """Return a prompt whose answer is generated, with the suite's text for "no answer"."""
+        return TextPrompt(no_answer=settings.get("nothing", UNANSWERABLE))
+
     def demonstration(self) -> Questions:
-        """Return a question about a sentence."""
+        """Return a question about a sentence, with its answer."""
         question, passage, answer = (
             "Where is the party?",
             "I am happy that the party is at your house today.",
@@ -241,21 +244,20 @@ class AnswerTask(Task):
         return Questions(Path("example"), {}, [question], [passage], [[AnswerSpan(answer, passage.find(answer))]])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the text of each answer."""
+        """Return the text of each target answer."""
         return "; ".join(spell(first, last) for first, last in at)
 
 
 def before_first_separator(sequences: Sequences) -> Array:
-    """Return which tokens stand before the first separator, (n,): those of the question attend globally (Longformer)."""
+    """Return a mask (n,) of the tokens before the first separator, the question's, which attend globally (Longformer)."""
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
     return np.asarray(separators[1:] == np.repeat(separators[sequences.offsets[:-1]], sequences.lengths))
 
 
 def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[Array, Array]:
-    """Return where the passage begins in each sequence, (m,), and the token that means no answer, (m,).
-
-    `spans` (m, 2) are the lengths of question and passage. The token is the start token, or in families without one the last
-    token that is not of a text.
+    """Return where the passage begins in each sequence, (m,), and the token that stands for no answer, (m,).
+    // `spans` (m, 2) are the lengths of question and passage. The token is the start token, or in families without one the last
+    special token.
     """
     items = [item for item, _, _ in template.items(2)]
     ends = np.cumsum(template.sizes(spans), axis=1)
@@ -265,9 +267,8 @@ def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[A
 
 
 def best_spans(logits: Array, places: tuple[Array, Array], passage: str, longest: int) -> list[Candidate]:
-    """Return the best spans of a window, given its logits (tokens, 2).
-
-    They have at most `longest` tokens and are not blank. `places` are the first and last characters of the tokens.
+    """Return the best non-blank spans of at most `longest` tokens in a window, given its logits (tokens, 2).
+    // `places` are the first and last characters of the tokens.
     """
     count = len(logits)
     width = min(longest, count)

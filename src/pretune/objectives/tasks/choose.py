@@ -9,28 +9,45 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.multiple_choice import choice_metrics
 from pretune.metrics.per_example import JudgedAnswer, judge_choices
+from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, combine_candidates
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import TableChunk
-from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples, read_choices
+from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples, choice_number, read_choices
 from pretune.text.packing.sequences import Arrangement, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
+
+class ChoicePrompt(InContextPrompt):
+    """A prompt whose candidate answers are the choices of an example."""
+
+    per_token: ClassVar[bool] = True
+
+    def candidates(self, row: Row) -> Sequence[str]:
+        """Return the choices of an example."""
+        return [str(choice) for choice in row["choices"]]
+
+    def gold(self, row: Row) -> str:
+        """Return the correct choice."""
+        return self.candidates(row)[int(choice_number(row["label"]))]
+
+    def answer(self, row: Row, output: Array) -> Answer:
+        """Return the number of the most likely choice, from 0, and its probability."""
+        return {"choice": int(np.argmax(output)), "probability": float(softmax(output).max())}
 
 
 @register_task
@@ -44,30 +61,32 @@ class Choose(CandidateTask):
 
     name: ClassVar[str] = "choose"
     primary_metric: ClassVar[str] = "accuracy"
+    purpose: ClassVar[tuple[str, str]] = ("It chooses the best of several candidates", "multiple-choice")
+    in_context_template: ClassVar[str] = "{text} {question} [MASK]"
 
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
     ) -> ChoiceExamples:
-        """Return rows with choices."""
+        """Read multiple-choice examples: a text or question, its choices, and with `answered` the correct one."""
         return read_choices(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return the task with the largest number of choices set."""
+        """Return the task with the largest number of choices of a training example."""
         return replace(self, max_candidates=int(examples.sizes.max()))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set one target per example: its right choice."""
+        """Set the correct choice of each example as its target."""
         sequences.columns["global"] = choice_tokens(sequences)
         return self.set_targets(sequences, "right")
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the family's pooler for multiple choice, dropout, and one score."""
+        """Return the family's head for multiple choice, which computes one score per sequence."""
         pooler, output = backbone.choice_pooler, backbone.choice_output
         return ClassifyHead(backbone, 1, self.pooling, self.dropout, pooler=pooler, output=output)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: ChoiceExamples) -> list[Answer]:
-        """Return the most probable choice of each example, its index from 0, and the probabilities of all."""
-        found = super().answers(outputs, laid, examples)
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: ChoiceExamples) -> list[Answer]:
+        """Return the most probable choice of each example, with its index from 0, and the probabilities of all choices."""
+        found = super().answers(outputs, arrangement, examples)
         best = [int(np.argmax([one["probability"] for one in answer["candidates"]])) for answer in found]
         return [{"choice": choice, **answer} for choice, answer in zip(best, found, strict=True)]
 
@@ -77,17 +96,21 @@ class Choose(CandidateTask):
         return {"choice": best, **combined}
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return the accuracy."""
+        """Return the accuracy of the predicted choices."""
         return choice_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return whether each choice is right."""
+        """Return each predicted choice and whether it is correct."""
         return judge_choices(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the index that is most often right."""
+        """Return the baseline that always predicts the index that is most often correct in training."""
         usual = most_frequent(str(group.right[0]) for group in learned.groups)
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> ChoicePrompt:
+        """Return a prompt that ranks the choices by their likelihood per token."""
+        return ChoicePrompt()
 
     def demonstration(self) -> ChoiceExamples:
         """Return a question of cause and effect with two choices."""
@@ -98,10 +121,8 @@ class Choose(CandidateTask):
 
 
 def choice_tokens(sequences: Sequences) -> Array:
-    """Return which tokens attend globally (Longformer), (n,) booleans.
-
-    They are those after the two separators between a text and its choice, as in `transformers`; in a sequence of one text, the
-    first token.
+    """Return a mask (n,) of the tokens that attend globally (Longformer): those of the choice, as in `transformers`.
+    // In a sequence of one text, it is the first token.
     """
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
     before = separators[:-1] - np.repeat(separators[sequences.offsets[:-1]], sequences.lengths)  # in the same sequence

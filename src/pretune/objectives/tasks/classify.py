@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.classification import class_metrics, most_frequent
 from pretune.metrics.per_example import JudgedAnswer, judge_classes
 from pretune.nn.attention.query_key_layout import permute_rows, reverse_index
@@ -23,11 +24,12 @@ from pretune.nn.batch_norm import BatchNorm
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear, OutputLinear
 from pretune.nn.pooling import AttentionPooling, pool
+from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.packed import Batch, Packed, Targets
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import EpochRandom
@@ -36,10 +38,6 @@ from pretune.text.packing.sequences import Arrangement, Sequences, add_global_st
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 
 Pooling = Literal["cls", "mean", "max", "last", "second_to_last", "attention", "concat", "increasing_mean", "pair"]
 POOLED_VECTORS = {"concat": 3, "pair": 4}  # poolings that concatenate several vectors, which no published pooler takes
@@ -77,7 +75,7 @@ class ClassifyHead(nn.Module):
         self.output = OutputLinear(hidden or width, classes) if plain else (output or backbone.classifier)(classes)
 
     def forward(self, states: Tensor, packed: Packed, real: Tensor | None = None) -> Tensor:
-        """Return logits (sequences, classes) for states (n, width); `real` marks the sequences that are not filler, if known."""
+        """Return logits (sequences, classes) for states (n, width); `real` (sequences,) is False for padding sequences."""
         if self.backward:
             turn = reverse_index(packed)
             states = permute_rows(states, turn)
@@ -106,8 +104,38 @@ class HiddenLayer(nn.Module):
         return out
 
 
+@dataclass(frozen=True)
+class LabelPrompt(InContextPrompt):
+    """A prompt whose candidate answers are one word per label."""
+
+    words: Mapping[str, str] = field(default_factory=dict)  # the word of each label
+    per_class: ClassVar[bool] = True
+
+    def slots(self, row: Row) -> dict[str, str]:
+        """Return the marked spans of the row, if it has any, as the placeholders {word1} and {word2}."""
+        texts = {1: row.get("text", ""), 2: row.get("pair", row.get("text", ""))}
+        marked = [number for number in texts if f"start{number}" in row]
+        return {f"word{n}": str(texts[n])[int(row[f"start{n}"]) : int(row[f"end{n}"])] for n in marked}
+
+    def candidates(self, row: Row) -> Sequence[str]:
+        """Return the words of all labels."""
+        return list(self.words.values())
+
+    def gold(self, row: Row) -> str:
+        """Return the word of the gold label."""
+        if (label := str(row["label"])) not in self.words:
+            raise PretuneError(
+                f"the prompt has no word for the label {label!r}; it has words for {', '.join(self.words)}"
+            )
+        return self.words[label]
+
+    def answer(self, row: Row, output: Array) -> Answer:
+        """Return the label whose word is most likely, and the probabilities of all labels."""
+        return class_answer(softmax(output), list(self.words))
+
+
 class LabelTask(Task):
-    """Base class of tasks that assign labels to an example: their answers, metrics and trivial baseline."""
+    """Base class of tasks that assign labels to an example: their loss, answers, metrics, prompt and baseline."""
 
     combinable: ClassVar[bool] = True
 
@@ -122,13 +150,13 @@ class LabelTask(Task):
         return not self.multi_label
 
     def encode_labels(self, rows: LabeledRows) -> Array:
-        """Return the class of each row, (m,); a label that the task was not trained on is refused."""
+        """Return the class of each row, (m,); raise an error for a label that the task was not trained on."""
         assert rows.labels is not None
         number = self._check([(label,) for label in rows.labels], rows)
         return np.array([number[label] for label in rows.labels], dtype=np.int64)
 
     def _check(self, labels: Sequence[Sequence[str]], rows: LabeledRows) -> dict[str, int]:
-        """Return the number of each label; refuse a row with another one."""
+        """Return the class of each label; raise an error for a row with a label that the task was not trained on."""
         number = {label: i for i, label in enumerate(self.labels)}
         for row, some in enumerate(labels):
             for label in some:
@@ -137,33 +165,42 @@ class LabelTask(Task):
                     raise PretuneError(f"{rows.place(row)}: label {label!r} was not in training; {known}")
         return number
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the most probable label of each example, and the probabilities of all."""
+    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+        """Return the cross-entropy of the label of each sequence."""
+        targets = batch.targets[self.name]
+        return classification_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
+
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
+        """Return the most probable label of each example, and the probabilities of all labels."""
         logits = np.stack(outputs).astype(np.float64)
-        rows = np.exp(logits - logits.max(-1, keepdims=True))
-        return [self.answer_from(row) for row in rows / rows.sum(-1, keepdims=True)]
+        return [self.answer_from(row) for row in softmax(logits)]
 
     def answer_from(self, probabilities: Array) -> Answer:
-        """Return the answer that follows from the probabilities of all labels."""
+        """Return the answer to an example, given the probabilities of all labels."""
         return class_answer(probabilities, self.labels)
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the answer by the mean probabilities of several models."""
+        """Return the answer that follows from the mean probabilities of several models."""
         means = np.mean([[answer["probabilities"][label] for label in self.labels] for answer in answers], 0)
         return self.answer_from(means)
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return accuracy, Matthews correlation and F1."""
+        """Return accuracy, Matthews correlation and F1 of the predicted labels."""
         return class_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return whether each label is right; with several labels, their F1."""
+        """Return each predicted label and whether it is correct; for several labels, their F1."""
         return judge_classes(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the most frequent label."""
+        """Return the baseline that always predicts the most frequent training label."""
         usual = most_frequent(learned.labels)
         return repr(usual), [{"label": usual}] * len(judged)
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> LabelPrompt:
+        """Return a prompt that asks for one of the labels, or for the words that the suite declares for them."""
+        words = settings.get("words") or {label: label for label in sorted({str(row["label"]) for row in rows})}
+        return LabelPrompt(words={str(label): str(word) for label, word in words.items()})
 
     def demonstration(self) -> LabeledRows:
         """Return two movie reviews with a sentiment."""
@@ -174,7 +211,7 @@ class LabelTask(Task):
 @register_task
 @dataclass(frozen=True)
 class Classify(LabelTask):
-    """Classification into `labels`; `pooling` turns the states of a sequence into one vector: its start token, the mean …
+    """Classification into `labels`; `pooling` says how the states of a sequence become one vector.
 
     `hidden_size` is the width of a layer between that vector and the classes (ULMFiT); 0: none.
 
@@ -194,6 +231,9 @@ class Classify(LabelTask):
     label_weights: Sequence[float] = fitted(())  # the weight of each class
 
     name: ClassVar[str] = "classify"
+    purpose: ClassVar[tuple[str, str]] = ("It classifies texts", "text-classification")
+    distillable: ClassVar[bool] = True
+    in_context_template: ClassVar[str] = "{text}\nLabel: [MASK]"
 
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
@@ -205,6 +245,11 @@ class Classify(LabelTask):
         """Return the metric by which models are compared."""
         return "micro_f1" if self.multi_label else "accuracy"
 
+    @property
+    def classifies_texts(self) -> bool:
+        """Return whether each text or pair has exactly one label."""
+        return not self.multi
+
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and one or more labels."""
         read = parse_labels if self.multi_label else parse_label
@@ -214,11 +259,11 @@ class Classify(LabelTask):
         return rows
 
     def check_labels(self, examples: LabeledRows) -> None:
-        """Refuse rows with labels that the task was not trained on."""
+        """Raise an error for rows with labels that the task was not trained on."""
         self.encode_labels(examples)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the labels of the rows, and the weight of each."""
+        """Return the task with the labels of the training rows and, if `weights=balanced`, the weight of each."""
         assert examples.labels is not None
         known = [label for labels in examples.labels for label in labels] if self.multi_label else examples.labels
         labels = sorted_labels(examples.file, known, least=1 if self.multi_label else 2)
@@ -234,14 +279,14 @@ class Classify(LabelTask):
         return replace(self, labels=tuple(labels), label_weights=balance)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per row; long ones are truncated."""
+        """Return one sequence per row; long texts are truncated."""
         rows = require_labeled(self.name, data)
         check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {"classify": self.encode_labels(rows)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def encode_labels(self, rows: LabeledRows) -> Array:
-        """Return the class of each row, (m,), or with `multi_label` which classes it has, (m, classes)."""
+        """Return the class of each row, (m,); with `multi_label`, a 0/1 matrix of its classes, (m, classes)."""
         if not self.multi_label:
             return super().encode_labels(rows)
         assert rows.labels is not None
@@ -252,7 +297,7 @@ class Classify(LabelTask):
         return found
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label as the target of each sequence; with `multi_label`, the weight of each label that it has."""
+        """Set the label of each sequence as its target; with `multi_label`, the weight of each of its labels."""
         sequences = add_global_starts(sequences)
         if "classify" in sequences.labels:
             target = sequences.labels["classify"]
@@ -264,40 +309,39 @@ class Classify(LabelTask):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a pooler, dropout, and one logit per class."""
+        """Return a head that pools each sequence and computes one logit per class."""
         problem = "multi_label_classification" if self.multi_label else ""
         return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem, self.hidden_size)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return logits, (sequences, classes)."""
+        """Return the logits of all classes, (sequences, classes)."""
         real = sequences_with_targets(batch, self.name) if self.hidden_size else None
         out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1], real)
         return out
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the most probable label, or all that reach the threshold, and the probabilities of all."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
+        """Return the most probable label of each example, or all labels that reach the threshold, and all probabilities."""
         if not self.multi_label:
-            return super().answers(outputs, laid, examples)
+            return super().answers(outputs, arrangement, examples)
         logits = np.stack(outputs).astype(np.float64)
         return [self.answer_from(row) for row in np.exp(-np.logaddexp(0, -logits))]
 
     def answer_from(self, probabilities: Array) -> Answer:
-        """Return the answer that follows from the probabilities of all labels."""
+        """Return the answer to an example, given the probabilities of all labels."""
         if not self.multi_label:
             return super().answer_from(probabilities)
         shares = {label: float(p) for label, p in zip(self.labels, probabilities, strict=True)}
         return {"labels": [label for label, p in shares.items() if p >= self.threshold], "probabilities": shares}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of each row; with `multi_label`, the mean of the binary ones over classes."""
+        """Return the cross-entropy of each row; with `multi_label`, the mean over classes of the binary cross-entropies."""
+        if not self.multi:
+            return super().loss(head, backbone, batch)
         targets = batch.targets[self.name]
-        logits = self.outputs(head, backbone, batch)[targets.at]
-        if self.multi_label:
-            return multi_label_loss(self.name, logits, targets)
-        return classification_loss(self.name, logits, targets)
+        return multi_label_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the most frequent label, or the most frequent set of labels."""
+        """Return the baseline that always predicts the most frequent label, or set of labels, in training."""
         if not self.multi_label:
             return super().majority_answers(learned, judged)
         several = most_frequent(tuple(sorted(labels)) for labels in learned.labels)
@@ -312,7 +356,7 @@ class Classify(LabelTask):
 
 
 def sequences_with_targets(batch: Batch, name: str) -> Tensor | None:
-    """Return which sequences have targets of a loss term, (sequences,); None if the batch has no such targets."""
+    """Return a mask (sequences,) of the sequences with targets of a loss term; None if the batch has none."""
     targets, offsets = batch.targets.get(name), batch.packed[-1].offsets
     if targets is None:
         return None
@@ -321,7 +365,7 @@ def sequences_with_targets(batch: Batch, name: str) -> Tensor | None:
 
 
 def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
-    """Return the binary cross-entropy, averaged over classes; a target is the weight of a label, 0 if it is absent."""
+    """Return the binary cross-entropy, averaged over classes; a target is the weight of a label, 0 if the label is absent."""
     logits, there = logits.float(), targets.target
     losses = there * F.softplus(-logits) + (there == 0) * F.softplus(logits)
     right = ((logits > 0) == (there > 0)).float().mean(-1)
@@ -330,7 +374,7 @@ def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
 
 
 def check_pooling(name: str, pooling: str, template: Template | None = None) -> None:
-    """Refuse an unknown pooling, or one that needs segments if the model's template has none."""
+    """Raise an error for an unknown pooling, or one that needs segments if the model's template has none."""
     if pooling not in get_args(Pooling):
         raise PretuneError(f"{name}: unknown pooling {pooling!r}; {suggest(str(pooling), get_args(Pooling))}")
     if pooling == "pair" and template is not None and not template.segments:
@@ -340,7 +384,7 @@ def check_pooling(name: str, pooling: str, template: Template | None = None) -> 
 
 
 def class_answer(probabilities: Array, labels: Sequence[str]) -> Answer:
-    """Return the most probable label, and the probabilities of all."""
+    """Return the most probable label with its probability, and the probabilities of all labels."""
     best = int(probabilities.argmax())
     return {
         "label": labels[best],
@@ -350,14 +394,14 @@ def class_answer(probabilities: Array, labels: Sequence[str]) -> Answer:
 
 
 def require_labeled(name: str, data: Data) -> LabeledRows:
-    """Return the rows of a task on texts or pairs of texts; other data is refused."""
+    """Return the labeled rows that a task learns from; raise an error if the data is of another kind."""
     if not isinstance(data.rows, LabeledRows):
         raise PretuneError(f"{name} learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
     return data.rows
 
 
 def sorted_labels(file: Path, labels: Iterable[str], least: int = 2) -> list[str]:
-    """Return the classes, sorted, numbers by value; fewer than `least` are refused."""
+    """Return the distinct labels, sorted (numbers by value); raise an error if there are fewer than `least`."""
     found = Counter(labels)
     if not found:
         raise PretuneError(f"{file}: no row has a label; label some rows, or choose another column")

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.per_example import JudgedAnswer, judge_similarities
 from pretune.metrics.regression import similarity_metrics
 from pretune.nn.sentence_embedding import PROMPT_COLUMN, TextEmbedding, TextEmbeddingHead
@@ -35,9 +36,6 @@ from pretune.text.packing.sequences import Arrangement, Packing, Sequences
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 ROLES = {"score": ("score", "similarity", "label", "is_duplicate")}
 EXCLUDED_SIMILARITY = -1e4  # the similarity of excluded pairs; finite, so that an empty batch has a finite loss
@@ -68,6 +66,10 @@ class Contrast(Task):
     embedding: TextEmbedding = fitted(MEAN)  # noqa: RUF009 (immutable)
 
     name: ClassVar[str] = "contrast"
+    purpose: ClassVar[tuple[str, str]] = (
+        "It maps texts to vectors, so that similar texts get similar vectors",
+        "sentence-similarity",
+    )
     demonstration_sequences: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
@@ -75,7 +77,7 @@ class Contrast(Task):
 
     @property
     def described(self) -> TextEmbedding:
-        """Return how vectors are computed: as the model does, changed by the options."""
+        """Return how vectors are computed: as the model does, with the task's options applied."""
         return self.embedding.with_options(self.embedding_pooling, self.normalize)
 
     @property
@@ -84,7 +86,7 @@ class Contrast(Task):
         return "spearman" if self.scored else "accuracy"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Return rows with two texts, and their scores if the file has some."""
+        """Read pairs of texts, and their similarity scores if the file has them."""
         rows = read_labeled(file, columns, labels=False, roles=ROLES if answered else {"score": ()})
         require_pairs(self.name, rows)
         scores, column = rows.more.pop("score", None), rows.columns.get("score")
@@ -98,10 +100,10 @@ class Contrast(Task):
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the range of the scores; scores from -1 to 1 are taken as cosines."""
+        """Return the task with the range of the training scores; scores from -1 to 1 are taken as cosines."""
         if examples.labels is None:
             if len(set(examples.pairs or ())) < 2:
-                raise PretuneError(f"{examples.file}: contrast needs at least two different pairs of texts")
+                raise PretuneError(f"{examples.file}: contrast needs at least two different pairs of texts; add rows")
             return self
         lowest, highest = min(examples.labels), max(examples.labels)
         if lowest == highest:
@@ -114,7 +116,7 @@ class Contrast(Task):
         return replace(self, scored=True, lowest=lowest, highest=highest)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return two sequences per row, one after the other; long texts are truncated at the end."""
+        """Return two sequences per row, one for each text; long texts are truncated at the end."""
         rows, prompt = require_labeled(self.name, data), self.embedding.prompt
         require_pairs(self.name, rows)
         assert rows.pairs is not None
@@ -126,7 +128,7 @@ class Contrast(Task):
         tokens = data.token_rows
         if prompt:
             texts, pairs = ([prompt + text for text in column] for column in (rows.texts, rows.pairs))
-            tokens = data.once(
+            tokens = data.cached(
                 PROMPT_COLUMN, lambda: TokenRows.make(replace(rows, texts=texts, pairs=pairs), data.tokenizer)
             )
         lengths = tokens.lengths.reshape(-1, 1)
@@ -144,7 +146,7 @@ class Contrast(Task):
         return Arrangement(tokens, data.tokenizer, data.template, starts, spans, labels, truncated=cut)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set one target per row, at both its texts: its score, or which texts they are."""
+        """Set one target per pair of texts: its score, or the numbers of both texts."""
         labels = sequences.labels
         if PROMPT_COLUMN in labels:
             sequences = mark_prompts(sequences, labels[PROMPT_COLUMN])
@@ -156,23 +158,18 @@ class Contrast(Task):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets of a pack: one per two sequences."""
+        """Return an upper bound on the targets of a pack: one per two sequences."""
         return {self.name: min(packing.sequences, packing.tokens) // 2}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the pooling and the modules after it."""
+        """Return the head that pools states into a vector, with the layers after the pooling."""
         return TextEmbeddingHead(self.described, backbone.width)
 
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the vectors, (sequences, width)."""
-        vectors: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])
-        return vectors
-
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the cosine of each pair, and the rank of the second text among those of about a thousand rows."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
+        """Return the cosine of each pair, and the rank of its second text among those of up to 1024 rows."""
         vectors = np.stack(outputs).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-        first, second, text = vectors[::2], vectors[1::2], laid.labels["text"][1::2]
+        first, second, text = vectors[::2], vectors[1::2], arrangement.labels["text"][1::2]
         found: list[Answer] = []
         for start in range(0, len(first), BLOCK):
             part = slice(start, start + BLOCK)
@@ -198,7 +195,7 @@ class Contrast(Task):
         return similarity_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the error of each similarity in deviations, or the rank of each pair."""
+        """Return each predicted similarity with its error in standard deviations, or the rank of each pair."""
         return judge_similarities(answers, examples, self)
 
     def demonstration(self) -> LabeledRows:
@@ -207,14 +204,13 @@ class Contrast(Task):
         return LabeledRows(Path("example"), {}, first, second, None)
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return which sequences belong together, counted from 1."""
+        """Return which sequences form pairs, numbered from 1, as text."""
         return ", ".join(f"{first + 1} with {second + 1}" for first, second in sorted(at.tolist()))
 
 
 def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length: int) -> int:
-    """Return the number of tokens of a prompt, with the special tokens before it; 0 without a prompt.
-
-    A prompt that leaves no room for text in sequences of `length` tokens is refused.
+    """Return the number of tokens of a prompt, including the special tokens before it; 0 without a prompt.
+    // Raise an error if the prompt leaves no room for text in sequences of `length` tokens.
     """
     tokens = len(tokenizer.encode(prompt)) if prompt else 0
     if tokens >= length - template.num_special_tokens(pair=False):
@@ -226,16 +222,14 @@ def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length:
 
 
 def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
-    """Mark the first tokens of each sequence, whose numbers are `tokens` (b,), as those of a prompt, for the pooling."""
+    """Mark the first `tokens` (b,) tokens of each sequence as a prompt, which the pooling can leave out."""
     sequences.columns[PROMPT_COLUMN] = sequences.place < np.repeat(tokens, sequences.lengths)
     return sequences
 
 
 def in_batch_contrastive_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
-    """Return the contrastive loss, given similarities (m, m) of first and second texts.
-
-    The targets (m, 2) are the numbers of the texts: a text that is the same as a row's own is not among its negatives. Neither
-    are unused slots.
+    """Return the contrastive loss, given the similarities (m, m) of first and second texts.
+    // The targets (m, 2) are the numbers of the texts. Texts that are equal to a row's own, and padding, are not negatives.
     """
     own = torch.eye(len(similar), dtype=torch.bool, device=similar.device)
     unused = targets.weight == 0

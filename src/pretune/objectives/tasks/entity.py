@@ -10,24 +10,55 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.per_example import JudgedAnswer, judge_gaps
 from pretune.metrics.question_answering import entity_cloze_metrics
+from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask
 from pretune.objectives.tasks.classify import Pooling
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
-from pretune.text.examples.cloze_entities import read_entity_clozes
+from pretune.text.examples.cloze_entities import GAP, read_entity_clozes
 from pretune.text.examples.labeled import TableChunk
 from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
+
+
+class EntityPrompt(InContextPrompt):
+    """A prompt that ends before the gap of the query; a candidate answer is an entity and the rest of the query after it."""
+
+    per_token: ClassVar[bool] = True
+
+    def slots(self, row: Row) -> dict[str, str]:
+        """Return the query up to its gap as {query}."""
+        return {"query": row["query"].partition(GAP)[0].rstrip()}
+
+    def candidates(self, row: Row) -> Sequence[str]:
+        """Return the query from its gap on, filled with each entity."""
+        return [self.filled(row, entity) for entity in row["entities"]]
+
+    def gold(self, row: Row) -> str:
+        """Return the query from its gap on, filled with the first correct entity."""
+        return self.filled(row, row["answers"][0])
+
+    def filled(self, row: Row, entity: str) -> str:
+        """Return the space before the gap, an entity, and the text after the gap."""
+        before, _, after = row["query"].partition(GAP)
+        return before[len(before.rstrip()) :] + entity + after
+
+    def answer(self, row: Row, output: Array) -> Answer:
+        """Return the entity with which the query is most likely."""
+        return {"answer": row["entities"][int(np.argmax(output))]}
 
 
 @register_task
 @dataclass(frozen=True)
 class Entity(CandidateTask):
-    """A choice among the entities of a passage.
+    """Cloze-style reading comprehension: a choice among the entities of a passage.
 
     A sequence is the passage and the query with one entity in its gap; `pooling` turns its states into one vector.
     """
@@ -39,15 +70,16 @@ class Entity(CandidateTask):
     name: ClassVar[str] = "entity"
     shared_head: ClassVar[str] = "choose"
     primary_metric: ClassVar[str] = "f1"
+    in_context_template: ClassVar[str] = "{text}\n{query}[MASK]"
 
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
     ) -> ChoiceExamples:
-        """Return passages, queries with a gap, and entities."""
+        """Read passages with their entities, queries with a gap, and with `answered` the gold answers."""
         return read_entity_clozes(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return the task with the largest number of entities set; report queries whose answer is not an entity."""
+        """Return the task with the largest number of entities; report training queries whose answer is not an entity."""
         lost = sum(not group.right for group in examples.groups)
         if lost == len(examples):
             raise PretuneError(
@@ -61,12 +93,16 @@ class Entity(CandidateTask):
         return replace(self, max_candidates=int(examples.sizes.max()))
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return exact match and F1, the best over the right answers of each query."""
+        """Return exact match and F1 of the predicted entities, each the best over the gold answers of a query."""
         return entity_cloze_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the F1 of the words of each answer."""
+        """Return each predicted entity with the F1 of its words."""
         return judge_gaps(answers, examples, self)
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> EntityPrompt:
+        """Return a prompt that ranks the entities by the likelihood per token of the filled query."""
+        return EntityPrompt()
 
     def demonstration(self) -> ChoiceExamples:
         """Return a passage with two entities and a query."""

@@ -12,16 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.generated_text import closed_set_metrics, text_metrics
 from pretune.metrics.per_example import JudgedAnswer, judge_texts
+from pretune.metrics.question_answering import normalize
 from pretune.nn.attention.patterns import causal
+from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.objective import Data, Loss, TwoSided, token_loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.seq2seq.source_target import (
@@ -46,17 +49,30 @@ from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.token_trie import TokenTrie
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 TextMetric = Literal["exact_match", "word_f1", "rouge", "bleu"]
 PRIMARY_METRICS = {"exact_match": "exact_match", "word_f1": "word_f1", "rouge": "rougeL", "bleu": "bleu"}
+
+
+@dataclass(frozen=True)
+class TextPrompt(InContextPrompt):
+    """A prompt whose answer is generated text."""
+
+    no_answer: str = ""  # the text that says that a question cannot be answered
+
+    def gold(self, row: Row) -> str:
+        """Return the gold text, or the first of several gold spans."""
+        label = row["label"]
+        return label if isinstance(label, str) else label[0]["text"] if label else self.no_answer
+
+    def answer(self, row: Row, output: str) -> Answer:
+        """Return the generated text; "" if it says that there is no answer."""
+        return {"answer": "" if normalize(output) == normalize(self.no_answer) else output}
 
 
 @register_task
 @dataclass(frozen=True)
 class Generate(TwoSided, Task):
-    """Generation of an answer from a source text.
+    """Text-to-text generation of an answer from a source text.
 
     The source begins with `prefix`; a pair of texts is written as in T5, with the names of its `fields`: sentence1: …
     sentence2: … Answers have at most `max_new_tokens` tokens and are found with `num_beams` beams. With `constrained`, only the answers of
@@ -78,7 +94,9 @@ class Generate(TwoSided, Task):
 
     name: ClassVar[str] = "generate"
     shared_head: ClassVar[str] = "lm"
-    each: ClassVar[Literal["sequence", "token", "text"]] = "text"
+    distillable: ClassVar[bool] = True
+    in_context_template: ClassVar[str] = "{text}\n[MASK]"
+    output_per: ClassVar[Literal["sequence", "token", "text"]] = "text"
 
     def __post_init__(self) -> None:
         check_fraction(self.name, "label_smoothing", self.label_smoothing)
@@ -88,14 +106,14 @@ class Generate(TwoSided, Task):
             )
         for option, value in {"max_new_tokens": self.max_new_tokens, "num_beams": self.num_beams}.items():
             if value < 1:
-                raise PretuneError(f"generate({option}={value}): give 1 or more")
+                raise PretuneError(f"generate({option}={value}): the value is too small; give 1 or more")
         if len(self.fields.split("/")) != 2:
             raise PretuneError(
-                f"generate(fields={self.fields}): give the names of both texts, as in fields=question/context"
+                f"generate(fields={self.fields}): this does not name both texts; write, for example, fields=question/context"
             )
         if self.language_pair and len(self.language_pair.split("-")) != 2:
             raise PretuneError(
-                f"generate(language_pair={self.language_pair}): give two languages, as in language_pair=en-ro"
+                f"generate(language_pair={self.language_pair}): this does not name two languages; write, for example, language_pair=en-ro"
             )
 
     @property
@@ -115,7 +133,7 @@ class Generate(TwoSided, Task):
         return read_text_to_text(file, columns, answered=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the answers of the examples, if `constrained`."""
+        """Return the task with the answers of the training examples as labels, if `constrained`."""
         return (
             replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ())))
             if self.constrained
@@ -135,13 +153,13 @@ class Generate(TwoSided, Task):
         return [f"{self.prefix.strip()} {text}".strip() for text in texts]
 
     def spell(self, target: str, template: Template) -> str:
-        """Return a target as it is tokenized: in a decoder-only model, it follows the delimiter after a space."""
+        """Return a target text as it is tokenized; for a decoder-only model it starts with a space."""
         return target if template.target else f" {target}"
 
     # -- arranging --------------------------------------------------------------------------------------------------
 
     def frames(self, template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the templates of the source and of the target, as item names."""
+        """Return the templates of source and target as tuples of items."""
         if not template.target:
             return template.single[: template.single.index("A") + 1], ("A", "end")
         if not self.language_pair:
@@ -150,7 +168,7 @@ class Generate(TwoSided, Task):
         return with_language(template.single, first), with_language(template.target, second)
 
     def delimit(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """Return the tokens of the delimiter."""
+        """Return the token ids of the delimiter between source and target."""
         ids = tokenizer.encode(f" {self.delimiter}")
         if not ids:
             raise PretuneError(
@@ -159,7 +177,7 @@ class Generate(TwoSided, Task):
         return tuple(ids)
 
     def closed_trie(self, tokenizer: Tokenizer, template: Template) -> TokenTrie:
-        """Return the possible answers as a trie of tokens, each with its end token."""
+        """Return the possible answers as a trie of token ids, each with its end token."""
         _, frame = self.frames(template)
         end = tokenizer.role(frame[frame.index("A") + 1])
         spelled = {label: tokenizer.encode(self.spell(label, template)) for label in self.labels}
@@ -173,7 +191,7 @@ class Generate(TwoSided, Task):
         return self.closed_trie(data.tokenizer, data.template).longest if self.constrained else self.max_new_tokens
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return the source of each row as one sequence; a decoder-only model keeps room for the answer.
+        """Return the source of each row as one sequence; for a decoder-only model, room is left for the answer.
 
         If targets are known, label `tokens` is the length of each row in training.
         """
@@ -182,31 +200,31 @@ class Generate(TwoSided, Task):
         if not data.template.target:
             parts.append(self.delimit(data.tokenizer))
         spare = 0 if data.template.target else min(self.most(data), length // 2)
-        laid = compose_sequences(parts, data.tokenizer, frame, length - spare)
+        arrangement = compose_sequences(parts, data.tokenizer, frame, length - spare)
         if data.rows.labels is not None:
-            laid.labels["tokens"] = self.costs(*self.both_sides(data, length))
-        return laid
+            arrangement.labels["tokens"] = self.costs(*self.both_sides(data, length))
+        return arrangement
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return source and target of each row, in two sequences or in one; long ones are truncated."""
+        """Return source and target of each row, in two sequences or in one, in shuffled packs; long texts are truncated."""
         source, target = self.both_sides(data, packing.length)
         if target is None:
             return plan_epoch(source, packing, draws)
-        return SourceTargetEpoch(source, target, plan_lengths(self.costs(source, target), packing, draws))
+        return SourceTargetEpoch(source, plan_lengths(self.costs(source, target), packing, draws), target)
 
     def costs(self, source: Arrangement, target: Arrangement | None) -> Array:
-        """Return the tokens of the longer side of each row, (m,)."""
+        """Return the number of tokens of the longer of source and target of each row, (m,)."""
         return source.lengths if target is None else np.maximum(source.lengths, target.lengths - 1)
 
     def both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Return sources and targets, or both in one arrangement and None; they are tokenized once."""
-        found: tuple[Arrangement, Arrangement | None] = data.once(
+        """Return the arrangements of sources and targets, tokenized once; None for targets that are in the same sequence."""
+        found: tuple[Arrangement, Arrangement | None] = data.cached(
             (self.name, self.prefix, self.fields, length), lambda: self._both_sides(data, length)
         )
         return found
 
     def _both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Tokenize sources and targets."""
+        """Tokenize sources and targets and return their arrangements."""
         sources, (read, written) = self.sources(data.rows), self.frames(data.template)
         targets = [self.spell(target, data.template) for target in data.rows.labels]
         if data.template.target:
@@ -220,7 +238,7 @@ class Generate(TwoSided, Task):
         return whole, None
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the tokens of the target as targets, each predicted from those before it."""
+        """Set the tokens of the target text as prediction targets, each predicted from the tokens before it."""
         if sequences.second is not None:
             return shift_targets(self.name, sequences)
         written = sequences.labels["written"]
@@ -230,32 +248,32 @@ class Generate(TwoSided, Task):
         return sequences
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the limits of both sides: packs are planned by the longer side of each row."""
+        """Return the packing limits of source and target; packs are limited by the longer one of each row."""
         whole = (packing.tokens, packing.length)
         return side_packings(packing, whole, whole)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets of a pack: all tokens."""
+        """Return an upper bound on the targets of a pack: every token."""
         return {self.name: packing.tokens}
 
     # -- learning and answering -------------------------------------------------------------------------------------
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the family's head over the vocabulary."""
+        """Return the model family's output layer over the vocabulary."""
         return backbone.vocabulary_head()
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of the target's tokens."""
+        """Return the cross-entropy of the tokens of the target text."""
         return token_loss(self.name, head, backbone, batch, self.label_smoothing)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the logits of the next token after each token of the target, (n, vocabulary)."""
+        """Return the next-token logits at each token of the target text, (n, vocabulary)."""
         out: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
         return out
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the text of the tokens that were generated for each row."""
-        tokenizer = laid.tokenizer
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
+        """Return the generated text of each row, given the generated tokens."""
+        tokenizer = arrangement.tokenizer
         known = {tokenizer.decode(tokenizer.encode(label)).strip(): label for label in self.labels}
         texts = [tokenizer.decode(ids).strip() for ids in outputs]
         return [{"answer": known.get(text, text)} for text in texts]
@@ -267,19 +285,23 @@ class Generate(TwoSided, Task):
         return None if self.constrained else text_metrics(answers, examples, self)
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return the metrics of generated texts, and if the answers are labels those of a classifier."""
+        """Return the metrics of generated texts and, if the answers are labels, those of a classifier."""
         return closed_set_metrics(answers, examples, self) if self.constrained else super().metrics(answers, examples)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the F1 of the words of each answer."""
+        """Return each generated answer with the F1 of its words."""
         return judge_texts(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return the most frequent answer, if the answers are labels."""
+        """Return the baseline that always gives the most frequent training answer; None unless answers are labels."""
         if not self.constrained:
             return None
         usual = most_frequent(learned.labels)
         return repr(usual), [{"answer": usual}] * len(judged)
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> TextPrompt:
+        """Return a prompt whose answer is generated text."""
+        return TextPrompt(max_tokens=self.tokens)
 
     def demonstration(self) -> LabeledRows:
         """Return two movie reviews with a sentiment."""

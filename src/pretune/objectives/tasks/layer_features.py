@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput
+from pretune.backbones.backbone import Backbone, BackboneOutput
 from pretune.nn.layer_mixing import LayerFeatures, TopLayers
 from pretune.nn.linear import Linear
 from pretune.objectives.objective import Loss
@@ -17,12 +17,9 @@ from pretune.objectives.wrappers import WrappedBackbone, WrappedTask
 from pretune.packed import Batch, Packed
 from pretune.runtime.errors import PretuneError
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 
 class FeatureBackbone(WrappedBackbone):
-    """A backbone whose last layer is a combination of its layers."""
+    """A backbone whose output is a combination of all of its layers, such as a learned mix."""
 
     def __init__(self, backbone: Backbone, features: LayerFeatures) -> None:
         self.backbone = backbone
@@ -31,7 +28,7 @@ class FeatureBackbone(WrappedBackbone):
         self.set_task_parts(features.width, classifier=partial(Linear, features.width))
 
     def __call__(self, *packed: Packed, **options: Any) -> BackboneOutput:
-        """Return the features as the only layer, (n, width)."""
+        """Run the backbone and return the combined features as its only layer, (n, width)."""
         if self.features.layers == "cove":  # the features of the encoder alone
             states = self.backbone.encoder(packed[0], **options | {"keep": self.features.keep})
             return BackboneOutput([self.features(states.layers, packed[0])], states.state)
@@ -40,7 +37,7 @@ class FeatureBackbone(WrappedBackbone):
 
 
 class LayerFeaturesHead(nn.Module):
-    """The parameters of the features, and the head of the task."""
+    """A head with the parameters that combine the layers, and the task's own head on the result."""
 
     def __init__(self, features: LayerFeatures, head: nn.Module) -> None:
         super().__init__()
@@ -49,14 +46,14 @@ class LayerFeaturesHead(nn.Module):
 
 @dataclass(frozen=True)
 class OnLayerFeatures(WrappedTask):
-    """A task whose head reads features of all layers, such as a learned mix."""
+    """A task whose head reads a combination of all layers, such as a learned mix, instead of the last layer."""
 
     task: Task
     layers: str  # one of Layers; elmo may be followed by a width
     top: TopLayers = ""
 
     def finish(self, head: Any) -> Self:
-        """Return the task finished with its own part of the head."""
+        """Return the finished task, given a trained head."""
         return self.with_task(self.task.finish(head.head))
 
     def begin(self, head: Any) -> None:
@@ -64,7 +61,7 @@ class OnLayerFeatures(WrappedTask):
         self.task.begin(head.head)
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return new features and a new head of the task that reads them."""
+        """Build the parameters that combine the layers, and the task's own head on the result."""
         network: Any = backbone
         if self.layers == "cove":
             if not hasattr(network, "encoder"):
@@ -85,9 +82,9 @@ class OnLayerFeatures(WrappedTask):
         return LayerFeaturesHead(features, self.task.head(FeatureBackbone(backbone, features)))  # type: ignore[arg-type]
 
     def outputs(self, head: Any, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the outputs of the task on the features."""
+        """Return the outputs of the task's head on the combined layers."""
         return self.task.outputs(head.head, FeatureBackbone(backbone, head.features), batch)  # type: ignore[arg-type]
 
     def loss(self, head: Any, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the loss of the task on the features."""
+        """Return the loss of the task on the combined layers."""
         return self.task.loss(head.head, FeatureBackbone(backbone, head.features), batch)  # type: ignore[arg-type]

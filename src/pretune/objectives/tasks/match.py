@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.query_key_layout import token_layout
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import OutputLinear
 from pretune.nn.pooling import pool
-from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import fitted
 from pretune.objectives.tasks.classify import LabelTask, sorted_labels
-from pretune.packed import Batch, Packed
+from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows, TableChunk
@@ -31,9 +32,6 @@ from pretune.text.examples.span_pairs import read_span_pairs, truncate_around_sp
 from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 class MatchHead(nn.Module):
@@ -73,13 +71,15 @@ class Match(LabelTask):
     drop_invalid: bool = False
 
     name: ClassVar[str] = "match"
+    reads_spans: ClassVar[bool] = True
+    in_context_template: ClassVar[str] = "{text}\nLabel: [MASK]"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Return rows with two spans and a label."""
+        """Read rows with two marked spans and, with `answered`, a label."""
         return read_span_pairs(file, columns, labels=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the labels of the rows."""
+        """Return the task with the labels of the training rows."""
         return replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ())))
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
@@ -87,13 +87,15 @@ class Match(LabelTask):
         if not isinstance(data.rows, LabeledRows) or "spans" not in data.rows.more:
             raise PretuneError("match needs rows with two marked spans; give it a file that has them")
         if data.template.target:
-            raise PretuneError("match marks tokens of the source; choose an encoder instead of an encoder-decoder")
+            raise PretuneError(
+                "match needs an encoder, because it marks tokens of its input; choose an encoder instead of an encoder-decoder"
+            )
         labels = {} if data.rows.labels is None else {self.name: self.encode_labels(data.rows)}
-        laid = arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
-        return truncate_around_spans(laid, data.rows, length)
+        arrangement = arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
+        return truncate_around_spans(arrangement, data.rows, length)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label as the target of each sequence."""
+        """Set the label of each sequence as its target."""
         sequences = add_global_starts(sequences)
         sequences.columns["span"] = sequences.columns["span"].clip(min=0)
         if self.name in sequences.labels:
@@ -101,18 +103,8 @@ class Match(LabelTask):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a head over three vectors: the sequence and both spans."""
+        """Return a head that classifies from three vectors: the pooled sequence and the mean of each span."""
         return MatchHead(backbone, len(self.labels), self.pooling, self.dropout)
-
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return logits, (sequences, classes)."""
-        logits: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])
-        return logits
-
-    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of each row."""
-        targets = batch.targets[self.name]
-        return classification_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
 
     def demonstration(self) -> LabeledRows:
         """Return two pairs of phrases in which a word has another or the same sense."""

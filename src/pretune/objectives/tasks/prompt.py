@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.nn.attention.query_key_layout import token_layout
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
@@ -26,9 +27,6 @@ from pretune.text.examples.labeled import LabeledRows, TableChunk, read_labeled
 from pretune.text.packing.sequence_parts import compose_sequences
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
 
 @register_task
@@ -48,19 +46,21 @@ class Prompt(LabelTask):
 
     name: ClassVar[str] = "prompt"
     shared_head: ClassVar[str] = "mlm"
+    distillable: ClassVar[bool] = True
+    classifies_texts: ClassVar[bool] = True
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and a label."""
         return read_labeled(file, columns, labels=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the labels of the rows."""
+        """Return the task with the labels of the training rows."""
         labels = tuple(sorted_labels(examples.file, examples.labels or ()))
         verbalizer_words(self.verbalizer, labels)
         return replace(self, labels=labels)
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """Return the task with the tokens of its words."""
+        """Return the task with the token ids of the words of its labels."""
         space = Cloze.parse(self.template, pair="{pair}" in self.template).space
         ids = tuple(single_token(word, tokenizer, space) for word in verbalizer_words(self.verbalizer, self.labels))
         if len(set(ids)) < len(ids):
@@ -70,27 +70,27 @@ class Prompt(LabelTask):
         return replace(self, ids=ids, mask=tokenizer.role("mask"))
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence with a gap per row; long texts are truncated. Label `gap` is the position of the gap."""
+        """Return one sequence per row, the filled cloze; long texts are truncated. Label `gap` is the position of the gap."""
         rows, template = require_labeled(self.name, data), data.template
         if template.target:
             raise PretuneError(
                 "prompt needs a masked language model; with an encoder-decoder, use generate(constrained=true)"
             )
         parts = Cloze.parse(self.template, rows.pairs is not None).parts(rows, data.tokenizer)
-        laid = compose_sequences(parts, data.tokenizer, template.single, length)
+        arrangement = compose_sequences(parts, data.tokenizer, template.single, length)
         gap = parts.index((data.tokenizer.role("mask"),))
-        laid.labels["gap"] = template.single.index("A") + laid.spans[:, :gap].sum(1)
+        arrangement.labels["gap"] = template.single.index("A") + arrangement.spans[:, :gap].sum(1)
         if rows.labels is not None:
-            laid.labels["prompt"] = self.encode_labels(rows)
-        return laid
+            arrangement.labels["prompt"] = self.encode_labels(rows)
+        return arrangement
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the rows in random order, tokenized once."""
-        laid = data.once((self.name, packing.length), lambda: self.tokenize_examples(data, packing.length))
-        return plan_epoch(laid, packing, draws)
+        """Return the sequences of all rows in shuffled packs; rows are tokenized once."""
+        arrangement = data.cached((self.name, packing.length), lambda: self.tokenize_examples(data, packing.length))
+        return plan_epoch(arrangement, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label as the target of the gap, and mark the gap as special, so that no other objective masks it."""
+        """Set the label as the target at the gap, and mark the gap as special, so that no other objective masks it."""
         at = sequences.offsets[:-1] + sequences.labels["gap"]
         sequences.columns["special"][at] = True
         if "prompt" in sequences.labels:
@@ -98,11 +98,11 @@ class Prompt(LabelTask):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the family's head over the vocabulary."""
+        """Return the model family's output layer over the vocabulary."""
         return backbone.vocabulary_head()
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the logits of the words in the gaps, (sequences, classes)."""
+        """Return the logits of the labels' words at the gaps, (sequences, classes)."""
         packed = batch.packed[-1]
         tokens = packed.ids.shape[0]  # len(packed) would become a constant in a traced graph
         places = torch.arange(tokens, device=packed.ids.device) * (packed.ids == self.mask)
@@ -111,10 +111,11 @@ class Prompt(LabelTask):
         return self._words(head, backbone, batch, at)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy over the words of the labels."""
+        """Return the cross-entropy over the words of the labels at the gaps."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, self._words(head, backbone, batch, targets.at), targets)
 
     def _words(self, head: nn.Module, backbone: Backbone, batch: Batch, at: Tensor) -> Tensor:
+        """Return the logits of the labels' words at the tokens `at`, (m, classes)."""
         logits = head(backbone(*batch.packed).last[at], backbone.embed.tokens)
         return torch.stack([logits[:, word] for word in self.ids], -1)

@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch.nn.functional as F
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.per_example import JudgedAnswer, judge_ranking
 from pretune.metrics.ranking import rank_metrics
+from pretune.objectives.in_context_prompt import Row
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, group_loss
 from pretune.objectives.tasks.classify import Pooling, check_pooling, require_labeled
+from pretune.objectives.tasks.regress import NumberPrompt
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -33,16 +36,13 @@ from pretune.text.packing.sequences import Arrangement, Sequences, add_global_st
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 ROLES = {"group": ("group", "qid", "query_id", "question_id", "topic_id", "topic")}
 
 
 @register_task
 @dataclass(frozen=True)
 class Rank(CandidateTask):
-    """Ranking of the candidates of a query.
+    """Ranking of the candidates of a query with a cross-encoder.
 
     With `ranking_loss=listwise`, the loss is a softmax over a query's candidates with target probabilities in proportion to their
     relevance; with `ranking_loss=pointwise`, it is binary, for each row alone. `pooling` turns the states of a sequence into one vector.
@@ -59,6 +59,8 @@ class Rank(CandidateTask):
     name: ClassVar[str] = "rank"
     shared_head: ClassVar[str] = "classify"
     primary_metric: ClassVar[str] = "ndcg@10"
+    purpose: ClassVar[tuple[str, str]] = ("It scores how well texts answer a query", "text-ranking")
+    in_context_template: ClassVar[str] = "{text}\nScore: [MASK]"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +68,7 @@ class Rank(CandidateTask):
             raise PretuneError(f"rank: unknown ranking_loss={self.ranking_loss}; choose listwise or pointwise")
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Return rows with a query, a candidate, and a relevance.
+        """Read rows with a query, a candidate, and with `answered` a relevance.
 
         Rows with the same `group` belong together; without that column, those with the same text of the query.
         """
@@ -78,7 +80,7 @@ class Rank(CandidateTask):
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the largest number of candidates and the highest relevance set."""
+        """Return the task with the largest number of candidates and the highest relevance of the training rows."""
         assert examples.labels is not None
         groups, relevances = examples.queries, np.array(examples.labels)
         sizes, found = np.bincount(groups), np.bincount(groups, relevances)
@@ -108,7 +110,7 @@ class Rank(CandidateTask):
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the relevances as the target of each query, or of each row."""
+        """Set the relevance of the candidates as the target of each query, or of each row."""
         sequences = add_global_starts(sequences)
         if self.ranking_loss == "listwise":
             return self.set_targets(sequences, self.name)
@@ -117,12 +119,12 @@ class Rank(CandidateTask):
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), relevances)
         return sequences
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the score of each row, to be compared with those of the same query."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
+        """Return the score of each row, which is comparable with those of the same query."""
         return [{"score": float(score)} for score in outputs]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the mean score of several models."""
+        """Return the mean of the scores of several models."""
         return {"score": float(np.mean([answer["score"] for answer in answers]))}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
@@ -139,12 +141,16 @@ class Rank(CandidateTask):
         return rank_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the nDCG of each query."""
+        """Return the nDCG of each query, with its best and its first-ranked candidate."""
         return judge_ranking(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the same score for every candidate."""
+        """Return the baseline that gives every candidate the same score."""
         return "the same score", [{"score": 0.0}] * len(judged)
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> NumberPrompt:
+        """Return a prompt that asks for the relevance of a candidate as a number."""
+        return NumberPrompt.make("score", rows, settings)
 
     def demonstration(self) -> LabeledRows:
         """Return a query with a relevant and an irrelevant candidate."""
@@ -152,20 +158,20 @@ class Rank(CandidateTask):
         return LabeledRows(Path("example"), {}, ["a plane takes off"] * 2, candidates, [1.0, 0.0])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the target probability of each candidate, or the relevance of each row."""
+        """Return the target probability of each candidate, or the relevance of each row, as text."""
         return super().describe_target(at, target if target.ndim > 1 else target[:, None], spell)
 
 
 def relevance(value: Any) -> float:
-    """Return the relevance in a cell; a negative one is refused."""
+    """Return the relevance in a table cell as a number; raise an error if it is negative."""
     found = parse_number(value)
     if found < 0:
-        raise ValueError(f"{value!r} is below 0, where relevance begins,")
+        raise ValueError(f"{value!r} is negative, and a relevance must be 0 or more,")
     return found
 
 
 def require_pairs(name: str, rows: LabeledRows) -> None:
-    """Refuse rows with a single text."""
+    """Raise an error for rows that have a single text instead of a pair."""
     if rows.pairs is None:
         raise PretuneError(
             f"{rows.file}: {name} needs pairs of texts{advise_options('name the columns', ('text', 'pair'))}"

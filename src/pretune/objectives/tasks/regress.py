@@ -6,22 +6,24 @@ Source: Cer et al., 2017, arXiv:1708.00055 (STS-B), trained as in Devlin et al.,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.per_example import JudgedAnswer, judge_numbers
 from pretune.metrics.regression import regression_metrics
+from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling, require_labeled
 from pretune.packed import Batch
-from pretune.runtime.arrays import Array
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows, TableChunk, parse_number, read_labeled
@@ -29,17 +31,43 @@ from pretune.text.packing.sequences import Arrangement, Sequences, add_global_st
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
+
+@dataclass(frozen=True)
+class NumberPrompt(InContextPrompt):
+    """A prompt whose candidate answers are words for some numbers; the answer is the expected number."""
+
+    key: str = "value"  # under which the number stands in an answer
+    words: Mapping[float, str] = field(default_factory=dict)  # the word of each number
+
+    @classmethod
+    def make(cls, key: str, rows: Sequence[Row], settings: Mapping[str, Any]) -> Self:
+        """Return a prompt with the suite's words for numbers, by default the integers in the range of the labels."""
+        words = settings.get("words")
+        if not words:
+            values = [float(row["label"]) for row in rows]
+            words = {value: value for value in range(int(np.floor(min(values))), int(np.ceil(max(values))) + 1)}
+        return cls(key=key, words={float(value): str(word) for value, word in words.items()})
+
+    def candidates(self, row: Row) -> Sequence[str]:
+        """Return the words of the numbers."""
+        return list(self.words.values())
+
+    def gold(self, row: Row) -> str:
+        """Return the word of the number nearest to the gold value."""
+        return self.words[min(self.words, key=lambda value: abs(value - float(row["label"])))]
+
+    def answer(self, row: Row, output: Array) -> Answer:
+        """Return the mean of the numbers, weighted by the probabilities of their words."""
+        return {self.key: float(softmax(output) @ list(self.words))}
 
 
 @register_task
 @dataclass(frozen=True)
 class Regress(Task):
-    """Regression; `pooling` turns the states of a sequence into one vector. `drop_invalid` leaves out rows without a number or text.
+    """Regression; `pooling` says how the states of a sequence become one vector.
 
-    The head learns standardized numbers, of mean 0 and deviation 1. After training, mean and deviation are folded into its
-    last layer, which then predicts numbers on the original scale.
+    `drop_bad` leaves out rows without a number or a text. The head learns standardized numbers, of mean 0 and deviation 1.
+    After training, mean and deviation are folded into its last layer, which then predicts numbers on the original scale.
     """
 
     pooling: Pooling = "cls"
@@ -52,6 +80,9 @@ class Regress(Task):
     shared_head: ClassVar[str] = "classify"
     combinable: ClassVar[bool] = True
     primary_metric: ClassVar[str] = "spearman"
+    purpose: ClassVar[tuple[str, str]] = ("It predicts a number for a text", "text-classification")
+    distillable: ClassVar[bool] = True
+    in_context_template: ClassVar[str] = "{text}\nScore: [MASK]"
 
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
@@ -61,7 +92,7 @@ class Regress(Task):
         return read_labeled(file, columns, labels=answered, label=parse_number, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the mean and the deviation of the numbers."""
+        """Return the task with the mean and standard deviation of the training numbers."""
         assert examples.labels is not None
         deviation = float(np.std(examples.labels))
         if deviation == 0:
@@ -71,21 +102,21 @@ class Regress(Task):
         return replace(self, mean=float(np.mean(examples.labels)), deviation=deviation)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per row; long ones are truncated."""
+        """Return one sequence per row; long texts are truncated."""
         rows = require_labeled(self.name, data)
         check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the number as the target of each sequence."""
+        """Set the number of each sequence as its target."""
         sequences = add_global_starts(sequences)
         if self.name in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels[self.name])
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a pooler, dropout, and one output."""
+        """Return a head that pools each sequence and computes one number."""
         return ClassifyHead(backbone, 1, self.pooling, self.dropout, "regression")
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
@@ -99,7 +130,7 @@ class Regress(Task):
 
     @torch.no_grad()
     def finish(self, head: Any) -> Self:
-        """Fold mean and deviation into the head, and return the task without them."""
+        """Fold mean and deviation into the trained head, and return the task without them."""
         head.output.weight.mul_(self.deviation)
         if head.output.bias is not None:
             head.output.bias.mul_(self.deviation).add_(self.mean)
@@ -112,32 +143,36 @@ class Regress(Task):
             head.output.bias.sub_(self.mean).div_(self.deviation)
         head.output.weight.div_(self.deviation)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the number of each row."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
+        """Return the predicted number of each row."""
         return [{"value": float(value)} for value in outputs]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the mean of the numbers of several models."""
+        """Return the mean of the numbers that several models predict."""
         return {"value": float(np.mean([answer["value"] for answer in answers]))}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the squared error in units of the variance, so that predicting the mean costs 1."""
+        """Return the squared error in units of the variance, so that predicting the mean gives a loss of 1."""
         targets = batch.targets[self.name]
         errors = (self.outputs(head, backbone, batch)[targets.at] - targets.target) / self.deviation
         return Loss(sums={self.name: (errors.square() * targets.weight).sum()})
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return Pearson and Spearman correlation and the mean squared error."""
+        """Return Pearson and Spearman correlation and the mean squared error of the predicted numbers."""
         return regression_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the error of each number in deviations of the right numbers."""
+        """Return each predicted number with its error in standard deviations of the gold numbers."""
         return judge_numbers(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the mean."""
+        """Return the baseline that always predicts the mean of the training numbers."""
         mean = float(np.mean(learned.labels))
         return f"{mean:.4g}", [{"value": mean}] * len(judged)
+
+    def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> NumberPrompt:
+        """Return a prompt that asks for a number, whose words are ranked by likelihood."""
+        return NumberPrompt.make("value", rows, settings)
 
     def demonstration(self) -> LabeledRows:
         """Return two pairs of sentences with their similarity."""
@@ -145,5 +180,5 @@ class Regress(Task):
         return LabeledRows(Path("example"), {}, first, second, [5.0, 0.4])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the numbers."""
+        """Return the target numbers as text."""
         return ", ".join(f"{value:g}" for value in target)

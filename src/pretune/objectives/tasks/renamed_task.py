@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.objectives.objective import Loss
 from pretune.objectives.task import Task
 from pretune.objectives.wrappers import WrappedTask
@@ -16,13 +17,10 @@ from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 
 @dataclass(frozen=True)
 class RenamedTask(WrappedTask):
-    """A task whose head and loss terms go by another name. Everything else is the task's own."""
+    """A task under another name, which its head and its loss terms have too."""
 
     task: Task
     task_name: str
@@ -34,17 +32,17 @@ class RenamedTask(WrappedTask):
 
     @property
     def terms(self) -> dict[str, str]:
-        """Return the names of the loss terms: those of the task → those under its new name."""
+        """Return a mapping from the task's own names of loss terms to the new names."""
         own = self.task.max_targets(Packing(tokens=1, length=1))
         return {term: self.name if term == self.kind else f"{self.name} {term}" for term in own}
 
     @property
     def shared_head(self) -> str:
-        """Return whose head it uses: a language model's if the task does, else its own."""
+        """Return the name of the head that the task uses: a language model's, or its own under the new name."""
         return self.task.shared_head if self.task.uses_language_model_head else self.name
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of the task, with targets under the new names."""
+        """Return the sequences of the wrapped task, with targets under the new names."""
         sequences = self.task.corrupt(sequences, tokenizer, draws)
         for side in (sequences, sequences.second):
             if side is not None:
@@ -52,11 +50,11 @@ class RenamedTask(WrappedTask):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets that a pack can have, under the new names."""
+        """Return an upper bound on the targets of a pack, under the new names."""
         return rename_keys(self.task.max_targets(packing), self.terms)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the loss of the task, with its terms under the new names."""
+        """Return the loss of the wrapped task, with loss terms under the new names."""
         originals = {ours: term for term, ours in self.terms.items()}
         own = Batch(batch.packed, rename_keys(batch.targets, originals), state=batch.state)
         loss = self.task.loss(head, backbone, own)
@@ -67,7 +65,7 @@ class RenamedTask(WrappedTask):
 
 
 def rename_keys(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return values by their new names; a value without a new name keeps its own.
+    """Return a mapping with its keys renamed; keys without a new name stay the same.
 
     >>> rename_keys({"classify": 1, "lm": 2}, {"classify": "sst"})
     {'sst': 1, 'lm': 2}
@@ -76,4 +74,5 @@ def rename_keys(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
 
 
 def _split(logs: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Return logs by their name, split at slashes."""
     return {tuple(name.split("/")): value for name, value in logs.items()}

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
+from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.per_example import JudgedAnswer, judge_tags
@@ -32,16 +33,13 @@ from pretune.text.examples.tagged import TaggedSentences, read_tagged, tagged_ro
 from pretune.text.packing.sequences import Arrangement, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-
 MAX_PREDICATE_TOKENS = 16  # tokens of a predicate that are repeated after the sentence
 
 
 @register_task
 @dataclass(frozen=True)
 class Tag(Task):
-    """Sequence labeling with the tags `labels`, of a `scheme` that marks spans or plain; `auto` is that of the examples.
+    """Sequence labeling with the tags `labels`, in a `scheme` such as BIO; `auto` is the scheme of the training examples.
 
     The tag of a word is predicted at its first token. A long sentence is read in windows that overlap by about `overlap`
     tokens, and each word is tagged in the window that shows most of its context. With `predicate`, a column, tags are the
@@ -56,12 +54,13 @@ class Tag(Task):
     default_tag: str = ""  # the tag of words without a token
 
     name: ClassVar[str] = "tag"
-    each: ClassVar[Literal["sequence", "token", "text"]] = "token"
+    purpose: ClassVar[tuple[str, str]] = ("It tags the words of a text", "token-classification")
+    output_per: ClassVar[Literal["sequence", "token", "text"]] = "token"
     combinable: ClassVar[bool] = True
 
     @property
     def written(self) -> str:
-        """Return the scheme of the tags; that of a published model is found from its tags."""
+        """Return the tagging scheme; for published models it is detected from their tags."""
         return detect_scheme([[label] for label in self.labels]) if self.scheme == "auto" else self.scheme
 
     @property
@@ -76,11 +75,11 @@ class Tag(Task):
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
     ) -> TaggedSentences:
-        """Return sentences with one tag per word; the words of a plain text are separated by spaces."""
+        """Read sentences with one tag per word; the words of a plain text are separated by spaces."""
         return read_tagged(file, columns, tags=answered, predicate=self.predicate)
 
     def fit(self, examples: TaggedSentences) -> Self:
-        """Return the task with the tags of the examples; with a scheme, all possible tags of their types."""
+        """Return the task with the tags of the training examples; with a scheme, all possible tags of their types."""
         assert examples.tags is not None
         counts = Counter(tag for tags in examples.tags for tag in tags)
         found = detect_scheme(examples.tags)
@@ -88,7 +87,7 @@ class Tag(Task):
         if found == "plain" != scheme:
             odd = next(tag for tag in counts if detect_scheme([[tag]]) == "plain")
             raise PretuneError(
-                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, which has O, B-… and I-…; mend it, or choose scheme=plain"
+                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, which has O, B-… and I-…; correct it, or choose scheme=plain"
             )
         if len(counts) < 2:
             said = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
@@ -100,13 +99,13 @@ class Tag(Task):
         broken = sum(map(operator.ne, map(write_tags, marked, sizes, repeat(found)), examples.tags))
         if broken:
             log_info(
-                f"{examples.file}: {broken} of {len(examples)} sentences break the rules of {found}; they are corrected as conlleval does"
+                f"{examples.file}: {broken} of {len(examples)} sentences have tags that violate the scheme {found}; they are corrected as conlleval does"
             )
         kinds = sorted({entity.kind for entities in marked for entity in entities})
         return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, default_tag=OUTSIDE)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per sentence, or overlapping windows of it; a predicate follows as a second text."""
+        """Return one sequence per sentence, or per overlapping window of it; a predicate follows as a second text."""
         if not isinstance(data.rows, TaggedSentences):
             raise PretuneError(
                 "the task tag needs tagged words; give a file in CoNLL column format, a .conllu file or a .jsonl file"
@@ -143,7 +142,7 @@ class Tag(Task):
         )
 
     def encode_tags(self, rows: TaggedSentences) -> Array:
-        """Return the class of each word, (words,), converted to the task's scheme; -1 for tags that were not in training."""
+        """Return the class of each word, (words,), with tags converted to the task's scheme; -1 for unknown tags."""
         assert rows.tags is not None
         number = {label: i for i, label in enumerate(self.labels)}
         found = [[number.get(tag, -1) for tag in convert_tags(tags, self.written)] for tags in rows.tags]
@@ -151,11 +150,13 @@ class Tag(Task):
         if missed:
             odd = rows.tags[missed[0]][found[missed[0]].index(-1)]
             count = sum(classes.count(-1) for classes in found)
-            log_info(f"{rows.place(missed[0])}: tag {odd!r} was not in training; such words ({count}) count as wrong")
+            log_info(
+                f"{rows.place(missed[0])}: tag {odd!r} was not in training; words with unknown tags count as wrong ({count} in all)"
+            )
         return np.array([i for classes in found for i in classes], dtype=np.int64)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the tag of each word as the target of its first token; a repeated predicate has none."""
+        """Set the tag of each word as the target of its first token; a repeated predicate has no targets."""
         if "tag" in sequences.columns:
             tags = np.where(sequences.columns.get("again", 0), -1, sequences.columns["tag"])
             at = np.flatnonzero(tags >= 0)
@@ -163,32 +164,27 @@ class Tag(Task):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the largest number of targets of a pack: every token may begin a word."""
+        """Return an upper bound on the targets of a pack: every token can start a word."""
         return {self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return one logit per tag."""
+        """Return a head with one logit per tag for each token."""
         return TokenHead(backbone.width, len(self.labels), backbone.tagger(), self.dropout)
 
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the logits of all tokens, (n, tags)."""
-        out: Tensor = head(backbone(*batch.packed).last)
-        return out
-
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of each word."""
+        """Return the cross-entropy of the tag of each word."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: TaggedSentences) -> list[Answer]:
-        """Return the tag of each word and its probability; with a scheme, the spans as well."""
+    def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: TaggedSentences) -> list[Answer]:
+        """Return the tag of each word with its probability and, with a scheme, the tagged spans."""
         bounds = np.concatenate([[0], np.cumsum([len(words) for words in examples.words], dtype=np.int64)])
         tags = np.full(bounds[-1], -1, dtype=np.int64)
         probabilities = np.zeros(bounds[-1])
         shown = np.full(bounds[-1], -1, dtype=np.int64)  # distance to the nearer end of the window
-        lead = laid.template.single.index("A")
-        for logits, start, span in zip(outputs, laid.starts[:, 0], laid.spans[:, 0], strict=True):
-            word = laid.tokens["word"][start : start + span]
+        lead = arrangement.template.single.index("A")
+        for logits, start, span in zip(outputs, arrangement.starts[:, 0], arrangement.spans[:, 0], strict=True):
+            word = arrangement.tokens["word"][start : start + span]
             at = np.flatnonzero(word >= 0)
             near = np.minimum(at, span - 1 - at)
             at = at[near > shown[word[at]]]
@@ -216,7 +212,7 @@ class Tag(Task):
         return self._answer(examples.words[row], tags, np.array(probabilities))
 
     def _answer(self, words: list[str], tags: list[str], probabilities: Array) -> Answer:
-        """Return the answer for a sentence, with valid tags of the scheme."""
+        """Return the answer for a sentence; its tags are corrected to follow the tagging scheme."""
         tags = convert_tags(tags, self.written)
         answer: Answer = {"tags": tags, "probabilities": probabilities.tolist()}
         if self.written != "plain":
@@ -227,20 +223,20 @@ class Tag(Task):
         return answer
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return the accuracy of words, and with a scheme precision, recall and F1 of spans."""
+        """Return the accuracy of the tags and, with a scheme, precision, recall and F1 of spans."""
         return tag_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
-        """Return the share of right words of each sentence."""
+        """Return the share of correctly tagged words of each sentence."""
         return judge_tags(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the most frequent tag for every word."""
+        """Return the baseline that gives every word the most frequent training tag."""
         usual = most_frequent(chain.from_iterable(learned.tags))
         return repr(usual), [{"tags": convert_tags([usual] * len(words), self.written)} for words in judged.words]
 
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-        """Return the most frequent tag of each word."""
+        """Return the baseline that gives each word its own most frequent training tag."""
         return {"each word's usual tag": usual_tags(self, learned, judged)}
 
     def demonstration(self) -> TaggedSentences:

@@ -178,6 +178,16 @@ def label_base(labels: Sequence[tuple[Any, int]]) -> int:
     return int(bool(numbers) and min(numbers)[0] > 0 and any(number == count for number, count in numbers))
 
 
+def choice_number(label: Any) -> str:
+    """Return the number of a choice, from 0, given its number or letter.
+
+    >>> choice_number("B")
+    '1'
+    """
+    text = str(label).strip()
+    return str(ord(text.upper()) - ord("A")) if len(text) == 1 and text.isalpha() else text
+
+
 def find_choice(label: Any, names: Sequence[str | None], base: int) -> int | None:
     """Return the position of the choice that a label refers to; None if there is none.
 

@@ -334,11 +334,11 @@ def finalize_task(
         return task, []
     predictor.task = task
     outputs = predictor.outputs(device)
-    answers = task.answers(outputs, predictor.laid, predictor.examples)
+    answers = task.answers(outputs, predictor.arrangement, predictor.examples)
     best = task.best_options(answers, predictor.examples)
     if best := {name: value for name, value in best.items() if getattr(unfitted.unwrapped, name) is None}:
         predictor.task = task = with_options(task, best)
-        answers = task.answers(outputs, predictor.laid, predictor.examples)
+        answers = task.answers(outputs, predictor.arrangement, predictor.examples)
     return task, answers
 
 

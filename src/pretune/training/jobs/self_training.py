@@ -43,7 +43,7 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
         raise PretuneError(f"--distill-temperature {plan.distill_temperature:g}: the temperature must be above 0; 1 leaves probabilities unchanged")
     material = read_task_data(plan)
     rows, labels = material.rows, list(material.task.labels)
-    if material.task.name not in ("classify", "prompt") or material.task.multi_label:
+    if not material.task.classifies_texts or material.task.name != material.task.kind:
         raise PretuneError(f"{plan.objective}: only tasks with one label per text can label texts: classify, prompt")
     if plan.teacher:
         teacher_task(plan.teacher, labels)

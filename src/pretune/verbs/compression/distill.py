@@ -25,7 +25,10 @@ def has_probabilities(o: Options) -> bool:
     from pretune.inference.predict import find_task
     from pretune.verbs.shared_inputs import split_models
 
-    return bool(o.data) or find_task(split_models(o.teacher, [])[0][0])[1].name not in ("regress", "generate")
+    if o.data:
+        return True
+    task = find_task(split_models(o.teacher, [])[0][0])[1]
+    return bool(task.labels) and task.output_per != "text"
 
 
 @verb(

@@ -40,7 +40,7 @@ def contamination(
         raise PretuneError(
             f"--ngram-size {ngram_size}: n-grams must have at least {FEWEST} words, as shorter ones occur in any store"
         )
-    splits = read_splits(find_suite(suite).chosen(list(tasks)), Path(data), allow_incomplete=True)
+    splits = read_splits(find_suite(suite).select_tasks(list(tasks)), Path(data), allow_incomplete=True)
     if not splits:
         raise PretuneError(f"{data}: this folder has no dev or test file of {suite}")
     opened = store if isinstance(store, Store) else Store(store)

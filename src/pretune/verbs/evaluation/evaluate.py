@@ -182,7 +182,7 @@ def evaluate(
         num_seeds = 1  # without examples nothing is sampled
     arguments = dict(locals())
     settings = {name: arguments[name] for name in (*FINETUNING, "ignore_mismatched")}
-    chosen = find_suite(suite, language).chosen(list(tasks))
+    chosen = find_suite(suite, language).select_tasks(list(tasks))
     request = EvaluationJob(
         os.fspath(model),
         chosen,

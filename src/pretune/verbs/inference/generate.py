@@ -118,5 +118,5 @@ def generate(
     if stream:
         rows = [stream_text(writer.stream(prompt, how, row)) for row, prompt in enumerate(prompts)]
     else:
-        rows = writer.write(prompts, how)
+        rows = writer.generate(prompts, how)
     return ResultTable("texts", rows, hidden=("prompt", "continuation"))

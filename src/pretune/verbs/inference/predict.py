@@ -21,7 +21,7 @@ def has_classes(o: Options) -> bool:
     from pretune.verbs.shared_inputs import split_models
 
     _, task = find_task(split_models(o.model, o.inputs)[0][0], o.task)
-    return bool(task.labels) and task.kind != "generate"
+    return bool(task.labels) and task.output_per != "text"
 
 
 @verb(
@@ -116,7 +116,7 @@ def predict(
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out, safe=safe_csv))
         bar = stack.enter_context(progress("predicting"))
         for part, answers in answered:
-            write(beside(part, blank_predictions(answers.together, answers.blank), answers.lines))
+            write(beside(part, blank_predictions(answers.combined, answers.blank), answers.lines))
             if score:
                 scores.add(part.file, answers)
             rows, truncated = rows + len(part.rows), truncated + answers.truncated

@@ -91,7 +91,7 @@ def translate(
             f"{references}: the file has {len(right)} references for {len(texts)} texts; give one reference per text"
         )
     translator = Translator.load(runs, device, ignore_mismatched)
-    written = translator.write(
+    written = translator.translate(
         texts, GenerationConfig(max_new_tokens, num_beams=num_beams, length_penalty=length_penalty)
     )
     rows = translator.describe(texts, written, alignments)

@@ -1,0 +1,38 @@
+"""The contract of prompts for in-context learning: how a task asks a language model that was not trained for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+Row = Mapping[str, Any]  # the fields of an example by role, such as text, pair and label
+
+
+@dataclass(frozen=True)
+class InContextPrompt:
+    """Base class that defines how a task is asked in a prompt: candidate answers, gold answers, and answers from outputs.
+
+    `Task.in_context_prompt` returns one. The model ranks the candidates by their likelihood; without candidates, it generates
+    an answer of at most `max_tokens` tokens.
+    """
+
+    max_tokens: int = 32
+    per_token: ClassVar[bool] = False  # whether to rank by the likelihood per token, which is fair to long candidates
+    per_class: ClassVar[bool] = False  # whether the number of examples in the prompt is per class rather than in total
+
+    def slots(self, row: Row) -> dict[str, str]:
+        """Return further values for the placeholders of the template, beside the texts and numbers of the row."""
+        return {}
+
+    def candidates(self, row: Row) -> Sequence[str]:
+        """Return the candidate answers to an example; none if the answer is generated."""
+        return ()
+
+    def gold(self, row: Row) -> str:
+        """Return the gold answer to an example as the prompt spells it."""
+        raise NotImplementedError
+
+    def answer(self, row: Row, output: Any) -> dict[str, Any]:
+        """Return the answer to an example, given the log-likelihood of each candidate or the generated text."""
+        raise NotImplementedError
