@@ -324,7 +324,9 @@ def test_int4_weights_are_saved_and_loaded(tmp_path: Path) -> None:
     torch.manual_seed(0)
     linear, x = Linear(64, 96, stacked=3), torch.randn(2, 7, 64)
     made = Int4Linear.from_linear(linear)
-    assert float((made.dequantize() - linear.weight).detach().abs().max()) < 0.012  # 15 steps over a quarter, with a margin
+    assert (
+        float((made.dequantize() - linear.weight).detach().abs().max()) < 0.012
+    )  # 15 steps over a quarter, with a margin
     torch.testing.assert_close(
         made(x), torch.nn.functional.linear(x, made.dequantize(), linear.bias), atol=0.02, rtol=0.02
     )

@@ -183,7 +183,9 @@ def test_missing_tensors_of_a_partial_model_are_initialized_reproducibly(
     first, second = (pt.load(folder, ignore_mismatched=True) for _ in range(2))
     assert_same(first.root, second.root)
     assert first.untrained == ["backbone.embed.positions.weight"]
-    assert "position_embeddings.weight is (8, 32), not (40, 32); missing parameters are initialized randomly" in logged[0]
+    assert (
+        "position_embeddings.weight is (8, 32), not (40, 32); missing parameters are initialized randomly" in logged[0]
+    )
     different = [name for name, tensor in first.root.tensors().items() if not torch.equal(tensor, whole[name])]
     assert different == first.untrained
 

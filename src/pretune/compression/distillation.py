@@ -104,9 +104,9 @@ class DistillationJob(CompressionJob):
             raise PretuneError("--loss-weights.cosine: with --match-layers, give the weight there, as in 2*cosine")
         if self.data and len(self.teachers) > 1:
             raise PretuneError("--data takes a single teacher; give only one")
-        if self.match and len(self.teachers) > 1:
+        if self.match_layers and len(self.teachers) > 1:
             raise PretuneError(
-                "--match needs the hidden states of a single teacher; give only one, or leave out --match"
+                "--match-layers needs the hidden states of a single teacher; give only one, or leave out --match-layers"
             )
 
     def recipe(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
 
 
 def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...]:
-    """Return the pairs of student and teacher layers whose hidden states --match selects; without --match, none."""
+    """Return the pairs of student and teacher layers whose hidden states --match-layers selects; without it, none."""
     student = student_depth(job.student, teacher)  # an error for an unknown name
     return parse_matches(job.match_layers, student, teacher.backbone.depth) if job.match_layers else ()
 
@@ -217,7 +217,7 @@ def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows
 
     def predict(rows: LabeledRows, name: str) -> Array:
         cache = job.out / INTERMEDIATE / f"teacher-{name}.npz"
-        return label_with_teachers(job.teachers, rows, own, cache, job.processes, job.engine)
+        return label_with_teachers(job.teachers, rows, own, cache, job.processes, job.executor)
 
     for_rows = predict(rows, "labeled") if job.alpha and len(rows) else None
     for_texts = predict(texts, "texts") if texts is not None else None
@@ -290,7 +290,7 @@ def distill_language_model(job: DistillationJob) -> Run:
     matches = layer_matches(job, teacher) or (LayerMatch("cosine", weights["cosine"]),)
     start = initialize_student(job.student, teacher, job.teachers[0], job.out)
     options: dict[str, Any] = {**job.sections, "objective": name, "budget": job.budget}
-    options |= {"tokenizer": str(find_folder(job.teachers[0])), **({} if job.write else reading(job))}
+    options |= {"tokenizer": str(find_folder(job.teachers[0])), **({} if job.generate_tokens else reading(job))}
     data = [str(generate_texts(job, teacher))] if job.generate_tokens else job.data
     plan = resolve_pretraining(start.model, data, job.out, options, job.seed, job.device, TASK_AGNOSTIC_SETTINGS)
 
@@ -333,7 +333,7 @@ def generate_texts(job: DistillationJob, teacher: Model) -> Path:
     """Generate a continuation of each text with the teacher, and return a file with one result per line (Kim and Rush, 2016)."""
     if "lm" not in teacher.root.heads:
         raise PretuneError(
-            f"--generate-tokens {job.generate_tokens}: {job.teachers[0]} is not a causal language model; choose one, or leave out --write"
+            f"--generate-tokens {job.generate_tokens}: {job.teachers[0]} is not a causal language model; choose one, or leave out --generate-tokens"
         )
     prompts = [
         " ".join(document.text.split()[:PROMPT_WORDS])

@@ -27,7 +27,7 @@ _FORM = re.compile(r"\s*(?P<method>\w+)\s*\(\s*(?P<count>\d+)\s*\)\s*")
 
 
 def parse_drop(text: str) -> tuple[str, int]:
-    """Return the method and the number of layers of a --drop expression.
+    """Return the method and the number of layers of a --drop-layers expression.
 
     >>> parse_drop("top(4)")
     ('top', 4)
@@ -36,7 +36,9 @@ def parse_drop(text: str) -> tuple[str, int]:
     if match is None:
         raise PretuneError(f"--drop-layers {text}: write a method and a number of layers, such as top(4)")
     if match["method"] not in METHODS:
-        raise PretuneError(f"--drop-layers {text}: unknown method {match['method']!r}; {suggest(match['method'], METHODS)}")
+        raise PretuneError(
+            f"--drop-layers {text}: unknown method {match['method']!r}; {suggest(match['method'], METHODS)}"
+        )
     return match["method"], int(match["count"])
 
 
@@ -51,7 +53,9 @@ def layers_to_keep(
     [0, 1, 2, 4]
     """
     if not 1 <= count < depth:
-        raise PretuneError(f"--drop-layers {method}({count}): the model has {depth} layers; drop 1 to {depth - 1} of them")
+        raise PretuneError(
+            f"--drop-layers {method}({count}): the model has {depth} layers; drop 1 to {depth - 1} of them"
+        )
     match method:
         case "top":
             dropped = list(range(depth))[-count:]

@@ -95,7 +95,7 @@ def run_quantization(job: QuantizationJob) -> Run:
 
 
 def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
-    """Return the default engine of a quantization method for a model, onnx or torch.
+    """Return the default backend of a quantization method for a model, onnx or torch.
 
     It is torch for generative models, for heads that an ONNX graph cannot feed, and to make only the file smaller.
     """
@@ -149,31 +149,31 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
 
 
 def linear_kind(job: QuantizationJob) -> str:
-    """Return the kind of quantized linear layer that the torch engine uses: int4, weights, or dynamic."""
+    """Return the kind of quantized linear layer that the torch backend uses: int4, weight-only, or dynamic."""
     return ("int4" if job.bits == 4 else "weight-only") if job.method == "weight-only" else "dynamic"
 
 
 def write_quantized(job: QuantizationJob, backend: Backend, source: TrainedModel, rows: Any) -> None:
     """Quantize a model and write it to the folder of a job; `rows` are examples for calibration, or None."""
     model, out = editable_copy(source.model), job.out
-    if backend == "torch" and job.how not in HALF_PRECISION:
+    if backend == "torch" and job.method not in HALF_PRECISION:
         model.shape = replace(model.shape, linear=linear_kind(job))
         replace_linears(model.backbone, model.shape.linear)
-    if engine == "torch" or job.how in HALF_PRECISION:
-        model.save(out, HALF_PRECISION.get(job.how, torch.float32))
+    if backend == "torch" or job.method in HALF_PRECISION:
+        model.save(out, HALF_PRECISION.get(job.method, torch.float32))
         return
     # Without logits for a language model: its output matrix would be in the graph twice.
     scorer = None if source.task is None else choose_scorer(model, [source.task])
     with TemporaryDirectory() as folder:
         graph = Path(folder) / GRAPH
-        if job.how == "qat":
-            write_aware_graph(model, scorer, read_ranges(source.folder / RANGES), graph, out / GRAPH)
+        if job.method == "qat":
+            write_qat_graph(model, scorer, read_ranges(source.folder / RANGES), graph, out / GRAPH)
         else:
             write_graph(model, graph, scorer)
-        if job.how == "static":
+        if job.method == "static":
             batches = source.importance_data(rows).batches or list(text_batches(model, synthetic_texts(), length=128))
             quantize_graph_static(graph, out / GRAPH, job.per_channel, batches)
-        elif job.how == "dynamic":
+        elif job.method == "dynamic":
             quantize_graph_dynamic(graph, out / GRAPH, job.per_channel)
     write_graph_folder(model, out)
 

@@ -87,7 +87,7 @@ class TrainedModel:
 def compare_models(models: Mapping[str, TrainedModel], dev: Any) -> dict[str, Any]:
     """Return a comparison of models by quality (if there are dev examples), size, latency, and throughput.
 
-    `beside` in the result has one table row per model; the other entries compare the last model with the first, the original.
+    `models` in the result has one table row per model; the other entries compare the last model with the first, the original.
     """
     costs = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     rows, scores = [], {}

@@ -60,7 +60,7 @@ class InContextLearning:
                     f"{self.task.title}: the prompt has {{{name}}}, but rows have no such field; {suggest(name, known)}"
                 )
         shown = self.sample_examples(seed) if self.shots else None
-        before, tokens = self.task.prompt.get("before", ""), self.task_prompt.max_tokens
+        before, tokens = self.task.prompt.get("instruction", ""), self.task_prompt.max_tokens
         return ClozePredictor(self.generator, ClozeQuestion(cloze, shown=shown, max_new_tokens=tokens, before=before))
 
     def default_cloze(self, rows: LabeledRows) -> str:
@@ -117,7 +117,9 @@ def texts_of(row: Row) -> dict[str, str]:
     }
 
 
-def load_generative_model(reference: str, device: str | None, partial: bool) -> TextGenerator | Seq2SeqGenerator:
+def load_generative_model(
+    reference: str, device: str | None, ignore_mismatched: bool
+) -> TextGenerator | Seq2SeqGenerator:
     """Load a decoder or an encoder-decoder; raise an error if the model is a masked language model."""
     if is_masked_language_model(reference):
         raise PretuneError(f"{reference}: a masked language model cannot generate; remove --shots to fine-tune it")

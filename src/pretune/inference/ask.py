@@ -262,11 +262,8 @@ class ClozePredictor:
     def generate(self, rows: LabeledRows) -> list[str]:
         """Generate an answer for each row, up to the end of the line."""
         tokenizer = self.model.require_tokenizer().target
-        arrangement, decoding = (
-            self.tokenize_examples(rows, self.question.max_new_tokens),
-            GenerationConfig(self.question.max_new_tokens),
-        ),
-        )
+        arrangement = self.tokenize_examples(rows, self.question.max_new_tokens)
+        decoding = GenerationConfig(self.question.max_new_tokens)
         if self.task is None:
             line = tokenizer.encode("\n")
             end = ({tokenizer.role("end")} if tokenizer.has("end") else set()) | set(line if len(line) == 1 else ())

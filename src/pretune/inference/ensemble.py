@@ -163,7 +163,7 @@ def resolve_columns(
 _ensemble = cache(Ensemble)
 
 
-def predict_on_ray(references: tuple[str, ...], partial: bool, name: str | None, *job: Any) -> Predictions:
+def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
     """Return the predictions for one excerpt, in a Ray job; `job` holds the arguments of `Ensemble.__call__`."""
     for reference in references:
         if os.path.isabs(reference):
@@ -171,6 +171,6 @@ def predict_on_ray(references: tuple[str, ...], partial: bool, name: str | None,
     return _ensemble(references, ignore_mismatched, choose_device(), name)(*job)
 
 
-def predict_on_cpu(references: tuple[str, ...], partial: bool, name: str | None, *job: Any) -> Predictions:
+def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
     """Return the predictions for one excerpt, in a worker process; `job` holds the arguments of `Ensemble.__call__`."""
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

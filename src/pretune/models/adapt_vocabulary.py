@@ -119,7 +119,7 @@ def extend_positions(
             state[name] = torch.cat([reserved, rows])
     extended.root.load_state_dict(state, strict=False)
     extended.tokenizer = model.tokenizer
-    method = "copied over and over" if how == "copy" else "stretched"
+    method = "copied" if how == "copy" else "interpolated"
     return extended, {"positions": longest, "before": before, "initialization": method}
 
 

@@ -219,7 +219,7 @@ def check_graph(model: Model, scorer: GraphScorer | None, file: Path) -> None:
 
 def inputs_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
     """Yield inputs on which an ONNX graph is compared with its model: synthetic ones, and the tokenized TEXTS."""
-    longest = model.backbone.longest or DEFAULT_MAX_LENGTH
+    longest = model.backbone.max_positions or DEFAULT_MAX_LENGTH
     yield synthetic_inputs([2, 7, 4, 1], model.config.vocab_size, longest)
     if model.tokenizer is not None:
         for batch in text_batches(model, TEXTS, length=min(longest, DEFAULT_MAX_LENGTH)):

@@ -22,6 +22,7 @@ from pretune.objectives.pretraining.sentence_pairs import SequenceClassification
 from pretune.packed import Batch
 from pretune.training.optim.optimizers import hidden_matrices
 from tests.support.counted_flops import forward_flops
+from tests.support.family_configs import ALBERT
 from tests.support.parity import (
     Ragged,
     assert_same,

@@ -105,7 +105,8 @@ def test_invalid_tags_are_corrected_and_unknown_tags_reported(monkeypatch: pytes
     ]
     assert task.encode_tags(tagged([["a"], ["b", "c"]], [["I-X"], ["O", "B-Z"]])).tolist() == [1, 0, -1]
     assert (
-        said[1] == "x.conll, line 2: tag 'B-Z' was not in training; words with unknown tags count as wrong (1 in all)"
+        messages[1]
+        == "x.conll, line 2: tag 'B-Z' was not in training; words with unknown tags count as wrong (1 in all)"
     )
 
 

@@ -130,7 +130,7 @@ def generate_texts(
     numbers of new tokens, one per prompt, and `end` are the tokens that end a text. `allowed` maps the tokens generated so far
     to those that may follow, and `ended` tells whether the tokens generated so far are a finished text.
     """
-    if decoding.beams > 1:
+    if decoding.num_beams > 1:
         return beam_search_texts(reader, prompts, limits, decoding, end, allowed, ended)
     *_, texts = sample_steps(reader, prompts, rows, limits, decoding, end, allowed, ended)
     return texts
@@ -191,7 +191,7 @@ def beam_search_texts(
     while True:
         histories = ([*p, *beam.ids] for p, s in zip(prompts, searches, strict=True) for beam in s.beams)
         scores = logits.log_softmax(-1)
-        scores = penalize_repetition(scores, histories, decoding.repetition_penalty, decoding.no_repeat_ngram)
+        scores = penalize_repetition(scores, histories, decoding.repetition_penalty, decoding.no_repeat_ngram_size)
         scores = mask_disallowed(scores, (beam.ids for search in searches for beam in search.beams), allowed)
         # Candidates are selected on the model's device, because copying the whole vocabulary to the host is slow.
         best, tokens = (

@@ -13,7 +13,7 @@ from pretune.text.packing.sequences import Packing
 class TokenPrediction(Objective):
     """Base class of objectives whose loss is the cross-entropy over the vocabulary at the targets of one term."""
 
-    smoothing: float = 0.0
+    label_smoothing: float = 0.0
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return an upper bound on the targets of a pack: every token."""

@@ -248,7 +248,7 @@ class Classify(LabelTask):
     @property
     def classifies_texts(self) -> bool:
         """Return whether each text or pair has exactly one label."""
-        return not self.multi
+        return not self.multi_label
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Return the rows of a table: one or two texts, and one or more labels."""
@@ -335,7 +335,7 @@ class Classify(LabelTask):
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the cross-entropy of each row; with `multi_label`, the mean over classes of the binary cross-entropies."""
-        if not self.multi:
+        if not self.multi_label:
             return super().loss(head, backbone, batch)
         targets = batch.targets[self.name]
         return multi_label_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)

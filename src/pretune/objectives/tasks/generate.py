@@ -301,7 +301,7 @@ class Generate(TwoSided, Task):
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> TextPrompt:
         """Return a prompt whose answer is generated text."""
-        return TextPrompt(max_tokens=self.tokens)
+        return TextPrompt(max_tokens=self.max_new_tokens)
 
     def demonstration(self) -> LabeledRows:
         """Return two movie reviews with a sentiment."""

@@ -70,7 +70,11 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
     if seconds < SHORT_BUDGET:
         factor = SETTINGS["batch"]["tokens"] // SMALL_BATCH
         optimizer = SETTINGS["optimizer"] | {"lr": SETTINGS["optimizer"]["lr"] / factor}
-        return SETTINGS | {"batch": {"tokens": SMALL_BATCH}, "optimizer": optimizer, "monitor": {"max_eval_batches": factor}}
+        return SETTINGS | {
+            "batch": {"tokens": SMALL_BATCH},
+            "optimizer": optimizer,
+            "monitor": {"max_eval_batches": factor},
+        }
     return SETTINGS | {
         "monitor": {
             "max_eval_batches": min(int(seconds // 60), resolve_section(Monitoring, None).max_eval_batches or 1)

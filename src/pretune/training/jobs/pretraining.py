@@ -96,8 +96,8 @@ def prepare_training(
     stages = plan.batch.length_schedule or ((1.0, plan.batch.max_length or 128),)
     length = check_stages(stages, model)[0]
     languages = number_languages(model, names, plan.model)
-    exponent = 1.0 if plan.batch.language_alpha is None else plan.batch.exponent
-    data = Data(tokenizer, model.family.template, languages=languages, exponent=exponent, **own)
+    exponent = 1.0 if plan.batch.language_alpha is None else plan.batch.language_alpha
+    data = Data(tokenizer, model.family.template, languages=languages, language_alpha=exponent, **own)
     pack = min(plan.batch.microbatch_tokens or 1, plan.batch.tokens or 1)
     fixed = device.type == "cuda"
     packing = Packing(tokens=max(pack, length), length=length, fixed=fixed)
@@ -113,7 +113,7 @@ def prepare_training(
     warn_of_idle_processes(world, streams)
     packing = streams.streams[0].packing
     joint, batches = held_out_batches(
-        mixture.joints[0], replace(data, language_alpha=1.0, **held_out), packing, plan.watching
+        mixture.joints[0], replace(data, language_alpha=1.0, **held_out), packing, plan.monitor
     )
     if require_held_out and plan.monitor.held_out_fraction and not batches:
         raise PretuneError(

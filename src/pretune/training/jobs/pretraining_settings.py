@@ -38,7 +38,7 @@ from pretune.training.recipe_sections import (
 
 Fields = dict[str, Any]
 SECTIONS: dict[str, type[Any]] = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
-SECTIONS |= {"watching": Monitoring}
+SECTIONS |= {"monitor": Monitoring}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def resolve_pretraining(
     for name, kind in SECTIONS.items():
         resolved[name] = resolve_section(kind, options.get(name), preset.get(name), ON_ROWS)
     resolved["objective"] = options.get("objective") or preset.get("objective") or "mlm"
-    trained = preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000}
+    trained = preset.get("tokenizer") or {"kind": "wordpiece", "vocab_size": 30_000}
     resolved["tokenizer"] = choose_tokenizer(options.get("tokenizer"), trained, data)
     resolved |= {"model": model, "data": [str(path) for path in data], "out": Path(out), "seed": seed, "device": device}
     return PretrainingJob(**resolved)

@@ -40,7 +40,9 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
             f"--confidence-threshold {plan.confidence_threshold:g}: the confidence must be a probability, for example 0.9"
         )
     if plan.distill_temperature is not None and not plan.distill_temperature > 0:
-        raise PretuneError(f"--distill-temperature {plan.distill_temperature:g}: the temperature must be above 0; 1 leaves probabilities unchanged")
+        raise PretuneError(
+            f"--distill-temperature {plan.distill_temperature:g}: the temperature must be above 0; 1 leaves probabilities unchanged"
+        )
     material = read_task_data(plan)
     rows, labels = material.rows, list(material.task.labels)
     if not material.task.classifies_texts or material.task.name != material.task.kind:
@@ -52,11 +54,7 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     teacher = None if plan.teacher else train_teacher(plan, material, finetune, resume)
     cache = plan.out / INTERMEDIATE / "teacher-texts.npz"
     teachers = [str(teacher.folder)] if teacher else plan.teacher or ()
-    probabilities = label_with_teachers(teachers,
-        texts,
-        labels,
-        cache,
-        ignore_mismatched=plan.partial)
+    probabilities = label_with_teachers(teachers, texts, labels, cache, ignore_mismatched=plan.ignore_mismatched)
     likely = [labels[number] for number in probabilities.argmax(-1)]
     chosen = (
         list(range(len(texts)))
@@ -69,8 +67,7 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     data = replace(material, rows=both)
     if plan.distill_temperature is not None:
         targets = np.concatenate([one_hot(rows.labels or [], labels), probabilities])
-        data = replace(data, teacher_targets=TeacherTargets(targets, len(rows), plan.distill_temperature)
-        )
+        data = replace(data, teacher_targets=TeacherTargets(targets, len(rows), plan.distill_temperature))
     student = finetune(plan, data, resume)
     results = {
         **student.results,

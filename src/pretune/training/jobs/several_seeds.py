@@ -26,7 +26,7 @@ def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, fin
     count = plan.num_seeds or (DEFAULT_SEEDS if few else 1)
     if count == 1:
         if plan.devices > 1 and plan.num_seeds is None:
-            advice = if_option("seeds", ", or give --seeds")
+            advice = if_option("num-seeds", ", or give --num-seeds")
             raise PretuneError(
                 f"--devices applies only to several seeds, but there is one by default; remove it{advice}"
             )

@@ -26,7 +26,7 @@ from pretune.objectives.tasks.classify import Classify
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
-from pretune.text.corpus.documents import TextLayout, read_documents
+from pretune.text.corpus.documents import SplitBy, read_documents
 from pretune.text.corpus.files import Errors, find_files
 from pretune.text.examples.validation import check_classes
 from pretune.text.store.builder import StoreSettings, build_store
@@ -181,7 +181,11 @@ def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stage
     tokenizer = old.require_tokenizer()
     if tokenizer.kind == "WordLevel":
         size, lowercase = stages.vocab_size or tokenizer.size, lowercases(tokenizer)
-        texts = list(read_documents(files, layout=stages.layout, column=stages.column, errors=stages.errors))
+        texts = list(
+            read_documents(
+                files, split_by=stages.split_by, text_field=stages.text_field, encoding_errors=stages.encoding_errors
+            )
+        )
         own = train_tokenizer(texts, "words", size, lowercase=lowercase, least=MIN_COUNT)
         words = list(dict.fromkeys([*own.vocabulary, *tokenizer.vocabulary]))[:size]
         old, report = replace_vocabulary(old, word_level_tokenizer(words, lowercase=lowercase))
