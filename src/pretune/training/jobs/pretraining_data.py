@@ -29,8 +29,8 @@ from pretune.training.jobs.pretraining_settings import PretrainingJob, is_store,
 from pretune.training.recipe_sections import Monitoring
 
 # The options of MLM in evaluations, whatever training uses, so that losses are comparable.
-EVALUATION: dict[str, Any] = {"rate": 0.15, "final_rate": None, "masked": 0.8, "swapped": 0.1}
-EVALUATION |= {"unit": "token", "copies": 0, "phrases": None, "boundary": False}
+EVALUATION: dict[str, Any] = {"mask_rate": 0.15, "final_mask_rate": None, "mask_replace_prob": 0.8}
+EVALUATION |= {"random_replace_prob": 0.1, "unit": "token", "static_masks": 0, "phrases": None, "span_boundary": False}
 
 Fields = dict[str, Any]
 
