@@ -175,7 +175,11 @@ def test_the_declared_prompts_fit_their_tasks(suite: str) -> None:
         if cloze:
             assert cloze.count(GAP) == 1 and all(f"{{{role}}}" in cloze for role in {"text", "pair"} & roles), task.name
             Cloze.parse(cloze, "pair" in roles, roles - {"text", "pair"})
-        if (words := task.prompt.get("verbalizer")) and (labels := task.submission.get("labels")) and "sts" not in task.name:
+        if (
+            (words := task.prompt.get("verbalizer"))
+            and (labels := task.submission.get("labels"))
+            and "sts" not in task.name
+        ):
             assert {str(label).lower() for label in labels} == {str(label).lower() for label in words}, task.name
         assert kind_of(task) in KINDS or kind_of(task) == "tag"
         assert parse_objective(task.kind).objectives

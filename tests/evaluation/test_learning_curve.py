@@ -27,7 +27,7 @@ def test_beginnings_have_every_label_in_its_share(labels: list[str], seed: int) 
 
 
 def test_a_curve_with_its_control(tmp_path: Path) -> None:
-    run = tune(tmp_path / "run", steps=3, curve=[8, 32], control=True, seeds=2, report=True)
+    run = tune(tmp_path / "run", steps=3, learning_curve=[8, 32], scratch_baseline=True, num_seeds=2, report=True)
     points = json.loads((run.folder / FILE).read_text())
     assert [point["examples"] for point in points] == [8, 32, 64]
     for point in points:
@@ -49,5 +49,5 @@ def test_a_curve_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pyt
 
 def test_sizes_that_cannot_be_are_refused_before_anything_is_learned(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="--curve 64: sizes must be between 2 and 63"):
-        tune(tmp_path / "run", steps=1, curve=[64], seeds=1)
+        tune(tmp_path / "run", steps=1, learning_curve=[64], num_seeds=1)
     assert not (tmp_path / "run" / "results.json").exists()

@@ -87,7 +87,7 @@ def test_scores_are_those_of_the_whole_model(run: Run, tmp_path: Path) -> None:
 
 def test_several_seeds_are_told(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "a.jsonl", pairs(30)), write(tmp_path / "b.jsonl", pairs(10, seed=1))
-    several = learn("contrast", train, tmp_path / "run", dev, epochs=1, seeds=2)
+    several = learn("contrast", train, tmp_path / "run", dev, epochs=1, num_seeds=2)
     spread = several.results["seeds"]["dev/mrr"]
     text = card(several.folder)[1]
     assert "of the best of 2 seeds" in text

@@ -225,7 +225,10 @@ KINDS: dict[str, tuple[Callable[[SuiteTask, Sequence[Row]], PromptKind], str]] =
     "rank": (_numbers("score"), "{text}\nScore: [MASK]"),
     "choose": (lambda task, rows: ChoicePrompt(), "{text} {question} [MASK]"),
     "entity": (lambda task, rows: EntityPrompt(), "{text}\n{query}[MASK]"),
-    "answer": (lambda task, rows: TextPrompt(task.prompt.get("no_answer", NOTHING)), "{pair}\n\nQ: {text}\n\nA: [MASK]"),
+    "answer": (
+        lambda task, rows: TextPrompt(task.prompt.get("no_answer", NOTHING)),
+        "{pair}\n\nQ: {text}\n\nA: [MASK]",
+    ),
     "generate": (lambda task, rows: TextPrompt(), "{text}\n[MASK]"),
 }
 

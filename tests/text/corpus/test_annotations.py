@@ -256,7 +256,7 @@ def test_a_store_without_spans_is_what_it_was_and_processes_do_not_matter(tmp_pa
     shutil.rmtree(tmp_path / "store")
     results = []
     for processes in (1, 2):
-        store = prepared(tmp_path, processes=processes, spans="names")
+        store = prepared(tmp_path, processes=processes, span_field="names")
         assert store.manifest["settings"]["spans"] == "names"
         words = store.gather_words(np.array([0]), np.array([store.tokens]))
         assert words.sum() < without.sum() and not (words & ~without).any()
@@ -285,7 +285,7 @@ def test_other_spans_of_the_same_texts_are_other_shards(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "items"])
 def test_names_are_hidden_whole_by_occurrence(kind: Kind, tmp_path: Path) -> None:
-    store = prepared(tmp_path, kind, spans="names")
+    store = prepared(tmp_path, kind, span_field="names")
     made = store.tokenizer
     template = Template(single=("start", "A", "separator"), pair=("B", "separator"))
     data = Data(made, template, store=store, documents=np.array([0]))
@@ -307,7 +307,7 @@ def test_names_are_hidden_whole_by_occurrence(kind: Kind, tmp_path: Path) -> Non
 
 def test_an_example(tmp_path: Path) -> None:
     """ERNIE's own: the author's name is one gap of several tokens."""
-    store = prepared(tmp_path, "items", spans="names")
+    store = prepared(tmp_path, "items", span_field="names")
     data = Data(store.tokenizer, Template(single=("A",), pair=()), store=store, documents=np.array([0]))
     objective = parse_objective("mlm(unit=word,mask_replace_prob=1,random_replace_prob=0)").joints[0]
     seen = set()

@@ -121,7 +121,12 @@ def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, mate
 def test_different_kinds_of_tasks_go_together(material: Path, tmp_path: Path) -> None:
     objective = 'mood: classify+0.1*mlm | warm: prompt(template="so [MASK]",verbalizer=no:water/yes:fire)'
     run = tune(
-        material / "bert", files(material, "mood", "warm"), tmp_path / "run", objective, steps=6, sampling="uniform"
+        material / "bert",
+        files(material, "mood", "warm"),
+        tmp_path / "run",
+        objective,
+        steps=6,
+        task_sampling="uniform",
     )
     assert run.results["batches"] == {"mood": 3, "warm": 3} and "mlm" in run.results
     assert run.predict(["red"], task="warm")[0]["label"] in ("yes", "no")
@@ -141,7 +146,7 @@ def test_what_each_task_found_out_is_its_own(material: Path, tmp_path: Path) -> 
     made["who"] = str(tmp_path / "who.jsonl")
     Path(made["who"]).write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
     objective = "small: regress | large: regress on mix | who: answer"
-    run = tune(material / "bert", made, tmp_path / "run", objective, steps=6, sampling="uniform", report=True)
+    run = tune(material / "bert", made, tmp_path / "run", objective, steps=6, task_sampling="uniform", report=True)
     assert {"dev/small/spearman", "dev/large/pearson", "dev/who/f1"} <= set(run.results)
     page = (run.folder / "report.html").read_text(encoding="utf-8")
     assert all(f"{name}: scores" in page for name in made) and "always no answer" in page and "always 2.5" in page
@@ -177,7 +182,7 @@ def test_seeds_on_several_devices_are_the_same(material: Path, tmp_path: Path, m
             tmp_path / str(n),
             "classify",
             steps=2,
-            seeds=2,
+            num_seeds=2,
             devices=n,
         )
         for n in (1, 2)
@@ -215,7 +220,7 @@ def test_stopped_and_resumed_gives_the_same_bits(material: Path, tmp_path: Path)
     def one(name: str, **options: Any) -> pt.Run:
         return tune(
             material / "bert", files(material, "mood", "warm"), tmp_path / name, "classify", steps=10,
-            sampling="annealed", monitor=pt.Monitoring(save_every=3), **options,
+            task_sampling="annealed", monitor=pt.Monitoring(save_every=3), **options,
         )  # fmt: skip
 
     whole = one("whole")

@@ -42,7 +42,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_student_learns_from_what_its_teacher_is_sure_of(file: str, material: Path, tmp_path: Path) -> None:
     run = tune(
         material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=20,
-        shots=5, unlabeled=material / file, confident=0.7,
+        shots=5, unlabeled=material / file, confidence_threshold=0.7,
     )  # fmt: skip
     results = run.results
     assert results["labeled"] == 10 and results["rows"] == 10 + sum(results["pseudo_labeled"].values()) > 30
@@ -60,7 +60,7 @@ def test_a_student_is_as_unsure_as_its_teacher(material: Path, tmp_path: Path) -
     """All texts count, with the teacher's probabilities; the student comes close to these."""
     run = tune(
         material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=30,
-        shots=5, unlabeled=material / "more.csv", soft=2.0, budget=None, epochs=12,
+        shots=5, unlabeled=material / "more.csv", distill_temperature=2.0, budget=None, epochs=12,
     )  # fmt: skip
     assert run.results["rows"] == 50 and run.recipe["soft"] == 2.0
     texts = (material / "more.txt").read_text().split("\n")[:40]
@@ -77,8 +77,8 @@ def test_students_on_several_devices_are_the_same(
     shared = share_here(monkeypatch)
     here, there = (
         tune(
-            material / "start", material / "train.csv", tmp_path / str(n), "classify", steps=2, seeds=2, devices=n,
-            shots=5, unlabeled=material / "more.csv", soft=2.0,
+            material / "start", material / "train.csv", tmp_path / str(n), "classify", steps=2, num_seeds=2, devices=n,
+            shots=5, unlabeled=material / "more.csv", distill_temperature=2.0,
         )
         for n in (1, 2)
     )  # fmt: skip
@@ -97,7 +97,7 @@ def test_several_teachers_label_together(material: Path, tmp_path: Path) -> None
     ]  # fmt: skip
     run = tune(
         material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=40, shots=2,
-        unlabeled=material / "more.txt", soft=1.0, teacher=teachers, strategy="full+freelb(2)",
+        unlabeled=material / "more.txt", distill_temperature=1.0, teacher=teachers, strategy="full+freelb(2)",
     )  # fmt: skip
     assert run.results["dev/accuracy"] >= 0.9 and run.recipe["teacher"] == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert not (tmp_path / "run/intermediate/teacher").exists() and run.results["labeled"] == 4
@@ -140,15 +140,15 @@ def test_what_cannot_be_is_refused(material: Path, tmp_path: Path) -> None:
         return tune(material / "start", material / "train.csv", tmp_path / "run", "classify", steps=1, **options)
 
     with pytest.raises(pt.PretuneError, match="the confidence must be a probability"):
-        train(unlabeled=material / "more.csv", confident=1.5)
+        train(unlabeled=material / "more.csv", confidence_threshold=1.5)
     with pytest.raises(
         pt.PretuneError, match=r"confident about none of 40 texts \(at most 0\.\d\d\); lower --confident"
     ):
-        train(unlabeled=material / "more.csv", confident=1.0)
+        train(unlabeled=material / "more.csv", confidence_threshold=1.0)
     with pytest.raises(pt.PretuneError, match="--soft 0: the temperature must be above 0"):
-        train(unlabeled=material / "more.csv", soft=0.0)
+        train(unlabeled=material / "more.csv", distill_temperature=0.0)
     with pytest.raises(pt.PretuneError, match="--soft applies only with --unlabeled"):
-        train(soft=1.0)
+        train(distill_temperature=1.0)
     with pytest.raises(pt.PretuneError, match="only tasks with one label per text can label texts: classify, prompt"):
         tune(material / "start", material / "train.csv", tmp_path / "run", "generate", unlabeled=material / "more.csv")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["intermediate"]  # the teacher that was not sure
