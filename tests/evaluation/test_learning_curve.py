@@ -27,7 +27,7 @@ def test_prefixes_have_every_label_in_proportion(labels: list[str], seed: int) -
 
 
 def test_learning_curve_with_control(tmp_path: Path) -> None:
-    run = tune(tmp_path / "run", steps=3, curve=[8, 32], control=True, seeds=2, report=True)
+    run = tune(tmp_path / "run", steps=3, learning_curve=[8, 32], scratch_baseline=True, num_seeds=2, report=True)
     points = json.loads((run.folder / FILE).read_text())
     assert [point["examples"] for point in points] == [8, 32, 64]
     for point in points:
@@ -49,5 +49,5 @@ def test_several_devices_give_the_same_curve(tmp_path: Path, monkeypatch: pytest
 
 def test_invalid_sizes_are_rejected_before_training(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="--curve 64: sizes must be between 2 and 63"):
-        tune(tmp_path / "run", steps=1, curve=[64], seeds=1)
+        tune(tmp_path / "run", steps=1, learning_curve=[64], num_seeds=1)
     assert not (tmp_path / "run" / "results.json").exists()

@@ -92,7 +92,7 @@ def test_the_card_reports_several_seeds(tmp_path: Path) -> None:
         write(tmp_path / "a.jsonl", positive_pairs(30)),
         write(tmp_path / "b.jsonl", positive_pairs(10, seed=1)),
     )
-    several = learn("contrast", train, tmp_path / "run", dev, epochs=1, seeds=2)
+    several = learn("contrast", train, tmp_path / "run", dev, epochs=1, num_seeds=2)
     spread = several.results["seeds"]["dev/mrr"]
     text = card(several.folder)[1]
     assert "of the best of 2 seeds" in text

@@ -91,14 +91,14 @@ def same_everywhere() -> dict[str, list[float]]:
         "sharded": losses("mlm+nsp", STEPS, "fsdp"),
     }
     if size < 3:
-        found["bf16"] = losses("mlm+nsp", STEPS, reduce="bf16")
-        found["bf16 shards"] = losses("mlm+nsp", STEPS, "fsdp", reduce="bf16")
+        found["bf16"] = losses("mlm+nsp", STEPS, reduce_dtype="bf16")
+        found["bf16 shards"] = losses("mlm+nsp", STEPS, "fsdp", reduce_dtype="bf16")
     for name in ("muon", "lamb"):
         found[name] = optimized(name, "fsdp")
     if size == 2:
         with pytest.raises(PretuneError, match="adafactor needs means over whole rows"):
             optimized("adafactor", "fsdp")
-    found["mean"] = optimized("adamw", "fsdp", ema=0.5)
+    found["mean"] = optimized("adamw", "fsdp", ema_decay=0.5)
     return found
 
 

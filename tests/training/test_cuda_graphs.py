@@ -54,7 +54,7 @@ def test_heads_without_packs_in_a_step_are_not_updated(
     for graphed in (False, True):
         parts = {"cuda_graphs": graphed}
         monkeypatch.setattr(finetuning, "Training", lambda parts=parts, **given: made(**given | parts))
-        run = tune(start, files, tmp_path / str(graphed), objective, steps=7, sampling="uniform")
+        run = tune(start, files, tmp_path / str(graphed), objective, steps=7, task_sampling="uniform")
         rest = run.folder / "head.safetensors"
         found.append(load_file(run.folder / "model.safetensors") | (load_file(rest) if rest.exists() else {}))
     launched, kept = found

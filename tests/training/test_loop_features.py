@@ -36,7 +36,7 @@ def streams(mixture: Mixture | None = None, **options: Any) -> DataStreams:
 
 
 def test_length_stages_each_read_the_text_in_order() -> None:
-    made = streams(stages=[(0.5, 16), (1.0, 32)])
+    made = streams(length_schedule=[(0.5, 16), (1.0, 32)])
     early, late = made.next_step(0.2), made.next_step(0.5)
     assert {pack.stream for pack in early} == {0} and {pack.stream for pack in late} == {1}
     assert [pack.index for pack in late] == list(range(8))
@@ -47,7 +47,7 @@ def test_length_stages_each_read_the_text_in_order() -> None:
 
 
 def test_batch_size_ramps_up() -> None:
-    made = streams(ramp=(0.25, 0.5))
+    made = streams(size_warmup=(0.25, 0.5))
     assert [len(made.next_step(share)) for share in (0.0, 0.25, 0.49, 0.5, 0.9)] == [2, 5, 8, 8, 8]
 
 
@@ -65,7 +65,7 @@ def test_stages_must_end_with_the_budget_and_fit_the_model() -> None:
 def test_stateful_objectives_reject_stages_and_ramps() -> None:
     mixture = parse_objective("lm(stateful=true)")
     with pytest.raises(PretuneError, match="stateful objective needs one sequence length"):
-        streams(mixture, ramp=(0.5, 0.5))
+        streams(mixture, size_warmup=(0.5, 0.5))
 
 
 @pytest.mark.parametrize("settings", [{"ema_decay": 0.8}, {"average_fraction": 0.5}])
@@ -138,7 +138,7 @@ def test_dropout_stops_at_the_scheduled_progress() -> None:
 
 @pytest.mark.parametrize("name", ["mlm+nsp", "spans"])
 def test_gradient_checkpointing_does_not_change_the_gradients(name: str) -> None:
-    plain, again = make(name, 3), make(name, 3, recompute=True)
+    plain, again = make(name, 3), make(name, 3, gradient_checkpointing=True)
     for training in (plain, again):
         for layer in (m for m in training.root.modules() if isinstance(m, Dropout)):
             layer.rate = 0.1

@@ -28,6 +28,90 @@ from pretune.text.examples.labeled import LabeledRows
 
 KEYS = ("instruction", "template", "verbalizer", "no_answer")  # of the prompt of a task in a suite
 
+    each_token: ClassVar[bool] = True
+    classes: ClassVar[bool] = False
+
+    def slots(self, row: Row) -> dict[str, str]:
+        """Return the passage, and the query up to its gap."""
+        return {**texts_of(row), "query": row["query"].partition(GAP)[0].rstrip()}
+
+    def options(self, row: Row) -> Sequence[str]:
+        """Return the rest of the query from its gap on, filled with each entity."""
+        return [self.filled(row, entity) for entity in row["entities"]]
+
+    def right(self, row: Row) -> str:
+        """Return the rest of the query, filled with the first correct entity."""
+        return self.filled(row, row["answers"][0])
+
+    def filled(self, row: Row, entity: str) -> str:
+        """Return the space before the gap, an entity, and the text after the gap."""
+        before, _, after = row["query"].partition(GAP)
+        return before[len(before.rstrip()) :] + entity + after
+
+    def answer(self, row: Row, said: Any) -> Answer:
+        """Return the entity with which the query is most likely."""
+        return {"answer": row["entities"][int(np.argmax(said))]}
+
+
+@dataclass(frozen=True)
+class TextPrompt:
+    """Generated text, for `generate` and `answer`."""
+
+    nothing: str = ""  # the text that stands for "no answer"
+    each_token: ClassVar[bool] = False
+    classes: ClassVar[bool] = False
+
+    slots = staticmethod(texts_of)
+
+    def options(self, row: Row) -> Sequence[str]:
+        """Return nothing: the answer is generated."""
+        return ()
+
+    def right(self, row: Row) -> str:
+        """Return the gold text, or the first of several."""
+        spans = row["label"]
+        return spans if isinstance(spans, str) else spans[0]["text"] if spans else self.nothing
+
+    def answer(self, row: Row, said: Any) -> Answer:
+        """Return the generated text, or "" if it says that there is no answer."""
+        return {"answer": "" if normalize(said) == normalize(self.nothing) else said}
+
+
+def _labels(task: SuiteTask, rows: Sequence[Row]) -> LabelPrompt:
+    known = task.prompt.get("verbalizer") or {label: label for label in sorted({str(row["label"]) for row in rows})}
+    return LabelPrompt({str(label): str(word) for label, word in known.items()})
+
+
+def _numbers(name: str) -> Callable[[SuiteTask, Sequence[Row]], NumberPrompt]:
+    def make(task: SuiteTask, rows: Sequence[Row]) -> NumberPrompt:
+        known = task.prompt.get("verbalizer")
+        if not known:
+            values = [float(row["label"]) for row in rows]
+            known = {value: value for value in range(int(np.floor(min(values))), int(np.ceil(max(values))) + 1)}
+        return NumberPrompt(name, {float(value): str(word) for value, word in known.items()})
+
+    return make
+
+
+KINDS: dict[str, tuple[Callable[[SuiteTask, Sequence[Row]], PromptKind], str]] = {  # with the default template
+    "classify": (_labels, "{text}\nLabel: [MASK]"),
+    "match": (_labels, "{text}\nLabel: [MASK]"),
+    "regress": (_numbers("value"), "{text}\nScore: [MASK]"),
+    "rank": (_numbers("score"), "{text}\nScore: [MASK]"),
+    "choose": (lambda task, rows: ChoicePrompt(), "{text} {question} [MASK]"),
+    "entity": (lambda task, rows: EntityPrompt(), "{text}\n{query}[MASK]"),
+    "answer": (
+        lambda task, rows: TextPrompt(task.prompt.get("no_answer", NOTHING)),
+        "{pair}\n\nQ: {text}\n\nA: [MASK]",
+    ),
+    "generate": (lambda task, rows: TextPrompt(), "{text}\n[MASK]"),
+}
+
+
+def kind_of(task: SuiteTask) -> str:
+    """Return the name of the task's objective without its options."""
+    return task.kind.split("(")[0]
+
 
 @dataclass
 class InContextLearning:

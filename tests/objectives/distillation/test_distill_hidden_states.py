@@ -155,10 +155,10 @@ def test_soft_and_hard_targets_give_the_expected_losses() -> None:
     wanted = (torch.from_numpy(np.concatenate([taught, shares[2:]])).float().log() / heat).log_softmax(-1)
     each = (wanted.exp() * (wanted - (logits / heat).log_softmax(-1))).sum(-1) * heat**2
     hard = -(p * logs).sum(-1)
-    assert total(temperature=heat, taught=taught, soft=0.25) == pytest.approx(
+    assert total(temperature=heat, taught=taught, alpha=0.25) == pytest.approx(
         float(0.75 * hard[:2].sum() + 0.25 * each[:2].sum() + each[2]), abs=1e-5
     )
     # A constant added to all logits of a row does not change their squared distance.
-    before = total(taught=taught, soft=1.0, match="mse")
+    before = total(taught=taught, alpha=1.0, match="mse")
     logits += 3.0
-    assert total(taught=taught, soft=1.0, match="mse") == pytest.approx(before, abs=1e-4)
+    assert total(taught=taught, alpha=1.0, match="mse") == pytest.approx(before, abs=1e-4)

@@ -76,7 +76,7 @@ def masked(kind: Kind, objective: MLM, seed: int, epoch: int, progress: float = 
 def test_targets_are_the_original_tokens_and_special_tokens_are_never_masked(
     kind: Kind, seed: int, epoch: int, rate: float, unit: str, boundary: bool
 ) -> None:
-    clean, noisy = masked(kind, make(unit, rate=rate, boundary=boundary), seed, epoch)
+    clean, noisy = masked(kind, make(unit, mask_rate=rate, span_boundary=boundary), seed, epoch)
     at, target = noisy.targets["mlm"]
     special = clean.columns["special"]
     assert (target == clean.ids[at]).all()
@@ -117,7 +117,7 @@ def assert_boundaries_are_valid(clean: Sequences, noisy: Sequences) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("unit", ["word", "span", "ngram", "phrase"])
 def test_whole_words_are_masked(kind: Kind, unit: str) -> None:
-    clean, noisy = masked(kind, make(unit, rate=0.3), 3, 0)
+    clean, noisy = masked(kind, make(unit, mask_rate=0.3), 3, 0)
     at = set(noisy.targets["mlm"][0].tolist())
     word = np.cumsum(clean.columns["word"] | clean.columns["special"])
     assert at
@@ -223,7 +223,7 @@ def test_phrases_are_masked_whole(kind: Kind) -> None:
     tokenizer = data(kind).tokenizer
     seen = hidden = 0
     for seed in range(12):
-        clean, noisy = masked(kind, make("phrase", rate=0.3), seed, 0)
+        clean, noisy = masked(kind, make("phrase", mask_rate=0.3), seed, 0)
         at = np.zeros(len(clean.ids), dtype=bool)
         at[noisy.targets["mlm"][0]] = True
         for text in (" of the", " can be"):  # no other phrase overlaps these and begins earlier

@@ -254,7 +254,7 @@ def test_spans_only_change_word_starts_for_any_number_of_processes(tmp_path: Pat
     shutil.rmtree(tmp_path / "store")
     results = []
     for processes in (1, 2):
-        store = prepared(tmp_path, processes=processes, spans="names")
+        store = prepared(tmp_path, processes=processes, span_field="names")
         assert store.manifest["settings"]["spans"] == "names"
         words = store.gather_words(np.array([0]), np.array([store.tokens]))
         assert words.sum() < without.sum() and not (words & ~without).any()
@@ -283,7 +283,7 @@ def test_changed_spans_change_the_shards(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "items"])
 def test_annotated_names_are_masked_whole(kind: Kind, tmp_path: Path) -> None:
-    store = prepared(tmp_path, kind, spans="names")
+    store = prepared(tmp_path, kind, span_field="names")
     made = store.tokenizer
     template = Template(single=("start", "A", "separator"), pair=("B", "separator"))
     data = Data(made, template, store=store, documents=np.array([0]))
@@ -305,7 +305,7 @@ def test_annotated_names_are_masked_whole(kind: Kind, tmp_path: Path) -> None:
 
 def test_example_of_the_ernie_paper(tmp_path: Path) -> None:
     """The author's name is masked as one span of several tokens."""
-    store = prepared(tmp_path, "items", spans="names")
+    store = prepared(tmp_path, "items", span_field="names")
     data = Data(store.tokenizer, Template(single=("A",), pair=()), store=store, documents=np.array([0]))
     objective = parse_objective("mlm(unit=word,mask_replace_prob=1,random_replace_prob=0)").joints[0]
     seen = set()

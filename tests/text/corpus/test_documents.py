@@ -20,10 +20,10 @@ def texts(*files: Path, **options: object) -> list[str]:
 def test_text_files_are_split_by_line_blank_line_or_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\n\na b\nc\n \nd\n\n", encoding="utf-8")
-    assert texts(path, layout="line") == ["a b", "c", "d"]
-    assert texts(path, layout="blank-line") == ["a b\nc", "d"]
-    assert texts(path, layout="auto") == ["a b\nc", "d"]
-    assert texts(path, layout="file") == ["\n\na b\nc\n \nd\n"]
+    assert texts(path, split_by="line") == ["a b", "c", "d"]
+    assert texts(path, split_by="blank-line") == ["a b\nc", "d"]
+    assert texts(path, split_by="auto") == ["a b\nc", "d"]
+    assert texts(path, split_by="file") == ["\n\na b\nc\n \nd\n"]
     assert [d.line for d in read_documents([path], split_by="blank-line")] == [3, 6]
 
 
@@ -55,14 +55,14 @@ def test_column_is_inferred_or_given(tmp_path: Path) -> None:
     path.write_text('{"n": 1, "abstract": "x"}\n', encoding="utf-8")
     assert texts(path) == ["x"]
     path.write_text('{"title": "t", "abstract": "x"}\n', encoding="utf-8")
-    assert texts(path, column="abstract") == ["x"]
+    assert texts(path, text_field="abstract") == ["x"]
     with pytest.raises(
         PretuneError,
         match=r"line 1: no field named 'text'; the fields are 'title', 'abstract'; choose one with --column",
     ):
         texts(path)
     with pytest.raises(PretuneError, match=r"did you mean 'abstract'\?"):
-        texts(path, column="abstrakt")
+        texts(path, text_field="abstrakt")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_invalid_rows_are_reported(tmp_path: Path, name: str, content: bytes, me
 def test_lone_surrogates_are_replaced_on_request(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a\\ud800b"}\n', encoding="utf-8")
-    assert texts(path, errors="replace") == ["a�b"]
+    assert texts(path, encoding_errors="replace") == ["a�b"]
 
 
 def test_whitespace_documents_are_skipped(tmp_path: Path) -> None:

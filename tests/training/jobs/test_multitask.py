@@ -126,7 +126,7 @@ def test_tasks_of_different_kinds_can_be_combined(task_folder: Path, tmp_path: P
         tmp_path / "run",
         objective,
         steps=6,
-        sampling="uniform",
+        task_sampling="uniform",
     )
     assert run.results["batches"] == {"mood": 3, "warm": 3} and "mlm" in run.results
     assert run.predict(["red"], task="warm")[0]["label"] in ("yes", "no")
@@ -146,7 +146,7 @@ def test_fitted_values_are_stored_per_task(task_folder: Path, tmp_path: Path) ->
     made["who"] = str(tmp_path / "who.jsonl")
     Path(made["who"]).write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
     objective = "small: regress | large: regress on mix | who: answer"
-    run = tune(task_folder / "bert", made, tmp_path / "run", objective, steps=6, sampling="uniform", report=True)
+    run = tune(task_folder / "bert", made, tmp_path / "run", objective, steps=6, task_sampling="uniform", report=True)
     assert {"dev/small/spearman", "dev/large/pearson", "dev/who/f1"} <= set(run.results)
     page = (run.folder / "report.html").read_text(encoding="utf-8")
     assert all(f"{name}: scores" in page for name in made) and "always no answer" in page and "always 2.5" in page
@@ -184,7 +184,7 @@ def test_seeds_on_several_devices_give_the_same_results(
             tmp_path / str(n),
             "classify",
             steps=2,
-            seeds=2,
+            num_seeds=2,
             devices=n,
         )
         for n in (1, 2)
@@ -217,7 +217,7 @@ def test_resumed_run_is_bit_identical(task_folder: Path, tmp_path: Path) -> None
     def one(name: str, **options: Any) -> pt.Run:
         return tune(
             task_folder / "bert", files(task_folder, "mood", "warm"), tmp_path / name, "classify", steps=10,
-            sampling="annealed", monitor=pt.Monitoring(save_every=3), **options,
+            task_sampling="annealed", monitor=pt.Monitoring(save_every=3), **options,
         )  # fmt: skip
 
     whole = one("whole")

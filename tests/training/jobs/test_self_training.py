@@ -42,7 +42,7 @@ def self_training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_student_learns_from_confident_predictions(file: str, self_training_folder: Path, tmp_path: Path) -> None:
     run = tune(
         self_training_folder / "start", self_training_folder / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=20,
-        shots=5, unlabeled=self_training_folder / file, confident=0.7,
+        shots=5, unlabeled=self_training_folder / file, confidence_threshold=0.7,
     )  # fmt: skip
     results = run.results
     assert results["labeled"] == 10 and results["rows"] == 10 + sum(results["pseudo_labeled"].values()) > 30
@@ -60,7 +60,7 @@ def test_soft_labels_transfer_the_uncertainty_of_the_teacher(self_training_folde
     """All texts are used, with the probabilities of the teacher, which the student approaches."""
     run = tune(
         self_training_folder / "start", self_training_folder / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=30,
-        shots=5, unlabeled=self_training_folder / "more.csv", soft=2.0, budget=None, epochs=12,
+        shots=5, unlabeled=self_training_folder / "more.csv", distill_temperature=2.0, budget=None, epochs=12,
     )  # fmt: skip
     assert run.results["rows"] == 50 and run.recipe["soft"] == 2.0
     texts = (self_training_folder / "more.txt").read_text().split("\n")[:40]
@@ -77,8 +77,8 @@ def test_students_on_several_devices_give_the_same_results(
     shared = share_here(monkeypatch)
     here, there = (
         tune(
-            self_training_folder / "start", self_training_folder / "train.csv", tmp_path / str(n), "classify", steps=2, seeds=2, devices=n,
-            shots=5, unlabeled=self_training_folder / "more.csv", soft=2.0,
+            self_training_folder / "start", self_training_folder / "train.csv", tmp_path / str(n), "classify", steps=2, num_seeds=2, devices=n,
+            shots=5, unlabeled=self_training_folder / "more.csv", distill_temperature=2.0,
         )
         for n in (1, 2)
     )  # fmt: skip
@@ -97,7 +97,7 @@ def test_several_teachers_are_averaged(self_training_folder: Path, tmp_path: Pat
     ]  # fmt: skip
     run = tune(
         self_training_folder / "start", self_training_folder / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=40, shots=2,
-        unlabeled=self_training_folder / "more.txt", soft=1.0, teacher=teachers, strategy="full+freelb(2)",
+        unlabeled=self_training_folder / "more.txt", distill_temperature=1.0, teacher=teachers, strategy="full+freelb(2)",
     )  # fmt: skip
     assert run.results["dev/accuracy"] >= 0.9 and run.recipe["teacher"] == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert not (tmp_path / "run/intermediate/teacher").exists() and run.results["labeled"] == 4
@@ -147,15 +147,15 @@ def test_invalid_options_are_rejected(self_training_folder: Path, tmp_path: Path
         )
 
     with pytest.raises(pt.PretuneError, match="the confidence must be a probability"):
-        train(unlabeled=self_training_folder / "more.csv", confident=1.5)
+        train(unlabeled=self_training_folder / "more.csv", confidence_threshold=1.5)
     with pytest.raises(
         pt.PretuneError, match=r"confident about none of 40 texts \(at most 0\.\d\d\); lower --confident"
     ):
-        train(unlabeled=self_training_folder / "more.csv", confident=1.0)
+        train(unlabeled=self_training_folder / "more.csv", confidence_threshold=1.0)
     with pytest.raises(pt.PretuneError, match="--soft 0: the temperature must be above 0"):
-        train(unlabeled=self_training_folder / "more.csv", soft=0.0)
+        train(unlabeled=self_training_folder / "more.csv", distill_temperature=0.0)
     with pytest.raises(pt.PretuneError, match="--soft applies only with --unlabeled"):
-        train(soft=1.0)
+        train(distill_temperature=1.0)
     with pytest.raises(pt.PretuneError, match="only tasks with one label per text can label texts: classify, prompt"):
         tune(
             self_training_folder / "start",

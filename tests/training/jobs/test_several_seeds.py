@@ -26,7 +26,7 @@ def tune(out: Path, **settings: object) -> pt.Run:
 
 
 def test_best_of_three_seeds_is_kept_and_all_are_reported(tmp_path: Path) -> None:
-    run = tune(tmp_path / "run", seeds=3)
+    run = tune(tmp_path / "run", num_seeds=3)
     summary = run.results["seeds"]
     each = [pt.Run(tmp_path / "run" / "seeds" / str(seed)).results["dev/accuracy"] for seed in range(3)]
     assert summary["scores"] == each and summary["count"] == 3
@@ -41,32 +41,32 @@ def test_best_of_three_seeds_is_kept_and_all_are_reported(tmp_path: Path) -> Non
 
 
 def test_seeds_on_several_devices_give_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = tune(tmp_path / "here", seeds=2, budget=pt.Budget(steps=3))
+    here = tune(tmp_path / "here", num_seeds=2, budget=pt.Budget(steps=3))
     shared = share_here(monkeypatch)
-    there = tune(tmp_path / "there", seeds=2, budget=pt.Budget(steps=3), devices=2)
+    there = tune(tmp_path / "there", num_seeds=2, budget=pt.Budget(steps=3), devices=2)
     assert shared == [2] and there.results["seeds"] == here.results["seeds"]
     first, second = ((run.folder / "model.safetensors").read_bytes() for run in (here, there))
     assert first == second
 
 
 def test_failed_runs_are_counted(tmp_path: Path) -> None:
-    run = tune(tmp_path / "run", seeds=2, optimizer=pt.Optimizer(lr=1e-12), budget=pt.Budget(steps=1))
+    run = tune(tmp_path / "run", num_seeds=2, optimizer=pt.Optimizer(lr=1e-12), budget=pt.Budget(steps=1))
     assert run.results["seeds"]["failed"] == 2
 
 
 def test_finished_seeds_are_not_run_again(tmp_path: Path) -> None:
-    tune(tmp_path / "run", seeds=2)
+    tune(tmp_path / "run", num_seeds=2)
     (tmp_path / "run" / "results.json").unlink()
     weights = tmp_path / "run" / "seeds" / "0" / "model.safetensors"
     before = weights.stat().st_mtime_ns
-    assert tune(tmp_path / "run", seeds=2, resume=True).finished
+    assert tune(tmp_path / "run", num_seeds=2, resume=True).finished
     assert weights.stat().st_mtime_ns == before
 
 
 def test_few_examples_get_five_seeds_and_one_seed_alone_is_identical(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", budget=pt.Budget(steps=2))
     assert run.results["seeds"]["count"] == 5
-    alone = tune(tmp_path / "alone", budget=pt.Budget(steps=2), seeds=1)
+    alone = tune(tmp_path / "alone", budget=pt.Budget(steps=2), num_seeds=1)
     assert "seeds" not in alone.results
     first = tmp_path / "run" / "seeds" / "0" / "model.safetensors"
     assert (tmp_path / "alone" / "model.safetensors").read_bytes() == first.read_bytes()

@@ -137,7 +137,7 @@ def evaluate(
     pair
         Column with the target text of an encoder-decoder.
     max_length
-        Maximum number of tokens of a window; longer texts are read in several windows. By default the model's maximum length.
+        Maximum number of tokens of a window; longer texts are read in several. By default 512, or the model's maximum if it is smaller.
     stride
         Number of tokens between the starts of consecutive windows; by default half of --max-length.
     limit

@@ -1,4 +1,4 @@
-"""The `tune` verb: search the hyperparameters of a fine-tuning."""
+"""The `tune` verb: hyperparameter search for fine-tuning."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tune(
     devices: opt.Devices = 1,
     ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
-    """Search the hyperparameters of a fine-tuning, and keep the best model in OUT/best.
+    """Search for the best hyperparameters of fine-tuning, and keep the best model in OUT/best.
 
     The search covers learning rate, epochs, batch size, number of trained layers, and layer-wise learning rate decay, except those
     that are given. The first trial uses the default settings. Run the same command again to continue an interrupted search, or
