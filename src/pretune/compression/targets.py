@@ -54,7 +54,7 @@ def parse_target(text: str) -> Target:
         raise PretuneError(f"--target {text}: not a target; {EXAMPLES}")
     kind, sign, value = form[1], form[2], form[3]
     if (sign == "<=") == (kind == "quality") and sign != "=":
-        raise PretuneError(f"--target {text}: write {kind} with {'>=' if kind == 'quality' else '<='}, not {sign}")
+        raise PretuneError(f"--target {text}: {kind} needs {'>=' if kind == 'quality' else '<='}, not {sign}")
     if kind == "size":
         return Target(kind, float(parse_size(value)))
     number = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|us|s)?", value)

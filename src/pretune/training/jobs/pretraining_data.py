@@ -49,7 +49,7 @@ def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues
     files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
     if mixed and len(files) == len(plan.data):
         raise PretuneError(
-            f"{mixture}: some objectives train on rows and some on running text; "
+            f"{mixture}: some of {', '.join(part.name for part in mixture.objectives)} train on rows and some on running text; "
             "give a store for the text (see `pretune prepare`) in addition to the files of rows"
         )
     return readers[0].read_rows(files if mixed else plan.data, plan.encoding_errors)
