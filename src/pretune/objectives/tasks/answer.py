@@ -232,7 +232,7 @@ class AnswerTask(Task):
 
     def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> TextPrompt:
         """Return a prompt whose answer is generated, with the suite's text for "no answer"."""
-        return TextPrompt(no_answer=settings.get("nothing", UNANSWERABLE))
+        return TextPrompt(no_answer=settings.get("no_answer", UNANSWERABLE))
 
     def demonstration(self) -> Questions:
         """Return a question about a sentence, with its answer."""

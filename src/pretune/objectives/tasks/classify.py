@@ -199,7 +199,7 @@ class LabelTask(Task):
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> LabelPrompt:
         """Return a prompt that asks for one of the labels, or for the words that the suite declares for them."""
-        words = settings.get("words") or {label: label for label in sorted({str(row["label"]) for row in rows})}
+        words = settings.get("verbalizer") or {label: label for label in sorted({str(row["label"]) for row in rows})}
         return LabelPrompt(words={str(label): str(word) for label, word in words.items()})
 
     def demonstration(self) -> LabeledRows:

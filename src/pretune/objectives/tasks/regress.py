@@ -42,7 +42,7 @@ class NumberPrompt(InContextPrompt):
     @classmethod
     def make(cls, key: str, rows: Sequence[Row], settings: Mapping[str, Any]) -> Self:
         """Return a prompt with the suite's words for numbers, by default the integers in the range of the labels."""
-        words = settings.get("words")
+        words = settings.get("verbalizer")
         if not words:
             values = [float(row["label"]) for row in rows]
             words = {value: value for value in range(int(np.floor(min(values))), int(np.ceil(max(values))) + 1)}
