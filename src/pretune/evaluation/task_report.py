@@ -13,7 +13,7 @@ from pretune.evaluation.calibration_error import calibration
 from pretune.evaluation.confidence_intervals import COVERAGE, bootstrap_intervals
 from pretune.evaluation.learning_curve import FILE as CURVE
 from pretune.metrics import positive_class, score
-from pretune.metrics.per_example import JudgedAnswer
+from pretune.metrics.per_example import ScoredAnswer
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.html_report import (
     ChartLine,
@@ -51,7 +51,7 @@ class TaskReport:
         return self.material.task.kind in kinds and all("label" in answer for answer in self.answers)
 
     @cached_property
-    def judged(self) -> list[JudgedAnswer]:
+    def judged(self) -> list[ScoredAnswer]:
         """Return every answer with the gold answer and its quality."""
         return self.material.task.judge(self.answers, self.material.dev)
 
@@ -97,7 +97,7 @@ class TaskReport:
 
     def sureness(self) -> str:
         """Return the reliability diagram and the calibration error."""
-        sure = [(judged.sure, judged.good >= 1) for judged in self.judged if judged.sure is not None]
+        sure = [(scored.probability, scored.score >= 1) for scored in self.judged if scored.probability is not None]
         error, bins = calibration([sure for sure, _ in sure], [right for _, right in sure])
         lines = [
             ChartLine("this model", [(bin.sure, bin.right) for bin in bins]),
@@ -109,11 +109,11 @@ class TaskReport:
     def worst(self) -> list[dict[str, Any]]:
         """Return the worst answers, those with the highest confidence first."""
         dev = self.material.dev
-        wrong = sorted((x for x in self.judged if x.good < 1), key=lambda x: (x.good, -(x.sure or 0.0)))
+        wrong = sorted((x for x in self.judged if x.score < 1), key=lambda x: (x.score, -(x.probability or 0.0)))
         rows = []
         for one in wrong[:WORST]:
-            sure = "" if one.sure is None else f" ({one.sure:.2f})"
-            shown = {**dev.show(one.row), "right": one.right, "answer": f"{one.answer}{sure}"}
+            sure = "" if one.probability is None else f" ({one.probability:.2f})"
+            shown = {**dev.show(one.row), "right": one.expected, "answer": f"{one.answer}{sure}"}
             rows.append({name: short(str(value)) for name, value in shown.items()})
             rows[-1]["place"] = dev.place(one.row).removeprefix(f"{dev.file}, ")
         return rows
@@ -142,7 +142,7 @@ class TaskReport:
             parts.append(section("Trivial baselines", render_table(beside, best=None)))
         if self.classifies and len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
             parts.append(section("Confusion matrix", self.confusion()))
-        if all(judged.sure is not None for judged in self.judged):
+        if all(scored.probability is not None for scored in self.judged):
             parts.append(section("Calibration", self.sureness()))
         if worst := self.worst():
             parts.append(section("Worst answers", render_table(worst)))

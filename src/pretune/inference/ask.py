@@ -290,4 +290,4 @@ def score_answers(answers: Sequence[Answer], expected: Sequence[str], labels: Se
     """Return the metrics of answers: classification metrics if there are labels, otherwise exact match."""
     if labels:
         return classification_metrics(expected, [answer["label"] for answer in answers], labels)
-    return {"exact_match": exact_match(expected, [answer["answer"] for answer in answers])}
+    return exact_match(expected, [answer["answer"] for answer in answers]).compute()

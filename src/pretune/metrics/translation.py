@@ -1,4 +1,4 @@
-"""Translation metrics from sacrebleu (Post, 2018, A Call for Clarity in Reporting BLEU Scores, arXiv:1804.08771)."""
+"""Compute translation metrics with sacrebleu (Post, 2018, A Call for Clarity in Reporting BLEU Scores, arXiv:1804.08771)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ def translation_metrics(translations: Sequence[str], references: Sequence[str]) 
         raise PretuneError(
             f"{len(translations)} translations and {len(references)} references; give one reference per translation"
         )
-    bleu, chrf = BLEU(), CHRF()
-    score = bleu.corpus_score(list(translations), [list(references)])
+    bleu, texts = BLEU(), (list(translations), [list(references)])
     return {
-        "bleu": round(score.score, 2),
-        "chrf": round(chrf.corpus_score(list(translations), [list(references)]).score, 2),
+        "bleu": round(bleu.corpus_score(*texts).score, 2),
+        "chrf": round(CHRF().corpus_score(*texts).score, 2),
         "signature": str(bleu.get_signature()),
     }

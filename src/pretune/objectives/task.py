@@ -32,7 +32,7 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
     from pretune.metrics.additive import AdditiveMetrics
-    from pretune.metrics.per_example import JudgedAnswer
+    from pretune.metrics.per_example import ScoredAnswer
     from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Answer = dict[str, Any]
@@ -181,9 +181,9 @@ class Task(Objective):
         sums = self.metric_sums(answers, examples)
         if sums is None:
             raise NotImplementedError
-        return sums.whole()
+        return sums.compute()
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return each answer beside the right one with its score; a task that compares examples has one per comparison."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pretune.metrics.additive import AdditiveMetrics
-from pretune.metrics.per_example import JudgedAnswer, judge_answers
+from pretune.metrics.per_example import ScoredAnswer, score_extracted
 from pretune.metrics.question_answering import choose_threshold, question_metrics
 from pretune.nn.attention.query_key_layout import token_layout
 from pretune.nn.output_heads import TokenHead
@@ -217,9 +217,9 @@ class AnswerTask(Task):
         """Return exact match and F1."""
         return question_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return the F1 of the words of each answer."""
-        return judge_answers(answers, examples, self)
+        return score_extracted(answers, examples, self)
 
     def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
         """Return the threshold with the highest F1, if some questions have no answer."""

@@ -17,7 +17,7 @@ from torch import nn
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.multiple_choice import choice_metrics
-from pretune.metrics.per_example import JudgedAnswer, judge_choices
+from pretune.metrics.per_example import ScoredAnswer, score_choices
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, combine_candidates
@@ -80,9 +80,9 @@ class Choose(CandidateTask):
         """Return the accuracy."""
         return choice_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return whether each choice is right."""
-        return judge_choices(answers, examples, self)
+        return score_choices(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the index that is most often right."""

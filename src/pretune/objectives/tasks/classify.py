@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.metrics.classification import class_metrics, most_frequent
-from pretune.metrics.per_example import JudgedAnswer, judge_classes
+from pretune.metrics.per_example import ScoredAnswer, score_classes
 from pretune.nn.attention.query_key_layout import permute_rows, reverse_index
 from pretune.nn.batch_norm import BatchNorm
 from pretune.nn.dropout import Dropout
@@ -156,9 +156,9 @@ class LabelTask(Task):
         """Return accuracy, Matthews correlation and F1."""
         return class_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return whether each label is right; with several labels, their F1."""
-        return judge_classes(answers, examples, self)
+        return score_classes(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the most frequent label."""

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.metrics.per_example import JudgedAnswer, judge_similarities
+from pretune.metrics.per_example import ScoredAnswer, score_similarities
 from pretune.metrics.regression import similarity_metrics
 from pretune.nn.sentence_embedding import PROMPT_COLUMN, TextEmbedding, TextEmbeddingHead
 from pretune.objectives.objective import Data, Loss
@@ -197,9 +197,9 @@ class Contrast(Task):
         """Return correlations with the scores, or the accuracy and MRR of finding the pair of each text."""
         return similarity_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return the error of each similarity in deviations, or the rank of each pair."""
-        return judge_similarities(answers, examples, self)
+        return score_similarities(answers, examples, self)
 
     def demonstration(self) -> LabeledRows:
         """Return two pairs of sentences."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pretune.metrics.additive import AdditiveMetrics
-from pretune.metrics.per_example import JudgedAnswer, judge_gaps
+from pretune.metrics.per_example import ScoredAnswer, score_entities
 from pretune.metrics.question_answering import entity_cloze_metrics
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
@@ -64,9 +64,9 @@ class Entity(CandidateTask):
         """Return exact match and F1, the best over the right answers of each query."""
         return entity_cloze_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return the F1 of the words of each answer."""
-        return judge_gaps(answers, examples, self)
+        return score_entities(answers, examples, self)
 
     def demonstration(self) -> ChoiceExamples:
         """Return a passage with two entities and a query."""

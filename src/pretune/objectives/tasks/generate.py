@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.generated_text import closed_set_metrics, text_metrics
-from pretune.metrics.per_example import JudgedAnswer, judge_texts
+from pretune.metrics.per_example import ScoredAnswer, score_texts
 from pretune.nn.attention.patterns import causal
 from pretune.objectives.objective import Data, Loss, TwoSided, token_loss
 from pretune.objectives.registry import register_task
@@ -264,9 +264,9 @@ class Generate(TwoSided, Task):
         """Return the metrics of generated texts, and if the answers are labels those of a classifier."""
         return closed_set_metrics(answers, examples, self) if self.closed else super().metrics(answers, examples)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return the F1 of the words of each answer."""
-        return judge_texts(answers, examples, self)
+        return score_texts(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
         """Return the most frequent answer, if the answers are labels."""

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from pretune.metrics.additive import AdditiveMetrics
-from pretune.metrics.per_example import JudgedAnswer, judge_ranking
+from pretune.metrics.per_example import ScoredAnswer, score_rankings
 from pretune.metrics.ranking import rank_metrics
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
@@ -136,9 +136,9 @@ class Rank(CandidateTask):
         """Return MRR, nDCG and MAP, averaged over queries."""
         return rank_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return the nDCG of each query."""
-        return judge_ranking(answers, examples, self)
+        return score_rankings(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the same score for every candidate."""

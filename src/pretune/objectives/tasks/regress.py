@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.metrics.per_example import JudgedAnswer, judge_numbers
+from pretune.metrics.per_example import ScoredAnswer, score_numbers
 from pretune.metrics.regression import regression_metrics
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
@@ -130,9 +130,9 @@ class Regress(Task):
         """Return Pearson and Spearman correlation and the mean squared error."""
         return regression_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return the error of each number in deviations of the right numbers."""
-        return judge_numbers(answers, examples, self)
+        return score_numbers(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the mean."""

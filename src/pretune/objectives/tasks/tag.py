@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
-from pretune.metrics.per_example import JudgedAnswer, judge_tags
-from pretune.metrics.sequence_labeling import tag_metrics, usual_tags
+from pretune.metrics.per_example import ScoredAnswer, score_tags
+from pretune.metrics.sequence_labeling import most_frequent_tags, tag_metrics
 from pretune.nn.output_heads import TokenHead
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
@@ -230,9 +230,9 @@ class Tag(Task):
         """Return the accuracy of words, and with a scheme precision, recall and F1 of spans."""
         return tag_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return the share of right words of each sentence."""
-        return judge_tags(answers, examples, self)
+        return score_tags(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the most frequent tag for every word."""
@@ -241,7 +241,7 @@ class Tag(Task):
 
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
         """Return the most frequent tag of each word."""
-        return {"each word's usual tag": usual_tags(self, learned, judged)}
+        return {"each word's usual tag": most_frequent_tags(self, learned, judged)}
 
     def demonstration(self) -> TaggedSentences:
         """Return a sentence with two entities."""
