@@ -108,7 +108,7 @@ def test_errors_of_a_cluster_are_those_of_one_machine(ray: Any, texts: Path, tmp
         pt.prepare(tmp_path / "bad.txt", tokenizer, tmp_path / "store", processes=1)
     assert str(told.value) == str(here.value)
     assert not (tmp_path / "store").exists() and not (tmp_path / "store.partial").exists()
-    with pytest.raises(PretuneError, match="cannot see this path"):
+    with pytest.raises(PretuneError, match="does not have this path"):
         next(ray_jobs.run_on_ray(ray_jobs.check_visible, [(tmp_path / "elsewhere",)]))
 
 

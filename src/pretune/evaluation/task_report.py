@@ -104,7 +104,7 @@ class TaskReport:
             ChartLine("perfect calibration", [(0.0, 0.0), (1.0, 1.0)], faint=True),
         ]
         text = f"Expected calibration error {error:.3f}: the mean difference between confidence and accuracy."
-        return paragraph(text) + render_chart(lines, across="confidence", up="accuracy")
+        return paragraph(text) + render_chart(lines, x_label="confidence", y_label="accuracy")
 
     def worst(self) -> list[dict[str, Any]]:
         """Return the worst answers, those with the highest confidence first."""
@@ -122,7 +122,11 @@ class TaskReport:
         """Return the chart of the training loss."""
         name = self.material.task.name
         points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
-        return render_chart([ChartLine("training loss", points)], across="steps", up="loss") if len(points) > 1 else ""
+        return (
+            render_chart([ChartLine("training loss", points)], x_label="steps", y_label="loss")
+            if len(points) > 1
+            else ""
+        )
 
     def sections(self) -> list[str]:
         """Return all sections of the report."""
@@ -166,7 +170,7 @@ class TaskReport:
             | {name: f"{point[name]['mean']:.4f} ± {point[name]['sd']:.4f}" for name in learners}
             for point in points
         ]
-        drawn = render_chart(lines, across="examples", up=self.material.primary_metric) if len(points) > 1 else ""
+        drawn = render_chart(lines, x_label="examples", y_label=self.material.primary_metric) if len(points) > 1 else ""
         return section("Learning curve", render_table(rows), drawn)
 
 

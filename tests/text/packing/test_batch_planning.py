@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.runtime.randomness import EpochRandom, integers, permutation, random_bits, uniform
+from pretune.runtime.randomness import EpochRandom, permutation, random_bits, uniform
 from pretune.text.packing.batch_planning import build_streams, plan_packs
 from pretune.text.spans import span_indices
 
@@ -40,7 +40,7 @@ def test_a_plan_is_a_function_of_seed_and_epoch() -> None:
 
 
 def test_packs_are_nearly_full() -> None:
-    lengths = integers(100, 0, "lengths", np.arange(50_000)) + 20
+    lengths = EpochRandom(0).integers(100, "lengths", np.arange(50_000)) + 20
     plan = plan_packs(lengths, tokens=8192, sequences=10_000)
     assert lengths.sum() / (len(plan) * 8192) > 0.98
 
@@ -119,7 +119,7 @@ def test_draws_depend_on_every_coordinate_and_on_nothing_else() -> None:
 def test_draws_are_uniform() -> None:
     values = uniform(0, "x", np.arange(200_000))
     assert abs(values.mean() - 0.5) < 0.003
-    counts = np.bincount(integers(10, 0, "x", np.arange(200_000)), minlength=10)
+    counts = np.bincount(EpochRandom(0).integers(10, "x", np.arange(200_000)), minlength=10)
     assert abs(counts / 20_000 - 1).max() < 0.03
     neighbors = np.corrcoef(values[:-1], values[1:])[0, 1]
     assert abs(neighbors) < 0.01

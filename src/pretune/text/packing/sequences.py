@@ -240,7 +240,7 @@ def plan_lengths(
         tokens=packing.tokens,
         sequences=packing.sequences,
         seed=draws.seed,
-        epoch=draws.epoch if draws.reading is None else draws.reading,
+        epoch=draws.epoch if draws.order_epoch is None else draws.order_epoch,
         shuffle=shuffle,
         filler=packing.length if packing.fixed else None,
         rows=packing.rows,

@@ -27,7 +27,7 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import remove_temporaries, sync_folder, write_bytes
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.parsing import write_checksummed_json
+from pretune.runtime.parsing import file_digest, write_checksummed_json
 from pretune.runtime.progress import ProgressBar, SilentProgress, log_info, progress
 from pretune.runtime.ray_jobs import Engine
 from pretune.text.corpus.documents import Document, TextLayout, read_documents
@@ -46,7 +46,6 @@ from pretune.text.store.store import (
     MANIFEST,
     VERSION,
     Store,
-    file_digest,
     map_shard,
     partial_folder,
     read_header,

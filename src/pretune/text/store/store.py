@@ -13,7 +13,6 @@ tokenizer.json …        the tokenizer that produced the ids
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
@@ -26,7 +25,14 @@ from typing_extensions import TypedDict
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, quote
-from pretune.runtime.parsing import is_file_name, parse_json, read_checksummed_json, read_mapping, validate_schema
+from pretune.runtime.parsing import (
+    file_digest,
+    is_file_name,
+    parse_json,
+    read_checksummed_json,
+    read_mapping,
+    validate_schema,
+)
 from pretune.text.spans import span_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -341,12 +347,6 @@ def check_shard(path: Path, entry: Mapping[str, Any], whole: bool) -> None:
         )
     if whole and file_digest(path) != entry["sha256"]:
         raise PretuneError(f"{path}: the shard does not match its checksum in the manifest; {again}")
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 digest of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def map_shard(path: Path) -> dict[str, Array]:
