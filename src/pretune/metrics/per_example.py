@@ -59,9 +59,9 @@ def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[Scor
     scored = []
     for row, (words, tags, answer) in enumerate(zip(examples.words, examples.tags, answers, strict=True)):
         both = convert_tags(tags, task.written), answer["tags"]
-        wrong = [i for i, (expected, predicted) in enumerate(zip(*both, strict=True)) if expected != predicted]
-        texts = (join_names(f"{words[i]} {side[i]}" for i in wrong) for side in both)
-        scored.append(ScoredAnswer(row, *texts, 1 - len(wrong) / max(1, len(words))))
+        wrong = [i for i, (a, b) in enumerate(zip(*both, strict=True)) if a != b]
+        expected, predicted = (join_names(f"{words[i]} {side[i]}" for i in wrong) for side in both)
+        scored.append(ScoredAnswer(row, expected, predicted, 1 - len(wrong) / max(1, len(words))))
     return scored
 
 
