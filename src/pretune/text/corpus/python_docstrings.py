@@ -12,8 +12,8 @@ SHORTEST = 200  # characters; shorter docstrings are skipped
 PACKAGES = ("numpy", "torch", "sklearn", "scipy")  # after the standard library, where installed
 
 
-def read_docstrings(most: int) -> Iterator[str]:
-    """Yield the docstrings of the standard library, then of installed packages, until `most` characters are reached.
+def read_docstrings(max_characters: int) -> Iterator[str]:
+    """Yield docstrings of Python's standard library, then of installed packages, until they have `max_characters`.
 
     >>> len(next(read_docstrings(1000))) >= 200
     True
@@ -24,7 +24,7 @@ def read_docstrings(most: int) -> Iterator[str]:
             if len(text) >= SHORTEST:
                 yield text
                 seen += len(text)
-                if seen >= most:
+                if seen >= max_characters:
                     return
 
 

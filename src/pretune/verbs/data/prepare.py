@@ -48,7 +48,7 @@ def prepare(
     >>> store.tokenizer.decode(store.sentence(0))  # doctest: +SKIP
     """
     from pretune.runtime.errors import PretuneError
-    from pretune.text.corpus.annotations import ANNOTATED_FORMATS
+    from pretune.text.corpus.documents import NESTED_FORMATS
     from pretune.text.corpus.files import FORMATS, find_files
     from pretune.text.store.builder import StoreSettings, build_store
     from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -57,5 +57,5 @@ def prepare(
         raise PretuneError(f"--processes {processes}: the number of processes must be at least 1")
     loaded = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
     settings = StoreSettings(language=language, layout=layout, column=column, errors=errors, spans=spans)
-    files = find_files(corpus, ANNOTATED_FORMATS if spans else FORMATS)
+    files = find_files(corpus, NESTED_FORMATS if spans else FORMATS)
     return build_store(files, loaded, Path(out), settings, processes, engine)
