@@ -43,7 +43,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 def test_a_batch_without_targets_counts_nothing() -> None:
     batch = Batch((pack_lists([[1, 2]]),), {"x": pack_targets(np.array([1]), np.array([2]))}, {"x": 1.0, "tokens": 2.0})
-    blank = batch.blank()
+    blank = batch.with_zero_weights()
     assert blank.counts == {"x": 0.0, "tokens": 0.0}
     assert not blank.targets["x"].weight.any()
     assert batch.targets["x"].weight.all()

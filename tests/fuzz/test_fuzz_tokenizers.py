@@ -36,7 +36,7 @@ def use(folder: Path) -> Tokenizer:
     tokenizer.decode(ids)
     tokenizer.tokens(ids)
     tokenizer.encode_with_offsets(TEXTS)
-    tokenizer.places(TEXTS)
+    tokenizer.part_offsets(TEXTS)
     tokenizer.encode(TEXTS[3], marked=True)
     Tokenizer.from_state(tokenizer.state())
     assert tokenizer.digest

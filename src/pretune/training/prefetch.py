@@ -87,7 +87,7 @@ class Prefetcher:
         if spare:
             like = batches[0] if batches else self.streams.batch(packs[0], self.progress)
             mine += [packs[0] if not batches else mine[0]] * spare
-            batches += [like.blank()] * spare
+            batches += [like.with_zero_weights()] * spare
         if self.pinned:
             batches = [batch.pinned() for batch in batches]
         return StepBatches(mine, batches, spare)

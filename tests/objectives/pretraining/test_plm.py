@@ -53,14 +53,14 @@ def test_the_text_stays_and_queries_ask_for_it(
     assert (made.ids[query] == data(kind).tokenizer.role("mask")).all()
     # A query follows its token, and has its position and its place in the order.
     assert (made.ids[at - 1] == target).all() and made.positions is not None
-    assert (made.positions[~query] == clean.place).all()
+    assert (made.positions[~query] == clean.index_in_sequence).all()
     for column in (made.positions, made.columns["order"], made.owner):
         assert (column[at] == column[at - 1]).all()
     assert not made.columns["special"][at].any()
     assert made.pattern is not None and made.pattern.name == "permutation"
     # Context has even places, one a part, before all else in it; the others have odd ones, each its own.
     order, size = made.columns["order"][~query], np.repeat(clean.lengths, clean.lengths)
-    part = sum(clean.place >= size * number // parts for number in range(parts))
+    part = sum(clean.index_in_sequence >= size * number // parts for number in range(parts))
     context = order % 2 == 0
     special, fresh = clean.columns["special"], clean.columns.get("document_start", np.zeros(len(clean.ids), dtype=bool))
     assert context[clean.offsets[:-1][clean.lengths > 0]].all() and context[fresh].all()
@@ -219,7 +219,7 @@ def test_held_out_text_goes_on_from_batch_to_batch_however_little_it_is(name: st
     root = Network(xl(8)).eval().requires_grad_(False)
     root.heads[joint.objectives[0].name] = joint.objectives[0].head(root.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    packing = DataStream(joint, data, Packing(1024, 16, lanes=2, fixed=True), seed=0).packing
+    packing = DataStream(joint, data, Packing(1024, 16, packs_per_step=2, fixed=True), seed=0).packing
     for documents in ([0], [1, 2]):
         few = replace(data, documents=np.array(documents))
         found = held_out_batches(joint, few, packing, Monitoring(packs=4))

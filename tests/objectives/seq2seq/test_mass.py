@@ -39,7 +39,7 @@ def test_half_of_the_text_is_masked_and_written_at_its_own_places(
     assert noisy.second is not None and (noisy.lengths == clean.lengths).all()
     side = noisy.second
     at, wanted = side.targets["mass"]
-    positions = side.place if side.positions is None else side.positions
+    positions = side.index_in_sequence if side.positions is None else side.positions
     filled = noisy.ids.copy()
     for row in range(len(clean.lengths)):
         own = slice(clean.offsets[row], clean.offsets[row + 1])

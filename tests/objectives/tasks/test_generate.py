@@ -253,7 +253,7 @@ def test_room_is_shared_and_none_is_wasted(lengths: list[list[int]], room: int) 
 
 
 def test_texts_that_leave_no_room_are_refused() -> None:
-    with pytest.raises(pt.PretuneError, match="A maximum length of 3 tokens leaves no room for text"):
+    with pytest.raises(pt.PretuneError, match="a maximum length of 3 tokens leaves no room for text"):
         compose_sequences([["a"], (1, 2)], store().tokenizer, ("start", "A", "end"), 3)
 
 

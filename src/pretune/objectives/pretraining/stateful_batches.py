@@ -74,15 +74,16 @@ class StreamEpoch:
         lengths = np.where(lengths > 0, lengths + len(before) + len(after), 0)
         bounds = np.concatenate([[0], np.cumsum(lengths)])
         per_pack = max(1, packing.tokens // packing.length)
-        lanes = build_streams(bounds[:-1], lengths, lanes=per_pack * packing.lanes, window=packing.length, draws=draws)
-        return cls(store, lanes, packing.lanes, begin, bounds, before, after, backward)
+        count = per_pack * packing.packs_per_step
+        lanes = build_streams(bounds[:-1], lengths, num_streams=count, window=packing.length, draws=draws)
+        return cls(store, lanes, packing.packs_per_step, begin, bounds, before, after, backward)
 
     def __len__(self) -> int:
         return len(self.lanes) * self.groups
 
     def sizes(self) -> Array:
         """Return the number of sequences of each pack, (packs,), padding included where windows are not full."""
-        per_pack, window = self.lanes.lanes // self.groups, self.lanes.window
+        per_pack, window = self.lanes.num_streams // self.groups, self.lanes.window
         return np.full(len(self), per_pack - (-per_pack * (window - self.lanes.shortest) // window))
 
     def pack(self, index: int) -> Sequences:
@@ -93,9 +94,9 @@ class StreamEpoch:
         """
         time, group = divmod(index, self.groups)
         window = self.lanes.batch(len(self.lanes) - 1 - time if self.backward else time)
-        per_pack = self.lanes.lanes // self.groups
-        in_group = window.lane // per_pack == group
-        lane, spans = window.lane[in_group] - group * per_pack, window.lengths[in_group]
+        per_pack = self.lanes.num_streams // self.groups
+        in_group = window.stream // per_pack == group
+        lane, spans = window.stream[in_group] - group * per_pack, window.lengths[in_group]
         lengths = np.bincount(lane, weights=spans, minlength=per_pack).astype(np.int64)
         places = span_indices(window.starts[in_group], spans)
         document = np.searchsorted(self.bounds, places, side="right") - 1
@@ -112,7 +113,7 @@ class StreamEpoch:
         )
         if self.store.tokenizer.characters:
             columns["characters"] = self.store.tokenizer.token_characters[ids]
-        index_of = np.arange(per_pack) + group * per_pack + time * self.lanes.lanes
+        index_of = np.arange(per_pack) + group * per_pack + time * self.lanes.num_streams
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:

@@ -245,7 +245,7 @@ class AnswerTask(Task):
 
 def before_first_separator(sequences: Sequences) -> Array:
     """Return which tokens stand before the first separator, (n,): those of the question attend globally (Longformer)."""
-    separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
+    separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.index_in_sequence > 0))])
     return np.asarray(separators[1:] == np.repeat(separators[sequences.offsets[:-1]], sequences.lengths))
 
 

@@ -103,9 +103,9 @@ def choice_tokens(sequences: Sequences) -> Array:
     They are those after the two separators between a text and its choice, as in `transformers`; in a sequence of one text, the
     first token.
     """
-    separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
+    separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.index_in_sequence > 0))])
     before = separators[:-1] - np.repeat(separators[sequences.offsets[:-1]], sequences.lengths)  # in the same sequence
     chosen = before >= 2
     has_choice = np.zeros(len(sequences.lengths), dtype=bool)
     has_choice[sequences.owner[chosen]] = True
-    return np.where(has_choice[sequences.owner], chosen, sequences.place == 0)
+    return np.where(has_choice[sequences.owner], chosen, sequences.index_in_sequence == 0)

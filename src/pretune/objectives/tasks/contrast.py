@@ -227,7 +227,7 @@ def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length:
 
 def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
     """Mark the first tokens of each sequence, whose numbers are `tokens` (b,), as those of a prompt, for the pooling."""
-    sequences.columns[PROMPT_COLUMN] = sequences.place < np.repeat(tokens, sequences.lengths)
+    sequences.columns[PROMPT_COLUMN] = sequences.index_in_sequence < np.repeat(tokens, sequences.lengths)
     return sequences
 
 

@@ -231,7 +231,7 @@ class Tokenizer:
         lengths = np.diff(is_joint.nonzero()[0], prepend=-1) - 1
         return flat[~is_joint].astype(self.dtype), lengths
 
-    def places(self, parts: Sequence[str]) -> Array:
+    def part_offsets(self, parts: Sequence[str]) -> Array:
         """Return the start and end character, (n, 2), of each id that `encode_parts` gives a text in parts."""
         origin: list[Ids] = []
         start = 0
