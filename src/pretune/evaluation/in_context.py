@@ -262,7 +262,7 @@ class InContextLearning:
         prompt = self.task.prompt
         cloze = prompt.get("cloze") or self.usual(like)
         for name in re.findall(r"{(\w+)}", cloze):
-            if name not in (known := ["text", *(["pair"] if like.pairs else []), *like.more]):
+            if name not in (known := ["text", *(["pair"] if like.pairs else []), *like.extra]):
                 raise PretuneError(
                     f"{self.task.title}: the prompt has {{{name}}}, but rows have no such field; {suggest(name, known)}"
                 )
@@ -276,7 +276,7 @@ class InContextLearning:
         cloze = KINDS[kind_of(self.task)][1]
         if like.pairs is not None and "{pair}" not in cloze:
             cloze = cloze.replace("{text}", "{text}\n{pair}")
-        return cloze if "question" in like.more else cloze.replace(" {question}", "")
+        return cloze if "question" in like.extra else cloze.replace(" {question}", "")
 
     def shown(self, seed: int) -> LabeledRows:
         """Return the examples of a seed, in the order of the seed."""
@@ -296,7 +296,7 @@ class InContextLearning:
         slots = [self.kind.slots(row) for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None
-        return LabeledRows(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, more=more)
+        return LabeledRows(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, extra=more)
 
     def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
         """Return a function that answers some rows; the name of the folder is the seed."""

@@ -113,9 +113,9 @@ class TaskReport:
         rows = []
         for one in wrong[:WORST]:
             sure = "" if one.probability is None else f" ({one.probability:.2f})"
-            shown = {**dev.show(one.row), "right": one.expected, "answer": f"{one.answer}{sure}"}
+            shown = {**dev.inputs(one.row), "right": one.expected, "answer": f"{one.answer}{sure}"}
             rows.append({name: short(str(value)) for name, value in shown.items()})
-            rows[-1]["place"] = dev.place(one.row).removeprefix(f"{dev.file}, ")
+            rows[-1]["place"] = dev.location(one.row).removeprefix(f"{dev.file}, ")
         return rows
 
     def curve(self) -> str:

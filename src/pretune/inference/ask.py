@@ -156,7 +156,7 @@ class ClozePredictor:
 
     def cloze(self, rows: LabeledRows) -> Cloze:
         """Return the cloze, parsed for the columns of some rows."""
-        return Cloze.parse(self.question.cloze, rows.pairs is not None, rows.more)
+        return Cloze.parse(self.question.cloze, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
         """Return one input sequence per row: the examples, and the cloze up to its gap.

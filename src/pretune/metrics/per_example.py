@@ -72,7 +72,7 @@ def score_extracted(answers: Sequence[Answer], examples: Any, task: Any) -> list
 
 def score_entities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
     """Score the entities that `entity` chooses for a placeholder by word F1."""
-    return _score_by_word_f1(answers, [group.golds for group in examples.groups])
+    return _score_by_word_f1(answers, [group.gold_answers for group in examples.groups])
 
 
 def _score_by_word_f1(answers: Sequence[Answer], golds: Sequence[Sequence[str]]) -> list[ScoredAnswer]:
@@ -102,9 +102,9 @@ def score_choices(answers: Sequence[Answer], examples: Any, task: Any) -> list[S
     return [
         ScoredAnswer(
             row,
-            " / ".join(group.names[i] for i in group.right),
+            " / ".join(group.names[i] for i in group.correct),
             answer["answer"],
-            float(answer["choice"] in group.right),
+            float(answer["choice"] in group.correct),
             answer["probability"],
         )
         for row, (group, answer) in enumerate(zip(examples.groups, answers, strict=True))

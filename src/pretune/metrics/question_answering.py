@@ -100,4 +100,4 @@ def gold_texts(examples: Any) -> list[list[str]]:
 
 def entity_cloze_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
     """Return exact match and F1 of the task `entity`: for each query the best over its correct answers, as in ReCoRD."""
-    return answer_metrics([group.golds for group in examples.groups], [answer["answer"] for answer in answers])
+    return answer_metrics([group.gold_answers for group in examples.groups], [answer["answer"] for answer in answers])

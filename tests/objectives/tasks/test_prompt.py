@@ -130,7 +130,7 @@ def test_shots_are_drawn_by_seed_and_named(capsys: pytest.CaptureFixture[str], m
     assert len(sample_per_class(rows, 15, 0)) == 25 and "only 10 of 'b'" in capsys.readouterr().err
 
 
-PAIR = LabeledRows(Path("x"), {}, ["A"], ["B"], more={"more": ["{pair}"]})
+PAIR = LabeledRows(Path("x"), {}, ["A"], ["B"], extra={"more": ["{pair}"]})
 
 
 def test_words_and_clozes() -> None:

@@ -53,7 +53,7 @@ def test_squad_of_both_versions(tmp_path: Path) -> None:
     assert found.passages == [PASSAGE, PASSAGE]
     assert found.answers == [[AnswerSpan("Paris", 32), AnswerSpan("Paris", 0)], []]
     assert found.identities == ["a", "b"]
-    assert found.place(1).endswith("dev-v2.0.json, question b")
+    assert found.location(1).endswith("dev-v2.0.json, question b")
     assert found.take([1]).answers == [[]]
     assert read_questions(tmp_path / "dev-v2.0.json", answers=False).answers is None
 

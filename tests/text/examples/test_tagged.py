@@ -50,7 +50,7 @@ def test_columns_of_conll(tmp_path: Path) -> None:
     found = read_tagged(path)
     assert found.words == [["EU", "rejects", "#"], ["Peter"]]
     assert found.tags == [["I-ORG", "O", "O"], ["I-PER"]]
-    assert [found.place(row) for row in (0, 1)] == [f"{path}, line 3", f"{path}, line 8"]
+    assert [found.location(row) for row in (0, 1)] == [f"{path}, line 3", f"{path}, line 8"]
     assert found.texts == ["EU rejects #", "Peter"]
     assert read_tagged(path, {"label": "2"}).tags == [["NNP", "VBZ", "#"], ["NNP"]]
     assert read_tagged(path, tags=False).tags is None

@@ -96,7 +96,7 @@ def arrange_candidates(name: str, data: Data, length: int) -> Arrangement:
     if not isinstance(examples, ChoiceExamples):
         raise PretuneError(f"{name} needs rows with candidates; give it a .jsonl or .parquet file that has them")
     labels = {"example": examples.owner, "group": examples.owner}
-    labels |= {"right": examples.right} if examples.answered else {}
+    labels |= {"right": examples.target_probabilities} if examples.answered else {}
     return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
 

@@ -86,14 +86,14 @@ class Choose(CandidateTask):
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the index that is most often right."""
-        usual = most_frequent(str(group.right[0]) for group in learned.groups)
+        usual = most_frequent(str(group.correct[0]) for group in learned.groups)
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]
 
     def demonstration(self) -> ChoiceExamples:
         """Return a question of cause and effect with two choices."""
         choices = ("The sink was full.", "Water flowed.")
         return ChoiceExamples(
-            Path("example"), {}, [ChoiceExample(choices, ("He opened the tap.",) * 2, choices, (1,))], [1]
+            Path("example"), {}, [ChoiceExample(choices, ("He opened the tap.",) * 2, choices, (1,))], lines=[1]
         )
 
 

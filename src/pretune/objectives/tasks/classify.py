@@ -134,7 +134,7 @@ class LabelTask(Task):
             for label in some:
                 if label not in number:
                     known = suggest(label, number)
-                    raise PretuneError(f"{rows.place(row)}: label {label!r} was not in training; {known}")
+                    raise PretuneError(f"{rows.location(row)}: label {label!r} was not in training; {known}")
         return number
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: LabeledRows) -> list[Answer]:

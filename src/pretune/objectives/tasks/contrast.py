@@ -87,14 +87,14 @@ class Contrast(Task):
         """Return rows with two texts, and their scores if the file has some."""
         rows = read_labeled(file, columns, labels=False, roles=ROLES if answered else {"score": ()})
         require_pairs(self.name, rows)
-        scores, column = rows.more.pop("score", None), rows.columns.get("score")
+        scores, column = rows.extra.pop("score", None), rows.columns.get("score")
         if answered and scores is not None:
             rows.labels = []
             for row, score in enumerate(scores):
                 try:
                     rows.labels.append(parse_number(score))
                 except ValueError as error:
-                    raise PretuneError(f"{rows.place(row)}: {error} in {column!r}") from error
+                    raise PretuneError(f"{rows.location(row)}: {error} in {column!r}") from error
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:

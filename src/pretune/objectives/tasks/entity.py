@@ -48,7 +48,7 @@ class Entity(CandidateTask):
 
     def fit(self, examples: ChoiceExamples) -> Self:
         """Return the task with the largest number of entities set; report queries whose answer is not an entity."""
-        lost = sum(not group.right for group in examples.groups)
+        lost = sum(not group.correct for group in examples.groups)
         if lost == len(examples):
             raise PretuneError(
                 f"{examples.file}: no answer is among the entities of its passage, so there is nothing to learn; check "
@@ -72,4 +72,6 @@ class Entity(CandidateTask):
         """Return a passage with two entities and a query."""
         names, passage = ("Paris", "the Seine"), ("Paris lies on the Seine.",) * 2
         filled = ("Paris is a river.", "the Seine is a river.")
-        return ChoiceExamples(Path("example"), {}, [ChoiceExample(names, passage, filled, (1,), ("the Seine",))], [1])
+        return ChoiceExamples(
+            Path("example"), {}, [ChoiceExample(names, passage, filled, (1,), ("the Seine",))], lines=[1]
+        )

@@ -72,7 +72,7 @@ class Rank(CandidateTask):
         """
         rows = read_labeled(file, columns, labels=answered, label=relevance, roles=ROLES, drop_bad=self.drop_bad)
         require_pairs(self.name, rows)
-        rows.more.setdefault("group", rows.texts)
+        rows.extra.setdefault("group", rows.texts)
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:

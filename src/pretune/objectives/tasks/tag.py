@@ -151,7 +151,9 @@ class Tag(Task):
         if missed:
             odd = rows.tags[missed[0]][found[missed[0]].index(-1)]
             count = sum(classes.count(-1) for classes in found)
-            log_info(f"{rows.place(missed[0])}: tag {odd!r} was not in training; such words ({count}) count as wrong")
+            log_info(
+                f"{rows.location(missed[0])}: tag {odd!r} was not in training; such words ({count}) count as wrong"
+            )
         return np.array([i for classes in found for i in classes], dtype=np.int64)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:

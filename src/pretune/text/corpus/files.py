@@ -82,6 +82,14 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
     return found
 
 
+def check_is_file(path: str | Path) -> Path:
+    """Return a path; raise an error if it is a folder or does not exist."""
+    path = Path(path)
+    if path.is_dir() or not path.exists():
+        raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
+    return path
+
+
 def _is_visible_file(path: Path, root: Path) -> bool:
     return path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
 
