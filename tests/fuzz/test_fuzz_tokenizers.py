@@ -37,7 +37,7 @@ def use(folder: Path) -> Tokenizer:
     tokenizer.tokens(ids)
     tokenizer.encode_with_offsets(TEXTS)
     tokenizer.part_offsets(TEXTS)
-    tokenizer.encode(TEXTS[3], marked=True)
+    tokenizer.encode(TEXTS[3], allow_special=True)
     Tokenizer.from_state(tokenizer.state())
     assert tokenizer.digest
     return tokenizer

@@ -271,7 +271,9 @@ class ClozePredictor:
         laid, decoding = self.tokenize_examples(rows, self.question.tokens), GenerationConfig(self.question.tokens)
         if self.task is None:
             line = tokenizer.encode("\n")
-            end = ({tokenizer.role("end")} if tokenizer.has("end") else set()) | set(line if len(line) == 1 else ())
+            end = ({tokenizer.role("end")} if tokenizer.has_role("end") else set()) | set(
+                line if len(line) == 1 else ()
+            )
             prompts = sequence_ids(laid.take(np.arange(len(laid))))
             texts = TextGenerator(self.model, self.device).write_ids(prompts, decoding, end)
         else:

@@ -222,7 +222,7 @@ class LikelihoodScorer:
 
     def _roles(self, names: Sequence[str]) -> Array:
         tokenizer = self.model.require_tokenizer()
-        return np.array([tokenizer.role(name) for name in names if tokenizer.has(name)], dtype=np.int64)
+        return np.array([tokenizer.role(name) for name in names if tokenizer.has_role(name)], dtype=np.int64)
 
     def _opening(self) -> Array:
         """Return the token to start a document with if texts have no start token: the one between documents."""

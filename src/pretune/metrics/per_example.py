@@ -91,10 +91,8 @@ def _score_by_word_f1(answers: Sequence[Answer], golds: Sequence[Sequence[str]])
 
 def score_texts(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
     """Score the texts that `generate` writes by word F1."""
-    pairs = enumerate(zip(examples.labels, answers, strict=True))
-    return [
-        ScoredAnswer(row, text, answer["answer"], answer_f1(text, answer["answer"])) for row, (text, answer) in pairs
-    ]
+    pairs = enumerate(zip(examples.labels, (answer["answer"] for answer in answers), strict=True))
+    return [ScoredAnswer(row, expected, text, answer_f1(expected, text)) for row, (expected, text) in pairs]
 
 
 def score_choices(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:

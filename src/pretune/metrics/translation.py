@@ -15,9 +15,8 @@ def translation_metrics(translations: Sequence[str], references: Sequence[str]) 
     except ImportError as error:
         raise PretuneError('BLEU needs sacrebleu; install it with: pip install "pretune[eval]"') from error
     if len(translations) != len(references):
-        raise PretuneError(
-            f"{len(translations)} translations and {len(references)} references; give one reference per translation"
-        )
+        counts = f"{len(translations)} translations and {len(references)} references"
+        raise PretuneError(f"{counts}; give one reference per translation")
     bleu, texts = BLEU(), (list(translations), [list(references)])
     return {
         "bleu": round(bleu.corpus_score(*texts).score, 2),

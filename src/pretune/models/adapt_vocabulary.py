@@ -166,7 +166,7 @@ def _special_ids(config: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
     roles = {**ROLE_KEYS, "pad_token_id": "padding"}
     found: dict[str, int | None] = {}
     for key in fields(config):
-        if key.name in roles and (key.default is None or tokenizer.has(roles[key.name])):
+        if key.name in roles and (key.default is None or tokenizer.has_role(roles[key.name])):
             found[key.name] = tokenizer.roles.get(roles[key.name])
     if found.get("bos_token_id") is not None and type(config).bos_token_id is None:
         found["bos_token_id"] = None  # filled in from the template on saving

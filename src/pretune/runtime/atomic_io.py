@@ -42,9 +42,8 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
-            raise PretuneError(
-                f"{path}: cannot be written ({error.strerror}); free some space and run the command again"
-            ) from error
+            advice = "free some space and run the command again"
+            raise PretuneError(f"{path}: cannot be written ({error.strerror}); {advice}") from error
         raise
     sync_folder(path.parent)
 

@@ -70,9 +70,8 @@ def verify_checksum(path: Path) -> None:
         header = json.loads(file.read(size))
         expected = (header.pop(METADATA, None) or {}).get(CHECKSUM)
         if expected is not None and expected != digest(header, iter(lambda: file.read(BLOCK), b"")):
-            raise PretuneError(
-                f"{path}: the tensors do not match their checksum, so the file is damaged; restore it from its source"
-            )
+            problem = "the tensors do not match their checksum, so the file is damaged"
+            raise PretuneError(f"{path}: {problem}; restore it from its source")
 
 
 def check_not_lfs_pointer(path: Path) -> None:
@@ -106,6 +105,5 @@ def check_finite(tensors: Mapping[str, Tensor], where: Path) -> None:
     bad = [name for name in suspects if not torch.isfinite(wide[name]).all()]
     if bad:
         listed = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        raise PretuneError(
-            f"{where}: there is NaN or infinity in {listed}; the weights are damaged or their training diverged"
-        )
+        cause = "the weights are damaged or their training diverged"
+        raise PretuneError(f"{where}: there is NaN or infinity in {listed}; {cause}")

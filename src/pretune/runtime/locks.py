@@ -46,9 +46,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
         path = lock_file(folder)
         handle = _acquire(path, folder)
     except OSError as error:
-        raise PretuneError(
-            f"{folder}: cannot be locked ({error.strerror}){if_option('out', '; choose another --out')}"
-        ) from error
+        advice = if_option("out", "; choose another --out")
+        raise PretuneError(f"{folder}: cannot be locked ({error.strerror}){advice}") from error
     before = _HELD.set(_HELD.get() | {folder})
     try:
         os.ftruncate(handle, 0)
@@ -87,9 +86,8 @@ def _acquire(path: Path, folder: Path) -> int:
             os.close(handle)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            raise PretuneError(
-                f"{folder}: {_describe(owner)} is writing here; wait for it{if_option('out', ', or choose another --out')}"
-            ) from error
+            advice = if_option("out", ", or choose another --out")
+            raise PretuneError(f"{folder}: {_describe(owner)} is writing here; wait for it{advice}") from error
         if _is_current(handle, path):  # otherwise its last owner removed the file before we had the lock
             return handle
         os.close(handle)

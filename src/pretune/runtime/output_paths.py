@@ -76,9 +76,8 @@ def check_run(out: Path, resume: bool) -> bool:
             raise PretuneError(f"{out} exists and is not a run folder; choose another --out")
         return False
     if not resume:
-        raise PretuneError(
-            f"{out} already contains a run; {if_option('resume', 'resume it with --resume, or ')}choose another --out"
-        )
+        resuming = if_option("resume", "resume it with --resume, or ")
+        raise PretuneError(f"{out} already contains a run; {resuming}choose another --out")
     if (out / RESULTS).is_file():
         raise PretuneError(f"{out}: this run is finished; choose another --out")
     return True

@@ -37,16 +37,12 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
     except OSError as error:
         raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
     if len(raw) > limit:
-        raise PretuneError(
-            f"{path}: the file is larger than {limit / 1e6:,.0f} MB, the maximum for a file of this kind"
-        )
+        raise PretuneError(f"{path}: larger than {limit / 1e6:,.0f} MB, the maximum for a file of this kind")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise PretuneError(
-            f"{path}, line {line}: not valid UTF-8 text; the file is damaged or of another kind"
-        ) from error
+        raise PretuneError(f"{path}, line {line}: not valid UTF-8 text; the file is damaged or binary") from error
 
 
 def read_json(path: Path, limit: int = LARGEST) -> Any:

@@ -76,18 +76,16 @@ def connect_ray() -> Any:
             ray.init(log_to_driver=True, logging_level="ERROR", configure_logging=True)
         except (ConnectionError, TimeoutError, RuntimeError) as error:
             address = os.environ.get("RAY_ADDRESS", "this machine")
-            raise PretuneError(
-                f"there is no Ray cluster at {address} ({error}); start one with `ray start --head`"
-            ) from error
+            problem = f"there is no Ray cluster at {address} ({error})"
+            raise PretuneError(f"{problem}; start one with `ray start --head`") from error
     return ray
 
 
 def check_visible(path: Path) -> None:
     """Raise an error if a path of the machine that submitted the job does not exist on this machine."""
     if not path.exists():
-        raise PretuneError(
-            f"{path}: {socket.gethostname()} does not have this path; on a cluster, put files on a file system that all machines share"
-        )
+        advice = "on a cluster, put files on a file system that all machines share"
+        raise PretuneError(f"{path}: {socket.gethostname()} does not have this path; {advice}")
 
 
 def absolute_if_exists(path: str | Path) -> str:

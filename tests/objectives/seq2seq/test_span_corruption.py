@@ -169,7 +169,7 @@ def test_a_tokenizer_with_too_few_sentinels_is_refused_with_how_many_are_needed(
         SpanCorruption().arrange(data("wordpiece", SENTINELS), Packing(1024, 128), EpochRandom(0)).pack(0).lengths.sum()
         <= 1024
     )
-    assert made.tokenizer.has("sentinel 39")
+    assert made.tokenizer.has_role("sentinel 39")
 
 
 def test_options_are_checked() -> None:

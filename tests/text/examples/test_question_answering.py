@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.text.examples.question_answering import AnswerSpan, Questions, TokenPassages, read_questions
+from pretune.text.examples.question_answering import AnswerSpan, Questions, read_questions
 from pretune.text.tokenizers.training import Kind
 from tests.support.objective_data import KINDS, store
 
@@ -192,7 +192,7 @@ def test_the_tokens_of_an_answer_are_its_text(
     text, start = "".join(pieces), len("".join(pieces[:first]))
     span = AnswerSpan("".join(pieces[first : last + 1])[: -len(spaces[last])], start)
     asked = Questions(Path("x"), {}, ["the name"], [text], [[span]])
-    tokens = TokenPassages.make(asked, store(kind).tokenizer)
+    tokens = asked.tokenize(store(kind).tokenizer)
     begin, end = tokens.spans([[span]])[0] + tokens.rows.starts[0, 1]
     assert text[tokens.begins[begin] : tokens.ends[end]].split() == span.text.split()
 

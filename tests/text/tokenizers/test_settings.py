@@ -98,7 +98,7 @@ def check(folder: Path, marked: bool = True) -> Tokenizer:
     for text in TRICKY:
         assert ours.encode(text) == peer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"], text
         if marked:
-            assert ours.encode(text, marked=True) == peer(text, add_special_tokens=False)["input_ids"], text
+            assert ours.encode(text, allow_special=True) == peer(text, add_special_tokens=False)["input_ids"], text
     theirs = {name: getattr(peer, name) for name in NAMES if getattr(peer, name) is not None}
     assert ours.names == {name: token for name, token in theirs.items() if token in ours.vocabulary}
     assert all(ours.vocabulary.index(token) == peer.convert_tokens_to_ids(token) for token in ours.names.values())
@@ -158,7 +158,7 @@ def test_added_tokens_and_own_names_beside_vocab_txt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", [None, {}, {"do_lower_case": False, "tokenizer_class": "MPNetTokenizer"}])
 def test_mpnets_vocab_txt(config: Files | None, tmp_path: Path) -> None:
     tokenizer = check(write(tmp_path, MPNET, config, "mpnet"))
-    assert tokenizer.tokens(tokenizer.encode("a <mask>", marked=True)) == ["a", "<mask>"]
+    assert tokenizer.tokens(tokenizer.encode("a <mask>", allow_special=True)) == ["a", "<mask>"]
     assert Tokenizer.load(write(tmp_path / "bare", MPNET, None)).roles == tokenizer.roles
 
 
@@ -182,7 +182,9 @@ def test_settings_beside_vocab_json(model: str, name: str, files: Files, space: 
         (folder / "special_tokens_map.json").unlink()
         bare = Tokenizer.load(folder)
         assert bare.roles == tokenizer.roles
-        assert all(bare.encode(text, marked=True) == tokenizer.encode(text, marked=True) for text in TRICKY)
+        assert all(
+            bare.encode(text, allow_special=True) == tokenizer.encode(text, allow_special=True) for text in TRICKY
+        )
         assert Tokenizer.load(write(tmp_path / "bare", files, config or None)).roles == tokenizer.roles
 
 
@@ -257,7 +259,7 @@ def test_tokenizer_json_with_everything_beside_it(tmp_path: Path) -> None:
         config = {"tokenizer_class": name, "do_lower_case": False, "added_tokens_decoder": mask, "cls_token": "[CLS]"}
         tokenizer = check(write(tmp_path / name, files, config, "bert", **more))
         assert tokenizer.size == size and tokenizer.role_tokens["start"] == "[CLS]"
-        assert tokenizer.encode("a [MASK]", marked=True) == [*tokenizer.encode("a"), 4]
+        assert tokenizer.encode("a [MASK]", allow_special=True) == [*tokenizer.encode("a"), 4]
 
 
 @pytest.mark.parametrize("config", [
@@ -269,7 +271,7 @@ def test_prefix_spaces_and_tokenizer_json(config: Files | None, tmp_path: Path) 
     content = json.loads(files["tokenizer.json"])
     content["added_tokens"][-1]["lstrip"] = True  # as published
     tokenizer = check(write(tmp_path / "config", {"tokenizer.json": content}, config, "roberta"))
-    assert tokenizer.encode("a <mask>", marked=True)[1:] == [tokenizer.vocabulary.index("<mask>")]
+    assert tokenizer.encode("a <mask>", allow_special=True)[1:] == [tokenizer.vocabulary.index("<mask>")]
 
 
 @pytest.mark.parametrize(("model", "name"), [("albert", "AlbertTokenizer"), ("xlnet", "XLNetTokenizer")])

@@ -94,7 +94,7 @@ def test_roles_are_special_and_never_come_out_of_text(kind: Kind) -> None:
     spelled = "a [MASK] and [SEP] and <extra_id_0>"
     unknown = tokenizer.roles.get("unknown")
     assert not any(tokenizer.specials[i] and i != unknown for i in tokenizer.encode(spelled))
-    marked = tokenizer.encode(spelled, marked=True)
+    marked = tokenizer.encode(spelled, allow_special=True)
     assert {tokenizer.role("mask"), tokenizer.role("separator"), tokenizer.role("sentinel 0")} <= set(marked)
 
 
@@ -345,7 +345,7 @@ def test_an_empty_corpus_is_refused() -> None:
 
 
 def test_unknown_kinds_raise_errors() -> None:
-    with pytest.raises(PretuneError, match="Unknown kind of tokenizer 'byte'; did you mean 'byte-bpe'"):
+    with pytest.raises(PretuneError, match="unknown kind of tokenizer 'byte'; did you mean 'byte-bpe'"):
         train_on_documents([], "byte", 1000)  # type: ignore[arg-type]
 
 

@@ -161,7 +161,7 @@ def with_language(items: tuple[str, ...], language: str) -> tuple[str, ...]:
 def language_token_name(language: str, tokenizer: Tokenizer) -> str:
     """Return the language as the tokenizer's language token spells it: en is en_XX in mBART."""
     longer = [role.removeprefix("language ") for role in tokenizer.roles if role.startswith(f"language {language}_")]
-    return longer[0] if len(longer) == 1 and not tokenizer.has(f"language {language}") else language
+    return longer[0] if len(longer) == 1 and not tokenizer.has_role(f"language {language}") else language
 
 
 def set_language_tokens(sequences: Sequences, stands: int) -> Sequences:

@@ -25,9 +25,8 @@ def read_spans(value: Any, length: int, where: str) -> Spans:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise PretuneError(
-            f"{where} has type {type(value).__name__}; expected a list of spans such as [[0, 5], [9, 12]]"
-        )
+        kind = type(value).__name__
+        raise PretuneError(f"{where} has type {kind}; expected a list of spans such as [[0, 5], [9, 12]]")
     return tuple(_read_span(entry, length, f"{where}, span {number}") for number, entry in enumerate(value, 1))
 
 

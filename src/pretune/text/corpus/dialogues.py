@@ -59,9 +59,6 @@ def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "s
     """Read dialogues from .jsonl or .parquet files.
 
     Turns that are plain strings alternate between query and response; turns that are objects have a `role`.
-
-    >>> read_dialogues("chats.jsonl").roles[:3]  # doctest: +SKIP
-    [0, 1, 0]
     """
     names = [files] if isinstance(files, str | Path) else list(files)
     if not names:
@@ -95,17 +92,15 @@ def _read_turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
 def _read_turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, str]:
     """Return the role and text of a turn; `plain` turns are strings whose roles alternate by `number`."""
     if isinstance(turn, str) != plain or not isinstance(turn, str | dict):
-        raise PretuneError(
-            f'{place}: the turns of a dialogue must be all plain strings, or all objects with "role" and "text"'
-        )
+        rule = 'must be all plain strings, or all objects with "role" and "text"'
+        raise PretuneError(f"{place}: the turns of a dialogue {rule}")
     if isinstance(turn, str):
         return number % 2, turn
     role, text = ROLES.get(str(turn.get("role")).lower()), turn.get("text", turn.get("content"))
     if role is None:
         problem = 'the turn has no "role"' if turn.get("role") is None else f"unknown role {turn['role']!r}"
-        raise PretuneError(
-            f"{place}: {problem}; set it to Q (query) or R (response), or use plain strings for alternating turns"
-        )
+        advice = "set it to Q (query) or R (response), or use plain strings for alternating turns"
+        raise PretuneError(f"{place}: {problem}; {advice}")
     if not isinstance(text, str):
         raise PretuneError(f'{place}: the turn has no "text" that is a string')
     return role, text

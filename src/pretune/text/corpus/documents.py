@@ -53,8 +53,6 @@ def read_documents(
         A field of .jsonl and .parquet files that lists annotated character spans of the text.
     meter
         Counts the bytes read, for progress bars.
-
-    >>> for document in read_documents([Path("a.txt")]): print(document.text)  # doctest: +SKIP
     """
     columns = [column, *([spans] if spans else [])] if column else None
     for file in files:
@@ -90,7 +88,7 @@ def read_rows(
             return read_table(file, errors, meter, names)
         case _:
             raise PretuneError(
-                f"{file}: unsupported file format; use a .jsonl, .csv, .tsv or .parquet file, or .txt for texts"
+                f"{file}: unsupported file format; use .jsonl, .csv, .tsv or .parquet, or .txt for texts"
             )
 
 

@@ -51,8 +51,6 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Expand files, folders and glob patterns into a list of files of the given formats.
 
     Folders are searched recursively, skipping hidden files; the files of each folder or pattern are sorted.
-
-    >>> find_files(["corpus/", "more/*.txt.gz"])  # doctest: +SKIP
     """
     if isinstance(paths, str | Path):
         paths = [paths]
@@ -60,7 +58,8 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
     for name in paths:
         path = Path(name)
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if _is_visible_file(p, path) and file_format(p) in formats)
+            files = (p for p in path.rglob("*") if p.is_file() and file_format(p) in formats)
+            inside = sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts))
             if not inside:
                 raise PretuneError(f"{path}: the folder contains no {', '.join(formats)} files (plain or {endings})")
             found += inside
@@ -88,10 +87,6 @@ def check_is_file(path: str | Path) -> Path:
     if path.is_dir() or not path.exists():
         raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
     return path
-
-
-def _is_visible_file(path: Path, root: Path) -> bool:
-    return path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
 class ByteMeter:

@@ -88,9 +88,8 @@ def _text_writer(
             try:
                 file.write(line([spell(cell) for cell in row]).encode())
             except UnicodeEncodeError as error:
-                raise PretuneError(
-                    f"{path}: row {number} contains a lone surrogate, which is not valid text; correct it, or write .jsonl"
-                ) from error
+                problem = f"row {number} contains a lone surrogate, which is not valid text"
+                raise PretuneError(f"{path}: {problem}; correct it, or write .jsonl") from error
             except ValueError as error:
                 raise PretuneError(f"{path}: row {number} contains {error}; write .csv or .jsonl") from error
 
@@ -177,7 +176,8 @@ def _conll_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
     def write(rows: Sequence[Row]) -> None:
         for row, number in zip(rows, numbers, strict=False):
             cells = {name: cell.split() if isinstance(cell, str) else cell for name, cell in row.items()}
-            lists = [cell for cell in cells.values() if is_flat_list(cell)]
+            lists = [cell for cell in cells.values() if isinstance(cell, list)]
+            lists = [cell for cell in lists if not any(isinstance(value, list | dict) for value in cell)]
             words, _ = max(Counter(map(len, filter(None, lists))).items(), key=lambda item: item[1], default=(0, 0))
             columns = [cell for cell in lists if len(cell) == words]
             if len(columns) < 2:
@@ -186,11 +186,6 @@ def _conll_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
             file.write("".join([*lines, "\n"]).encode())
 
     yield write
-
-
-def is_flat_list(cell: Any) -> bool:
-    """Return whether a cell is a list without lists or dictionaries in it."""
-    return isinstance(cell, list) and not any(isinstance(value, list | dict) for value in cell)
 
 
 KINDS: dict[str, Any] = {

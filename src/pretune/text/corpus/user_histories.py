@@ -38,18 +38,17 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
                 if check_text(item, f"{place}: an item").split() != [item]:
                     raise PretuneError(f"{place}: the item {quote(item)} is empty or contains spaces; rename it")
                 history.append((_sort_key(row[time]) if time else (0, 0), item))
-    kept = {
-        user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= min_items
-    }
+    long = (history for history in seen.values() if len(history) >= min_items)
+    kept = [[item for _, item in sorted(history, key=lambda event: event[0])] for history in long]
     if not kept:
         raise PretuneError(f"none of the {len(seen)} users has at least {min_items} items; lower the minimum")
-    write_bytes(out, "".join(" ".join(items) + "\n" for items in kept.values()).encode())
+    write_bytes(out, "".join(" ".join(items) + "\n" for items in kept).encode())
     return {
         "histories": str(out),
         "users": len(kept),
         "left_out": len(seen) - len(kept),
-        "items": len({item for items in kept.values() for item in items}),
-        "events": sum(map(len, kept.values())),
+        "items": len({item for items in kept for item in items}),
+        "events": sum(map(len, kept)),
     }
 
 

@@ -47,11 +47,7 @@ class WordVectors:
 
 
 def read_word_vectors(path: str | Path, max_words: int | None = None) -> WordVectors:
-    """Read word vectors in any of the supported formats, at most the first `max_words`.
-
-    >>> read_word_vectors("glove.6B.300d.txt", max_words=50_000).width  # doctest: +SKIP
-    300
-    """
+    """Read word vectors in any of the supported formats, at most the first `max_words`."""
     path = Path(path)
     if not path.is_file():
         raise PretuneError(f"{path}: no such file of word vectors")

@@ -37,9 +37,7 @@ class Cloze:
         if not any(slot in text for slot in slots):
             text = " ".join([TEXT, *([PAIR] if pair else []), text])
         if (count := text.count(GAP)) != 1:
-            raise PretuneError(
-                f"cloze {text!r}: expected {GAP} once, in place of the answer, but found it {count} times"
-            )
+            raise PretuneError(f"cloze {text!r}: expected {GAP} once, for the answer, but found it {count} times")
         if (PAIR in text) != pair:
             advice = f"are pairs of texts; add {PAIR} for the second text" if pair else f"are not pairs; remove {PAIR}"
             raise PretuneError(f"cloze {text!r}: the examples {advice}")
@@ -111,7 +109,5 @@ def single_token(word: str, tokenizer: Tokenizer, space: str = " ") -> int:
     ids = tokenizer.encode(space + word)
     if len(ids) != 1 or ids[0] == tokenizer.roles.get("unknown"):
         tokens = ", ".join(map(repr, tokenizer.tokens(ids)))
-        raise PretuneError(
-            f"word {word!r}: the tokenizer splits it into {tokens}; choose a word that is a single token"
-        )
+        raise PretuneError(f"word {word!r}: the tokenizer splits it into {tokens}; choose one that is a single token")
     return ids[0]

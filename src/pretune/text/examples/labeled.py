@@ -111,10 +111,7 @@ def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[in
 def read_chunks(
     path: Path, rows: int, read: Callable[[Path], Iterator[tuple[int, Row]]] = table_rows
 ) -> Iterator[TableChunk]:
-    """Yield the rows of a file of any size in chunks of `rows` rows; `read` returns an iterator over the rows.
-
-    >>> for part in read_chunks(Path("large.csv"), 1000): print(len(part.rows))  # doctest: +SKIP
-    """
+    """Yield the rows of a file of any size in chunks of `rows` rows; `read` returns an iterator over the rows."""
     remaining = read(path)
     first: Row | None = None
     while chunk := list(islice(remaining, rows)):

@@ -11,9 +11,7 @@ from pretune.runtime.progress import log_info
 from pretune.text.corpus.files import Errors, file_format, find_files, read_lines
 from pretune.text.examples.labeled import PAIRS, LabeledRows, column_names, read_labeled
 
-EXPECTED = (
-    "a .csv, .tsv, .jsonl or .parquet file with two text columns, or two .txt files with the same number of lines"
-)
+EXPECTED = "a .csv, .tsv, .jsonl or .parquet file with two text columns, or two .txt files with equally many lines"
 LANGUAGE = re.compile(r"[a-z]{2,3}(_\w+)?")  # en, rus, zh_CN
 
 
@@ -23,8 +21,6 @@ def read_parallel(
     """Read pairs of texts from one table or from two line-aligned .txt files.
 
     `columns` names the table's `text` and `pair` columns; a table with exactly two columns needs none.
-
-    >>> rows = read_parallel(["news.en.txt", "news.fr.txt"])  # doctest: +SKIP
     """
     inputs = [files] if isinstance(files, str | Path) else list(files)
     if not inputs:

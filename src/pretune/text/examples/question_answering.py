@@ -65,7 +65,17 @@ class Questions(Examples):
 
     def tokenize(self, tokenizer: Tokenizer) -> TokenPassages:
         """Return the tokens of questions and passages, with the character offsets of passage tokens."""
-        return TokenPassages.make(self, tokenizer)
+        distinct = {passage: number for number, passage in enumerate(dict.fromkeys(self.passages))}
+        question_ids, sizes = tokenizer.encode_many(self.questions)
+        ids, lengths, offsets = tokenizer.encode_with_offsets(list(distinct))
+        which = np.array([distinct[passage] for passage in self.passages], dtype=np.int64)
+        starts = np.stack([np.cumsum(sizes) - sizes, len(question_ids) + (np.cumsum(lengths) - lengths)[which]], 1)
+        flat = np.concatenate([question_ids, ids])
+        begins, ends = (np.concatenate([np.zeros(len(question_ids), dtype=np.int64), side]) for side in offsets.T)
+        rows = TokenRows(flat, tokenizer.word_starts(flat), starts, np.stack([sizes, lengths[which]], 1))
+        counts = np.concatenate([sizes, lengths])
+        rows.keep_unknown_characters([*self.questions, *distinct], np.cumsum(counts) - counts, tokenizer)
+        return TokenPassages(rows, begins, ends)
 
 
 @dataclass
@@ -75,21 +85,6 @@ class TokenPassages:
     rows: TokenRows  # one row per question, with its passage
     begins: Array  # (n,) start of each token in its passage, in characters; 0 in questions
     ends: Array  # (n,) end of each token, exclusive
-
-    @classmethod
-    def make(cls, questions: Questions, tokenizer: Tokenizer) -> TokenPassages:
-        """Tokenize questions and their passages."""
-        distinct = {passage: number for number, passage in enumerate(dict.fromkeys(questions.passages))}
-        question_ids, sizes = tokenizer.encode_many(questions.questions)
-        ids, lengths, offsets = tokenizer.encode_with_offsets(list(distinct))
-        which = np.array([distinct[passage] for passage in questions.passages], dtype=np.int64)
-        starts = np.stack([np.cumsum(sizes) - sizes, len(question_ids) + (np.cumsum(lengths) - lengths)[which]], 1)
-        flat = np.concatenate([question_ids, ids])
-        begins, ends = (np.concatenate([np.zeros(len(question_ids), dtype=np.int64), side]) for side in offsets.T)
-        rows = TokenRows(flat, tokenizer.word_starts(flat), starts, np.stack([sizes, lengths[which]], 1))
-        counts = np.concatenate([sizes, lengths])
-        rows.keep_unknown_characters([*questions.questions, *distinct], np.cumsum(counts) - counts, tokenizer)
-        return cls(rows, begins, ends)
 
     def spans(self, answers: Sequence[Sequence[AnswerSpan]]) -> Array:
         """Return the first and last token, (questions, 2), of each question's first answer, relative to its passage.
@@ -118,9 +113,6 @@ def read_questions(
     `columns` names the fields for `text` (question), `pair` (passage) and `label` (answers). Answers that are not at their
     position in the passage raise an error, which lists them; with `drop_bad`, questions without another answer are left
     out instead.
-
-    >>> read_questions("dev-v2.0.json").answers[0][0].text  # doctest: +SKIP
-    'France'
     """
     path, rows = (file.file, iter(file.rows)) if isinstance(file, TableChunk) else (Path(file), question_rows(file))
     squad = file_suffix(path) == ".json"
@@ -234,8 +226,6 @@ def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
         entry = answer if isinstance(answer, Mapping) else {"text": answer}
         text, start = entry.get("text"), entry.get("answer_start", entry.get("start"))
         if not isinstance(text, str) or not isinstance(start, int | None):
-            raise PretuneError(
-                f'{place}: an answer must be a text or {{"text": "…", "start": 17}}, not {quote(answer)}'
-            )
+            raise PretuneError(f'{place}: expected a text or {{"text": "…", "start": 17}}, not {quote(answer)}')
         answers.append((text, start))
     return answers

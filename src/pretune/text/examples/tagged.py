@@ -55,32 +55,16 @@ class TaggedSentences(Examples):
         return {"text": " ".join(self.words[row]), **predicate}
 
     def tokenize(self, tokenizer: Tokenizer) -> TokenWords:
-        """Return the token ids of the sentences, with the word of each token."""
-        return TokenWords.make(self, tokenizer)
-
-
-@dataclass
-class TokenWords:
-    """The token ids of all sentences, concatenated, and the word that each token belongs to."""
-
-    rows: TokenRows  # one row per sentence
-    word: Array  # (n,) index of the word that begins at this token; -1 inside words
-    units: Array  # (words + 1,) first token of each word
-    bounds: Array  # (sentences + 1,) first word of each sentence
-    predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
-
-    @classmethod
-    def make(cls, tagged: TaggedSentences, tokenizer: Tokenizer) -> TokenWords:
-        """Tokenize whole sentences, with a space between words; a token belongs to the word in which it begins.
+        """Return the token ids of the sentences, tokenized as texts; a token belongs to the word in which it begins.
 
         Predicates are surrounded by two separators.
         """
-        counts = np.array([len(words) for words in tagged.words], dtype=np.int64)
+        counts = np.array([len(words) for words in self.words], dtype=np.int64)
         bounds = np.concatenate([[0], np.cumsum(counts)])
-        ids, lengths, offsets = tokenizer.encode_with_offsets(tagged.texts)
+        ids, lengths, offsets = tokenizer.encode_with_offsets(self.texts)
         sizes = np.zeros(bounds[-1], dtype=np.int64)  # tokens of each word
         stop = 0
-        for row, words in enumerate(tagged.words):
+        for row, words in enumerate(self.words):
             start, stop = stop, stop + int(lengths[row])
             ends = np.cumsum([len(word) + 1 for word in words], dtype=np.int64) - 1
             # The space before a word belongs to the word.
@@ -88,8 +72,8 @@ class TokenWords:
             sizes[bounds[row] : bounds[row + 1]] = np.bincount(owner.clip(max=len(words) - 1), minlength=len(words))
         units = np.concatenate([[0], np.cumsum(sizes)])
         first, marked = units[:-1].copy(), None
-        if tagged.predicates is not None:
-            chosen = bounds[:-1] + np.array(tagged.predicates, dtype=np.int64)
+        if self.predicates is not None:
+            chosen = bounds[:-1] + np.array(self.predicates, dtype=np.int64)
             around = np.stack([units[chosen], units[chosen + 1]], 1).ravel()
             ids = np.insert(ids, around, tokenizer.role("separator"))
             marked = np.stack([units[chosen] + 2 * np.arange(len(chosen)) + 1, sizes[chosen]], 1)
@@ -102,9 +86,20 @@ class TokenWords:
         word[first[sizes > 0]] = np.flatnonzero(sizes)
         begins = units[bounds]
         rows = TokenRows(ids, word >= 0, begins[:-1, None], np.diff(begins)[:, None])
-        if tagged.predicates is None:  # the separators shift the tokens
-            rows.keep_unknown_characters(tagged.texts, begins[:-1], tokenizer)
-        return cls(rows, word, units, bounds, marked)
+        if self.predicates is None:  # the separators shift the tokens
+            rows.keep_unknown_characters(self.texts, begins[:-1], tokenizer)
+        return TokenWords(rows, word, units, bounds, marked)
+
+
+@dataclass
+class TokenWords:
+    """The token ids of all sentences, concatenated, and the word that each token belongs to."""
+
+    rows: TokenRows  # one row per sentence
+    word: Array  # (n,) index of the word that begins at this token; -1 inside words
+    units: Array  # (words + 1,) first token of each word
+    bounds: Array  # (sentences + 1,) first word of each sentence
+    predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
 
     def windows(self, max_lengths: Array, overlap: int) -> tuple[Array, Array, Array, int]:
         """Cut sentences into windows; return the sentence, first token and length of each, and how many sentences cut a word.
@@ -155,14 +150,9 @@ def read_tagged(
     `columns` names the columns for `text` (words) and `label` (tags): by number for CoNLL files (by default the first and
     the last), by number or name for CoNLL-U (form and upos), by name for .jsonl and .parquet. `predicate` names a column
     with the index of the predicate, or with a mark next to the predicate.
-
-    >>> read_tagged("train.conllu", {"label": "xpos"}).tags[0]  # doctest: +SKIP
-    ['DT', 'NN']
     """
     chunk = isinstance(file, TableChunk)
-    path, rows = (
-        (file.file, iter(file.rows)) if isinstance(file, TableChunk) else (Path(file), tagged_rows(file, errors))
-    )
+    path, rows = (file.file, file.rows) if isinstance(file, TableChunk) else (Path(file), tagged_rows(file, errors))
     for role, name in (columns or {}).items():
         if name and role not in ("text", "label"):
             raise PretuneError(f"{path}: tagged data has only the columns 'text' and 'label', not {role!r}")

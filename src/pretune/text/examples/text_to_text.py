@@ -29,10 +29,7 @@ TRIPLES = (("question", "context", "answer"), ("question", "context", "answers")
 def read_text_to_text(
     file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True, drop_bad: bool = False
 ) -> LabeledRows:
-    """Read rows whose labels are target texts; columns without a name are inferred from usual names.
-
-    >>> rows = read_text_to_text("articles.csv", {"text": "body", "label": "headline"})  # doctest: +SKIP
-    """
+    """Read rows whose labels are target texts; columns without a name are inferred from usual names."""
     path = file.file if isinstance(file, TableChunk) else find_files(file, FORMATS)[0]
     names = list(file.first) if isinstance(file, TableChunk) else column_names(path)
     requested = {role: name for role, name in columns.items() if name}

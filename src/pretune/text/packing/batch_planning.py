@@ -75,18 +75,16 @@ def plan_packs(
         largest = int(np.argmax(totals)) if int(totals.max()) > tokens else int(np.argmax(sizes))
         what = "a sequence" if sizes[largest] == 1 else f"a group of {sizes[largest]} sequences"
         size = f"{tokens} tokens" if sizes[largest] <= limit else f"{tokens} tokens in {limit} sequences"
-        raise PretuneError(
-            f"{what} with {totals[largest]} tokens does not fit into a pack of {size}; enlarge the packs"
-        )
+        what += f" with {totals[largest]} tokens"
+        raise PretuneError(f"{what} does not fit into a pack of {size}; enlarge the packs")
     order = permutation(len(totals), seed, "plan", epoch) if shuffle else np.arange(len(totals))
     # Running totals of tokens and of sequences.
     ends, counts = (np.concatenate([[0], np.cumsum(x[order])]) for x in (totals, sizes))
     bounds = [0]
     while bounds[-1] < len(order):
         first = bounds[-1]
-        fits = min(
-            int(np.searchsorted(x, x[first] + most, side="right")) - 1 for x, most in ((ends, tokens), (counts, limit))
-        )
+        totals_and_limits = ((ends, tokens), (counts, limit))
+        fits = min(int(np.searchsorted(x, x[first] + most, side="right")) - 1 for x, most in totals_and_limits)
         if filler is not None:
             left = tokens - (ends[first + 1 : fits + 1] - ends[first])
             # The total of sequences and padding grows with each sequence, since none is longer than a padding sequence.

@@ -45,9 +45,8 @@ def compose_sequences(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[
         raise PretuneError(f"a maximum length of {length} tokens leaves no room for text; choose a larger one")
     whole = spans[:, is_text]
     spans[:, is_text] = truncate_longest(whole, room)
-    rows = TokenRows(
-        np.concatenate([ids, fixed]), np.concatenate([words, np.ones(len(fixed), dtype=bool)]), starts, spans
-    )
+    words = np.concatenate([words, np.ones(len(fixed), dtype=bool)])
+    rows = TokenRows(np.concatenate([ids, fixed]), words, starts, spans)
     return Arrangement(rows, tokenizer, template, starts, spans, truncated=int((whole.sum(1) > room).sum()))
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import shutil
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -78,8 +79,6 @@ def build_store(
 
     `engine` is "local", with `processes` worker processes, or "ray", with at most `processes` jobs at a time on a
     cluster.
-
-    >>> build_store([Path("a.txt")], tokenizer, Path("store"), StoreSettings())  # doctest: +SKIP
     """
     identity = {
         "tokenizer": tokenizer.digest,
@@ -105,7 +104,8 @@ def build_store(
             if engine == "ray":
                 shards = _build_on_cluster(files, tokenizer, folder, settings, processes, bar)
             else:
-                shards = _build_all(enumerate(_units(files)), tokenizer, folder, settings, processes or _cores(), bar)
+                processes = processes or (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count())
+                shards = _build_all(enumerate(_units(files)), tokenizer, folder, settings, processes or 1, bar)
         empty = sum(entry.pop("empty_documents") for entry in shards)
         totals = {key: sum(entry[key] for entry in shards) for key in ("documents", "sentences", "tokens", "bytes")}
         if not totals["tokens"]:
@@ -140,10 +140,6 @@ def build_store(
     os.rename(folder, out)
     sync_folder(out.parent)
     return Store(out, verify=False)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _build_on_cluster(

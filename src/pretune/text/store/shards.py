@@ -119,11 +119,7 @@ def build_packed_part(packed_texts: bytes, tokenizer: Tokenizer, language: str) 
 
 
 class ShardWorker:
-    """A worker process that builds parts of shards.
-
-    >>> with ShardWorker(tokenizer, "en") as worker:  # doctest: +SKIP
-    ...     part = worker.build(pack_texts(["A text."]))
-    """
+    """A worker process that builds parts of shards."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         source = str(Path(__file__).parents[2])
