@@ -226,6 +226,7 @@ def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
         entry = answer if isinstance(answer, Mapping) else {"text": answer}
         text, start = entry.get("text"), entry.get("answer_start", entry.get("start"))
         if not isinstance(text, str) or not isinstance(start, int | None):
-            raise PretuneError(f'{place}: expected a text or {{"text": "…", "start": 17}}, not {quote(answer)}')
+            expected = 'a text or {"text": "…", "start": 17}'
+            raise PretuneError(f"{place}: an answer must be {expected}, not {quote(answer)}")
         answers.append((text, start))
     return answers
