@@ -14,7 +14,7 @@ from pretune.packed import Batch, Capacity, pack, pack_lists, pack_targets
 def test_filler_keeps_shapes_fixed_and_sequences_short(lengths: list[int], spare: int, more: int) -> None:
     sizes = np.array(lengths, dtype=np.int64)
     n = int(sizes.sum())
-    capacity = Capacity(tokens=n + spare, sequences=len(lengths) + -(-spare // 10) + more, longest=10)
+    capacity = Capacity(tokens=n + spare, sequences=len(lengths) + -(-spare // 10) + more, max_length=10)
     packed = pack(
         np.arange(1, n + 1), sizes, columns={"segment": np.ones(n, dtype=np.int64)}, capacity=capacity, filler=7
     )
@@ -27,7 +27,7 @@ def test_filler_keeps_shapes_fixed_and_sequences_short(lengths: list[int], spare
     assert packed.ids[n:].tolist() == [7] * spare
     assert packed.positions.max().item() < 10 if n + spare else True
     assert packed.columns["segment"].tolist() == [1] * n + [0] * spare
-    assert packed.longest == 10
+    assert packed.max_length == 10
 
 
 def test_what_does_not_fit_is_refused() -> None:

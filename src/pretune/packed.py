@@ -32,21 +32,21 @@ class Capacity:
     """The fixed sizes of a `Packed` and of the targets of each loss term."""
 
     tokens: int
-    sequences: int  # including filler, which is split into sequences of at most `longest` tokens
-    longest: int
+    sequences: int  # including filler, which is split into sequences of at most `max_length` tokens
+    max_length: int
     targets: Mapping[str, int] = field(default_factory=dict)
     second: Capacity | None = None  # of the target side of an encoder-decoder; None: the same
 
     def __post_init__(self) -> None:
         if self.sequences < self.filler(0):
             raise PretuneError(
-                f"{self.tokens} tokens do not fit into {self.sequences} sequences of at most {self.longest} tokens; "
+                f"{self.tokens} tokens do not fit into {self.sequences} sequences of at most {self.max_length} tokens; "
                 "allow more sequences or longer ones"
             )
 
     def filler(self, used: int) -> int:
         """Return the number of filler sequences that a pack with `used` real tokens needs."""
-        return -(-(self.tokens - used) // self.longest)
+        return -(-(self.tokens - used) // self.max_length)
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Packed:
     ids: Tensor  # (n,) int64
     offsets: Tensor  # (s + 1,) int32, as the variable-length kernels require
     positions: Tensor  # (n,) int64: within the sequence, unless an objective sets them otherwise
-    longest: int  # upper bound on the length of a sequence
+    max_length: int  # upper bound on the length of a sequence
     columns: dict[str, Tensor] = field(default_factory=dict)  # (n,) or (n, c): segment, order, stream, prefix …
     pattern: Pattern | None = None  # attention pattern, in addition to that of the layers; None: no restriction
     host_offsets: Array | None = None  # offsets on the host; None on a GPU, where reading them would synchronize
@@ -165,12 +165,12 @@ def pack(
     longest = int(lengths.max(initial=0))
     if capacity is not None:
         spare = capacity.sequences - len(lengths)
-        if used > capacity.tokens or spare < capacity.filler(used) or longest > capacity.longest:
+        if used > capacity.tokens or spare < capacity.filler(used) or longest > capacity.max_length:
             raise PretuneError(
                 f"{len(lengths)} sequences with {used} tokens in all and at most {longest} each do not fit into "
-                f"{capacity.sequences} sequences with {capacity.tokens} tokens in all and at most {capacity.longest} each"
+                f"{capacity.sequences} sequences with {capacity.tokens} tokens in all and at most {capacity.max_length} each"
             )
-        longest = capacity.longest
+        longest = capacity.max_length
         ends = np.minimum(used + longest * np.arange(1, spare + 1), capacity.tokens)
         offsets = np.concatenate([offsets, ends.astype(np.int32)])
         unused = capacity.tokens - used
@@ -182,7 +182,7 @@ def pack(
         ids=torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)),
         offsets=torch.from_numpy(offsets),
         positions=torch.from_numpy(np.ascontiguousarray(positions, dtype=np.int64)),
-        longest=longest,
+        max_length=longest,
         columns={name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in (columns or {}).items()},
         pattern=pattern,
         host_offsets=offsets.astype(np.int64),

@@ -89,7 +89,7 @@ def test_independent_batches_have_no_memory(ids) -> None:  # type: ignore[no-unt
 
 def test_fixed_shapes_give_the_same(ids) -> None:  # type: ignore[no-untyped-def]
     stack = network(8)
-    capacity = Capacity(tokens=3 * LENGTH + 2, sequences=5, longest=LENGTH)
+    capacity = Capacity(tokens=3 * LENGTH + 2, sequences=5, max_length=LENGTH)
     carries, found = [None, None], []
     for start in (0, LENGTH, 2 * LENGTH):
         text = ids[:, start : start + LENGTH]

@@ -45,6 +45,6 @@ def test_every_pack_fits(name: str, tokens: int, length: int) -> None:
             (packed,) = batch.packed
             targets = tuple((term, tuple(t.at.shape), tuple(t.target.shape)) for term, t in batch.targets.items())
             columns = tuple(sorted(packed.columns))
-            shapes.add((tuple(packed.ids.shape), tuple(packed.offsets.shape), packed.longest, columns, targets))
+            shapes.add((tuple(packed.ids.shape), tuple(packed.offsets.shape), packed.max_length, columns, targets))
             assert all(float(t.weight.sum()) == batch.counts[term] for term, t in batch.targets.items())
     assert len(shapes) == 1

@@ -44,8 +44,8 @@ def test_length_stages_each_read_the_text_in_order() -> None:
     early, late = made.next_step(0.2), made.next_step(0.5)
     assert {pack.stream for pack in early} == {0} and {pack.stream for pack in late} == {1}
     assert [pack.index for pack in late] == list(range(8))
-    assert max(made.batch(pack, 0.0).packed[0].longest for pack in early) <= 16
-    longest = max(made.batch(pack, 0.0).packed[0].longest for pack in late)
+    assert max(made.batch(pack, 0.0).packed[0].max_length for pack in early) <= 16
+    longest = max(made.batch(pack, 0.0).packed[0].max_length for pack in late)
     assert 16 < longest <= 32
     assert made.next_step(1.0)[0].stream == 1  # nothing comes after the last one
 

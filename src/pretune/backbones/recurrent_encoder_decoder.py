@@ -324,6 +324,6 @@ def _pad(states: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
     """Return the states padded to (s, longest, width), and the mask of real tokens, (s, longest)."""
     offsets = packed.offsets.long()
     lengths = offsets.diff()
-    places = torch.arange(packed.longest, device=offsets.device)
+    places = torch.arange(packed.max_length, device=offsets.device)
     real = places < lengths[:, None]
     return states[(offsets[:-1, None] + places).clamp(max=len(states) - 1)], real

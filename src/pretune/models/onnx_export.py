@@ -121,7 +121,7 @@ class PaddedModel(nn.Module):
             ids=ids.flatten()[rows],
             offsets=torch.cat([ends.new_zeros(1), ends]).int(),
             positions=places,
-            longest=self.longest,
+            max_length=self.longest,
             columns={"segment": segments.flatten()[rows], "global": attends_all.flatten()[rows]},
             pattern=self.scorer.pattern if self.scorer is not None else None,
             rows=real,

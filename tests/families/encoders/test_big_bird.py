@@ -205,7 +205,7 @@ def test_a_layer_is_compiled_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> 
     with torch.no_grad():
         for lengths in ([60, 5, 35], [30, 50, 20]):
             packed = pack(np.full(100, 5), np.array(lengths))
-            packed.longest = 60
+            packed.max_length = 60
             expected = layer(x, packed)
             with monkeypatch.context() as patch:
                 patch.setattr("pretune.nn.attention.scaled_dot_product.choose_backend", lambda *_: "flex")

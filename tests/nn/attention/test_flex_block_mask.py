@@ -162,7 +162,7 @@ def test_a_block_mask_compiles_once_without_graph_breaks() -> None:
     compiled = torch.compile(lists, fullgraph=True, dynamic=False, backend=counter)
     for lengths in ([500, 200, 300], [100, 800, 100]):
         packed = random_packed(lengths)
-        packed.longest = 800
+        packed.max_length = 800
         for found, expected in zip(
             compiled(packed, LONG["longformer"]), lists(packed, LONG["longformer"]), strict=True
         ):

@@ -174,7 +174,7 @@ def test_batches_of_fixed_shapes_are_the_same_batches(stateful: str) -> None:
     shapes = set()
     for index in {0, 1, count - 2, count - 1}:  # windows and packs at an epoch's end are shorter
         batch = fixed.batch(0, index, 0.0)
-        shapes.add((len(batch.packed[0]), batch.packed[0].longest, batch.packed[0].offsets.shape))
+        shapes.add((len(batch.packed[0]), batch.packed[0].max_length, batch.packed[0].offsets.shape))
         if stateful == "true":
             found, expected = (root(fixed.joint, b).sums["plm"] for b in (batch, plain.batch(0, index, 0.0)))
             torch.testing.assert_close(found, expected)
@@ -208,7 +208,7 @@ def test_any_backbone_can_do_it_by_its_mask_token() -> None:
     made.targets["plm"] = (made.targets["plm"][0], made.targets["plm"][1] % 300)
     loss = PLM().loss(head, network, collate(made))
     assert torch.isfinite(loss.sums["plm"]) and loss.carry is None
-    assert pack(made.ids, made.lengths).longest >= 1
+    assert pack(made.ids, made.lengths).max_length >= 1
 
 
 @pytest.mark.parametrize("name", ["plm(stateful=true)", "lm(stateful=true)"])

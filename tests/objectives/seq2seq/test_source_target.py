@@ -101,8 +101,8 @@ def test_every_pack_fits_the_fixed_shapes(name: str, template: str, tokens: int,
     for epoch in (0, 1):
         for index in range(min(40, len(made.epoch_plan(epoch)))):
             batch = made.batch(epoch, index, 0.0)
-            shapes.add(tuple((tuple(p.ids.shape), tuple(p.offsets.shape), p.longest) for p in batch.packed))
-            assert all(p.longest <= length for p in batch.packed)
+            shapes.add(tuple((tuple(p.ids.shape), tuple(p.offsets.shape), p.max_length) for p in batch.packed))
+            assert all(p.max_length <= length for p in batch.packed)
     assert len(shapes) == 1
     (read, written) = next(iter(shapes))
     assert written[1][0] - 1 == (read[1][0] - 1) * (2 if name == "skip_thought" else 1)

@@ -132,5 +132,5 @@ class DisentangledAttention(nn.Module):
 
     def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
         """Return the FLOPs of projecting relative positions to queries and keys, and of multiplying these with keys and queries."""
-        distances, inner = 2 * self.score.near(packed.longest), self.heads * self.head_width
+        distances, inner = 2 * self.score.near(packed.max_length), self.heads * self.head_width
         return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

@@ -116,7 +116,7 @@ class KVCache:
     def source_layout(self, packed: Packed, source: Packed) -> AttentionLayout:
         """Return the layout of cross-attention to `source`, which is read in the first forward pass only."""
         if self.source is None:
-            self.source = CacheSlots(source.offsets.shape[0] - 1, source.longest)
+            self.source = CacheSlots(source.offsets.shape[0] - 1, source.max_length)
             self.source.fill(token_layout(source))
         return AttentionLayout(token_layout(packed), self.source.side())
 

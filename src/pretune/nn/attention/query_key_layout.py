@@ -96,7 +96,7 @@ def token_layout(packed: Packed) -> TokenLayout:
     """Return the tokens of a `Packed` as one side of an attention call."""
     columns = {"position": packed.positions}
     columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
-    side = TokenLayout(packed.offsets, packed.longest, columns, packed.host_offsets)
+    side = TokenLayout(packed.offsets, packed.max_length, columns, packed.host_offsets)
     if packed.rows is not None:
         side.cache["sequence"] = packed.rows.nonzero()[:, 0].int()
     return side

@@ -74,7 +74,7 @@ class TransformerXLScore(nn.Module):
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
         """Return the operations of projected distances, and of queries times each distance and each kind of segment."""
-        distances = 2 * self.reach(packed.longest + slots) + 1
+        distances = 2 * self.reach(packed.max_length + slots) + 1
         compared = distances + (2 if self.segment is not None and "segment" in packed.columns else 0)
         inner = self.heads * self.head_width
         return float(2 * distances * self.position.numel() + 2 * inner * compared * lengths.sum())

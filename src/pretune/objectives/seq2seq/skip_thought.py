@@ -131,4 +131,4 @@ def one_state_per_sequence(target: Packed) -> Packed:
     zeros = torch.zeros(count, dtype=torch.long, device=target.ids.device)
     offsets = torch.arange(count + 1, dtype=torch.int32, device=target.ids.device)
     host = None if target.host_offsets is None else np.arange(count + 1)
-    return Packed(ids=zeros, offsets=offsets, positions=zeros, longest=1, host_offsets=host)
+    return Packed(ids=zeros, offsets=offsets, positions=zeros, max_length=1, host_offsets=host)
