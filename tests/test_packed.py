@@ -45,7 +45,7 @@ def test_inputs_over_the_capacity_are_rejected() -> None:
 
 def test_blank_batch_counts_nothing() -> None:
     batch = Batch((pack_lists([[1, 2]]),), {"x": pack_targets(np.array([1]), np.array([2]))}, {"x": 1.0, "tokens": 2.0})
-    blank = batch.blank()
+    blank = batch.with_zero_weights()
     assert blank.counts == {"x": 0.0, "tokens": 0.0}
     assert not blank.targets["x"].weight.any()
     assert batch.targets["x"].weight.all()

@@ -6,8 +6,8 @@ Sequences are concatenated, without padding between them:
     offsets    (s+1,)   0      3     5         9        n n n
     positions  (n,)     0 1 2   0 1   0 1 2 3   0 1 …
 
-With a `Capacity`, all shapes are fixed, so that a model is compiled only once. Tokens that the sequences do not use are filler,
-split into sequences no longer than the others and excluded from all counts; unused offsets repeat n; unused targets have weight 0.
+With a `Capacity`, all shapes are fixed, so that a model is compiled only once. Unused tokens at the end are filler, which is split
+into sequences of at most the maximum length and excluded from all counts; unused offsets repeat n; unused targets have weight 0.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Capacity:
 
 @dataclass
 class Packed:
-    """A batch of concatenated token sequences."""
+    """Token sequences that are concatenated without padding between them, as tensors."""
 
     ids: Tensor  # (n,) int64
     offsets: Tensor  # (s + 1,) int32, as the variable-length kernels require
@@ -59,15 +59,14 @@ class Packed:
     max_length: int  # upper bound on the length of a sequence
     columns: dict[str, Tensor] = field(default_factory=dict)  # (n,) or (n, c): segment, order, stream, prefix …
     pattern: Pattern | None = None  # attention pattern, in addition to that of the layers; None: no restriction
-    host_offsets: Array | None = (
-        None  # offsets on the host; None on an accelerator, where reading them would synchronize
-    )
+    host_offsets: Array | None = None  # offsets on the host; None on a GPU, where reading them would synchronize
+    rows: Tensor | None = None  # (b, L) mask of real tokens in the padded input of an exported graph; None elsewhere
 
     def __len__(self) -> int:
         return self.ids.shape[0]
 
     def to(self, device: torch.device) -> Packed:
-        """Return a copy on another device, transferred asynchronously."""
+        """Return a copy on a device, transferred asynchronously."""
         moved = self.map(lambda tensor: copy_async(tensor, device))
         moved.host_offsets = self.host_offsets if device.type == "cpu" else None
         return moved
@@ -85,14 +84,14 @@ class Packed:
 
 @dataclass
 class Targets:
-    """The targets of a loss term: token or sequence `at[i]` should predict `target[i]`, with weight `weight[i]`."""
+    """The targets of a loss term: the token or sequence with index `at[i]` predicts `target[i]`, with weight `weight[i]`."""
 
     at: Tensor  # (m,) int64, or (m, k) for predictions from several positions together
     target: Tensor  # (m,) int64, or float for regression; (m, k) for several classes or candidates
     weight: Tensor  # (m,) float32; 0 where the slot is unused
 
     def to(self, device: torch.device) -> Targets:
-        """Return a copy on another device."""
+        """Return a copy on a device, transferred asynchronously."""
         return self.map(lambda tensor: copy_async(tensor, device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Targets:
@@ -102,7 +101,7 @@ class Targets:
 
 @dataclass
 class Batch:
-    """The input of one forward pass: one or two `Packed`, the targets of each loss term, and their counts."""
+    """The input of one forward pass: one or two `Packed` (source and target), the targets of each loss term, and counts."""
 
     packed: tuple[Packed, ...]
     targets: dict[str, Targets] = field(default_factory=dict)
@@ -113,33 +112,30 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Return the number of real tokens, without filler."""
+        """Return the number of tokens in the batch, without filler."""
         return int(self.counts.get("tokens", 0))
 
     def to(self, device: torch.device) -> Batch:
-        """Return a copy on another device."""
-        return replace(
-            self,
-            packed=tuple(packed.to(device) for packed in self.packed),
-            targets={name: targets.to(device) for name, targets in self.targets.items()},
-        )
+        """Return a copy on a device, transferred asynchronously."""
+        return self._map(lambda part: part.to(device))
 
     def pinned(self) -> Batch:
         """Return a copy in pinned memory, which a GPU reads without blocking the host."""
-        return replace(
-            self,
-            packed=tuple(packed.map(Tensor.pin_memory) for packed in self.packed),
-            targets={name: targets.map(Tensor.pin_memory) for name, targets in self.targets.items()},
-        )
+        return self._map(lambda part: part.map(Tensor.pin_memory))
 
-    def blank(self) -> Batch:
-        """Return a copy whose targets all have weight 0, for a process that has no pack left in a step."""
+    def _map(self, change: Callable[[Any], Any]) -> Batch:
+        """Return a copy with `change` applied to every `Packed` and every `Targets`."""
+        targets = {name: change(targets) for name, targets in self.targets.items()}
+        return replace(self, packed=tuple(map(change, self.packed)), targets=targets)
+
+    def with_zero_weights(self) -> Batch:
+        """Return a copy whose targets all have weight 0, for a process that has no batch of its own in a training step."""
         targets = {name: replace(t, weight=torch.zeros_like(t.weight)) for name, t in self.targets.items()}
         return replace(self, targets=targets, counts=dict.fromkeys(self.counts, 0.0))
 
 
 def copy_async(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device asynchronously, by way of pinned memory: a copy from pageable memory would block the host."""
+    """Return a copy of a tensor on a device, transferred asynchronously by way of pinned memory."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
@@ -177,12 +173,11 @@ def pack(
         longest = capacity.max_length
         ends = np.minimum(used + longest * np.arange(1, spare + 1), capacity.tokens)
         offsets = np.concatenate([offsets, ends.astype(np.int32)])
-        tail = capacity.tokens - used
-        ids = np.concatenate([ids, np.full(tail, filler, dtype=ids.dtype)])
+        unused = capacity.tokens - used
+        ids = np.concatenate([ids, np.full(unused, filler, dtype=ids.dtype)])
         # No position beyond those of real tokens: query copies (plm) have none, and the model may have no vector for it.
-        places = np.minimum(np.arange(tail) % longest, positions.max(initial=0))
-        positions = np.concatenate([positions, places])
-        columns = {name: _extend(column, tail) for name, column in (columns or {}).items()}
+        positions = np.concatenate([positions, np.minimum(np.arange(unused) % longest, positions.max(initial=0))])
+        columns = {name: _append_zeros(column, unused) for name, column in (columns or {}).items()}
     return Packed(
         ids=torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)),
         offsets=torch.from_numpy(offsets),
@@ -194,8 +189,8 @@ def pack(
     )
 
 
-def _extend(column: Array, tail: int) -> Array:
-    return np.concatenate([column, np.zeros((tail, *column.shape[1:]), dtype=column.dtype)])
+def _append_zeros(column: Array, count: int) -> Array:
+    return np.concatenate([column, np.zeros((count, *column.shape[1:]), dtype=column.dtype)])
 
 
 def pack_targets(at: Array, target: Array, weight: Array | None = None, capacity: int | None = None) -> Targets:
@@ -210,8 +205,7 @@ def pack_targets(at: Array, target: Array, weight: Array | None = None, capacity
     if spare < 0:
         raise PretuneError(f"{len(at)} targets do not fit into the {capacity} target slots of a pack")
     if spare:
-        at, target = _extend(at, spare), _extend(target, spare)
-        weight = np.concatenate([weight, np.zeros(spare, dtype=np.float32)])
+        at, target, weight = (_append_zeros(x, spare) for x in (at, target, weight))
     kind = np.float32 if np.issubdtype(target.dtype, np.floating) else np.int64
     return Targets(
         at=torch.from_numpy(np.ascontiguousarray(at, dtype=np.int64)),
@@ -221,11 +215,10 @@ def pack_targets(at: Array, target: Array, weight: Array | None = None, capacity
 
 
 def pack_lists(sequences: Sequence[Sequence[int]], **options: Any) -> Packed:
-    """Build a `Packed` from lists of token ids.
+    """Build a `Packed` from lists of token ids, one per sequence, with the options of `pack`.
 
     >>> len(pack_lists([[3, 7], [5]]))
     3
     """
-    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
     ids = np.array([i for sequence in sequences for i in sequence], dtype=np.int64)
-    return pack(ids, lengths, **options)
+    return pack(ids, np.array(list(map(len, sequences)), dtype=np.int64), **options)

@@ -13,8 +13,8 @@ import pytest
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.runtime.parsing import CHECKSUM_KEY, json_checksum
-from pretune.text.store.store import MANIFEST, Store, file_digest
+from pretune.runtime.parsing import CHECKSUM_KEY, file_digest, json_checksum
+from pretune.text.store.store import MANIFEST, Store
 from tests.support.fuzz_harness import FEW, MANY, Kind, attack
 
 TEXTS = ["News of the day. More rain is expected!", "Nothing else happened. Small words stand here now.", "One more."]

@@ -36,8 +36,8 @@ def use(folder: Path) -> Tokenizer:
     tokenizer.decode(ids)
     tokenizer.tokens(ids)
     tokenizer.encode_with_offsets(TEXTS)
-    tokenizer.places(TEXTS)
-    tokenizer.encode(TEXTS[3], marked=True)
+    tokenizer.part_offsets(TEXTS)
+    tokenizer.encode(TEXTS[3], allow_special=True)
     Tokenizer.from_state(tokenizer.state())
     assert tokenizer.digest
     return tokenizer

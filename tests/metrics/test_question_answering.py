@@ -42,11 +42,11 @@ def test_scores_equal_the_official_ones(golds: list[str], predicted: str, exact:
 
 
 def test_answered_and_unanswerable_questions_are_scored_separately() -> None:
-    found = answer_metrics([["b c"], [], []], ["the b", "", "x"]).whole()
+    found = answer_metrics([["b c"], [], []], ["the b", "", "x"]).compute()
     parts = {"has_answer_exact_match": 0, "has_answer_f1": 2 / 3, "no_answer_exact_match": 0.5, "no_answer_f1": 0.5}
     assert found == pytest.approx({"exact_match": 1 / 3, "f1": 5 / 9, **parts})
-    assert set(answer_metrics([["x"]], ["x"]).whole()) == {"exact_match", "f1"}
-    assert set(answer_metrics([[]], [""]).whole()) == {"exact_match", "f1", "no_answer_exact_match", "no_answer_f1"}
+    assert set(answer_metrics([["x"]], ["x"]).compute()) == {"exact_match", "f1"}
+    assert set(answer_metrics([[]], [""]).compute()) == {"exact_match", "f1", "no_answer_exact_match", "no_answer_f1"}
 
 
 def answers(margins: list[float], texts: list[str]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ pairs = st.lists(st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS)), min_si
 def test_scores_equal_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
     seqeval = pytest.importorskip("seqeval.metrics")
     expected, predicted = ([[pair[side] for pair in pairs] for pairs in sentences] for side in (0, 1))
-    ours = entity_metrics(expected, predicted).whole()
+    ours = entity_metrics(expected, predicted).compute()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, theirs in (
@@ -46,12 +46,12 @@ def test_scores_equal_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -
     ],
 )  # fmt: skip
 def test_scores_equal_the_recorded_values(expected: str, predicted: str, scores: tuple[float, ...]) -> None:
-    found = entity_metrics([expected.split()], [predicted.split()]).whole()
+    found = entity_metrics([expected.split()], [predicted.split()]).compute()
     assert (found["precision"], found["recall"], found["f1"]) == pytest.approx(scores)
 
 
 def test_schemes_may_differ_and_types_can_be_excluded() -> None:
-    assert entity_metrics([["I-X", "I-X", "B-X"]], [["B-X", "I-X", "B-X"]]).whole()["f1"] == 1
-    found = entity_metrics([["B-V", "B-X"]], [["B-V", "O"]], without=("V",)).whole()
+    assert entity_metrics([["I-X", "I-X", "B-X"]], [["B-X", "I-X", "B-X"]]).compute()["f1"] == 1
+    found = entity_metrics([["B-V", "B-X"]], [["B-V", "O"]], without=("V",)).compute()
     assert found == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 0.5}
-    assert entity_metrics([[], ["A", "B"]], [[], ["A", "A"]], plain=True).whole() == {"accuracy": 0.5}
+    assert entity_metrics([[], ["A", "B"]], [[], ["A", "A"]], plain=True).compute() == {"accuracy": 0.5}

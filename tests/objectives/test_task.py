@@ -91,6 +91,6 @@ def test_predictions_do_not_depend_on_batches_and_can_be_scored(
     found = score(task, together, examples)
     assert task.primary_metric in found and all(np.isfinite(value) for value in found.values())
     some = examples.take(range(3))
-    assert len(some) == 3 and some.place(2) == examples.place(2) and some.show(1) == examples.show(1)
+    assert len(some) == 3 and some.location(2) == examples.location(2) and some.inputs(1) == examples.inputs(1)
     few = Predictor(model, task, some, 40)(torch.device("cpu"))
     assert few[0].keys() == together[0].keys()

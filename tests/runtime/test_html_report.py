@@ -30,19 +30,19 @@ def test_page_is_well_formed_and_escaped() -> None:
 
 def test_chart_draws_each_line_and_labels_it_once() -> None:
     lines = [
-        ChartLine("tall", [(0, 0), (1, 1)], faint=True), ChartLine("tall", [(0, 1), (1, 2)]), ChartLine("flat", [(0, 0.5)], level=True),
+        ChartLine("tall", [(0, 0), (1, 1)], faint=True), ChartLine("tall", [(0, 1), (1, 2)]), ChartLine("flat", [(0, 0.5)], horizontal=True),
     ]  # fmt: skip
-    svg = render_chart(lines, across="epochs", up="accuracy")
+    svg = render_chart(lines, x_label="epochs", y_label="accuracy")
     tree = ElementTree.fromstring(svg)
     drawn = [g for g in tree.iter("{http://www.w3.org/2000/svg}g") if (g.get("id") or "").startswith("line2d")]
     assert len(drawn) > 3
     assert svg.count("tall") == 1 or svg.count("<!-- tall -->") == 1
-    assert render_chart(lines, across="epochs", up="accuracy").count("<path") == svg.count("<path")
+    assert render_chart(lines, x_label="epochs", y_label="accuracy").count("<path") == svg.count("<path")
 
 
 def test_wide_content_scrolls_in_its_own_box() -> None:
     rows = [{"text": "a long text that no narrow column should squeeze", "right": 1}]
-    drawn = render_chart([ChartLine("one", [(0, 0), (1, 1)])], across="x", up="y")
+    drawn = render_chart([ChartLine("one", [(0, 0), (1, 1)])], x_label="x", y_label="y")
     text = render_page("Wide", section("S", render_table(rows), drawn))
     assert text.count("<table") == text.count('<div class="scroll"><table') == 1
     assert text.count("<svg") == text.count('<div class="scroll"><svg') == 1

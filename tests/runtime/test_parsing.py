@@ -69,7 +69,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ("text", "message"),
     [
         (BOMB, "100,000 values"),
-        ("a: &a [*a]", "contains it"),
+        ("a: &a [*a]", "contains the alias"),
         ("[" * 100_000, "nested more than 64"),
         ("\n".join(" " * i + "a:" for i in range(5000)), "nested more than 64"),
         ("a: 2001-99-99", "put it in quotes"),
@@ -100,7 +100,7 @@ def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="larger than 0 MB"):
         read_text(tmp_path / "a.json", limit=3)
     (tmp_path / "b.json").write_text("[1]")
-    with pytest.raises(PretuneError, match=r"is not a config: it contains a list, but should contain a JSON object"):
+    with pytest.raises(PretuneError, match=r"not a config; the file contains a list instead of a JSON object"):
         read_mapping(tmp_path / "b.json", "a config")
 
 

@@ -35,7 +35,7 @@ def test_broken_plugin_is_reported(module: str, tmp_path: Path, monkeypatch: pyt
     name = f"broken_plugin_{len(module)}"
     install(tmp_path, name, module, f"[pretune.tests.broken]\none = {name}:ONE\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(PretuneError, match=f"The package {name} registers 'one' in the entry-point group") as raised:
+    with pytest.raises(PretuneError, match=f"the package {name} registers 'one' in the entry-point group") as raised:
         entry_point_objects("pretune.tests.broken")
     assert "cannot be imported" in str(raised.value)
 

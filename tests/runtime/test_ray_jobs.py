@@ -109,7 +109,7 @@ def test_errors_of_a_cluster_equal_local_ones(ray: Any, texts: Path, tmp_path: P
         pt.prepare(tmp_path / "bad.txt", tokenizer, tmp_path / "store", processes=1)
     assert str(remote.value) == str(here.value)
     assert not (tmp_path / "store").exists() and not (tmp_path / "store.partial").exists()
-    with pytest.raises(PretuneError, match="cannot see this path"):
+    with pytest.raises(PretuneError, match="does not have this path"):
         next(ray_jobs.run_on_ray(ray_jobs.check_visible, [(tmp_path / "elsewhere",)]))
 
 

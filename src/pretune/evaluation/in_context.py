@@ -55,7 +55,7 @@ class InContextLearning:
         """Return a predictor whose prompt fits the fields of some rows and shows the training examples of a seed."""
         cloze = self.task.prompt.get("template") or self.default_cloze(rows)
         for name in re.findall(r"{(\w+)}", cloze):
-            if name not in (known := ["text", *(["pair"] if rows.pairs else []), *rows.more]):
+            if name not in (known := ["text", *(["pair"] if rows.pairs else []), *rows.extra]):
                 raise PretuneError(
                     f"{self.task.title}: the prompt has {{{name}}}, but rows have no such field; {suggest(name, known)}"
                 )
@@ -68,7 +68,7 @@ class InContextLearning:
         cloze: str = self.template
         if rows.pairs is not None and "{pair}" not in cloze:
             cloze = cloze.replace("{text}", "{text}\n{pair}")
-        return cloze if "question" in rows.more else cloze.replace(" {question}", "")
+        return cloze if "question" in rows.extra else cloze.replace(" {question}", "")
 
     def sample_examples(self, seed: int) -> LabeledRows:
         """Return the training examples that the prompt of a seed shows, in random order, labeled with their gold answers."""
@@ -88,7 +88,7 @@ class InContextLearning:
         slots = [{**texts_of(row), **self.task_prompt.slots(row)} for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None
-        return LabeledRows(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, more=more)
+        return LabeledRows(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, extra=more)
 
     def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
         """Return a function that answers some rows; the name of the folder is the seed."""

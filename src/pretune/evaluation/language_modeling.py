@@ -79,7 +79,7 @@ def perplexity(
             f"a model trained with {scorer.head} has no perplexity, because it classifies tokens; evaluate it on sentence pairs"
         )
     tokenizer = scorer.model.require_tokenizer()
-    unknown_id = tokenizer.role("unknown") if tokenizer.has("unknown") else -1
+    unknown_id = tokenizer.role("unknown") if tokenizer.has_role("unknown") else -1
     count = tokens = size = unknown = skipped = 0
     nats = 0.0
     left = iter(texts)

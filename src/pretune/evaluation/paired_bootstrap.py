@@ -58,7 +58,7 @@ def compare_additive(
 ) -> Difference:
     """Compare two models by an additive metric; the sums of many bootstrap rounds are computed at once."""
     sides = (first, second)
-    found = [float(np.mean([parts.whole()[name] for parts in side])) for side in sides]
+    found = [float(np.mean([parts.compute()[name] for parts in side])) for side in sides]
     every = [parts for side in sides for parts in side]
     units = len(every[0].values)
     values = np.hstack([parts.values for parts in every])
@@ -71,7 +71,7 @@ def compare_additive(
             continue
         sums = np.stack([counts for counts, _ in draws]).astype(np.float64) @ values
         for (_, chosen), row in zip(draws, sums, strict=True):
-            scores = [float(p.finish(own)[name]) for p, own in zip(every, np.split(row, ends), strict=True)]
+            scores = [float(p.from_sums(own)[name]) for p, own in zip(every, np.split(row, ends), strict=True)]
             of_sides = (scores[: len(first)], scores[len(first) :])
             scored.append([[side[s] for s in some] for side, some in zip(of_sides, chosen, strict=True)])
         draws = []

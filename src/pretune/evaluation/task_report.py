@@ -13,7 +13,7 @@ from pretune.evaluation.calibration_error import calibration
 from pretune.evaluation.confidence_intervals import COVERAGE, bootstrap_intervals
 from pretune.evaluation.learning_curve import FILE as CURVE
 from pretune.metrics import positive_class, score
-from pretune.metrics.per_example import JudgedAnswer
+from pretune.metrics.per_example import ScoredAnswer
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.html_report import (
     ChartLine,
@@ -50,7 +50,7 @@ class TaskReport:
         return self.material.task.single_label and all("label" in answer for answer in self.answers)
 
     @cached_property
-    def judged(self) -> list[JudgedAnswer]:
+    def judged(self) -> list[ScoredAnswer]:
         """Return every answer with its gold answer and its score."""
         return self.material.task.judge(self.answers, self.material.dev)
 
@@ -96,32 +96,36 @@ class TaskReport:
 
     def calibration_chart(self) -> str:
         """Return the reliability diagram and the calibration error as HTML."""
-        sure = [(judged.sure, judged.good >= 1) for judged in self.judged if judged.sure is not None]
+        sure = [(scored.probability, scored.score >= 1) for scored in self.judged if scored.probability is not None]
         error, bins = calibration([sure for sure, _ in sure], [right for _, right in sure])
         lines = [
             ChartLine("this model", [(bin.sure, bin.right) for bin in bins]),
             ChartLine("perfect calibration", [(0.0, 0.0), (1.0, 1.0)], faint=True),
         ]
         text = f"Expected calibration error {error:.3f}: the mean difference between confidence and accuracy."
-        return paragraph(text) + render_chart(lines, across="confidence", up="accuracy")
+        return paragraph(text) + render_chart(lines, x_label="confidence", y_label="accuracy")
 
     def worst_answers(self) -> list[dict[str, Any]]:
         """Return one row per wrong answer, those with the lowest score and the highest confidence first."""
         dev = self.material.dev
-        wrong = sorted((x for x in self.judged if x.good < 1), key=lambda x: (x.good, -(x.sure or 0.0)))
+        wrong = sorted((x for x in self.judged if x.score < 1), key=lambda x: (x.score, -(x.probability or 0.0)))
         rows = []
         for one in wrong[:WORST]:
-            sure = "" if one.sure is None else f" ({one.sure:.2f})"
-            shown = {**dev.show(one.row), "right": one.right, "answer": f"{one.answer}{sure}"}
+            sure = "" if one.probability is None else f" ({one.probability:.2f})"
+            shown = {**dev.inputs(one.row), "right": one.expected, "answer": f"{one.answer}{sure}"}
             rows.append({name: short(str(value)) for name, value in shown.items()})
-            rows[-1]["place"] = dev.place(one.row).removeprefix(f"{dev.file}, ")
+            rows[-1]["place"] = dev.location(one.row).removeprefix(f"{dev.file}, ")
         return rows
 
     def loss_chart(self) -> str:
         """Return the chart of the training loss; "" if there is only one value."""
         name = self.material.task.name
         points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
-        return render_chart([ChartLine("training loss", points)], across="steps", up="loss") if len(points) > 1 else ""
+        return (
+            render_chart([ChartLine("training loss", points)], x_label="steps", y_label="loss")
+            if len(points) > 1
+            else ""
+        )
 
     def sections(self) -> list[str]:
         """Return all sections of the report as HTML."""
@@ -141,7 +145,7 @@ class TaskReport:
             parts.append(section("Trivial baselines", render_table(beside, best=None)))
         if self.classifies and len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
             parts.append(section("Confusion matrix", self.confusion()))
-        if all(judged.sure is not None for judged in self.judged):
+        if all(scored.probability is not None for scored in self.judged):
             parts.append(section("Calibration", self.calibration_chart()))
         if worst := self.worst_answers():
             parts.append(section("Worst answers", render_table(worst)))
@@ -165,7 +169,7 @@ class TaskReport:
             | {name: f"{point[name]['mean']:.4f} ± {point[name]['sd']:.4f}" for name in learners}
             for point in points
         ]
-        drawn = render_chart(lines, across="examples", up=self.material.primary_metric) if len(points) > 1 else ""
+        drawn = render_chart(lines, x_label="examples", y_label=self.material.primary_metric) if len(points) > 1 else ""
         return section("Learning curve", render_table(rows), drawn)
 
 

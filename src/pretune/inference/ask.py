@@ -151,7 +151,7 @@ class ClozePredictor:
 
     def cloze(self, rows: LabeledRows) -> Cloze:
         """Return the cloze template, parsed for the columns of some rows."""
-        return Cloze.parse(self.question.template, rows.pairs is not None, rows.more)
+        return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
         """Return one input sequence per row: the labeled examples, and the cloze up to its gap.
@@ -266,7 +266,9 @@ class ClozePredictor:
         decoding = GenerationConfig(self.question.max_new_tokens)
         if self.task is None:
             line = tokenizer.encode("\n")
-            end = ({tokenizer.role("end")} if tokenizer.has("end") else set()) | set(line if len(line) == 1 else ())
+            end = ({tokenizer.role("end")} if tokenizer.has_role("end") else set()) | set(
+                line if len(line) == 1 else ()
+            )
             prompts = sequence_ids(arrangement.take(np.arange(len(arrangement))))
             texts = TextGenerator(self.model, self.device).generate_ids(prompts, decoding, end)
         else:
@@ -285,4 +287,4 @@ def score_answers(answers: Sequence[Answer], expected: Sequence[str], labels: Se
     """Return the metrics of answers: classification metrics if there are labels, otherwise exact match."""
     if labels:
         return classification_metrics(expected, [answer["label"] for answer in answers], labels)
-    return {"exact_match": exact_match(expected, [answer["answer"] for answer in answers])}
+    return exact_match(expected, [answer["answer"] for answer in answers]).compute()

@@ -21,8 +21,8 @@ CONTENT_FREE_TEXTS = ("N/A", "[MASK]", "")  # texts without content, as in the p
 def content_free_rows(rows: LabeledRows) -> LabeledRows:
     """Return rows of texts without content, such as N/A, with the same columns as other rows."""
     texts = list(CONTENT_FREE_TEXTS)
-    more = dict.fromkeys(rows.more, texts)
-    return LabeledRows(Path("nothing"), {}, texts, None if rows.pairs is None else texts, more=more)
+    more = dict.fromkeys(rows.extra, texts)
+    return LabeledRows(Path("nothing"), {}, texts, None if rows.pairs is None else texts, extra=more)
 
 
 def calibrate_answers(answers: Sequence[Answer], empty: Sequence[Answer]) -> list[Answer]:

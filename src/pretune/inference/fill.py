@@ -52,7 +52,7 @@ class MaskFiller:
         """
         tokenizer = self.model.require_tokenizer()
         return self._framed(
-            tokenizer.encode(text.replace(MASK, tokenizer.vocabulary[tokenizer.role("mask")]), marked=True)
+            tokenizer.encode(text.replace(MASK, tokenizer.vocabulary[tokenizer.role("mask")]), allow_special=True)
         )
 
     def _framed(self, ids: Sequence[int]) -> list[int]:

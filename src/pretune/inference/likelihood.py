@@ -225,7 +225,7 @@ class LikelihoodScorer:
     def _roles(self, names: Sequence[str]) -> Array:
         """Return the ids of special tokens, given their names; names that the tokenizer does not have are skipped."""
         tokenizer = self.model.require_tokenizer()
-        return np.array([tokenizer.role(name) for name in names if tokenizer.has(name)], dtype=np.int64)
+        return np.array([tokenizer.role(name) for name in names if tokenizer.has_role(name)], dtype=np.int64)
 
     def _opening(self) -> Array:
         """Return the id of the token between documents, which starts a text if the template has no start token."""

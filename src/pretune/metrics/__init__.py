@@ -1,4 +1,4 @@
-"""Metrics, one file per kind; a task has its own, and these functions compute them."""
+"""Compute the metrics of tasks, with one module per kind of task; each task names the metrics that it has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
-    """Return the metrics of a task for its answers to some examples, the primary metric first.
+    """Return the metrics of a task, given a model's answers to labeled examples; the primary metric comes first.
 
     >>> from pretune.objectives.tasks.classify import Classify
     >>> from pretune.text.examples.labeled import LabeledRows
@@ -19,31 +19,37 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     >>> score(Classify(labels=("a", "b")), [{"label": "a"}, {"label": "a"}], rows)["accuracy"]
     0.5
     """
-    found: dict[str, float] = task.metrics(answers, examples)
-    first = {task.primary_metric: found[task.primary_metric]} if task.primary_metric in found else {}
-    return {**first, **found}
+    metrics: dict[str, float] = task.metrics(answers, examples)
+    first = {task.primary_metric: metrics[task.primary_metric]} if task.primary_metric in metrics else {}
+    return {**first, **metrics}
 
 
 def positive_class(task: Any) -> str | None:
-    """Return the class that `f1` is of; None for a task that does not have two classes."""
+    """Return the positive class of a binary classification task, for which `f1` is computed; None for other tasks."""
     return str(task.labels[1]) if task.single_label and len(task.labels) == 2 else None
 
 
 def bootstrap_scores(
     task: Any, answers: Sequence[dict[str, Any]], examples: Any, chance: np.random.Generator, rounds: int
 ) -> Iterator[dict[str, float]]:
-    """Yield the metrics of bootstrap samples: as many examples, drawn with replacement; for `rank`, as many queries."""
-    parts = task.metric_sums(answers, examples)
-    if parts is not None:
-        units = len(parts.values)
-        yield from (parts.of(chance.integers(0, units, units)) for _ in range(rounds if units else 0))
+    """Yield the metrics of `rounds` bootstrap samples of the examples (of the queries, for the task `rank`).
+
+    A bootstrap sample has as many examples as the original, drawn with replacement.
+    """
+    sums = task.metric_sums(answers, examples)
+    if sums is not None:
+        units = len(sums.values)
+        yield from (sums.compute(chance.integers(0, units, units)) for _ in range(rounds if units else 0))
         return
     for _ in range(rounds):
         rows = chance.integers(0, len(answers), len(answers)).tolist()
         yield score(task, [answers[row] for row in rows], examples.take(rows))
 
 
-def majority_score(task: Any, learned: Any, judged: Any) -> float:
-    """Return the primary metric of the majority-class baseline; 0 for a task that has none."""
-    found = task.majority_answers(learned, judged)
-    return 0.0 if found is None else score(task, found[1], judged)[task.primary_metric]
+def majority_score(task: Any, train: Any, test: Any) -> float:
+    """Return the primary metric of the majority-class baseline of training examples on test examples.
+
+    The score is 0 for a task without a majority-class baseline.
+    """
+    baseline = task.majority_answers(train, test)
+    return 0.0 if baseline is None else score(task, baseline[1], test)[task.primary_metric]

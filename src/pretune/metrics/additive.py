@@ -13,38 +13,35 @@ from pretune.runtime.arrays import Array
 
 @dataclass(frozen=True)
 class AdditiveMetrics:
-    """The contribution of each unit (usually an example) to some sums, and the metrics computed from these sums.
+    """Metrics as a function of sums, with the contribution of each unit (usually an example) to the sums.
 
-    >>> AdditiveMetrics(np.array([[1.0, 1.0], [0.0, 1.0]]), lambda sums: {"accuracy": sums[0] / sums[1]}).whole()
+    >>> AdditiveMetrics(np.array([[1.0, 1.0], [0.0, 1.0]]), lambda sums: {"accuracy": sums[0] / sums[1]}).compute()
     {'accuracy': 0.5}
     """
 
     values: Array  # (units, sums)
-    finish: Callable[[Array], dict[str, float]]
+    from_sums: Callable[[Array], dict[str, float]]
 
-    def whole(self) -> dict[str, float]:
-        """Return the metrics over all units."""
-        return self.of(slice(None))
-
-    def of(self, units: Any) -> dict[str, float]:
-        """Return the metrics over a sample of units, in which a unit may occur several times."""
-        return {name: float(value) for name, value in self.finish(self.values[units].sum(0)).items()}
+    def compute(self, units: Any = slice(None)) -> dict[str, float]:
+        """Return the metrics over all units, or over the units at the given indices, which may repeat."""
+        return {name: float(value) for name, value in self.from_sums(self.values[units].sum(0)).items()}
 
 
 def join_metrics(parts: Sequence[AdditiveMetrics]) -> AdditiveMetrics:
-    """Join several metrics of the same units into one."""
+    """Join several metrics of the same units into one object."""
     ends = np.cumsum([part.values.shape[1] for part in parts])[:-1]
 
-    def finish(sums: Array) -> dict[str, float]:
+    def from_sums(sums: Array) -> dict[str, float]:
         pieces = zip(parts, np.split(sums, ends), strict=True)
-        return {name: value for part, piece in pieces for name, value in part.finish(piece).items()}
+        return {name: value for part, piece in pieces for name, value in part.from_sums(piece).items()}
 
-    return AdditiveMetrics(np.hstack([part.values for part in parts]), finish)
+    return AdditiveMetrics(np.hstack([part.values for part in parts]), from_sums)
 
 
-def mean_metrics(values: Array, *names: str) -> AdditiveMetrics:
-    """Return metrics that are means over units."""
-    ones = np.ones((len(values), 1))
+def mean_metrics(rows: Sequence[Sequence[float]], *names: str) -> AdditiveMetrics:
+    """Return named metrics that are means over units, given one row of values, (names,), per unit."""
+    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
     return AdditiveMetrics(
-        np.hstack([values, ones]), lambda sums: dict(zip(names, sums[:-1] / max(1.0, sums[-1]), strict=True))
+        np.hstack([values, np.ones((len(rows), 1))]),
+        lambda sums: dict(zip(names, sums[:-1] / max(1.0, sums[-1]), strict=True)),
     )

@@ -1,6 +1,6 @@
 """Classification metrics: accuracy, F1, Matthews correlation.
 
-They are defined as in scikit-learn and computed here because bootstrap intervals need them hundreds of times.
+The definitions are those of scikit-learn; NumPy code is faster, and bootstrap intervals need hundreds of evaluations.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ from pretune.runtime.arrays import Array
 def classification_metrics(
     expected: Sequence[str], predicted: Sequence[str], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Return accuracy, Matthews correlation, and `f1` of the second of two classes or `macro_f1` of more classes.
+    """Return accuracy, Matthews correlation, and F1: `f1` of the second of two classes, or `macro_f1` of more classes.
 
     >>> classification_metrics(["a", "b"], ["a", "b"], ["a", "b"])["accuracy"]
     1.0
     """
     counts = confusion(expected, predicted, labels)
-    right, given, wanted = np.diag(counts), counts.sum(0), counts.sum(1)
-    total = counts.sum()
-    f1 = 2 * right / np.maximum(1, given + wanted)
+    correct, assigned, actual, total = np.diag(counts), counts.sum(0), counts.sum(1), counts.sum()
+    f1 = 2 * correct / np.maximum(1, assigned + actual)
     # The correlation is 0 if all labels or all predictions are equal.
-    spread = np.sqrt(float(total**2 - (given**2).sum())) * np.sqrt(float(total**2 - (wanted**2).sum()))
+    spread = np.sqrt(float(total**2 - (assigned**2).sum())) * np.sqrt(float(total**2 - (actual**2).sum()))
     return {
-        "accuracy": float(right.sum() / max(1, total)),
+        "accuracy": float(correct.sum() / max(1, total)),
         **({"f1": float(f1[1])} if len(labels) == 2 else {"macro_f1": float(f1[: len(labels)].mean())}),
-        "matthews": float((total * right.sum() - (given * wanted).sum()) / spread) if spread else 0.0,
+        "matthews": float((total * correct.sum() - (assigned * actual).sum()) / spread) if spread else 0.0,
     }
 
 
 def confusion(expected: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Array:
-    """Return the confusion matrix, (labels, labels), with the true labels in rows; labels not in `labels` come last.
+    """Return the confusion matrix, with expected labels in rows and predicted ones in columns, in the order of `labels`.
+
+    Labels that occur but are not in `labels` come last.
 
     >>> confusion(["a", "b"], ["a", "a"], ["a", "b"]).tolist()
     [[1, 0], [1, 0]]
     """
-    number = {label: place for place, label in enumerate(dict.fromkeys([*labels, *expected, *predicted]))}
-    cells = [number[right] * len(number) + number[given] for right, given in zip(expected, predicted, strict=True)]
-    return np.bincount(cells, minlength=len(number) ** 2).reshape(len(number), -1)
+    index = {label: i for i, label in enumerate(dict.fromkeys([*labels, *expected, *predicted]))}
+    cells = [index[row] * len(index) + index[column] for row, column in zip(expected, predicted, strict=True)]
+    return np.bincount(cells, minlength=len(index) ** 2).reshape(len(index), -1)
 
 
 def multi_label_metrics(
@@ -56,16 +57,13 @@ def multi_label_metrics(
     """
     from sklearn.metrics import accuracy_score, f1_score
 
-    wanted, found = (np.array([[label in row for label in labels] for row in rows]) for rows in (expected, predicted))
-    return {
-        "exact_match": float(accuracy_score(wanted, found)),
-        "micro_f1": float(f1_score(wanted, found, average="micro", zero_division=0)),
-        "macro_f1": float(f1_score(wanted, found, average="macro", zero_division=0)),
-    }
+    both = [np.array([[label in row for label in labels] for row in rows]) for rows in (expected, predicted)]
+    f1 = {f"{kind}_f1": float(f1_score(*both, average=kind, zero_division=0)) for kind in ("micro", "macro")}
+    return {"exact_match": float(accuracy_score(*both)), **f1}
 
 
 def most_frequent(labels: Iterable[Any]) -> Any:
-    """Return the most frequent label; of equally frequent ones the first in alphabetical order.
+    """Return the most frequent label, and among equally frequent labels the first in alphabetical order.
 
     >>> most_frequent(["b", "a", "b", "a"])
     'a'
@@ -75,7 +73,7 @@ def most_frequent(labels: Iterable[Any]) -> Any:
 
 
 def class_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the metrics of the tasks `classify` and `match`."""
+    """Return the metrics of the tasks `classify` and `match`, given predicted answers and labeled examples."""
     if task.multi_label:
         return multi_label_metrics(examples.labels, [answer["labels"] for answer in answers], task.labels)
     return classification_metrics(examples.labels, [answer["label"] for answer in answers], task.labels)

@@ -2,7 +2,7 @@
 
 Sources: Wang et al., 2019, arXiv:1804.07461 (AX) and arXiv:1905.00537 (AX-b, AX-g); Shavrina et al., 2020, arXiv:2010.15925
 (LiDiRus); Rudinger et al., 2018, arXiv:1804.09301 (pairs that differ in gender); Nangia et al., 2020, arXiv:2010.00133 (pairs of
-sentences, one a stereotype).
+sentences, one of which states a stereotype).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Categories = Mapping[str, Sequence[str]]  # category → phenomena, of a row
 
 
 def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
-    """Return the Matthews correlation (Gorodkin's R₃ for three classes); 0 if all labels or all predictions are equal.
+    """Return the Matthews correlation (Gorodkin's R₃ for three classes); 0 if all expected or all predicted labels are equal.
 
     >>> matthews(["a", "b", "b", "a"], ["a", "b", "b", "b"])
     0.5773502691896258
@@ -34,34 +34,28 @@ def by_phenomenon(
 ) -> list[dict[str, Any]]:
     """Return a table with the number of rows, Matthews correlation and accuracy of each category and phenomenon.
 
+    `categories` has one entry per row: the linguistic categories of the row, each with its phenomena.
+
     >>> by_phenomenon([{"Logic": ["Negation"]}, {}], ["a", "b"], ["a", "a"])[1]["phenomenon"]
     'Negation'
     """
-    found: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
     for row, annotated in enumerate(categories):
         for category, phenomena in annotated.items():
             for phenomenon in ("all", *phenomena):
-                found.setdefault((category, phenomenon), []).append(row)
+                groups.setdefault((category, phenomenon), []).append(row)
     table = []
-    for (category, phenomenon), rows in sorted(
-        found.items(), key=lambda item: (item[0][0], item[0][1] != "all", item[0][1])
-    ):
-        gold, said = [expected[row] for row in rows], [predicted[row] for row in rows]
-        right = float(np.mean([a == b for a, b in zip(gold, said, strict=True)]))
-        table.append(
-            {
-                "category": category,
-                "phenomenon": phenomenon,
-                "rows": len(rows),
-                "matthews": matthews(gold, said),
-                "accuracy": right,
-            }
-        )
+    for category, phenomenon in sorted(groups, key=lambda group: (group[0], group[1] != "all", group[1])):
+        rows = groups[category, phenomenon]
+        labels, guesses = [expected[row] for row in rows], [predicted[row] for row in rows]
+        correct = float(np.mean([a == b for a, b in zip(labels, guesses, strict=True)]))
+        scores = {"matthews": matthews(labels, guesses), "accuracy": correct}
+        table.append({"category": category, "phenomenon": phenomenon, "rows": len(rows), **scores})
     return table
 
 
 def gender_parity(pairs: Sequence[Hashable], predicted: Sequence[str]) -> float:
-    """Return the share of pairs (rows with the same identifier) whose predictions agree.
+    """Return the share of pairs whose two predictions agree; `pairs` has the identifier of each row's pair.
 
     >>> gender_parity([0, 0, 1, 1], ["yes", "yes", "yes", "no"])
     0.5
@@ -69,11 +63,11 @@ def gender_parity(pairs: Sequence[Hashable], predicted: Sequence[str]) -> float:
     answers: dict[Hashable, set[str]] = {}
     for pair, answer in zip(pairs, predicted, strict=True):
         answers.setdefault(pair, set()).add(answer)
-    return float(np.mean([len(found) == 1 for found in answers.values()]))
+    return float(np.mean([len(labels) == 1 for labels in answers.values()]))
 
 
 def preference_rate(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the share of pairs in which the first has the higher score; ties count one half.
+    """Return the share of pairs in which the first score is higher than the second; ties count one half.
 
     For minimal pairs whose first sentence is the correct one, 1 is best; for stereotypes and their opposites, 0.5.
 

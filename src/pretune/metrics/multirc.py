@@ -1,4 +1,4 @@
-"""Metrics of MultiRC and MuSeRC, whose questions have several correct answers (Khashabi et al., 2018)."""
+"""Compute the metrics of MultiRC and MuSeRC, whose questions have several correct answers (Khashabi et al., 2018)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 def multirc_metrics(
     questions: Sequence[Hashable], expected: Sequence[bool], predicted: Sequence[bool]
 ) -> dict[str, float]:
-    """Return the F1 over all answers, and the share of questions whose answers are all classified correctly.
+    """Return the F1 over all candidate answers, and the share of questions whose candidates are all classified correctly.
 
     >>> multirc_metrics(["a", "a", "b"], [True, False, True], [True, True, True])
     {'f1a': 0.8, 'exact_questions': 0.5}
     """
     from sklearn.metrics import f1_score
 
-    whole: dict[Hashable, bool] = {}
-    for question, wanted, found in zip(questions, expected, predicted, strict=True):
-        whole[question] = whole.get(question, True) and wanted == found
+    correct: dict[Hashable, bool] = {}
+    for question, label, guess in zip(questions, expected, predicted, strict=True):
+        correct[question] = correct.get(question, True) and label == guess
     return {
         "f1a": float(f1_score(np.array(expected), np.array(predicted), zero_division=0)),
-        "exact_questions": float(np.mean(list(whole.values()))),
+        "exact_questions": float(np.mean(list(correct.values()))),
     }

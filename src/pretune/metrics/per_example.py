@@ -1,4 +1,4 @@
-"""Answers one by one: each beside the right one, and how good it is."""
+"""Score answers one by one, each against the expected answer of its example, for error analysis and calibration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.question_answering import answer_f1, exact_match_and_f1
+from pretune.metrics.question_answering import answer_f1, exact_match_and_f1, gold_texts
 from pretune.metrics.ranking import query_metrics
 from pretune.text.examples.tag_schemes import convert_tags
 
@@ -16,130 +16,132 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class JudgedAnswer:
-    """What was answered to an example."""
+class ScoredAnswer:
+    """A model's answer to one example, with the expected answer and a score."""
 
-    row: int  # the example
-    right: str
+    row: int  # index of the example
+    expected: str
     answer: str
-    good: float  # 1 is right, and nothing is better
-    sure: float | None = None  # the probability of the answer
+    score: float  # 1 for a correct answer, less for a worse one
+    probability: float | None = None  # the model's probability of its answer
 
 
-def judge_classes(answers: Sequence[Answer], examples: Any, task: Any) -> list[JudgedAnswer]:
-    """Of `classify`, `match` and `prompt`; of several labels, F1."""
+def score_classes(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
+    """Score the answers of `classify`, `match` and `prompt`: 1 or 0, or the F1 of two label sets in multi-label tasks."""
     pairs = enumerate(zip(examples.labels, answers, strict=True))
-    if not task.multi_label:
+    if task.multi_label:
         return [
-            JudgedAnswer(row, right, answer["label"], float(right == answer["label"]), answer["probability"])
-            for row, (right, answer) in pairs
+            ScoredAnswer(row, join_names(labels), join_names(answer["labels"]), set_f1(labels, answer["labels"]))
+            for row, (labels, answer) in pairs
         ]
     return [
-        JudgedAnswer(row, listed(right), listed(answer["labels"]), same_items(right, answer["labels"]))
-        for row, (right, answer) in pairs
+        ScoredAnswer(row, label, answer["label"], float(label == answer["label"]), answer["probability"])
+        for row, (label, answer) in pairs
     ]
 
 
-def same_items(right: Sequence[str], found: Sequence[str]) -> float:
-    """F1 of two sets; of two empty ones 1.
+def set_f1(expected: Sequence[str], predicted: Sequence[str]) -> float:
+    """Return the F1 of two sets, given as lists without duplicates; 1 if both are empty.
 
-    >>> same_items(["a", "b"], ["b"])
+    >>> set_f1(["a", "b"], ["b"])
     0.6666666666666666
     """
-    return 2 * len({*right} & {*found}) / (len(right) + len(found)) if right or found else 1.0
+    return 2 * len({*expected} & {*predicted}) / (len(expected) + len(predicted)) if expected or predicted else 1.0
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names for people."""
+def join_names(names: Iterable[str]) -> str:
+    """Return names separated by commas; a dash if there are none."""
     return ", ".join(names) or "–"
 
 
-def judge_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[JudgedAnswer]:
-    """Of `tag`: the share of words that are right; those are told that are not."""
-    found = []
+def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
+    """Score the tags that `tag` predicts by the share of correct words; the answers list only the words that differ."""
+    scored = []
     for row, (words, tags, answer) in enumerate(zip(examples.words, examples.tags, answers, strict=True)):
-        rights = convert_tags(tags, task.written)
-        wrong = [i for i, (right, tag) in enumerate(zip(rights, answer["tags"], strict=True)) if right != tag]
-        right, said = (listed(f"{words[i]} {side[i]}" for i in wrong) for side in (rights, answer["tags"]))
-        found.append(JudgedAnswer(row, right, said, 1 - len(wrong) / max(1, len(words))))
-    return found
+        both = convert_tags(tags, task.written), answer["tags"]
+        wrong = [i for i, (a, b) in enumerate(zip(*both, strict=True)) if a != b]
+        expected, predicted = (join_names(f"{words[i]} {side[i]}" for i in wrong) for side in both)
+        scored.append(ScoredAnswer(row, expected, predicted, 1 - len(wrong) / max(1, len(words))))
+    return scored
 
 
-def judge_answers(answers: Sequence[Answer], examples: Any, task: Any) -> list[JudgedAnswer]:
-    """Of `answer`: F1 of its words."""
-    golds = [[span.text for span in spans] for spans in examples.answers]
-    return _texts(answers, golds)
+def score_extracted(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
+    """Score the answers that `answer` extracts from passages by word F1."""
+    return _score_by_word_f1(answers, gold_texts(examples))
 
 
-def judge_gaps(answers: Sequence[Answer], examples: Any, task: Any) -> list[JudgedAnswer]:
-    """Of `entity`: F1 of its words."""
-    return _texts(answers, [group.golds for group in examples.groups])
+def score_entities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
+    """Score the entities that `entity` chooses for a placeholder by word F1."""
+    return _score_by_word_f1(answers, [group.gold_answers for group in examples.groups])
 
 
-def _texts(answers: Sequence[Answer], golds: Sequence[Sequence[str]]) -> list[JudgedAnswer]:
+def _score_by_word_f1(answers: Sequence[Answer], golds: Sequence[Sequence[str]]) -> list[ScoredAnswer]:
+    """Score texts by the best word F1 over the gold answers of each example."""
     return [
-        JudgedAnswer(
+        ScoredAnswer(
             row,
-            " / ".join(dict.fromkeys(right)) or "no answer",
+            " / ".join(dict.fromkeys(texts)) or "no answer",
             answer["answer"] or "no answer",
-            exact_match_and_f1(right, answer["answer"])[1],
+            exact_match_and_f1(texts, answer["answer"])[1],
             answer["probability"],
         )
-        for row, (answer, right) in enumerate(zip(answers, golds, strict=True))
+        for row, (answer, texts) in enumerate(zip(answers, golds, strict=True))
     ]
 
 
-def judge_texts(answers: Sequence[Answer], examples: Any, task: Any) -> list[JudgedAnswer]:
-    """Of `generate`: F1 of its words."""
-    pairs = enumerate(zip(examples.labels, answers, strict=True))
-    return [
-        JudgedAnswer(row, right, answer["answer"], answer_f1(right, answer["answer"])) for row, (right, answer) in pairs
-    ]
+def score_texts(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
+    """Score the texts that `generate` writes by word F1."""
+    pairs = enumerate(zip(examples.labels, (answer["answer"] for answer in answers), strict=True))
+    return [ScoredAnswer(row, expected, text, answer_f1(expected, text)) for row, (expected, text) in pairs]
 
 
-def judge_choices(answers: Sequence[Answer], examples: Any, task: Any) -> list[JudgedAnswer]:
-    """Of `choose`: right or not."""
+def score_choices(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
+    """Score the choices of `choose`: 1 for a correct choice, else 0."""
     return [
-        JudgedAnswer(
+        ScoredAnswer(
             row,
-            " / ".join(group.names[i] for i in group.right),
+            " / ".join(group.names[i] for i in group.correct),
             answer["answer"],
-            float(answer["choice"] in group.right),
+            float(answer["choice"] in group.correct),
             answer["probability"],
         )
         for row, (group, answer) in enumerate(zip(examples.groups, answers, strict=True))
     ]
 
 
-def judge_numbers(answers: Sequence[Answer], examples: Any, task: Any) -> list[JudgedAnswer]:
-    """Of `regress`: how far it is from right, in deviations of the right numbers."""
-    right, said = np.array(examples.labels), np.array([answer["value"] for answer in answers])
-    return _numbers(right, said, np.abs(right - said) / (right.std() or 1.0))
+def score_numbers(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
+    """Score the numbers that `regress` predicts: 1 minus the error, in standard deviations of the expected numbers."""
+    expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
+    return _score_by_error(expected, predicted, np.abs(expected - predicted) / (expected.std() or 1.0))
 
 
-def judge_similarities(answers: Sequence[Answer], examples: Any, task: Any) -> list[JudgedAnswer]:
-    """Of `contrast`: how far it is from right, both in deviations; or the place of a text's own pair."""
+def score_similarities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
+    """Score the similarities of `contrast`: 1 minus the difference of the standardized similarities.
+
+    Without expected similarities, the score is the reciprocal rank of the text's own pair among all candidates.
+    """
     if examples.labels is None:
-        return [JudgedAnswer(row, "place 1", f"place {a['place']}", 1 / a["place"]) for row, a in enumerate(answers)]
-    right, said = np.array(examples.labels), np.array([answer["similarity"] for answer in answers])
-    first, second = ((x - x.mean()) / (x.std() or 1.0) for x in (right, said))
-    return _numbers(right, said, np.abs(first - second))
+        return [ScoredAnswer(row, "place 1", f"place {a['place']}", 1 / a["place"]) for row, a in enumerate(answers)]
+    expected, predicted = np.array(examples.labels), np.array([answer["similarity"] for answer in answers])
+    first, second = ((x - x.mean()) / (x.std() or 1.0) for x in (expected, predicted))
+    return _score_by_error(expected, predicted, np.abs(first - second))
 
 
-def _numbers(right: Any, said: Any, errors: Any) -> list[JudgedAnswer]:
-    rows = enumerate(zip(right, said, errors, strict=True))
-    return [JudgedAnswer(row, f"{x:g}", f"{y:.4g}", 1 - float(error)) for row, (x, y, error) in rows]
+def _score_by_error(expected: Any, predicted: Any, errors: Any) -> list[ScoredAnswer]:
+    """Score predicted numbers by 1 minus their errors."""
+    rows = enumerate(zip(expected, predicted, errors, strict=True))
+    return [ScoredAnswer(row, f"{x:g}", f"{y:.4g}", 1 - float(error)) for row, (x, y, error) in rows]
 
 
-def judge_ranking(answers: Sequence[Answer], examples: Any, task: Any) -> list[JudgedAnswer]:
-    """Of `rank`, a query each: nDCG; of the best candidate and the one that was put first."""
+def score_rankings(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
+    """Score the ranking of each query of `rank` by nDCG, with the most relevant and the top-ranked candidate as texts."""
     queries, relevances = examples.queries, np.array(examples.labels)
     scores = np.array([answer["score"] for answer in answers])
-    found = []
+    scored = []
     for query in np.unique(queries):
         rows = np.flatnonzero(queries == query)
         if relevances[rows].any():
             best, first = rows[relevances[rows].argmax()], rows[scores[rows].argmax()]
-            good = query_metrics(queries[rows], relevances[rows], scores[rows]).whole()["ndcg@10"]
-            found.append(JudgedAnswer(int(best), examples.pairs[best], examples.pairs[first], good))
-    return found
+            ndcg = query_metrics(queries[rows], relevances[rows], scores[rows]).compute()["ndcg@10"]
+            scored.append(ScoredAnswer(int(best), examples.pairs[best], examples.pairs[first], ndcg))
+    return scored

@@ -1,4 +1,4 @@
-"""Extractive question answering: exact match and word F1, as SQuAD's official script computes them.
+"""Compute the metrics of extractive question answering: exact match and word F1, as SQuAD's official script computes them.
 
 Rajpurkar et al., 2016, arXiv:1606.05250; with unanswerable questions 2018, arXiv:1806.03822.
 """
@@ -29,58 +29,61 @@ def normalize(text: str) -> str:
 
 
 def answer_f1(expected: str, predicted: str) -> float:
-    """Return the F1 over the words of two answers; if one of them has no words, 1 if neither has any, else 0.
+    """Return the F1 over the words of two answers; if an answer has no words, 1 if the other has none either, else 0.
 
     >>> answer_f1("the tall tower", "tall")
     0.6666666666666666
     """
-    gold, said = normalize(expected).split(), normalize(predicted).split()
-    if not gold or not said:
-        return float(gold == said)
-    same = sum((Counter(gold) & Counter(said)).values())
-    return 2 * same / (len(gold) + len(said))
+    gold, guess = normalize(expected).split(), normalize(predicted).split()
+    if not gold or not guess:
+        return float(gold == guess)
+    return 2 * (Counter(gold) & Counter(guess)).total() / (len(gold) + len(guess))
 
 
 def exact_match_and_f1(expected: Sequence[str], predicted: str) -> tuple[float, float]:
-    """Return the exact match and F1 of an answer, each the best over the expected ones; no expected answer means "no answer"."""
+    """Return the exact match and word F1 of a predicted answer, each the best over the expected answers.
+
+    An empty list of expected answers means that the question is unanswerable; the correct prediction is then "".
+    """
     golds = [text for text in expected if normalize(text)] or [""]
     exact = max(float(normalize(text) == normalize(predicted)) for text in golds)
     return exact, max(answer_f1(text, predicted) for text in golds)
 
 
 def answer_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return exact match and F1; with unanswerable questions, also for answerable and unanswerable ones apart.
+    """Return exact match and F1, given the expected answers and the predicted answer of each question.
 
-    >>> answer_metrics([["in Paris", "Paris"], []], ["Paris", "Rome"]).whole()["exact_match"]
+    If some questions are unanswerable, both are also computed for answerable and unanswerable questions separately.
+
+    >>> answer_metrics([["in Paris", "Paris"], []], ["Paris", "Rome"]).compute()["exact_match"]
     0.5
     """
-    pairs = [exact_match_and_f1(golds, said) for golds, said in zip(expected, predicted, strict=True)]
-    scores = np.array([(*pair, 1.0) for pair in pairs], dtype=np.float64).reshape(-1, 3)
-    there = np.array([bool(golds) for golds in expected], dtype=bool)[:, None]
-    names = [""] if there.all() else ["", "has_answer_", "no_answer_"]
+    rows = [(*exact_match_and_f1(golds, guess), 1.0) for golds, guess in zip(expected, predicted, strict=True)]
+    scores = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    answerable = np.array([bool(golds) for golds in expected], dtype=bool)[:, None]
+    names = [""] if answerable.all() else ["", "has_answer_", "no_answer_"]
 
-    def finish(sums: Array) -> dict[str, float]:
+    def from_sums(sums: Array) -> dict[str, float]:
         parts = {name: part for name, part in zip(names, sums.reshape(-1, 3), strict=True) if part[2]}
         return {f"{n}{m}": part[i] / part[2] for n, part in parts.items() for i, m in enumerate(("exact_match", "f1"))}
 
-    return AdditiveMetrics(np.hstack([scores, scores * there, scores * ~there][: len(names)]), finish)
+    return AdditiveMetrics(np.hstack([scores, scores * answerable, scores * ~answerable][: len(names)]), from_sums)
 
 
 def question_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the metrics of the task `answer`."""
-    return answer_metrics(_texts(examples), [answer["answer"] for answer in answers])
+    """Return exact match and F1 of the task `answer`, given predicted answers and labeled examples."""
+    return answer_metrics(gold_texts(examples), [answer["answer"] for answer in answers])
 
 
 def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the no-answer threshold with the highest F1, halfway between two questions; {} if all are answerable."""
-    expected = _texts(examples)
+    """Return the no-answer threshold with the highest F1 on labeled questions; {} if all of them are answerable."""
+    expected = gold_texts(examples)
     if all(expected):
         return {}
     best = [answer["candidates"][0]["answer"] if answer["candidates"] else "" for answer in answers]
     margins = np.array([answer["no_answer"] for answer in answers], dtype=np.float64)
-    gains = np.array(
-        [exact_match_and_f1(golds, said)[1] - (not golds) for golds, said in zip(expected, best, strict=True)]
-    )
+    pairs = zip(expected, best, strict=True)
+    gains = np.array([exact_match_and_f1(golds, guess)[1] - (not golds) for golds, guess in pairs])
     order = np.argsort(margins, kind="stable")
     margins, totals = margins[order], np.concatenate([[0.0], np.cumsum(gains[order])])
     # Questions with the lowest margins are answered; those with equal margins all or none.
@@ -90,10 +93,11 @@ def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any
     return {"threshold": float(edges[answered] + edges[answered + 1]) / 2}
 
 
-def _texts(examples: Any) -> list[list[str]]:
+def gold_texts(examples: Any) -> list[list[str]]:
+    """Return the texts of the expected answers of each question."""
     return [[span.text for span in spans] for spans in examples.answers]
 
 
 def entity_cloze_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the metrics of the task `entity`: for each query the best over its correct answers, as ReCoRD computes them."""
-    return answer_metrics([group.golds for group in examples.groups], [answer["answer"] for answer in answers])
+    """Return exact match and F1 of the task `entity`: for each query the best over its correct answers, as in ReCoRD."""
+    return answer_metrics([group.gold_answers for group in examples.groups], [answer["answer"] for answer in answers])

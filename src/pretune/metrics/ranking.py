@@ -1,4 +1,4 @@
-"""Ranking metrics: mean reciprocal rank, nDCG, mean average precision, hit rate."""
+"""Compute ranking metrics: mean reciprocal rank, nDCG, mean average precision, hit rate."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
 
 
 def query_metrics(groups: Array, relevances: Array, scores: Array, at: int = 10) -> AdditiveMetrics:
-    """Return MRR, nDCG among the first `at`, and MAP over the queries that have a relevant candidate.
+    """Return MRR, nDCG among the first `at` candidates, and MAP, over the queries that have a relevant candidate.
 
-    nDCG and average precision come from scikit-learn; ties count against a candidate.
+    `groups` has the query of each candidate, `relevances` its relevance, and `scores` its predicted score.
 
-    >>> query_metrics(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0])).whole()["mrr"]
+    nDCG and average precision come from scikit-learn; for MRR, ties count against a relevant candidate.
+
+    >>> query_metrics(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0])).compute()["mrr"]
     0.5
     """
     from sklearn.metrics import average_precision_score, ndcg_score
 
-    found = []
+    metrics = []
     order = np.argsort(groups, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         relevant, score = relevances[rows], scores[rows]
         if (relevant > 0).any():
-            place = 1 + int(((score >= score[relevant > 0].max()) & (relevant == 0)).sum())
+            rank = 1 + int(((score >= score[relevant > 0].max()) & (relevant == 0)).sum())
             gain = ndcg_score([relevant], [score], k=at) if len(score) > 1 else 1.0
-            found.append((1 / place, gain, average_precision_score(relevant > 0, score)))
-    return mean_metrics(np.array(found, dtype=np.float64).reshape(-1, 3), "mrr", f"ndcg@{at}", "map")
+            metrics.append((1 / rank, gain, average_precision_score(relevant > 0, score)))
+    return mean_metrics(metrics, "mrr", f"ndcg@{at}", "map")
 
 
 def rank_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the metrics of the task `rank`."""
+    """Return the ranking metrics of the task `rank`, given predicted scores and labeled candidates."""
     scores = np.array([answer["score"] for answer in answers])
     return query_metrics(examples.queries, np.array(examples.labels), scores)

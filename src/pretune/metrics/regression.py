@@ -1,4 +1,4 @@
-"""Metrics of regression and text similarity: correlations from SciPy, mean squared error, retrieval of the matching text."""
+"""Compute metrics of regression and text similarity: correlations, mean squared error, retrieval accuracy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pretune.runtime.arrays import Array
 
 
 def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] | Array) -> dict[str, float]:
-    """Return Pearson's and Spearman's correlation; 0 if all values of one side are equal.
+    """Return Pearson's and Spearman's correlation from SciPy; 0 if all expected or all predicted values are equal.
 
     >>> correlations([1, 2, 3], [1, 4, 9])["spearman"]
     1.0
@@ -20,19 +20,22 @@ def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] |
 
     if min(np.ptp(expected), np.ptp(predicted)) == 0:
         return {"pearson": 0.0, "spearman": 0.0}
-    both = pearsonr(expected, predicted), spearmanr(expected, predicted)
-    return {name: float(found.statistic) for name, found in zip(("pearson", "spearman"), both, strict=True)}
+    tests = {"pearson": pearsonr, "spearman": spearmanr}
+    return {name: float(test(expected, predicted).statistic) for name, test in tests.items()}
 
 
 def regression_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the metrics of the task `regress`."""
+    """Return the correlations and the mean squared error of the task `regress`, given predicted values."""
     expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
     return {**correlations(expected, predicted), "mse": float(np.mean((expected - predicted) ** 2))}
 
 
 def similarity_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the metrics of the task `contrast`: correlations with the scores, or how often the matching text is the nearest."""
+    """Return the metrics of the task `contrast`: correlations with expected similarities, or retrieval accuracy and MRR.
+
+    Without expected similarities, the rank of each text's own pair among all candidates is scored.
+    """
     if examples.labels is not None:
         return correlations(examples.labels, [answer["similarity"] for answer in answers])
-    places = np.array([answer["place"] for answer in answers])
-    return {"accuracy": float((places == 1).mean()), "mrr": float((1 / places).mean())}
+    ranks = np.array([answer["place"] for answer in answers])
+    return {"accuracy": float((ranks == 1).mean()), "mrr": float((1 / ranks).mean())}

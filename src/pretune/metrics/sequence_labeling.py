@@ -1,4 +1,4 @@
-"""Sequence labeling metrics: accuracy over words; precision, recall and F1 over entities."""
+"""Compute sequence labeling metrics: accuracy over words; precision, recall and F1 over entities."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ def entity_metrics(
     plain: bool = False,
     without: Collection[str] = (),
 ) -> AdditiveMetrics:
-    """Return word accuracy and, unless the tags are `plain`, precision, recall and F1 over entities as conlleval computes them
-    (Tjong Kim Sang and De Meulder, 2003).
+    """Return word accuracy and, unless `plain`, precision, recall and F1 over entities, as conlleval computes them.
 
-    The expected and the predicted tags may use different schemes; entity types in `without` are ignored.
+    `plain` tags mark single words, not entities. The expected and the predicted tags may use different schemes; entity
+    types in `without` are ignored (Tjong Kim Sang and De Meulder, 2003).
 
-    >>> entity_metrics([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]]).whole()
+    >>> entity_metrics([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]]).compute()
     {'f1': 0.6666666666666666, 'precision': 1.0, 'recall': 0.5, 'accuracy': 0.75}
     """
     values = []
-    for right, said in zip(expected, predicted, strict=True):
-        sides = (set() if plain else {e for e in parse_tags(tags) if e.kind not in without} for tags in (right, said))
-        wanted, found = sides
-        values.append([sum(map(eq, right, said)), len(right), len(wanted & found), len(wanted), len(found)])
+    for pair in zip(expected, predicted, strict=True):
+        gold, guess = (set() if plain else {e for e in parse_tags(tags) if e.kind not in without} for tags in pair)
+        values.append([sum(map(eq, *pair)), len(pair[0]), len(gold & guess), len(gold), len(guess)])
 
-    def finish(sums: Array) -> dict[str, float]:
-        words, total, both, there, given = sums
-        accuracy = {"accuracy": words / max(1, total)}
+    def from_sums(sums: Array) -> dict[str, float]:
+        correct, words, both, gold, guessed = sums
+        accuracy = {"accuracy": correct / max(1, words)}
         if plain:
             return accuracy
-        rates = {"precision": both / max(1, given), "recall": both / max(1, there)}
-        return {"f1": 2 * both / max(1, there + given), **rates, **accuracy}
+        rates = {"precision": both / max(1, guessed), "recall": both / max(1, gold)}
+        return {"f1": 2 * both / max(1, gold + guessed), **rates, **accuracy}
 
-    return AdditiveMetrics(np.array(values, dtype=np.float64).reshape(-1, 5), finish)
+    return AdditiveMetrics(np.array(values, dtype=np.float64).reshape(-1, 5), from_sums)
 
 
 def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the metrics of the task `tag`; for semantic roles the predicate itself (V) is ignored, as in CoNLL-2005."""
-    expected, predicted = (
-        [convert_tags(tags, task.written) for tags in examples.tags],
-        [answer["tags"] for answer in answers],
-    )
+    """Return the metrics of the task `tag`; for semantic roles, spans of the type V (the predicate) are ignored.
+
+    CoNLL-2005 ignores them too.
+    """
+    expected = [convert_tags(tags, task.written) for tags in examples.tags]
     without = ("V",) if task.predicate else ()
-    return entity_metrics(expected, predicted, plain=task.written == "plain", without=without)
+    plain = task.written == "plain"
+    return entity_metrics(expected, [answer["tags"] for answer in answers], plain=plain, without=without)
 
 
-def usual_tags(task: Any, learned: Any, judged: Any) -> list[dict[str, Any]]:
-    """Return for each word its most frequent tag in the training data, and for new words the most frequent tag of all."""
+def most_frequent_tags(task: Any, train: Any, test: Any) -> list[dict[str, Any]]:
+    """Tag each word of the test sentences with its most frequent training tag, and unseen words with the overall one."""
     seen: dict[str, list[str]] = {}
-    for words, tags in zip(learned.words, learned.tags, strict=True):
+    for words, tags in zip(train.words, train.tags, strict=True):
         for word, tag in zip(words, convert_tags(tags, task.written), strict=True):
             seen.setdefault(word, []).append(tag)
-    usual = most_frequent(chain.from_iterable(seen.values()))
-    known = {word: most_frequent(tags) for word, tags in seen.items()}
-    found = ([known.get(word, usual) for word in words] for words in judged.words)
-    return [{"tags": convert_tags(tags, task.written)} for tags in found]
+    overall = most_frequent(chain.from_iterable(seen.values()))
+    by_word = {word: most_frequent(tags) for word, tags in seen.items()}
+    predicted = ([by_word.get(word, overall) for word in words] for words in test.words)
+    return [{"tags": convert_tags(tags, task.written)} for tags in predicted]

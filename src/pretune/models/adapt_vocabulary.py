@@ -164,7 +164,7 @@ def _special_ids(config: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
     ids = {
         key.name: tokenizer.roles.get(roles[key.name])
         for key in fields(config)
-        if key.name in roles and (key.default is None or tokenizer.has(roles[key.name]))
+        if key.name in roles and (key.default is None or tokenizer.has_role(roles[key.name]))
     }
     if ids.get("bos_token_id") is not None and type(config).bos_token_id is None:
         ids["bos_token_id"] = None  # filled in from the template on saving

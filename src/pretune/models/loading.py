@@ -25,9 +25,10 @@ from pretune.models.weight_files import HEAD_FILE, read_weights
 from pretune.nn.dropout import disable_attention_dropout
 from pretune.nn.initialization import SkipInitialization
 from pretune.objectives import Mixture, RenamedTask
-from pretune.runtime.checksummed_safetensors import check_finite, file_digest, read_tensors
+from pretune.runtime.checksummed_safetensors import check_finite, read_tensors
 from pretune.runtime.compressed_tensors import decode_tensors, is_sparse_entry
 from pretune.runtime.errors import PretuneError, if_option, suggest
+from pretune.runtime.parsing import file_digest
 from pretune.runtime.progress import log_info
 from pretune.text.tokenizers.tokenizer import Tokenizer
 

@@ -40,8 +40,9 @@ from pretune.objectives import OBJECTIVES, Task
 from pretune.objectives.wrappers import CachedBackbone
 from pretune.packed import Batch
 from pretune.runtime.atomic_io import write_bytes, write_json
-from pretune.runtime.checksummed_safetensors import file_digest, write_tensors
+from pretune.runtime.checksummed_safetensors import write_tensors
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.parsing import file_digest
 
 EXPORTER: Any = torch.onnx  # parts of its public API have no types
 SYMBOLIC_HELPER: Any = symbolic_helper

@@ -54,7 +54,7 @@ def export_model(
         return _write_model(model, folder, kind, compute, shard, companions)
     check_encoder(model, folder)
     tokenizer = model.require_tokenizer()
-    if not tokenizer.has("padding"):  # sentence-transformers always pads
+    if not tokenizer.has_role("padding"):  # sentence-transformers always pads
         roles = {**tokenizer.role_tokens, "padding": tokenizer.vocabulary[tokenizer.role("end")]}
         tokenizer = Tokenizer(tokenizer.backend, roles, tokenizer.characters)
     name = _write_model(replace(model, tokenizer=tokenizer), folder, kind, compute, shard, companions)
@@ -190,7 +190,7 @@ def _special_ids(model: Model, tokenizer: Tokenizer, config: dict[str, Any]) -> 
         if target[0] != "language":  # which differs from text to text
             roles["decoder_start_token_id"] = target[0]
         roles |= {"bos_token_id": "start"} if "start" in target else {}
-    found = {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
+    found = {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has_role(role)}
     opening = tokenizer.special_token_names(model.family.template).get("bos_token")
     if "bos_token_id" in found and opening is not None:  # as in tokenizer_config.json
         found["bos_token_id"] = tokenizer.vocabulary.index(opening)

@@ -32,7 +32,12 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import Row, TableChunk, table_rows
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
-from pretune.text.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pretune.backbones.backbone import Backbone
+    from pretune.metrics.additive import AdditiveMetrics
+    from pretune.metrics.per_example import ScoredAnswer
+    from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Answer = dict[str, Any]
 LANGUAGE_MODEL_HEADS = ("lm", "mlm")  # heads over the vocabulary, which tasks share with language models
@@ -195,9 +200,9 @@ class Task(Objective):
         sums = self.metric_sums(answers, examples)
         if sums is None:
             raise NotImplementedError
-        return sums.whole()
+        return sums.compute()
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return each answer with the gold answer and a score; tasks that compare examples return one per comparison."""
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Atomic file writes: a file appears whole or not at all (temporary name, fsync, rename).
+"""Write files atomically: a file appears whole or not at all (temporary name, fsync, rename).
 
 Temporary files have random names and are created with O_EXCL and O_NOFOLLOW, so that a link planted in a shared folder is
 never followed.
@@ -25,7 +25,7 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing under a temporary name; it gets its name only if the block ends without an error.
+    """Open a file for writing under a temporary name, and rename it to `path` if the block ends without an error.
 
     >>> with atomic_file(Path("/tmp/example.bin")) as file:
     ...     _ = file.write(b"all or nothing")
@@ -34,7 +34,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(TEMPORARY + secrets.token_hex(12))
     try:
-        with create_file(temporary) as file:
+        with _open(temporary, os.O_EXCL, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -42,25 +42,23 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
-            raise PretuneError(
-                f"{path}: cannot be written ({error.strerror}); free some space and run the command again"
-            ) from error
+            advice = "free some space and run the command again"
+            raise PretuneError(f"{path}: cannot be written ({error.strerror}); {advice}") from error
         raise
     sync_folder(path.parent)
 
 
-def create_file(path: Path) -> IO[bytes]:
-    """Open a new file for writing; fail if anything has that name already, a link included."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb")
-
-
 def open_append(path: Path) -> IO[bytes]:
-    """Open a file to append to it; fail if it is a link."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab")
+    """Open a file to append to it; raise an OSError if the path is a symbolic link."""
+    return _open(path, os.O_APPEND, "ab")
+
+
+def _open(path: Path, flag: int, mode: str) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flag, 0o666), mode)
 
 
 def temporary_folder(final: Path) -> Path:
-    """Create an empty folder with a random temporary name beside `final`, to be renamed to it when it is complete."""
+    """Create and return an empty folder with a random temporary name beside `final`, for the caller to rename when complete."""
     final.parent.mkdir(parents=True, exist_ok=True)
     folder = final.with_name(TEMPORARY + secrets.token_hex(12))
     folder.mkdir()
@@ -68,18 +66,18 @@ def temporary_folder(final: Path) -> Path:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a small file atomically."""
+    """Write bytes to a file atomically."""
     with atomic_file(path) as file:
         file.write(data)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically, indented and byte-stable."""
+    """Write a value to a JSON file atomically, with indentation; equal values give equal bytes."""
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def check_file_name(path: Path) -> None:
-    """Raise an error for a file or folder name that file systems do not allow."""
+    """Raise an error if a part of a path is too long, or contains a null byte, which file systems do not allow."""
     for part in path.parts:
         if len(os.fsencode(part)) > LONGEST_NAME or "\0" in part:
             raise PretuneError(f"{quote(part)} is not a valid file name (at most {LONGEST_NAME} bytes); choose another")
@@ -95,10 +93,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder atomically from the view of readers.
+    """Delete a folder so that readers find it complete or not at all: it gets a temporary name first.
 
-    It is renamed before it is deleted. On NFS, files that are open elsewhere prevent the deletion of a folder; what is left has
-    a temporary name, and `remove_temporaries` tries again.
+    On NFS, files that are open elsewhere prevent the deletion of the folder; `remove_temporaries` deletes it later.
     """
     doomed = folder.with_name(f"{TEMPORARY}removed-{secrets.token_hex(8)}")
     os.rename(folder, doomed)
@@ -106,7 +103,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Delete the temporary files that a killed process left behind; only the holder of the folder's lock may call this."""
+    """Delete the temporary files and folders that a killed process left in a folder, which the caller must have locked."""
     for leftover in folder.glob(TEMPORARY + "*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)

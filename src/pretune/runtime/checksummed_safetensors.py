@@ -1,7 +1,7 @@
-"""Safetensors files with a checksum of their content.
+"""Read and write safetensors files with a checksum of their content.
 
 The checksum is an entry in the metadata of the file's header, which other programs ignore; it covers the names, types, shapes,
-and bytes of all tensors. Files from other sources have none, and are read without a check.
+and bytes of all tensors. Files from other sources have no checksum and are read without a check.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ BLOCK = 1 << 24  # bytes hashed at a time
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file with its checksum, atomically."""
+    """Write tensors to a safetensors file atomically, with their checksum in the metadata."""
     header, data = split_header(memoryview(save(dict(tensors))))
-    known = dict(metadata or {})
-    known[CHECKSUM] = digest(header, [data])
-    raw = json.dumps({METADATA: known, **header}, separators=(",", ":"), ensure_ascii=False).encode()
+    entries = {**(metadata or {}), CHECKSUM: digest(header, [data])}
+    raw = json.dumps({METADATA: entries, **header}, separators=(",", ":"), ensure_ascii=False).encode()
     raw += b" " * (-len(raw) % 8)  # tensors are aligned to 8 bytes
     with atomic_file(path) as file:
         file.write(len(raw).to_bytes(8, "little") + raw)
@@ -50,7 +49,7 @@ def read_tensors(path: Path) -> Tensors:
 
 @contextmanager
 def reading_tensors(path: Path) -> Iterator[None]:
-    """Convert errors while reading a safetensors file into one that names the file."""
+    """Convert the errors that reading a safetensors file raises in the block to PretuneErrors that name the file."""
     try:
         yield
     except FileNotFoundError as error:
@@ -62,45 +61,32 @@ def reading_tensors(path: Path) -> Iterator[None]:
 
 
 def verify_checksum(path: Path) -> None:
-    """Check a file against its own checksum, if it has one."""
+    """Raise an error if the tensors of a safetensors file do not match the checksum in its metadata, if there is one."""
     check_not_lfs_pointer(path)
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > LARGEST_HEADER:
-            raise PretuneError(
-                f"{path} is not a safetensors file, or its header is damaged; restore it from its source"
-            )
+            raise PretuneError(f"{path}: not a safetensors file, or its header is damaged; restore it from its source")
         header = json.loads(file.read(size))
-        metadata = header.pop(METADATA, None) or {}
-        wanted = metadata.get(CHECKSUM)
-        if wanted is not None and wanted != digest(header, iter(lambda: file.read(BLOCK), b"")):
-            raise PretuneError(
-                f"{path}: the tensors do not match their checksum, so the file is damaged; restore it from its source"
-            )
+        expected = (header.pop(METADATA, None) or {}).get(CHECKSUM)
+        if expected is not None and expected != digest(header, iter(lambda: file.read(BLOCK), b"")):
+            problem = "the tensors do not match their checksum, so the file is damaged"
+            raise PretuneError(f"{path}: {problem}; restore it from its source")
 
 
 def check_not_lfs_pointer(path: Path) -> None:
-    """Raise an error if a file is a git-lfs pointer."""
+    """Raise an error if a file is a git-lfs pointer instead of the weights."""
     with path.open("rb") as file:
         if file.read(len(LFS)) == LFS:
             raise PretuneError(f"{path} is a git-lfs pointer, not the weights; fetch these with `git lfs pull`")
 
 
 def digest(header: Mapping[str, Any], data: Iterable[bytes | memoryview]) -> str:
-    """Return the checksum of a header without its metadata, and of the bytes of the tensors."""
-    found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    """Return a checksum of a safetensors header without its metadata, and of the bytes of the tensors, given in blocks."""
+    checksum = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for block in data:
-        found.update(block)
-    return found.hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 checksum of a file."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
+        checksum.update(block)
+    return checksum.hexdigest()
 
 
 def split_header(content: memoryview) -> tuple[dict[str, Any], memoryview]:
@@ -112,13 +98,12 @@ def split_header(content: memoryview) -> tuple[dict[str, Any], memoryview]:
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Raise an error that names the weights with NaN or infinity."""
+    """Raise an error that names the tensors with NaN or infinity, if there are any; `where` is their file."""
     # A sum is several times as fast as checking each number, and finite only if all numbers are (unless it overflows).
     wide = {name: x.float() if x.element_size() == 1 else x for name, x in tensors.items() if x.is_floating_point()}
     suspects = [name for name, x in wide.items() if not torch.isfinite(x.sum(dtype=torch.float32))]
     bad = [name for name in suspects if not torch.isfinite(wide[name]).all()]
     if bad:
         listed = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        raise PretuneError(
-            f"{where}: there is NaN or infinity in {listed}; the weights are damaged or their training diverged"
-        )
+        cause = "the weights are damaged or their training diverged"
+        raise PretuneError(f"{where}: there is NaN or infinity in {listed}; {cause}")

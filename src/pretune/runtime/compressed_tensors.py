@@ -19,46 +19,46 @@ Tensors = dict[str, Tensor]
 
 
 def is_sparse_entry(name: str) -> bool:
-    """Return whether a tensor in a file is part of one that is stored without its zeros."""
+    """Return whether a name in a file belongs to a tensor that is stored without its zeros."""
     return name.endswith(BITS)
 
 
 def encode_sparse(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Return tensors with those that have many zeros encoded without them.
+    """Return tensors by name, with those that have many zeros encoded as bit mask, nonzero values, and shape.
 
     >>> sorted(encode_sparse({"w": torch.eye(32)}))
     ['w:bits', 'w:shape', 'w:values']
     """
-    kept: Tensors = {}
+    encoded: Tensors = {}
     for name, tensor in tensors.items():
-        there = tensor.flatten() != 0
-        values = tensor.flatten()[there]
+        nonzero = tensor.flatten() != 0
+        values = tensor.flatten()[nonzero]
         size = tensor.element_size()
         if tensor.dim() < 2 or values.numel() * size + tensor.numel() / 8 >= tensor.numel() * size:
-            kept[name] = tensor
-            continue
-        kept[name + BITS] = torch.from_numpy(np.packbits(there.numpy()))
-        kept[name + VALUES] = values
-        kept[name + SHAPE] = torch.tensor(tensor.shape)
-    return kept
+            encoded[name] = tensor
+        else:
+            encoded[name + BITS] = torch.from_numpy(np.packbits(nonzero.numpy()))
+            encoded[name + VALUES] = values
+            encoded[name + SHAPE] = torch.tensor(tensor.shape)
+    return encoded
 
 
 def encode_int8(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
-    """Return tensors with the named ones encoded as int8 with one scale per row.
+    """Return tensors by name, with those in `names` encoded as int8 with one scale per row.
 
     >>> sorted(encode_int8({"w": torch.ones(4, 8)}, ["w"]))
     ['w:int8', 'w:scale']
     """
-    kept = dict(tensors)
+    encoded = dict(tensors)
     for name in names:
-        if name in kept:
-            whole, scale = quantize_rows(kept.pop(name).float())
-            kept |= {name + INT8: whole, name + SCALE: scale}
-    return kept
+        if name in encoded:
+            rounded, scale = quantize_rows(encoded.pop(name).float())
+            encoded |= {name + INT8: rounded, name + SCALE: scale}
+    return encoded
 
 
 def quantize_rows(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
-    """Round (rows, columns) to integers from -largest to largest, and return them with the scale of each row, (rows,).
+    """Round a matrix to integers from -largest to largest, and return them with the scale of each row, (rows,).
 
     >>> quantize_rows(torch.tensor([[1.0, -0.5]]))[0].tolist()
     [[127, -64]]
@@ -68,16 +68,16 @@ def quantize_rows(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
 
 
 def decode_tensors(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Decode all tensors; int8 ones only approximate the originals."""
-    kept = (BITS, VALUES, SHAPE, INT8, SCALE)
-    whole: Tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(kept)}
+    """Return tensors with those that are encoded without zeros or as int8 decoded; int8 approximates the originals."""
+    suffixes = (BITS, VALUES, SHAPE, INT8, SCALE)
+    decoded: Tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(suffixes)}
     for name in (name.removesuffix(INT8) for name in tensors if name.endswith(INT8)):
-        whole[name] = tensors[name + INT8].float() * tensors[name + SCALE][:, None]
+        decoded[name] = tensors[name + INT8].float() * tensors[name + SCALE][:, None]
     for name in (name.removesuffix(BITS) for name in tensors if is_sparse_entry(name)):
         shape = [int(rows) for rows in tensors[name + SHAPE]]
         values = tensors[name + VALUES]
-        there = np.unpackbits(tensors[name + BITS].numpy(), count=prod(shape)).astype(bool)
+        nonzero = np.unpackbits(tensors[name + BITS].numpy(), count=prod(shape)).astype(bool)
         full = values.new_zeros(prod(shape))
-        full[torch.from_numpy(there)] = values
-        whole[name] = full.view(shape)
-    return whole
+        full[torch.from_numpy(nonzero)] = values
+        decoded[name] = full.view(shape)
+    return decoded

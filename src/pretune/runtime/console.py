@@ -1,4 +1,4 @@
-"""Console output: format results for people as aligned lines and tables."""
+"""Format results for the console as aligned lines and tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def format_result(result: Any, indent: int = 0) -> str:
-    """Format a JSON-like result: one line per value, a table for rows, and indented sections.
+    """Return a JSON-like result as text: one line per value, a table for a list of rows, and indented sections.
 
     >>> print(format_result({"tokens": 1234567, "share": 0.25}))
     tokens  1,234,567

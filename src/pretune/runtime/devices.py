@@ -1,4 +1,4 @@
-"""Devices: choose one, make it deterministic, and look up its peak speed."""
+"""Choose a device, make it deterministic, and look up its peak speed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def choose_device(name: str | None = None) -> torch.device:
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Make the block reproducible bit for bit on the same machine, with slower kernels where fast ones are not deterministic.
+    """Use deterministic algorithms in the block if `wanted`, so that results on this machine repeat to the bit.
 
     >>> with deterministic(True):
     ...     torch.are_deterministic_algorithms_enabled()
@@ -69,23 +69,21 @@ def device_name(device: torch.device) -> str:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the peak FLOPs per second, as measured on this machine or from the data sheet, or None if unknown."""
+    """Return the peak FLOPs per second of a device, as measured on this machine or from its data sheet; None if unknown."""
     name = device_name(device)
-    measured = _measured().get(name)
-    if measured is not None:
-        return measured
-    return next((peak for part, peak in KNOWN.items() if part in name), None)
+    data_sheet = next((peak for part, peak in KNOWN.items() if part in name), None)
+    return _measured().get(name, data_sheet)
 
 
 def save_peak_flops(device: torch.device, peak: float) -> None:
-    """Save a measured peak for later runs."""
+    """Save the measured peak FLOPs per second of a device for later runs."""
     from pretune.runtime.atomic_io import write_json
 
     write_json(_file(), {**_measured(), device_name(device): peak})
 
 
 def cache_folder() -> Path:
-    """Return the folder of files that are reused between runs, and can be deleted at any time."""
+    """Return pretune's cache folder, whose files are reused between runs and can be deleted at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pretune"
 
 

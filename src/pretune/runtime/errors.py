@@ -1,4 +1,4 @@
-"""Errors for users, and helpers to word their messages."""
+"""Define the error for users, and helpers for the wording of its messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPTIONS = "PRETUNE_OPTIONS"  # environment variable with the options of the runn
 
 
 class PretuneError(Exception):
-    """Report a problem with the input in one line: what is wrong, where, and what to do.
+    """An error for users: one line that states what is wrong, where, and what to do.
 
     The command line prints the message without a traceback. Line breaks and control characters become spaces, and a
     message that echoes a lot of input is shortened in the middle.
@@ -54,7 +54,7 @@ def shorten(text: str, limit: int) -> str:
 
 @contextmanager
 def command_options(options: Iterable[str]) -> Iterator[None]:
-    """Restrict the messages in the block to naming these command-line options."""
+    """Set the command-line options that messages in the block may mention."""
     before = os.environ.get(OPTIONS)
     os.environ[OPTIONS] = " ".join(options)
     try:
@@ -67,7 +67,7 @@ def command_options(options: Iterable[str]) -> Iterator[None]:
 
 
 def if_option(option: str, advice: str) -> str:
-    """Return advice that names an option, or "" if the running command does not have that option.
+    """Return advice that mentions an option; "" if the running command does not have that option.
 
     Used in messages of code that several commands share. In a call from Python, all advice is given.
 
@@ -80,7 +80,7 @@ def if_option(option: str, advice: str) -> str:
 
 
 def suggest(name: str, known: Iterable[str], instead: str = "") -> str:
-    """Return a hint that names the closest known word, or else lists the known ones (or says `instead`).
+    """Return a hint for an unknown name: the most similar known name, or else `instead`, or else all known names.
 
     >>> suggest("wordpeice", ["wordpiece", "unigram"])
     "did you mean 'wordpiece'?"
@@ -93,7 +93,7 @@ def suggest(name: str, known: Iterable[str], instead: str = "") -> str:
 
 
 def make_printable(text: str) -> str:
-    """Return the text with a space for each character that a terminal would act on instead of printing it.
+    """Return a text with each control character, which a terminal would not print, replaced by a space.
 
     >>> make_printable("a\\x1b[31m")
     'a [31m'

@@ -1,4 +1,4 @@
-"""HTML reports: one self-contained file with tables and charts, without scripts or external resources."""
+"""Render HTML reports: one self-contained file with tables and charts, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ LONG = 40  # characters of a cell that needs a minimum width on small screens
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A line of a chart; lines of one name share a color and an entry in the legend."""
+    """A line of a chart; lines with the same name share a color and an entry in the legend."""
 
     name: str
     points: Sequence[tuple[float, float]]
     faint: bool = False  # one of many lines, drawn behind their mean
-    level: bool = False  # a horizontal line over the whole width, at the y value of its only point
+    horizontal: bool = False  # a line over the whole width, at the y value of its only point
 
 
 def render_page(title: str, *sections: str) -> str:
-    """Return a whole page.
+    """Return an HTML page with a title and sections.
 
     >>> render_page("Hello", section("First", paragraph("text"))).startswith("<!doctype html>")
     True
@@ -48,52 +48,48 @@ def render_page(title: str, *sections: str) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """Return a section with a title."""
+    """Return a section of an HTML page with a title and parts, which are HTML."""
     return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
 
 
 def paragraph(text: str) -> str:
-    """Return a paragraph of plain text."""
+    """Return plain text as an HTML paragraph."""
     return f"<p>{escape(text)}</p>"
 
 
 def command_block(*lines: str) -> str:
-    """Return a block of commands to type."""
+    """Return command lines as an HTML code block."""
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 
 def render_table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
-    """Return a table of rows with equal keys; the row with index `best` is highlighted."""
+    """Return an HTML table of rows with equal keys; the row with index `best` is highlighted."""
     names = list(rows[0]) if rows else []
     numeric = {name: all(isinstance(row[name], int | float) for row in rows) for name in names}
 
-    def cell(kind: str, name: str, text: str) -> str:
+    def cell(kind: str, name: str, value: Any) -> str:
+        text = f"{value:.3g}" if isinstance(value, float) else str(value)
         look = "number" if numeric[name] else "long" if len(text) > LONG else ""
         return f"<{kind}{f' class={look}' if look else ''}>{escape(text)}</{kind}>"
 
     lines = ["<tr>" + "".join(cell("th", name, name) for name in names) + "</tr>"]
     for number, row in enumerate(rows):
         mark = ' class="best"' if number == best else ""
-        lines.append(f"<tr{mark}>" + "".join(cell("td", name, _shown(row[name])) for name in names) + "</tr>")
+        lines.append(f"<tr{mark}>" + "".join(cell("td", name, row[name]) for name in names) + "</tr>")
     return wrap_table(lines)
 
 
-def wrap_table(lines: Sequence[str]) -> str:
-    """Return a table of HTML lines, which scrolls sideways if the screen is too narrow."""
-    return scrolling("<table>\n" + "\n".join(lines) + "\n</table>")
+def wrap_table(rows: Sequence[str]) -> str:
+    """Return an HTML table of rows, which are HTML; the table scrolls sideways if the screen is too narrow."""
+    return _scrollable("<table>\n" + "\n".join(rows) + "\n</table>")
 
 
-def scrolling(content: str) -> str:
-    """Return HTML in a box that scrolls sideways."""
+def _scrollable(content: str) -> str:
     return f'<div class="scroll">{content}</div>'
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def render_chart(lines: Sequence[ChartLine], *, across: str, up: str) -> str:
-    """Return a line chart as an SVG picture."""
+def render_chart(lines: Sequence[ChartLine], *, x_label: str, y_label: str) -> str:
+    """Return a line chart as an SVG image."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 3.4), layout="constrained")
@@ -106,16 +102,16 @@ def render_chart(lines: Sequence[ChartLine], *, across: str, up: str) -> str:
         if not line.faint and line.name not in named:
             style["label"] = line.name
             named.add(line.name)
-        if line.level:
+        if line.horizontal:
             axes.axhline(line.points[0][1], linestyle="--", **style)
         else:
             axes.plot([x for x, _ in line.points], [y for _, y in line.points], **style)
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e6ec")
     axes.legend(frameon=False)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     svg = buffer.getvalue()
-    return scrolling(svg[svg.index("<svg") :])  # without the XML header, which is not allowed inside a page
+    return _scrollable(svg[svg.index("<svg") :])  # without the XML header, which is not allowed inside a page

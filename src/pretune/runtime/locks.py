@@ -1,4 +1,4 @@
-"""Locks on folders, so that two commands never write to the same one.
+"""Lock folders, so that two commands never write to the same one.
 
 A lock is an `flock` on a hidden file beside the folder: the kernel releases it when its owner ends, for whatever reason, and
 the file names the owner.
@@ -29,7 +29,7 @@ _HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())  # 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which need not exist, while the block runs; raise an error if another process holds it.
+    """Lock a folder, which need not exist yet, while the block runs; raise an error if another process has locked it.
 
     On a file system without locks the block runs without one, after a warning.
 
@@ -40,15 +40,14 @@ def lock_folder(folder: Path) -> Iterator[None]:
     if folder in _HELD.get():
         yield
         return
-    made = [parent for parent in folder.parents if not parent.exists()]  # innermost first
+    created = [parent for parent in folder.parents if not parent.exists()]  # innermost first
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         path = lock_file(folder)
         handle = _acquire(path, folder)
     except OSError as error:
-        raise PretuneError(
-            f"{folder}: cannot be locked ({error.strerror}){if_option('out', '; choose another --out')}"
-        ) from error
+        advice = if_option("out", "; choose another --out")
+        raise PretuneError(f"{folder}: cannot be locked ({error.strerror}){advice}") from error
     before = _HELD.set(_HELD.get() | {folder})
     try:
         os.ftruncate(handle, 0)
@@ -59,13 +58,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
         if _is_current(handle, path):  # unless the block has removed the file
             path.unlink(missing_ok=True)
         os.close(handle)
-        for parent in made:
+        for parent in created:
             with suppress(OSError):  # not empty
                 parent.rmdir()
 
 
 def lock_file(folder: Path) -> Path:
-    """Return the file whose lock stands for a folder: beside it, or inside it if its parent cannot be written to."""
+    """Return the lock file of a folder: beside the folder, or inside it if the parent folder cannot be written to."""
     if folder.is_dir() and not os.access(folder.parent, os.W_OK):
         return folder / ".lock"
     name = folder.name
@@ -87,16 +86,15 @@ def _acquire(path: Path, folder: Path) -> int:
             os.close(handle)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            raise PretuneError(
-                f"{folder}: {_describe(owner)} is writing here; wait for it{if_option('out', ', or choose another --out')}"
-            ) from error
+            advice = if_option("out", ", or choose another --out")
+            raise PretuneError(f"{folder}: {_describe(owner)} is writing here; wait for it{advice}") from error
         if _is_current(handle, path):  # otherwise its last owner removed the file before we had the lock
             return handle
         os.close(handle)
 
 
 def _is_current(handle: int, path: Path) -> bool:
-    """Return whether an open file is still the one that the path names."""
+    """Return whether an open file descriptor still refers to the file at a path, which may have been replaced."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Checks of output paths before anything is read: whether a path is free, and whether it can be written to.
+"""Check output paths before anything is read: whether a path is free, and whether it can be written to.
 
 Each check takes the path and the options of the call. A verb declares its check (see verbs/verb.py). Folders are locked while
 the verb runs, so that no other command writes to them.
@@ -26,10 +26,9 @@ Check = Callable[[Path, Any], None]
 
 @contextmanager
 def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
-    """Check an output path, and hold the lock of a folder while the block runs."""
-    if (
-        check is check_new_file or os.environ.get("RANK", "0") != "0"
-    ):  # files are replaced whole; of several processes one locks
+    """Apply a check to an output path and, if it is a folder, lock it while the block runs."""
+    # Files are replaced atomically and need no lock; of several processes of torchrun, only the first one locks.
+    if check is check_new_file or os.environ.get("RANK", "0") != "0":
         yield
         return
     with lock_folder(path):
@@ -38,28 +37,28 @@ def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
 
 
 def check_new_file(out: Path, options: Any) -> None:
-    """Check a file path; an existing file will be replaced."""
+    """Raise an error if an output file cannot be written; an existing file is accepted, and will be replaced."""
     if _kind(out) == "folder":
         raise PretuneError(f"{out} is a folder; give the name of a file")
     _try_to_write(out.with_name(f"{TEMPORARY}{os.getpid()}-{out.name}"), out)
 
 
 def check_any_folder(out: Path, options: Any) -> None:
-    """Check a folder that may already contain other files."""
+    """Raise an error if an output folder, which may contain other files, cannot be written to."""
     if _kind(out) == "file":
         raise PretuneError(f"{out} is a file; choose another --out")
     _try_to_write(out / f"{TEMPORARY}{os.getpid()}", out)
 
 
 def check_new_folder(out: Path, options: Any) -> None:
-    """Check a folder that must be new or empty, apart from intermediate results of an earlier attempt."""
+    """Raise an error if an output folder is not new or empty, apart from intermediate results of an earlier attempt."""
     check_any_folder(out, options)
-    if _holds(out) - {INTERMEDIATE}:
+    if _names_in(out) - {INTERMEDIATE}:
         raise PretuneError(f"{out} exists and is not empty; choose another --out")
 
 
 def check_run_folder(out: Path, options: Any) -> None:
-    """Check the folder of a run: a new one, or, with `resume`, one with an unfinished run."""
+    """Raise an error if a run folder is not new or, with the option `resume`, does not contain an unfinished run."""
     check_any_folder(out, options)
     if not was_restarted():  # a process that replaces a lost one continues its run
         check_run(out, options.resume)
@@ -71,47 +70,49 @@ def was_restarted() -> bool:
 
 
 def check_run(out: Path, resume: bool) -> bool:
-    """Raise an error if no run can start or resume in a folder; return whether it holds an unfinished run."""
+    """Return whether a folder contains an unfinished run; raise an error if no run can start or resume there."""
     if not (out / RECIPE).is_file():
-        if _holds(out) - {INTERMEDIATE, "checkpoints"}:
+        if _names_in(out) - {INTERMEDIATE, "checkpoints"}:
             raise PretuneError(f"{out} exists and is not a run folder; choose another --out")
         return False
     if not resume:
-        raise PretuneError(
-            f"{out} already contains a run; {if_option('resume', 'resume it with --resume, or ')}choose another --out"
-        )
+        resuming = if_option("resume", "resume it with --resume, or ")
+        raise PretuneError(f"{out} already contains a run; {resuming}choose another --out")
     if (out / RESULTS).is_file():
         raise PretuneError(f"{out}: this run is finished; choose another --out")
     return True
 
 
 def intermediate_folder(out: Path, name: str) -> Path:
-    """Return the folder of an intermediate result of a run, emptied of what an earlier attempt left there."""
+    """Return the folder of a named intermediate result of a run, after deleting the files of an earlier attempt."""
     folder = out / INTERMEDIATE / name
     if folder.is_dir():
         shutil.rmtree(folder)
     return folder
 
 
-def check_resumable_folder(mark: str, what: str) -> Check:
-    """Return the check of a folder that a repeated command continues: new, empty, or containing the file `mark`."""
+def check_resumable_folder(marker: str, what: str) -> Check:
+    """Return a check that accepts an output folder if it is new, empty, or contains the file `marker`.
+
+    The marker identifies the output of an earlier run of the command, which continues; `what` describes it in errors.
+    """
 
     def check(out: Path, options: Any) -> None:
         check_any_folder(out, options)
-        if _holds(out) and not (out / mark).is_file():
+        if _names_in(out) and not (out / marker).is_file():
             raise PretuneError(f"{out} exists and is not {what}; choose another --out")
 
     return check
 
 
-def _holds(folder: Path) -> set[str]:
-    """Return the names in a folder, except temporary ones that a killed process left."""
+def _names_in(folder: Path) -> set[str]:
+    """Return the names of the files in a folder, except temporary files that a killed process left."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     return {name for name in names if not name.startswith(TEMPORARY)}
 
 
 def _kind(path: Path) -> str:
-    """Return what a path is: "folder", "file", or "" if there is nothing."""
+    """Return "folder" or "file" for an existing path, and "" for one that does not exist."""
     try:
         return "folder" if S_ISDIR(path.stat().st_mode) else "file"
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Reading JSON and YAML from files that may be damaged or malicious.
+"""Read JSON and YAML from files that may be damaged or malicious.
 
 Size, nesting, and the number of values are limited before anything is built; parse errors name the file and the line. Schemas
 are dataclasses, TypedDicts, or any other type that pydantic can validate.
@@ -14,13 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pretune.runtime.atomic_io import write_json
+from pretune.runtime.atomic_io import LONGEST_NAME, write_json
 from pretune.runtime.errors import PretuneError, quote
 
 Schema = TypeVar("Schema")
 
 LARGEST = 64 << 20  # maximum bytes of a file that is parsed whole
-LONGEST_NAME = 255  # bytes, on most file systems
 DEEPEST = 64  # maximum nesting of brackets
 MOST_VALUES = 100_000  # in a YAML file, with its aliases expanded
 CHECKSUM_KEY = "sha256"  # key of the checksum in a sealed JSON file
@@ -38,18 +37,16 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
     except OSError as error:
         raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
     if len(raw) > limit:
-        raise PretuneError(f"{path} is larger than {limit / 1e6:,.0f} MB, too large for a file of this kind")
+        raise PretuneError(f"{path}: larger than {limit / 1e6:,.0f} MB, the maximum for a file of this kind")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise PretuneError(
-            f"{path}, line {line}: not valid UTF-8 text; the file is damaged or of another kind"
-        ) from error
+        raise PretuneError(f"{path}, line {line}: not valid UTF-8 text; the file is damaged or binary") from error
 
 
 def read_json(path: Path, limit: int = LARGEST) -> Any:
-    """Return the value in a JSON file."""
+    """Return the value in a JSON file of at most `limit` bytes."""
     return parse_json(read_text(path, limit), str(path))
 
 
@@ -60,17 +57,17 @@ def parse_json(text: str, where: str) -> Any:
     {'a': [1, 2]}
     """
     if json_depth(text) > DEEPEST:
-        raise PretuneError(f"{where} is nested more than {DEEPEST} levels deep; the file is damaged or malicious")
+        raise PretuneError(f"{where}: nested more than {DEEPEST} levels deep; the file is damaged or malicious")
     try:
-        return _encodable(json.loads(text), text, where)
+        return _check_surrogates(json.loads(text), text, where)
     except json.JSONDecodeError as error:
         raise PretuneError(f"{where}, line {error.lineno}: not valid JSON ({error.msg})") from error
     except ValueError as error:  # an integer of thousands of digits
         raise PretuneError(f"{where}: not valid JSON (a number has too many digits)") from error
 
 
-def _encodable(value: Any, text: str, where: str) -> Any:
-    """Return the value of a text; raise an error if a string in it has a lone surrogate, which UTF-8 cannot encode."""
+def _check_surrogates(value: Any, text: str, where: str) -> Any:
+    """Return a value parsed from a text; raise an error if a string in it has a lone surrogate, which is not a character."""
     if not _SURROGATE.search(text):
         return value
     try:
@@ -98,17 +95,17 @@ def json_depth(text: str) -> int:
 
 
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
-    """Read the object in a JSON file; `what` describes the expected content in errors."""
+    """Return the object in a JSON file as a dictionary; `what` describes the expected content in errors."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise PretuneError(f"{path} is not {what}: it contains {_kind(value)}, but should contain a JSON object")
+        raise PretuneError(f"{path}: not {what}; the file contains {_kind(value)} instead of a JSON object")
     return value
 
 
 def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file with one JSON object per line.
 
-    With `torn`, an incomplete last line, which a killed process left, is skipped.
+    With `torn`, a last line without a line break is skipped: a killed process may have left it incomplete.
     """
     lines = read_text(path).split("\n")
     last = lines.pop()
@@ -142,7 +139,7 @@ def validate_schema(value: Any, schema: type[Schema], where: str) -> Schema:
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a name in a file names another file in the same folder, not a path to elsewhere.
+    """Return whether a string is a valid file name without a folder, so that it cannot refer to another folder.
 
     >>> is_file_name("00000.safetensors"), is_file_name("../00000.safetensors"), is_file_name("..")
     (True, False, False)
@@ -152,7 +149,7 @@ def is_file_name(name: str) -> bool:
 
 
 def as_tuples(value: Any) -> Any:
-    """Return the value with all lists converted to tuples, as frozen dataclasses hold them.
+    """Return a value with all lists in it, nested ones included, converted to tuples.
 
     >>> as_tuples([1, [2]])
     (1, (2,))
@@ -168,17 +165,26 @@ def _adapter(schema: Any) -> Any:
 
 
 def write_checksummed_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object with its own checksum."""
+    """Write a JSON object to a file, with a checksum of its contents as an additional key."""
     plain = json.loads(json.dumps(value))
     write_json(path, {**plain, CHECKSUM_KEY: json_checksum(plain)})
 
 
 def read_checksummed_json(path: Path, what: str) -> dict[str, Any]:
-    """Read an object that `write_checksummed_json` wrote; raise an error if it was changed since."""
+    """Read an object that `write_checksummed_json` wrote; raise an error if the file was changed since then."""
     value = read_mapping(path, what)
     if value.pop(CHECKSUM_KEY, None) != json_checksum(value):
         raise PretuneError(f"{path}: the contents do not match their checksum; the file was damaged or edited")
     return value
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 checksum of a file, in hexadecimal."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def json_checksum(value: Any) -> str:
@@ -201,23 +207,19 @@ def parse_yaml(text: str, where: str) -> Any:
 
     loader = yaml_loader_and_dumper()[0]
     try:
-        _check_yaml(yaml.compose(_within_depth(text, where), loader), where)
-        return _encodable(yaml.load(text, loader), text, where)
+        _check_depth(text, where)
+        _check_aliases(yaml.compose(text, loader), where)
+        return _check_surrogates(yaml.load(text, loader), text, where)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise PretuneError(f"{where}{line}: not valid YAML ({getattr(error, 'problem', None) or error})") from error
-    except (
-        ValueError,
-        OverflowError,
-        TypeError,
-        RecursionError,
-    ) as error:  # values that look like dates or numbers, but are invalid
+    except (ValueError, OverflowError, TypeError, RecursionError) as error:  # such as an invalid date
         raise PretuneError(f"{where}: a value is not valid YAML ({error}); put it in quotes") from error
 
 
-def _within_depth(text: str, where: str) -> str:
-    """Return the text; raise an error if it is nested too deeply."""
+def _check_depth(text: str, where: str) -> None:
+    """Raise an error if a YAML text is nested too deeply."""
     import yaml
 
     depth = 0
@@ -225,16 +227,13 @@ def _within_depth(text: str, where: str) -> str:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEEPEST:
-                raise PretuneError(
-                    f"{where} is nested more than {DEEPEST} levels deep; the file is damaged or malicious"
-                )
+                raise PretuneError(f"{where}: nested more than {DEEPEST} levels deep; the file is damaged or malicious")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-    return text
 
 
-def _check_yaml(node: Any, where: str) -> None:
-    """Raise an error if a document contains itself, or expands to too many values through aliases."""
+def _check_aliases(node: Any, where: str) -> None:
+    """Raise an error if an alias in a YAML document makes it contain itself, or expand to too many values."""
     import yaml
 
     sizes: dict[int, int | None] = {}
@@ -243,19 +242,15 @@ def _check_yaml(node: Any, where: str) -> None:
         if id(node) in sizes:
             known = sizes[id(node)]
             if known is None:
-                raise PretuneError(f"{where}: an alias refers to a value that contains it")
+                raise PretuneError(f"{where}: an alias refers to a value that contains the alias; remove it")
             return known
         sizes[id(node)] = None
-        children: list[Any] = []
-        if isinstance(node, yaml.SequenceNode):
-            children = node.value
-        elif isinstance(node, yaml.MappingNode):
+        children = node.value if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
             children = [part for pair in node.value for part in pair]
         total = 1 + sum(map(size, children))
         if total > MOST_VALUES:
-            raise PretuneError(
-                f"{where} has more than {MOST_VALUES:,} values with its aliases expanded; remove aliases"
-            )
+            raise PretuneError(f"{where}: more than {MOST_VALUES:,} values with aliases expanded; remove aliases")
         sizes[id(node)] = total
         return total
 
@@ -265,7 +260,7 @@ def _check_yaml(node: Any, where: str) -> None:
 
 @cache
 def yaml_loader_and_dumper() -> tuple[Any, Any]:
-    """Return the YAML loader and dumper of recipes, which read 1e-4 as a number, not as text."""
+    """Return YAML loader and dumper classes that treat 1e-4 as a number, not as text."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -281,5 +276,6 @@ def yaml_loader_and_dumper() -> tuple[Any, Any]:
 
 
 def _kind(value: Any) -> str:
+    """Return the type of a parsed JSON value other than an object, in words."""
     names = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
     return names.get(type(value), "null")

@@ -1,4 +1,4 @@
-"""Objects that installed packages add to pretune through entry points."""
+"""Load objects that installed packages add to pretune through entry points."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _load(group: str, path: tuple[str, ...]) -> dict[str, object]:
         if other != entry_point:
             raise PretuneError(
                 f"{_package(other)} and {_package(entry_point)} both register {entry_point.name!r} in the entry-point "
-                f"group {group}; uninstall one of them."
+                f"group {group}; uninstall one of them"
             )
     return {name: _import(entry_point) for name, entry_point in found.items()}
 
@@ -70,10 +70,9 @@ def _import(entry_point: EntryPoint) -> object:
     except Exception as error:  # a plugin is foreign code, so anything can go wrong while it is imported
         raise PretuneError(
             f"{_package(entry_point)} registers {entry_point.name!r} in the entry-point group {entry_point.group}, but "
-            f"{entry_point.value} cannot be imported ({type(error).__name__}: {error}); repair or uninstall the "
-            "package."
+            f"{entry_point.value} cannot be imported ({type(error).__name__}: {error}); repair or uninstall it"
         ) from error
 
 
 def _package(entry_point: EntryPoint) -> str:
-    return f"The package {entry_point.dist.name}" if entry_point.dist else "A package without metadata"
+    return f"the package {entry_point.dist.name}" if entry_point.dist else "a package without metadata"

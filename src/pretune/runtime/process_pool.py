@@ -1,4 +1,4 @@
-"""A process pool for independent jobs: one worker process per device."""
+"""Run independent jobs in a process pool with one worker process per device."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ Result = TypeVar("Result")
 
 @contextmanager
 def device_pool(devices: int) -> Iterator[ProcessPoolExecutor]:
-    """Open a pool with one process per device: GPUs, shared if there are fewer, or equal shares of the CPU threads.
+    """Open a process pool with `devices` workers, each with one GPU or, without GPUs, an equal share of the CPU threads.
 
-    Each process sees only its own GPU. Workers print nothing, and end with this process, or if the block raises an error.
+    GPUs are shared if there are fewer than workers. Workers print nothing; they end with this process, or if the block
+    raises an error.
     """
     if devices < 1:
-        raise PretuneError("--devices must be at least 1")
+        raise PretuneError(f"--devices {devices}: choose at least 1 device")
     context = get_context("spawn")
-    places: Any = context.SimpleQueue()
-    for place in assign_gpus(devices, visible_gpus()):
-        places.put(place)
+    gpus: Any = context.SimpleQueue()
+    for gpu in assign_gpus(devices, visible_gpus()):
+        gpus.put(gpu)
     threads = max(1, torch.get_num_threads() // devices)
     before = set(active_children())
-    pool = ProcessPoolExecutor(devices, context, initializer=_take_place, initargs=(threads, places))
+    pool = ProcessPoolExecutor(devices, context, initializer=_start_device_worker, initargs=(threads, gpus))
     try:
         yield pool
     except BaseException as error:
@@ -53,11 +54,11 @@ def device_pool(devices: int) -> Iterator[ProcessPoolExecutor]:
 def run_jobs(work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], devices: int) -> list[Result]:
     """Run `work` on each job, a tuple of arguments, in parallel, and return the results in order."""
     with device_pool(devices) as pool:
-        return [going.result() for going in [pool.submit(work, *job) for job in jobs]]
+        return [future.result() for future in [pool.submit(work, *job) for job in jobs]]
 
 
 def assign_gpus(devices: int, gpus: Sequence[str]) -> list[str]:
-    """Return the GPU of each process, or "" if there are none.
+    """Return the GPU of each of `devices` worker processes, assigned in turn; "" for each if there are no GPUs.
 
     >>> assign_gpus(3, ["0", "1"])
     ['0', '1', '0']
@@ -66,14 +67,14 @@ def assign_gpus(devices: int, gpus: Sequence[str]) -> list[str]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of GPUs for CUDA_VISIBLE_DEVICES."""
+    """Return the identifiers of the visible GPUs, as CUDA_VISIBLE_DEVICES lists them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count()
     return named.split(",")[:count] if named else [str(number) for number in range(count)]
 
 
 def start_worker(threads: int) -> None:
-    """Set up a worker process: ignore Ctrl-C, which is for the parent process, and exit whenever that ends."""
+    """Set up a worker process: set its number of threads, ignore Ctrl-C, and exit when the parent process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     parent = parent_process()
@@ -86,9 +87,9 @@ def start_worker(threads: int) -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-def _take_place(threads: int, places: Any) -> None:
-    place = places.get()
-    if place:
-        os.environ["CUDA_VISIBLE_DEVICES"] = place  # before CUDA is initialized
+def _start_device_worker(threads: int, gpus: Any) -> None:
+    """Set up a worker process of `device_pool`, which takes its GPU from a queue."""
+    if gpu := gpus.get():
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before CUDA is initialized
     os.environ["PRETUNE_PROGRESS"] = "none"
     start_worker(threads)

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line every few seconds otherwise, nothing on request."""
+"""Show progress on stderr: a bar on a terminal, a line every few seconds otherwise, nothing on request."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ProgressBar(Protocol):
 
 
 def is_silent() -> bool:
-    """Return whether output is off: on request, and in all but the first of the processes that `torchrun` started."""
+    """Return whether progress output is off: if PRETUNE_PROGRESS=none, and in all processes of `torchrun` but the first."""
     return os.environ.get("PRETUNE_PROGRESS") == "none" or os.environ.get("RANK", "0") != "0"
 
 
 def log_info(line: str) -> None:
-    """Print a line on stderr, unless PRETUNE_PROGRESS=none; echoed input is shortened and made printable."""
+    """Print a line on stderr, unless progress output is off; long lines are shortened, control characters replaced."""
     if not is_silent():
         lines = (shorten(make_printable(part), LONGEST_MESSAGE) for part in line.split("\n"))
         print("\n".join(lines), file=sys.stderr, flush=True)
@@ -36,7 +36,7 @@ def log_info(line: str) -> None:
 
 def stream_text(pieces: Generator[str, None, Result]) -> Result:
     """Print a text on stderr piece by piece, unless PRETUNE_PROGRESS=none, and return the result of the generator."""
-    is_silent = os.environ.get("PRETUNE_PROGRESS") == "none"
+    off = os.environ.get("PRETUNE_PROGRESS") == "none"
     while True:
         try:
             piece = next(pieces)
@@ -44,13 +44,13 @@ def stream_text(pieces: Generator[str, None, Result]) -> Result:
             log_info("")
             result: Result = end.value
             return result
-        if not is_silent:
+        if not off:
             print(piece, end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(title: str, total: float | None = None) -> Iterator[ProgressBar]:
-    """Show progress while the block runs.
+    """Show a progress bar on a terminal, or progress lines elsewhere, while the block runs.
 
     >>> with progress("counting", total=3) as bar:
     ...     for i in range(3):
@@ -62,7 +62,7 @@ def progress(title: str, total: float | None = None) -> Iterator[ProgressBar]:
         with _rich_bar(title, total) as bar:
             yield bar
     else:
-        bar = _Plain(title, total)
+        bar = _PlainProgress(title, total)
         yield bar
         bar.finish()
 
@@ -74,7 +74,9 @@ class SilentProgress:
         """Do nothing."""
 
 
-class _Plain:
+class _PlainProgress:
+    """A progress indicator that prints a line every few seconds."""
+
     def __init__(self, title: str, total: float | None) -> None:
         self.title, self.total, self.note = title, total, ""
         self.start = self.shown = time.monotonic()

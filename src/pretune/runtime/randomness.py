@@ -22,7 +22,7 @@ _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Return 64 random bits per coordinate (coordinates are mixed one after the other, as in splitmix64).
+    """Return 64 random bits for each combination of coordinates: a hash of the seed, the purpose and the coordinates.
 
     >>> bool((random_bits(0, "order", np.arange(3)) == random_bits(0, "order", np.arange(3))).all())
     True
@@ -32,7 +32,7 @@ def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
 
 
 def extend_random_bits(state: Any, *coordinates: Coordinate) -> Array:
-    """Return the bits for further coordinates, given the hash of the first ones, so that these are hashed only once.
+    """Return the random bits for further coordinates, given those of the first ones, so that these are hashed only once.
 
     >>> int(extend_random_bits(random_bits(0, "order", 1), 2)) == int(random_bits(0, "order", 1, 2))
     True
@@ -47,7 +47,7 @@ def extend_random_bits(state: Any, *coordinates: Coordinate) -> Array:
 
 
 def _mix(z: Any) -> Any:
-    """Mix bits in place, and return them."""
+    """Mix the bits of 64-bit integers in place with the last steps of splitmix64, and return the result."""
     with np.errstate(over="ignore"):  # overflow is intended
         z ^= z >> _30
         z *= _FIRST
@@ -58,47 +58,43 @@ def _mix(z: Any) -> Any:
 
 
 def uniform(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Return one number in [0, 1) per coordinate."""
+    """Return a random number in [0, 1) for each combination of coordinates."""
     return (random_bits(seed, purpose, *coordinates) >> _11).astype(np.float64) * 2.0**-53
 
 
-def integers(high: Coordinate, seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Return one integer in [0, high) per coordinate."""
-    return (uniform(seed, purpose, *coordinates) * high).astype(np.int64)
-
-
 def permutation(count: int, seed: int, purpose: str, *coordinates: int) -> Array:
-    """Return the integers below `count` in random order."""
+    """Return the integers below `count` in an order that is random and depends only on the other arguments."""
     return np.argsort(random_bits(seed, purpose, *coordinates, np.arange(count)), kind="stable")
 
 
 @dataclass(frozen=True)
 class EpochRandom:
-    """The random numbers of one epoch, by purpose, sequence, and position; `progress` (0 to 1) is for schedules."""
+    """The random numbers of one epoch, as functions of a purpose and of coordinates such as sequence and position."""
 
     seed: int
     epoch: int = 0
-    progress: float = 0.0
-    reading: int | None = (
-        None  # determines the order of the data if an epoch's samples are repeated; None: the epoch does
-    )
+    progress: float = 0.0  # share of the training that is done, for schedules
+    order_epoch: int | None = None  # seeds the order of the data if it differs from `epoch`, whose samples are repeated
 
     def repeat(self, copies: int) -> EpochRandom:
-        """Return the random numbers of an epoch if only `copies` different epochs exist, which are repeated in turn."""
-        return replace(self, epoch=self.epoch % copies, reading=self.epoch) if copies else self
+        """Return the random numbers of this epoch if only `copies` different epochs exist, which are repeated in turn.
 
-    def hashed(self, purpose: str, *coordinates: Coordinate) -> Array:
-        """Return 64 random bits per coordinate."""
+        The order of the data still differs between repetitions. With `copies` = 0, every epoch is different.
+        """
+        return replace(self, epoch=self.epoch % copies, order_epoch=self.epoch) if copies else self
+
+    def random_bits(self, purpose: str, *coordinates: Coordinate) -> Array:
+        """Return 64 random bits for each combination of coordinates."""
         return random_bits(self.seed, purpose, self.epoch, *coordinates)
 
     def uniform(self, purpose: str, *coordinates: Coordinate) -> Array:
-        """Return one number in [0, 1) per coordinate."""
+        """Return a random number in [0, 1) for each combination of coordinates."""
         return uniform(self.seed, purpose, self.epoch, *coordinates)
 
     def integers(self, high: Coordinate, purpose: str, *coordinates: Coordinate) -> Array:
-        """Return one integer in [0, high) per coordinate."""
-        return integers(high, self.seed, purpose, self.epoch, *coordinates)
+        """Return a random integer in [0, high) for each combination of coordinates."""
+        return (self.uniform(purpose, *coordinates) * high).astype(np.int64)
 
     def permutation(self, count: int, purpose: str) -> Array:
-        """Return the integers below `count` in random order."""
+        """Return the integers below `count` in an order that is random and specific to this epoch and purpose."""
         return permutation(count, self.seed, purpose, self.epoch)

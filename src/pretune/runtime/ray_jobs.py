@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster: results in order, a few jobs queued ahead, and retries if a worker is lost.
+"""Run jobs on a Ray cluster: results in order, a few jobs queued ahead, and retries if a worker is lost.
 
 A job gets plain values, and reads and writes files on a file system that all machines share. It may run twice, and must
 tolerate that.
@@ -22,36 +22,38 @@ AHEAD = 2  # queued jobs per running job
 
 
 def run_on_ray(
-    work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], most: int | None = None, on_gpu: bool = False
+    work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], max_jobs: int | None = None, on_gpu: bool = False
 ) -> Iterator[tuple[tuple[Any, ...], Result]]:
-    """Yield each job, a tuple of arguments, with its result, in order; at most `most` jobs are queued or running.
+    """Call `work` on a Ray cluster with the arguments of each job, and yield the jobs with their results, in order.
 
-    With `on_gpu`, each job takes a GPU if the cluster has any; otherwise a CPU core.
+    At most `max_jobs` are queued or running. With `on_gpu`, each job takes a GPU if the cluster has any; otherwise a CPU core.
     """
     ray = connect_ray()
     gpus = int(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0
-    places = gpus or int(ray.cluster_resources().get("CPU", 1))
+    limit = max_jobs or AHEAD * (gpus or int(ray.cluster_resources().get("CPU", 1)))
     remote = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=RETRIES)(work)
     waiting: deque[tuple[tuple[Any, ...], Any]] = deque()
-    room = most or AHEAD * places
     try:
         for job in jobs:
-            if len(waiting) >= room:
-                first, going = waiting.popleft()
-                yield first, get_result(ray, going)
+            if len(waiting) >= limit:
+                first, reference = waiting.popleft()
+                yield first, get_result(ray, reference)
             waiting.append((job, remote.remote(*job)))
         while waiting:
-            first, going = waiting.popleft()
-            yield first, get_result(ray, going)
+            first, reference = waiting.popleft()
+            yield first, get_result(ray, reference)
     finally:
-        for _, going in waiting:
-            ray.cancel(going, force=False)
+        for _, reference in waiting:
+            ray.cancel(reference, force=False)
 
 
-def get_result(ray: Any, going: Any) -> Any:
-    """Return the result of a job; a PretuneError in it is raised as if the job had run here."""
+def get_result(ray: Any, reference: Any) -> Any:
+    """Return the result of a Ray job, given its object reference; an error in the job is raised here as a PretuneError.
+
+    Errors other than PretuneErrors, which are bugs, are raised unchanged.
+    """
     try:
-        return ray.get(going)
+        return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, PretuneError):
             raise error.cause from None
@@ -64,7 +66,7 @@ def get_result(ray: Any, going: Any) -> Any:
 
 
 def connect_ray() -> Any:
-    """Return Ray, connected to the cluster of RAY_ADDRESS or of this machine, or to a new one that ends with this process."""
+    """Return the Ray module, connected to the cluster at RAY_ADDRESS or on this machine, or else to a new local one."""
     try:
         import ray
     except ImportError as error:
@@ -74,20 +76,18 @@ def connect_ray() -> Any:
             ray.init(log_to_driver=True, logging_level="ERROR", configure_logging=True)
         except (ConnectionError, TimeoutError, RuntimeError) as error:
             address = os.environ.get("RAY_ADDRESS", "this machine")
-            raise PretuneError(
-                f"there is no Ray cluster at {address} ({error}); start one with `ray start --head`"
-            ) from error
+            problem = f"there is no Ray cluster at {address} ({error})"
+            raise PretuneError(f"{problem}; start one with `ray start --head`") from error
     return ray
 
 
 def check_visible(path: Path) -> None:
-    """Raise an error if this machine does not see a path of the machine that submitted the job."""
+    """Raise an error if a path of the machine that submitted the job does not exist on this machine."""
     if not path.exists():
-        raise PretuneError(
-            f"{path}: {socket.gethostname()} cannot see this path; on a cluster, files must be on a shared file system"
-        )
+        advice = "on a cluster, put files on a file system that all machines share"
+        raise PretuneError(f"{path}: {socket.gethostname()} does not have this path; {advice}")
 
 
 def absolute_if_exists(path: str | Path) -> str:
-    """Return an absolute path for all machines; a name that is not a path here, such as a model's, is unchanged."""
+    """Return the absolute path of a file or folder; a name of something else, such as a bundled model, is unchanged."""
     return str(Path(path).resolve()) if Path(path).exists() else str(path)

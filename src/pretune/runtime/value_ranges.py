@@ -10,7 +10,7 @@ from pretune.runtime.errors import PretuneError, quote
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from `low` to `high`, without the bound itself if `above` or `below` is set; never infinity or NaN.
+    """An interval of finite numbers from `low` to `high`; `above` excludes `low` itself, and `below` excludes `high`.
 
     >>> str(Interval(0, 1, below=True)), 1.0 in Interval(0, 1, below=True), float("nan") in Interval(0)
     ('at least 0 and below 1', False, False)

@@ -8,7 +8,7 @@ from pretune.runtime.arrays import Array
 
 
 def span_indices(starts: Array, lengths: Array) -> Array:
-    """Return all indices inside the spans, concatenated in the order of the spans.
+    """Return the indices of all elements inside spans, in the order of the spans, given their starts and lengths.
 
     >>> span_indices(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]

@@ -36,9 +36,14 @@ from typing_extensions import TypedDict
 
 from pretune.runtime.atomic_io import atomic_file, remove_folder, remove_temporaries, sync_folder, temporary_folder
 from pretune.runtime.errors import PretuneError, quote
-from pretune.runtime.parsing import is_file_name, read_checksummed_json, validate_schema, write_checksummed_json
+from pretune.runtime.parsing import (
+    file_digest,
+    is_file_name,
+    read_checksummed_json,
+    validate_schema,
+    write_checksummed_json,
+)
 from pretune.runtime.progress import log_info
-from pretune.text.store.store import file_digest
 from pretune.training.parallel.distributed import World
 from pretune.training.parallel.fsdp_tensors import copy_into, is_sharded, local_rows
 

@@ -166,5 +166,5 @@ def make_streams(
         own = replace(packing, tokens=max(packing.tokens, length), length=length)
         packs = max(1, round(tokens / own.tokens))
         built.append(LengthStage(until, len(streams), packs))
-        streams += [DataStream(joint, data, replace(own, lanes=packs), seed) for joint in mixture.joints]
+        streams += [DataStream(joint, data, replace(own, packs_per_step=packs), seed) for joint in mixture.joints]
     return DataStreams(mixture, streams, built, size_warmup)

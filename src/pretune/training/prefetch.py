@@ -86,7 +86,7 @@ class Prefetcher:
         if blank:
             like = batches[0] if batches else self.streams.batch(packs[0], self.progress)
             own += [own[0] if batches else packs[0]] * blank
-            batches += [like.blank()] * blank
+            batches += [like.with_zero_weights()] * blank
         if self.pinned:
             batches = [batch.pinned() for batch in batches]
         return StepBatches(own, batches, blank)

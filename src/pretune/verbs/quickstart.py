@@ -114,7 +114,7 @@ class QuickstartResult:
                 lines += [ChartLine(NAMES[name], curve, faint=True) for curve in outcome.curves]
                 lines.append(ChartLine(NAMES[name], outcome.mean_curve()))
             else:
-                lines.append(ChartLine(NAMES[name], [(0.0, outcome.describe()["mean"])], level=True))
+                lines.append(ChartLine(NAMES[name], [(0.0, outcome.describe()["mean"])], horizontal=True))
         means = [outcome.describe()["mean"] for outcome in self.outcomes.values()]
         adapted = self.adapted.table()
         metrics = self.adapted.run.metrics()
@@ -127,14 +127,14 @@ class QuickstartResult:
                 f"{self.labels} labels per class: four kinds of customer messages, 200 test messages",
                 paragraph("Three learners trained on the same few labels. Each seed samples other labels."),
                 render_table(self.rows(), best=means.index(max(means))),
-                render_chart(lines, across="epochs", up="test accuracy"),
+                render_chart(lines, x_label="epochs", y_label="test accuracy"),
             ),
             section(
                 f"{training[-1][0]:.0f} seconds of adaptation to new text: the docstrings of this Python",
                 render_chart(
                     [ChartLine("training text", training), ChartLine("held-out text", held_out)],
-                    across="seconds",
-                    up="masked language modeling loss",
+                    x_label="seconds",
+                    y_label="masked language modeling loss",
                 ),
                 render_table(adapted["held_out_text"]),
                 paragraph("Masked words in held-out text, and the three most likely predictions before and after:"),

@@ -30,7 +30,7 @@ def test_streams_predict_every_token_of_a_document_except_the_first(
     per: int, window: int, groups: int, seed: int
 ) -> None:
     source = data()
-    epoch = LM(stateful=True).arrange(source, Packing(per * window, window, lanes=groups), EpochRandom(seed))
+    epoch = LM(stateful=True).arrange(source, Packing(per * window, window, packs_per_step=groups), EpochRandom(seed))
     seen: list[int] = []
     for index in range(len(epoch)):
         sequences = LM(stateful=True).corrupt(epoch.pack(index), source.tokenizer, EpochRandom(seed))

@@ -53,14 +53,14 @@ def test_text_is_unchanged_and_queries_predict_its_tokens(
     assert (made.ids[query] == data(kind).tokenizer.role("mask")).all()
     # A query follows its token and has the same position and rank in the order.
     assert (made.ids[at - 1] == target).all() and made.positions is not None
-    assert (made.positions[~query] == clean.place).all()
+    assert (made.positions[~query] == clean.index_in_sequence).all()
     for column in (made.positions, made.columns["order"], made.owner):
         assert (column[at] == column[at - 1]).all()
     assert not made.columns["special"][at].any()
     assert made.pattern is not None and made.pattern.name == "permutation"
     # Context tokens have even ranks, one per part, before all others of the part; the others have distinct odd ranks.
     order, size = made.columns["order"][~query], np.repeat(clean.lengths, clean.lengths)
-    part = sum(clean.place >= size * number // parts for number in range(parts))
+    part = sum(clean.index_in_sequence >= size * number // parts for number in range(parts))
     context = order % 2 == 0
     special, fresh = clean.columns["special"], clean.columns.get("document_start", np.zeros(len(clean.ids), dtype=bool))
     assert context[clean.offsets[:-1][clean.lengths > 0]].all() and context[fresh].all()
@@ -219,7 +219,7 @@ def test_state_is_carried_across_held_out_batches_of_little_text(name: str) -> N
     root = Network(xl(8)).eval().requires_grad_(False)
     root.heads[joint.objectives[0].name] = joint.objectives[0].head(root.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
-    packing = DataStream(joint, data, Packing(1024, 16, lanes=2, fixed=True), seed=0).packing
+    packing = DataStream(joint, data, Packing(1024, 16, packs_per_step=2, fixed=True), seed=0).packing
     for documents in ([0], [1, 2]):
         few = replace(data, documents=np.array(documents))
         _, found = held_out_batches(joint, few, packing, Monitoring(max_eval_batches=4))

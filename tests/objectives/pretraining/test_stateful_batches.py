@@ -24,7 +24,7 @@ from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences, collate
 from tests.support.objective_data import data
 
-PACKING = Packing(64, 16, lanes=2)
+PACKING = Packing(64, 16, packs_per_step=2)
 
 
 def streams(epoch: StreamEpoch, backward: bool) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -41,7 +41,7 @@ def test_fragment_is_masked_and_predicted_at_its_own_positions(
     assert noisy.second is not None and (noisy.lengths == clean.lengths).all()
     side = noisy.second
     at, wanted = side.targets["mass"]
-    positions = side.place if side.positions is None else side.positions
+    positions = side.index_in_sequence if side.positions is None else side.positions
     filled = noisy.ids.copy()
     for row in range(len(clean.lengths)):
         own = slice(clean.offsets[row], clean.offsets[row + 1])

@@ -56,25 +56,25 @@ def test_common_file_formats_are_read(tmp_path: Path) -> None:
         [{"premise": "p", "choice1": "a", "choice2": "b", "question": "cause", "label": 1, "idx": 0}],
     )
     group = read_choices(copa).groups[0]
-    assert group == ChoiceExample(("a", "b"), ("p", "p"), ("cause a", "cause b"), (1,), shown="p cause")
+    assert group == ChoiceExample(("a", "b"), ("p", "p"), ("cause a", "cause b"), (1,), display_text="p cause")
     swag = "sent1,sent2,ending0,ending1,ending2,ending3,label\nOne.,He,a,b,c,d,2\n"
     group = read(tmp_path, "swag.csv", swag).groups[0]
-    assert group.pairs == ("He a", "He b", "He c", "He d") and group.texts == ("One.",) * 4 and group.right == (2,)
+    assert group.pairs == ("He a", "He b", "He c", "He d") and group.texts == ("One.",) * 4 and group.correct == (2,)
     race = write(
         tmp_path / "race.jsonl", [{"article": "t", "question": "q?", "options": ["a", "b", "c"], "answer": "C"}]
     )
-    assert read_choices(race).groups[0].right == (2,)
+    assert read_choices(race).groups[0].correct == (2,)
     bare = write(
         tmp_path / "bare.jsonl", [{"choices": ["a", "b"], "label": "b"}, {"choices": ["c", "d", "e"], "label": "c"}]
     )
     table = read_choices(bare)
-    assert [group.right for group in table.groups] == [(1,), (0,)]
+    assert [group.correct for group in table.groups] == [(1,), (0,)]
     assert table.pairs is None and table.texts == ["a", "b", "c", "d", "e"] and table.owner.tolist() == [0, 0, 1, 1, 1]
     assert table.take([1]).texts == ["c", "d", "e"]
     asked = "question\tanswer_1\tanswer_2\tanswer_10\tlabel\nq\tx\ty\tz\t3\nr\tx\t\tz\t1\n"
     table = read(tmp_path, "counted.tsv", asked)  # labels count from 1, and one row has fewer choices
     assert table.columns["choices"] == "answer_1,answer_2,answer_10"
-    assert [group.right for group in table.groups] == [(2,), (0,)]
+    assert [group.correct for group in table.groups] == [(2,), (0,)]
     assert table.groups[1].names == ("x", "z") and table.groups[1].pairs == ("x", "z")
     named = read_choices(tmp_path / "counted.tsv", {"choices": "answer_10,answer_1", "label": "label"}, labels=False)
     assert named.groups[0].names == ("z", "x") and not named.answered

@@ -50,9 +50,9 @@ def test_published_format_is_read(tmp_path: Path) -> None:
         ("Paris", "France", "Seine"), (text,) * 3,
         ("Paris has a river", "France has a river", "Seine has a river"), (0,), ("Paris",), "@placeholder has a river",
     )  # fmt: skip
-    assert second.right == (2,) and second.golds == ("seine", "river Seine") and table.lines == [1, 1]
+    assert second.correct == (2,) and second.gold_answers == ("seine", "river Seine") and table.lines == [1, 1]
     blind = read_entity_clozes(tmp_path / "a.jsonl", labels=False)
-    assert not blind.answered and blind.groups[0].golds == ()
+    assert not blind.answered and blind.groups[0].gold_answers == ()
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,6 @@ def test_missing_query_column_is_reported(tmp_path: Path) -> None:
 def test_scores_are_the_maximum_over_gold_answers(answer: str, draw: st.DataObject) -> None:
     gold = draw.draw(st.lists(st.sampled_from([*COLORS, *BEASTS, "The"]), min_size=1, max_size=4).map(" ".join))
     group = ChoiceExample((answer,), ("x",), None, (), (gold, answer))
-    found = score(Entity(), [{"answer": answer}], ChoiceExamples(Path("x"), {}, [group], [1]))
+    found = score(Entity(), [{"answer": answer}], ChoiceExamples(Path("x"), {}, [group], lines=[1]))
     same = gold.lower().replace("the", "").split() and not answer.lower().replace("the", "").split()
     assert found["exact_match"] == found["f1"] == float(not same)

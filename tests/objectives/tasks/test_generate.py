@@ -255,7 +255,7 @@ def test_truncation_uses_all_available_tokens(lengths: list[list[int]], room: in
 
 
 def test_lengths_without_room_for_text_are_rejected() -> None:
-    with pytest.raises(pt.PretuneError, match="A maximum length of 3 tokens leaves no room for text"):
+    with pytest.raises(pt.PretuneError, match="a maximum length of 3 tokens leaves no room for text"):
         compose_sequences([["a"], (1, 2)], store().tokenizer, ("start", "A", "end"), 3)
 
 

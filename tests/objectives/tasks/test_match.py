@@ -44,7 +44,7 @@ def test_match_learns_from_the_marked_spans(tmp_path: Path) -> None:
 
 
 def marked_texts(table: LabeledRows, row: int) -> list[str]:
-    first, second = table.more["spans"][row]
+    first, second = table.extra["spans"][row]
     other = table.texts if table.pairs is None else table.pairs
     return [table.texts[row][slice(*first)], other[row][slice(*second)]]
 
@@ -57,7 +57,7 @@ def test_spans_are_read_from_offsets_or_words(tmp_path: Path) -> None:
     text = "He said that he saw him , and he ran ."
     target = {"span1_text": "he", "span1_index": 3, "span2_text": "he", "span2_index": 8}
     wsc = write(tmp_path / "b.jsonl", [{"text": text, "target": target, "label": True}])
-    assert read_span_pairs(wsc).more["spans"] == [((13, 15), (30, 32))]
+    assert read_span_pairs(wsc).extra["spans"] == [((13, 15), (30, 32))]
     named = write(tmp_path / "c.jsonl", [{"text": text, "a": "saw him", "b": "ran", "label": 1}])
     table = read_span_pairs(named, {"word1": "a", "word2": "b"}, labels=False)
     assert marked_texts(table, 0) == ["saw him", "ran"] and table.labels is None
@@ -106,7 +106,7 @@ def test_rows_with_invalid_spans_can_be_dropped(tmp_path: Path) -> None:
     ):
         Match().read(file, {})
     rows = Match(drop_invalid=True).read(file, {})
-    assert rows.lines == [1, 6] and rows.more["spans"] == [((0, 3), (4, 7))] * 2 and rows.labels == ["1", "1"]
+    assert rows.lines == [1, 6] and rows.extra["spans"] == [((0, 3), (4, 7))] * 2 and rows.labels == ["1", "1"]
     with pytest.raises(PretuneError, match=r"correct them$"):  # prediction keeps all rows
         Match(drop_invalid=True).read(file, {}, answered=False)
 
@@ -147,7 +147,7 @@ def test_truncated_texts_keep_their_spans(length: int, pair: bool, draw: st.Data
     first, at = text()
     second, other = text() if pair else (first, at)
     spans = [((at, at + 3), (other, other + 3))]
-    table = LabeledRows(Path("x"), {}, [first], [second] if pair else None, ["a"], [1], {"spans": spans})
+    table = LabeledRows(Path("x"), {}, [first], [second] if pair else None, ["a"], lines=[1], extra={"spans": spans})
     tokenizer = Tokenizer.load(few_words())
     laid = Match(("a",)).tokenize_examples(Data(tokenizer, TEMPLATE, rows=table), length)
     sequences = laid.take(np.arange(1))
@@ -163,7 +163,7 @@ def test_truncated_texts_keep_their_spans(length: int, pair: bool, draw: st.Data
 def test_spans_too_far_apart_are_rejected() -> None:
     text = "cat " + "red " * 30 + "dog"
     spans = [((0, 3), (len(text) - 3, len(text)))]
-    table = LabeledRows(Path("far.csv"), {}, [text], None, ["a"], [7], {"spans": spans})
+    table = LabeledRows(Path("far.csv"), {}, [text], None, ["a"], lines=[7], extra={"spans": spans})
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
     Match(("a",)).tokenize_examples(data, 40)
     with pytest.raises(
@@ -189,7 +189,7 @@ def test_head_matches_the_definition_with_and_without_fixed_shapes() -> None:
     texts = [f"the {color} {beast}" for color in COLORS for beast in BEASTS]
     spans = [((0, 3), (4, 4 + len(text.split()[1]))) for text in texts]
     labels = ["yes" if "cat" in text else "no" for text in texts]
-    table = LabeledRows(Path("x"), {}, texts, None, labels, list(range(len(texts))), {"spans": spans})
+    table = LabeledRows(Path("x"), {}, texts, None, labels, lines=list(range(len(texts))), extra={"spans": spans})
     task = Match().fit(table)
     joint = single_objective(task).joints[0]
     losses = []

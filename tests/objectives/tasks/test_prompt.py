@@ -134,7 +134,7 @@ def test_shots_are_sampled_by_seed_and_reported(
     assert len(sample_per_class(rows, 15, 0)) == 25 and "only 10 of 'b'" in capsys.readouterr().err
 
 
-PAIR = LabeledRows(Path("x"), {}, ["A"], ["B"], more={"more": ["{pair}"]})
+PAIR = LabeledRows(Path("x"), {}, ["A"], ["B"], extra={"more": ["{pair}"]})
 
 
 def test_label_words_and_clozes_are_parsed() -> None:

@@ -79,7 +79,7 @@ def test_invalid_rows_are_rejected(tmp_path: Path, content: str, message: str) -
 def test_candidates_of_a_query_share_a_pack_and_a_target() -> None:
     groups = [0, 1, 0, 1, 0, 2, 2]
     labels = [2.0, 0.0, 1.0, 3.0, 1.0, 0.0, 0.0]
-    table = LabeledRows(Path("x"), {}, ["red"] * 7, ["cat"] * 7, labels, list(range(7)), {"group": groups})
+    table = LabeledRows(Path("x"), {}, ["red"] * 7, ["cat"] * 7, labels, lines=list(range(7)), extra={"group": groups})
     task = Rank().fit(table)
     assert task.max_candidates == 3
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)

@@ -70,7 +70,7 @@ odd = st.lists(
 def test_every_id_of_the_fast_path_has_an_offset(kind: Kind, parts: list[str]) -> None:
     made = tokenizer(kind)
     ids, _ = made.encode_parts([parts])
-    places = made.places(parts)
+    places = made.part_offsets(parts)
     assert places.shape == (len(ids), 2)
     assert (places[:, 0] <= places[:, 1]).all() and (np.diff(places, axis=0) >= 0).all()
     assert places.min(initial=0) >= 0 and places.max(initial=0) <= len("".join(parts))
@@ -90,7 +90,9 @@ def test_offsets_match_the_words(kind: Kind) -> None:
     for word in ("here", "Potter", "Rowling", "lot"):
         start = text.index(word)
         ids, _ = made.encode_parts([parts])
-        touching = [i for i, (a, b) in zip(ids, made.places(parts), strict=True) if a < start + len(word) and b > start]
+        touching = [
+            i for i, (a, b) in zip(ids, made.part_offsets(parts), strict=True) if a < start + len(word) and b > start
+        ]
         assert word in made.decode(touching).replace(" ", "") or kind == "items"
 
 
@@ -116,7 +118,7 @@ def test_span_is_one_word_and_nothing_else_changes(kind: Kind, data: st.DataObje
     assert marked["words"][sentence].all()
     expected, first, bounds = plain["words"].copy(), 0, np.append(0, np.cumsum(plain["documents"]))
     for number, text in enumerate(texts):  # a slow reference: span by span, token by token
-        places = made.places(sentences_with_spaces(text, "en"))
+        places = made.part_offsets(sentences_with_spaces(text, "en"))
         for _, start, end in (span for span in spans if span[0] == number):
             touched = [first + i for i, (a, b) in enumerate(places) if a < end and b > start]
             expected[touched[1:]] = False
@@ -293,7 +295,7 @@ def test_annotated_names_are_masked_whole(kind: Kind, tmp_path: Path) -> None:
         draws = EpochRandom(0, epoch)
         sequences = objective.corrupt(objective.arrange(data, Packing(512, 512), draws).pack(0), made, draws)
         hidden = (sequences.ids == made.role("mask"))[1:-1]
-        places = made.places(sentences_with_spaces(TEXT, "en"))
+        places = made.part_offsets(sentences_with_spaces(TEXT, "en"))
         assert len(places) == len(hidden)
         for start, end in ((0, 12), (54, 61), (69, 82), (84, 96)):
             mine = {bool(hidden[i]) for i, (a, b) in enumerate(places) if a < end and b > start}

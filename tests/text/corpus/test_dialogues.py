@@ -49,7 +49,7 @@ def test_turns_have_given_or_alternating_roles(tmp_path: Path) -> None:
             "line 1, turn 2: the turns of a dialogue must be all plain strings, or all objects",
         ),
         ({"turns": ["a", 3]}, "line 1, turn 2: the turns of a dialogue must be all plain strings"),
-        ({"turns": [{"role": "narrator", "text": "a"}]}, "turn 1: unknown role 'narrator'; use Q .* or R"),
+        ({"turns": [{"role": "narrator", "text": "a"}]}, "turn 1: unknown role 'narrator'; set it to Q .* or R"),
         ({"turns": [{"role": "Q", "text": 5}]}, 'turn 1: the turn has no "text" that is a string'),
     ],
 )
@@ -59,7 +59,7 @@ def test_unreadable_rows_raise_errors(tmp_path: Path, row: dict[str, Any], messa
 
 
 def test_files_without_dialogues_raise_errors(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match="No dialogue files were given; pass"):
+    with pytest.raises(PretuneError, match="no dialogue files were given; pass"):
         read_dialogues([])
     with pytest.raises(PretuneError, match=r"a\.jsonl: the file contains no dialogues"):
         read_dialogues(write(tmp_path / "a.jsonl"))

@@ -69,7 +69,7 @@ def test_column_is_inferred_or_given(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not valid JSON"),
-        ("a.jsonl", b'["text"]\n', "line 1: the line is a JSON list"),
+        ("a.jsonl", b'["text"]\n', "line 1: expected a JSON object, not a list"),
         ("a.jsonl", b'{"text": 7}\n', "field 'text' has type int; expected text"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', "lone surrogate"),
         ("a.csv", b"id,text\n1\n", r"a\.csv, line 2: expected 2 fields as in the header, but found 1"),

@@ -89,7 +89,7 @@ def test_missing_files_raise_errors(tmp_path: Path, name: str, message: str) -> 
 
 
 def test_empty_list_of_files_raises_an_error() -> None:
-    with pytest.raises(PretuneError, match="No input files"):
+    with pytest.raises(PretuneError, match="no input files"):
         find_files([])
 
 

@@ -43,7 +43,7 @@ def test_dates_and_other_column_names_are_supported(tmp_path: Path) -> None:
             r"a\.csv, line 2: no column 'user'; the columns are 'person', 'thing'; name the right one",
         ),
         ("a.csv", "user,item\n1,two words\n", r"line 2: the item 'two words' is empty or contains spaces"),
-        ("a.csv", "user,item\n1,a\n", "None of the 1 users has 3 or more items"),
+        ("a.csv", "user,item\n1,a\n", "none of the 1 users has at least 3 items"),
         ("a.txt", "1 2 3\n", r"a\.txt: unsupported file format; expected one of"),
     ],
 )

@@ -82,7 +82,7 @@ def test_invalid_files_are_reported_with_their_line(tmp_path: Path) -> None:
     with pytest.raises(pt.PretuneError, match=r"a\.txt, line 2: expected a word and 2 numbers"):
         read_word_vectors(tmp_path / "a.txt")
     (tmp_path / "b.txt").write_text("a 1 2\nb 1\n", encoding="utf-8")
-    with pytest.raises(pt.PretuneError, match="line 2: expected 2 numbers as in the first line, but found 1"):
+    with pytest.raises(pt.PretuneError, match="line 2: expected 2 numbers, but found 1"):
         read_word_vectors(tmp_path / "b.txt")
     (tmp_path / "c.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(pt.PretuneError, match="the file contains no word vectors"):

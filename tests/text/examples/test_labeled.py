@@ -36,7 +36,7 @@ def test_rows_keep_their_order_values_and_lines(tmp_path: Path) -> None:
     table = read_labeled(write(tmp_path / "a.csv", 'text,label\n"two\nlines",x\n"say ""hi""",y\n'))
     assert table.texts == ["two\nlines", 'say "hi"']
     assert table.labels == ["x", "y"]
-    assert table.place(1).endswith("a.csv, line 4")
+    assert table.location(1).endswith("a.csv, line 4")
 
 
 def test_jsonl_and_parquet_are_read(tmp_path: Path) -> None:
@@ -75,12 +75,12 @@ def test_additional_roles_and_nested_fields_are_read(tmp_path: Path) -> None:
     roles = {"span": ["target.span"], "group": ["query_id", "qid"], "odd": ["odd"]}
     table = read_labeled(path, roles=roles)
     assert table.columns == {"text": "text", "label": "label", "span": "target.span", "group": "qid"}
-    assert table.more == {"span": ["b", None], "group": [7, 8]}
-    assert table.take([1]).more == {"span": [None], "group": [8]}
-    assert read_labeled(path, {"group": "target.at"}, roles=roles).more["group"] == [2, None]
+    assert table.extra == {"span": ["b", None], "group": [7, 8]}
+    assert table.take([1]).extra == {"span": [None], "group": [8]}
+    assert read_labeled(path, {"group": "target.at"}, roles=roles).extra["group"] == [2, None]
     with pytest.raises(PretuneError, match=r"no column 'qd' for the group; .* did you mean 'qid'"):
         read_labeled(path, {"group": "qd"}, roles=roles)
-    with pytest.raises(PretuneError, match="Unknown column role 'grop'; did you mean 'group'"):
+    with pytest.raises(PretuneError, match="unknown column role 'grop'; did you mean 'group'"):
         read_labeled(path, {"grop": "qid"}, roles=roles)
 
 
@@ -90,7 +90,7 @@ def test_additional_roles_and_nested_fields_are_read(tmp_path: Path) -> None:
         ("", {}, "the file contains no rows"),
         ("text,label\n", {}, "no rows"),
         ("text,label\na,x\n", {"label": "lable"}, "no column 'lable' for the label; .* did you mean 'label'"),
-        ("text,label\na,x\n", {"labels": "label"}, "Unknown column role 'labels'"),
+        ("text,label\na,x\n", {"labels": "label"}, "unknown column role 'labels'"),
         ("text,a,b\nx,1,2\ny,3,4\n", {}, "cannot infer the label column; the columns are 'text', 'a', 'b'; choose one with --label"),
         ("text,label\na,x\nb,\n", {}, "1 of 2 rows have no label in 'label': line 3; correct them, or leave them out with --drop-bad"),
         ("text,label\na,x,y\n", {}, "line 2: expected 2 fields as in the header, but found 3"),

@@ -28,7 +28,7 @@ def test_aligned_files_are_read_line_by_line(tmp_path: Path) -> None:
     files = [lines(tmp_path / "z.en.txt", ENGLISH), lines(tmp_path / "a.fr.txt", FRENCH)]
     rows = read_parallel(files)
     assert rows.texts == ENGLISH and rows.pairs == FRENCH  # the given order, not the alphabetical one
-    assert rows.place(2).endswith("z.en.txt, line 3")
+    assert rows.location(2).endswith("z.en.txt, line 3")
     with gzip.open(tmp_path / "b.txt.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(FRENCH))
     assert read_parallel([files[0], tmp_path / "b.txt.gz"]).pairs == FRENCH
@@ -70,7 +70,7 @@ def test_invalid_input_gives_a_one_line_error(tmp_path: Path) -> None:
     for files in ([long], [long, short, long]):
         with pytest.raises(PretuneError, match="not a source of parallel texts; pass a"):
             read_parallel(files)
-    with pytest.raises(PretuneError, match="No parallel texts were given"):
+    with pytest.raises(PretuneError, match="no parallel texts were given"):
         read_parallel([])
     with pytest.raises(PretuneError, match="the file is empty"):
         read_parallel([lines(tmp_path / "c.txt", []), lines(tmp_path / "d.txt", [])])
@@ -103,5 +103,5 @@ def test_unknown_languages_raise_errors(tmp_path: Path) -> None:
         read_parallel_languages(files)
     with pytest.raises(PretuneError, match="not a source of parallel texts; pass a"):
         read_parallel_languages(files[:1])
-    with pytest.raises(PretuneError, match="No parallel texts were given"):
+    with pytest.raises(PretuneError, match="no parallel texts were given"):
         read_parallel_languages([])

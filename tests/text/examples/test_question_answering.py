@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.text.examples.question_answering import AnswerSpan, Questions, TokenPassages, read_questions
+from pretune.text.examples.question_answering import AnswerSpan, Questions, read_questions
 from pretune.text.tokenizers.training import Kind
 from tests.support.objective_data import KINDS, store
 
@@ -53,7 +53,7 @@ def test_both_versions_of_squad_are_read(tmp_path: Path) -> None:
     assert found.passages == [PASSAGE, PASSAGE]
     assert found.answers == [[AnswerSpan("Paris", 32), AnswerSpan("Paris", 0)], []]
     assert found.identities == ["a", "b"]
-    assert found.place(1).endswith("dev-v2.0.json, question b")
+    assert found.location(1).endswith("dev-v2.0.json, question b")
     assert found.take([1]).answers == [[]]
     assert read_questions(tmp_path / "dev-v2.0.json", answers=False).answers is None
 
@@ -192,7 +192,7 @@ def test_tokens_of_an_answer_decode_to_its_text(
     text, start = "".join(pieces), len("".join(pieces[:first]))
     span = AnswerSpan("".join(pieces[first : last + 1])[: -len(spaces[last])], start)
     questions = Questions(Path("x"), {}, ["the name"], [text], [[span]])
-    tokens = TokenPassages.make(questions, store(kind).tokenizer)
+    tokens = asked.tokenize(store(kind).tokenizer)
     begin, end = tokens.spans([[span]])[0] + tokens.rows.starts[0, 1]
     assert text[tokens.begins[begin] : tokens.ends[end]].split() == span.text.split()
 

@@ -50,7 +50,7 @@ def test_conll_columns_are_read(tmp_path: Path) -> None:
     found = read_tagged(path)
     assert found.words == [["EU", "rejects", "#"], ["Peter"]]
     assert found.tags == [["I-ORG", "O", "O"], ["I-PER"]]
-    assert [found.place(row) for row in (0, 1)] == [f"{path}, line 3", f"{path}, line 8"]
+    assert [found.location(row) for row in (0, 1)] == [f"{path}, line 3", f"{path}, line 8"]
     assert found.texts == ["EU rejects #", "Peter"]
     assert read_tagged(path, {"label": "2"}).tags == [["NNP", "VBZ", "#"], ["NNP"]]
     assert read_tagged(path, tags=False).tags is None
@@ -154,7 +154,7 @@ words_strategy = st.lists(
 @example(sentences=[[], ["\u0001"], ["the", "\u0001", "name"]])
 def test_words_have_the_ids_of_running_text(kind: Kind, sentences: list[list[str]]) -> None:
     tokenizer = store(kind).tokenizer
-    tokens = TokenWords.make(TaggedSentences(Path("x"), {}, sentences), tokenizer)
+    tokens = TaggedSentences(Path("x"), {}, sentences).tokenize(tokenizer)
     assert len(tokens.units) == sum(map(len, sentences)) + 1
     number = 0
     for row, words in enumerate(sentences):
@@ -182,8 +182,8 @@ def test_predicate_is_surrounded_by_separators(kind: Kind) -> None:
     tokenizer = store(kind).tokenizer
     separator = tokenizer.role("separator")
     sentences = [["the", "function", "is", "the", "function"], ["name"]]
-    plain = TokenWords.make(TaggedSentences(Path("x"), {}, sentences), tokenizer)
-    tokens = TokenWords.make(TaggedSentences(Path("x"), {}, sentences, predicates=[4, 0]), tokenizer)
+    plain = TaggedSentences(Path("x"), {}, sentences).tokenize(tokenizer)
+    tokens = TaggedSentences(Path("x"), {}, sentences, predicates=[4, 0]).tokenize(tokenizer)
     assert (tokens.rows.ids == separator).sum() == 4
     assert tokens.rows.ids[tokens.rows.ids != separator].tolist() == plain.rows.ids.tolist()
     assert tokens.predicates is not None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.runtime.randomness import EpochRandom, integers, permutation, random_bits, uniform
+from pretune.runtime.randomness import EpochRandom, permutation, random_bits, uniform
 from pretune.text.packing.batch_planning import build_streams, plan_packs
 from pretune.text.spans import span_indices
 
@@ -40,13 +40,13 @@ def test_plan_depends_on_seed_and_epoch() -> None:
 
 
 def test_packs_are_nearly_full() -> None:
-    lengths = integers(100, 0, "lengths", np.arange(50_000)) + 20
+    lengths = EpochRandom(0).integers(100, "lengths", np.arange(50_000)) + 20
     plan = plan_packs(lengths, tokens=8192, sequences=10_000)
     assert lengths.sum() / (len(plan) * 8192) > 0.98
 
 
 def test_sequence_too_long_for_a_pack_is_rejected() -> None:
-    with pytest.raises(PretuneError, match="A sequence with 9 tokens does not fit into a pack of 8 tokens"):
+    with pytest.raises(PretuneError, match="a sequence with 9 tokens does not fit into a pack of 8 tokens"):
         plan_packs(np.array([3, 9]), tokens=8, sequences=4)
 
 
@@ -76,10 +76,10 @@ def test_groups_stay_together_and_in_order(rows: list[tuple[int, int]], fixed: b
 
 def test_group_too_large_for_a_pack_is_rejected() -> None:
     groups = np.array([0, 1, 0])
-    with pytest.raises(PretuneError, match="A group of 2 sequences with 9 tokens does not fit into a pack of 8 tokens"):
+    with pytest.raises(PretuneError, match="a group of 2 sequences with 9 tokens does not fit into a pack of 8 tokens"):
         plan_packs(np.array([3, 1, 6]), tokens=8, sequences=4, groups=groups)
     with pytest.raises(
-        PretuneError, match="A group of 2 sequences with 4 tokens does not fit into a pack of 8 tokens in 1 sequences"
+        PretuneError, match="a group of 2 sequences with 4 tokens does not fit into a pack of 8 tokens in 1 sequences"
     ):
         plan_packs(np.array([3, 1, 1]), tokens=8, sequences=1, groups=groups)
 
@@ -87,12 +87,14 @@ def test_group_too_large_for_a_pack_is_rejected() -> None:
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 12), st.integers(0, 9))
 def test_streams_cover_every_token_once_and_continue(sizes: list[int], lanes: int, window: int, seed: int) -> None:
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    plan = build_streams(offsets[:-1], np.diff(offsets), lanes=lanes, window=window, draws=EpochRandom(seed))
+    plan = build_streams(offsets[:-1], np.diff(offsets), num_streams=lanes, window=window, draws=EpochRandom(seed))
     seen: list[int] = []
     at: dict[int, int] = {}  # stream → the token that must come next unless a document begins
     for index in range(len(plan)):
         batch = plan.batch(index)
-        for start, length, lane, fresh in zip(batch.starts, batch.lengths, batch.lane, batch.fresh, strict=True):
+        for start, length, lane, fresh in zip(
+            batch.starts, batch.lengths, batch.stream, batch.document_start, strict=True
+        ):
             assert fresh == (start in offsets[:-1][np.diff(offsets) > 0])
             if lane in at and not fresh:
                 assert at[lane] == start
@@ -119,7 +121,7 @@ def test_random_bits_depend_on_every_coordinate() -> None:
 def test_random_numbers_are_uniform() -> None:
     values = uniform(0, "x", np.arange(200_000))
     assert abs(values.mean() - 0.5) < 0.003
-    counts = np.bincount(integers(10, 0, "x", np.arange(200_000)), minlength=10)
+    counts = np.bincount(EpochRandom(0).integers(10, "x", np.arange(200_000)), minlength=10)
     assert abs(counts / 20_000 - 1).max() < 0.03
     neighbors = np.corrcoef(values[:-1], values[1:])[0, 1]
     assert abs(neighbors) < 0.01

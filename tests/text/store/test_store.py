@@ -347,7 +347,7 @@ def test_worker_that_dies_is_reported() -> None:
         }
         worker.process.kill()
         worker.process.wait()
-        with pytest.raises(PretuneError, match="A tokenizer process ended with exit code"):
+        with pytest.raises(PretuneError, match="a tokenizer process ended with exit code"):
             worker.build(pack_texts(["A text."] * 100_000))
 
 

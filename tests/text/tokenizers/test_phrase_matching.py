@@ -101,7 +101,7 @@ def test_counts_are_bounded_and_keep_frequent_words() -> None:
         keys = np.concatenate([np.full(3, 7), np.arange(start + 10, start + 15)]).astype(np.uint64)
         counts.add(keys, keys[:, None])
     assert len(counts.keys) <= 10
-    assert counts.look_up(np.array([7, 9999], dtype=np.uint64)).tolist() == [60, 0]
+    assert counts.counts_of(np.array([7, 9999], dtype=np.uint64)).tolist() == [60, 0]
 
 
 def test_phrases_verb_writes_a_file_that_mlm_reads(tmp_path: Path) -> None:

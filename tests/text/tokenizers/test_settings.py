@@ -100,7 +100,7 @@ def check(folder: Path, marked: bool = True) -> Tokenizer:
             text
         )
         if marked:
-            assert ours.encode(text, marked=True) == reference(text, add_special_tokens=False)["input_ids"], text
+            assert ours.encode(text, allow_special=True) == reference(text, add_special_tokens=False)["input_ids"], text
     theirs = {name: getattr(reference, name) for name in NAMES if getattr(reference, name) is not None}
     assert ours.names == {name: token for name, token in theirs.items() if token in ours.vocabulary}
     assert all(ours.vocabulary.index(token) == reference.convert_tokens_to_ids(token) for token in ours.names.values())
@@ -160,7 +160,7 @@ def test_added_tokens_and_custom_names_with_vocab_txt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", [None, {}, {"do_lower_case": False, "tokenizer_class": "MPNetTokenizer"}])
 def test_vocab_txt_of_mpnet(config: Files | None, tmp_path: Path) -> None:
     tokenizer = check(write(tmp_path, MPNET, config, "mpnet"))
-    assert tokenizer.tokens(tokenizer.encode("a <mask>", marked=True)) == ["a", "<mask>"]
+    assert tokenizer.tokens(tokenizer.encode("a <mask>", allow_special=True)) == ["a", "<mask>"]
     assert Tokenizer.load(write(tmp_path / "bare", MPNET, None)).roles == tokenizer.roles
 
 
@@ -184,7 +184,9 @@ def test_settings_with_vocab_json(model: str, name: str, files: Files, space: bo
         (folder / "special_tokens_map.json").unlink()
         bare = Tokenizer.load(folder)
         assert bare.roles == tokenizer.roles
-        assert all(bare.encode(text, marked=True) == tokenizer.encode(text, marked=True) for text in TRICKY)
+        assert all(
+            bare.encode(text, allow_special=True) == tokenizer.encode(text, allow_special=True) for text in TRICKY
+        )
         assert Tokenizer.load(write(tmp_path / "bare", files, config or None)).roles == tokenizer.roles
 
 
@@ -259,7 +261,7 @@ def test_tokenizer_json_with_all_other_files(tmp_path: Path) -> None:
         config = {"tokenizer_class": name, "do_lower_case": False, "added_tokens_decoder": mask, "cls_token": "[CLS]"}
         tokenizer = check(write(tmp_path / name, files, config, "bert", **more))
         assert tokenizer.size == size and tokenizer.role_tokens["start"] == "[CLS]"
-        assert tokenizer.encode("a [MASK]", marked=True) == [*tokenizer.encode("a"), 4]
+        assert tokenizer.encode("a [MASK]", allow_special=True) == [*tokenizer.encode("a"), 4]
 
 
 @pytest.mark.parametrize("config", [
@@ -271,7 +273,7 @@ def test_prefix_space_with_tokenizer_json(config: Files | None, tmp_path: Path) 
     content = json.loads(files["tokenizer.json"])
     content["added_tokens"][-1]["lstrip"] = True  # as published
     tokenizer = check(write(tmp_path / "config", {"tokenizer.json": content}, config, "roberta"))
-    assert tokenizer.encode("a <mask>", marked=True)[1:] == [tokenizer.vocabulary.index("<mask>")]
+    assert tokenizer.encode("a <mask>", allow_special=True)[1:] == [tokenizer.vocabulary.index("<mask>")]
 
 
 @pytest.mark.parametrize(("model", "name"), [("albert", "AlbertTokenizer"), ("xlnet", "XLNetTokenizer")])

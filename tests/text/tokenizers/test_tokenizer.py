@@ -94,7 +94,7 @@ def test_special_tokens_are_never_produced_from_text(kind: Kind) -> None:
     spelled = "a [MASK] and [SEP] and <extra_id_0>"
     unknown = tokenizer.roles.get("unknown")
     assert not any(tokenizer.specials[i] and i != unknown for i in tokenizer.encode(spelled))
-    marked = tokenizer.encode(spelled, marked=True)
+    marked = tokenizer.encode(spelled, allow_special=True)
     assert {tokenizer.role("mask"), tokenizer.role("separator"), tokenizer.role("sentinel 0")} <= set(marked)
 
 
@@ -350,7 +350,7 @@ def test_empty_corpus_is_rejected() -> None:
 
 
 def test_unknown_kinds_raise_errors() -> None:
-    with pytest.raises(PretuneError, match="Unknown kind of tokenizer 'byte'; did you mean 'byte-level-bpe'"):
+    with pytest.raises(PretuneError, match="unknown kind of tokenizer 'byte'; did you mean 'byte-level-bpe'"):
         train_on_documents([], "byte", 1000)  # type: ignore[arg-type]
 
 

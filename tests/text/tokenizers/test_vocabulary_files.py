@@ -32,13 +32,13 @@ def test_t5_gets_its_sentinels_from_the_pieces(config: dict[str, Any] | None, tm
         assert {name: tokenizer.role(name) for name in ("padding", "end", "separator", "unknown")} == {
             "padding": 0, "end": 1, "separator": 1, "unknown": 2,
         }  # fmt: skip
-        assert not tokenizer.has("start") and not tokenizer.has("mask")
+        assert not tokenizer.has_role("start") and not tokenizer.has_role("mask")
         assert [tokenizer.role(f"sentinel {i}") for i in (0, 1, 99)] == [179, 178, 80]
-        assert not tokenizer.has("sentinel 100")
+        assert not tokenizer.has_role("sentinel 100")
         for text in (*RUSSIAN, "Кот, кот!", "<extra_id_0"):
             assert tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
         spelled = "Кот <extra_id_0> спал"
-        assert tokenizer.encode(spelled, marked=True) == reference(spelled, add_special_tokens=False)["input_ids"]
+        assert tokenizer.encode(spelled, allow_special=True) == reference(spelled, add_special_tokens=False)["input_ids"]
         assert tokenizer.role("sentinel 0") not in tokenizer.encode(spelled)
         with pytest.raises(PretuneError, match=r"no 'mask' token \(it has: end, padding, separator, unknown, 100 sent"):
             tokenizer.role("mask")
@@ -63,7 +63,7 @@ def test_mt5_has_its_sentinels_among_the_pieces(tmp_path: Path) -> None:
     assert tokenizer.tokens(sentinels) == own[::-1]
     assert tokenizer.specials[sentinels].all()
     spelled = "Кот <extra_id_3> спал"
-    assert tokenizer.encode(spelled, marked=True).count(sentinels[3]) == 1
+    assert tokenizer.encode(spelled, allow_special=True).count(sentinels[3]) == 1
     assert sentinels[3] not in tokenizer.encode(spelled)
     tokenizer.save(tmp_path / "again")
     again = Tokenizer.load(tmp_path / "again")
@@ -141,7 +141,7 @@ def test_special_tokens_of_deberta(tmp_path: Path) -> None:
     for text in (*RUSSIAN, "Hello,  world's end"):
         assert tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
     # The mask includes the space before it, like RoBERTa's.
-    assert tokenizer.encode("Hello [MASK]", marked=True) == [*tokenizer.encode("Hello"), tokenizer.role("mask")]
+    assert tokenizer.encode("Hello [MASK]", allow_special=True) == [*tokenizer.encode("Hello"), tokenizer.role("mask")]
 
 
 def test_mask_of_deberta_follows_its_pieces(tmp_path: Path) -> None:
@@ -162,5 +162,5 @@ def test_two_models_of_marian_are_rejected(tmp_path: Path) -> None:
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(russian_pieces())
     (tmp_path / "vocab.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(PretuneError, match=r"source\.spm and target\.spm are two different tokenizers"):
+    with pytest.raises(PretuneError, match=r"source\.spm and target\.spm are two tokenizers"):
         Tokenizer.load(tmp_path)

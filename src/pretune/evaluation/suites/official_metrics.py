@@ -10,7 +10,7 @@ import numpy as np
 from pretune.metrics import confusion
 from pretune.metrics.additive import AdditiveMetrics, join_metrics
 from pretune.metrics.diagnostics import by_phenomenon, gender_parity, matthews
-from pretune.metrics.generated_text import MEASURES
+from pretune.metrics.generated_text import TEXT_METRICS
 from pretune.metrics.multirc import multirc_metrics
 from pretune.metrics.question_answering import answer_metrics
 from pretune.metrics.ranking import query_metrics
@@ -108,7 +108,7 @@ def _queries(rows: Rows, answers: Answers) -> AdditiveMetrics:
 def _texts(kind: str) -> Callable[[Rows, Answers], AdditiveMetrics]:
     def make(rows: Rows, answers: Answers) -> AdditiveMetrics:
         expected, written = [row["label"] for row in rows], [answer["answer"] for answer in answers]
-        return join_metrics([measure(expected, written) for measure in MEASURES[kind]])
+        return join_metrics([measure(expected, written) for measure in TEXT_METRICS[kind]])
 
     return make
 
@@ -136,7 +136,7 @@ def _called(
 
     def renamed(rows: Rows, answers: Answers) -> AdditiveMetrics:
         found = make(rows, answers)
-        return AdditiveMetrics(found.values, lambda sums: {name: found.finish(sums)[part]})
+        return AdditiveMetrics(found.values, lambda sums: {name: found.from_sums(sums)[part]})
 
     return renamed
 
@@ -164,7 +164,7 @@ PARTS: dict[str, Callable[[Rows, Answers], AdditiveMetrics]] = {
 
 
 def _whole(name: str) -> Callable[[Rows, Answers], float]:
-    return lambda rows, answers: PARTS[name](rows, answers).whole()[name]
+    return lambda rows, answers: PARTS[name](rows, answers).compute()[name]
 
 
 METRICS: dict[str, Callable[[Rows, Answers], float]] = {

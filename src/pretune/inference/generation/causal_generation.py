@@ -284,7 +284,7 @@ class TextGenerator:
     def ends(self) -> set[int]:
         """Return the ids of the tokens that end a text."""
         tokenizer = self.model.require_tokenizer()
-        return {tokenizer.role("end")} if tokenizer.has("end") else set()
+        return {tokenizer.role("end")} if tokenizer.has_role("end") else set()
 
     def plan(
         self, prompts: Sequence[list[int]], decoding: GenerationConfig

@@ -144,7 +144,7 @@ def shuffle_pieces(sequences: Sequences, first: Array, unit: Array, bounds: Arra
     counts = np.diff(bounds)
     begins = np.repeat(sequences.offsets[:-1], counts)
     # Sorting one key (sequence, 24 random bits, position) is much faster than sorting by three.
-    keys = extend_random_bits(np.repeat(draws.hashed("choose", sequences.index), counts), unit - begins)
+    keys = extend_random_bits(np.repeat(draws.random_bits("choose", sequences.index), counts), unit - begins)
     keys >>= np.uint64(40)
     keys <<= np.uint64(20)
     keys |= np.repeat(np.arange(len(counts), dtype=np.uint64) << np.uint64(44), counts)

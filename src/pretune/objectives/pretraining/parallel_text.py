@@ -82,7 +82,7 @@ class ParallelText(LearnsFromRows):
 def restart_positions(sequences: Sequences) -> Sequences:
     """Set the positions of the second text of each sequence so that they start at 0 again."""
     second = np.bincount(sequences.owner, weights=sequences.columns["side"] == 0).astype(np.int64)
-    sequences.positions = sequences.place - sequences.columns["side"] * second[sequences.owner]
+    sequences.positions = sequences.index_in_sequence - sequences.columns["side"] * second[sequences.owner]
     return sequences
 
 

@@ -85,7 +85,7 @@ class PLM(TokenPrediction, AddsTokens):
             columns=columns | {"order": order[source], "stream": query.astype(np.int64)},
             targets={self.name: (np.flatnonzero(query), sequences.ids[source[query]])},
             pattern=self.pattern,
-            positions=sequences.place[source],
+            positions=sequences.index_in_sequence[source],
         )
 
     def order(self, sequences: Sequences, draws: EpochRandom, context: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]

@@ -35,12 +35,14 @@ class PrefixLM(ReadsDocuments, TokenPrediction):
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mark a random prefix of each text in column `prefix`, and set the tokens after it as targets."""
         lengths, special = sequences.lengths, sequences.columns["special"]
-        first = np.minimum.reduceat(np.where(special, lengths.max(initial=0), sequences.place), sequences.offsets[:-1])
+        first = np.minimum.reduceat(
+            np.where(special, lengths.max(initial=0), sequences.index_in_sequence), sequences.offsets[:-1]
+        )
         text = segment_sum(~special, lengths)
         # At least one token of the text is on either side, if the text has two.
         cut = first + np.minimum(1, text - 1) + draws.integers(np.maximum(1, text - 1), "cut", sequences.index)
         cut = np.repeat(np.clip(cut, 1, lengths), lengths)
-        place = sequences.place
+        place = sequences.index_in_sequence
         sequences.columns["prefix"] = (place < cut).astype(np.int64)
         at = np.flatnonzero((place >= cut - 1) & (place < np.repeat(lengths, lengths) - 1))
         sequences.targets[self.name] = (at, sequences.ids[at + 1])

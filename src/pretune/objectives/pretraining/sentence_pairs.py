@@ -122,7 +122,7 @@ def match_in_pairs(
     left = np.arange(len(lengths))
     step = idle = 0
     while len(left) > 1 and idle < PATIENCE:
-        order = left[np.lexsort((draws.hashed("match", step, left), lengths[left], kinds[left]))]
+        order = left[np.lexsort((draws.random_bits("match", step, left), lengths[left], kinds[left]))]
         order = order[step % 2 :]  # items next to each other that do not match meet others in the next round
         one, other = order[: len(order) // 2 * 2 : 2], order[1::2]
         fits = (kinds[one] == kinds[other]) & (owners[one] != owners[other])

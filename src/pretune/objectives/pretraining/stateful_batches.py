@@ -61,12 +61,33 @@ class StreamEpoch:
     after: Array  # ids of the special tokens after each document
     backward: bool = False  # whether time runs from the end of each stream to its start
 
+    @classmethod
+    def make(
+        cls,
+        store: Store,
+        documents: Array,
+        packing: Packing,
+        draws: EpochRandom,
+        before: Array = NONE,
+        after: Array = NONE,
+        backward: bool = False,
+    ) -> StreamEpoch:
+        """Make as many streams as windows of `packing.length` tokens fit into the packs of one step."""
+        edges = store.sentence_offsets[store.document_offsets]
+        begin, lengths = edges[documents], edges[documents + 1] - edges[documents]
+        lengths = np.where(lengths > 0, lengths + len(before) + len(after), 0)
+        bounds = np.concatenate([[0], np.cumsum(lengths)])
+        per_pack = max(1, packing.tokens // packing.length)
+        count = per_pack * packing.packs_per_step
+        lanes = build_streams(bounds[:-1], lengths, num_streams=count, window=packing.length, draws=draws)
+        return cls(store, lanes, packing.packs_per_step, begin, bounds, before, after, backward)
+
     def __len__(self) -> int:
         return len(self.streams) * self.groups
 
     def sizes(self) -> Array:
         """Return the number of sequences of each pack, (packs,), padding included where windows are not full."""
-        per_pack, window = self.streams.lanes // self.groups, self.streams.window
+        per_pack, window = self.streams.num_streams // self.groups, self.streams.window
         return np.full(len(self), per_pack - (-per_pack * (window - self.streams.shortest) // window))
 
     def pack(self, index: int) -> Sequences:
@@ -77,9 +98,9 @@ class StreamEpoch:
         """
         time, group = divmod(index, self.groups)
         window = self.streams.batch(len(self.streams) - 1 - time if self.backward else time)
-        per_pack = self.streams.lanes // self.groups
-        in_group = window.lane // per_pack == group
-        lane, spans = window.lane[in_group] - group * per_pack, window.lengths[in_group]
+        per_pack = self.streams.num_streams // self.groups
+        in_group = window.stream // per_pack == group
+        lane, spans = window.stream[in_group] - group * per_pack, window.lengths[in_group]
         lengths = np.bincount(lane, weights=spans, minlength=per_pack).astype(np.int64)
         places = span_indices(window.starts[in_group], spans)
         document = np.searchsorted(self.bounds, places, side="right") - 1
@@ -96,7 +117,7 @@ class StreamEpoch:
         )
         if self.store.tokenizer.characters:
             columns["characters"] = self.store.tokenizer.token_characters[ids]
-        index_of = np.arange(per_pack) + group * per_pack + time * self.streams.lanes
+        index_of = np.arange(per_pack) + group * per_pack + time * self.streams.num_streams
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:

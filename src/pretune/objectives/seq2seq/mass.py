@@ -55,7 +55,7 @@ class MASS(Seq2Seq):
         decoder = np.full(len(sequences.ids), mask, dtype=np.int64)
         decoder[at] = np.concatenate([[mask], original[:-1]])
         decoder[begins] = mask  # the first token is predicted from the source alone
-        place = sequences.place
+        place = sequences.index_in_sequence
         if self.trim_decoder_input:
             second = Sequences(decoder[at], size, sequences.index, positions=place[at], pattern=causal)
             second.targets[self.name] = (np.arange(len(at)), original)

@@ -139,7 +139,7 @@ def with_language(items: tuple[str, ...], language: str) -> tuple[str, ...]:
 def language_token_name(language: str, tokenizer: Tokenizer) -> str:
     """Return the name of a language's token in the tokenizer, such as en_XX for en in mBART."""
     longer = [role.removeprefix("language ") for role in tokenizer.roles if role.startswith(f"language {language}_")]
-    return longer[0] if len(longer) == 1 and not tokenizer.has(f"language {language}") else language
+    return longer[0] if len(longer) == 1 and not tokenizer.has_role(f"language {language}") else language
 
 
 def set_language_tokens(sequences: Sequences, stands: int) -> Sequences:

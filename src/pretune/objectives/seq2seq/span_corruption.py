@@ -160,7 +160,7 @@ def replace_by_sentinels(
 def count_sentinels(tokenizer: Tokenizer) -> int:
     """Return the number of consecutive sentinels of a tokenizer, starting with sentinel 0."""
     count = 0
-    while tokenizer.has(f"sentinel {count}"):
+    while tokenizer.has_role(f"sentinel {count}"):
         count += 1
     return count
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
-from pretune.metrics.per_example import JudgedAnswer, judge_answers
+from pretune.metrics.per_example import ScoredAnswer, score_extracted
 from pretune.metrics.question_answering import choose_threshold, question_metrics
 from pretune.nn.attention.query_key_layout import token_layout
 from pretune.nn.output_heads import TokenHead
@@ -218,9 +218,9 @@ class AnswerTask(Task):
         """Return exact match and F1 of the predicted answers."""
         return question_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return each predicted answer with the F1 of its words."""
-        return judge_answers(answers, examples, self)
+        return score_extracted(answers, examples, self)
 
     def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
         """Return the threshold for "no answer" with the highest F1; {} if all questions have an answer."""
@@ -250,7 +250,7 @@ class AnswerTask(Task):
 
 def before_first_separator(sequences: Sequences) -> Array:
     """Return a mask (n,) of the tokens before the first separator, the question's, which attend globally (Longformer)."""
-    separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
+    separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.index_in_sequence > 0))])
     return np.asarray(separators[1:] == np.repeat(separators[sequences.offsets[:-1]], sequences.lengths))
 
 

@@ -94,6 +94,19 @@ class CandidateTask(Task):
         return ", ".join(" / ".join(f"{share:g}" for share in row) for row in target)
 
 
+def arrange_candidates(name: str, data: Data, length: int) -> Arrangement:
+    """Return one sequence per candidate.
+
+    The candidates of an example are a group, and label `right` is each one's share in the right answer.
+    """
+    examples = data.rows
+    if not isinstance(examples, ChoiceExamples):
+        raise PretuneError(f"{name} needs rows with candidates; give it a .jsonl or .parquet file that has them")
+    labels = {"example": examples.owner, "group": examples.owner}
+    labels |= {"right": examples.target_probabilities} if examples.answered else {}
+    return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
+
+
 def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array]:
     """Return the sequences of each group, (g, most), -1 where it has fewer, and the target probability of each.
 

@@ -18,7 +18,7 @@ from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.multiple_choice import choice_metrics
-from pretune.metrics.per_example import JudgedAnswer, judge_choices
+from pretune.metrics.per_example import ScoredAnswer, score_choices
 from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
@@ -99,13 +99,13 @@ class Choose(CandidateTask):
         """Return the accuracy of the predicted choices."""
         return choice_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return each predicted choice and whether it is correct."""
-        return judge_choices(answers, examples, self)
+        return score_choices(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the baseline that always predicts the index that is most often correct in training."""
-        usual = most_frequent(str(group.right[0]) for group in learned.groups)
+        usual = most_frequent(str(group.correct[0]) for group in learned.groups)
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> ChoicePrompt:
@@ -116,7 +116,7 @@ class Choose(CandidateTask):
         """Return a question of cause and effect with two choices."""
         choices = ("The sink was full.", "Water flowed.")
         return ChoiceExamples(
-            Path("example"), {}, [ChoiceExample(choices, ("He opened the tap.",) * 2, choices, (1,))], [1]
+            Path("example"), {}, [ChoiceExample(choices, ("He opened the tap.",) * 2, choices, (1,))], lines=[1]
         )
 
 
@@ -124,9 +124,9 @@ def choice_tokens(sequences: Sequences) -> Array:
     """Return a mask (n,) of the tokens that attend globally (Longformer): those of the choice, as in `transformers`.
     // In a sequence of one text, it is the first token.
     """
-    separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
+    separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.index_in_sequence > 0))])
     before = separators[:-1] - np.repeat(separators[sequences.offsets[:-1]], sequences.lengths)  # in the same sequence
     chosen = before >= 2
     has_choice = np.zeros(len(sequences.lengths), dtype=bool)
     has_choice[sequences.owner[chosen]] = True
-    return np.where(has_choice[sequences.owner], chosen, sequences.place == 0)
+    return np.where(has_choice[sequences.owner], chosen, sequences.index_in_sequence == 0)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pretune.backbones.backbone import Backbone
 from pretune.metrics.classification import class_metrics, most_frequent
-from pretune.metrics.per_example import JudgedAnswer, judge_classes
+from pretune.metrics.per_example import ScoredAnswer, score_classes
 from pretune.nn.attention.query_key_layout import permute_rows, reverse_index
 from pretune.nn.batch_norm import BatchNorm
 from pretune.nn.dropout import Dropout
@@ -162,7 +162,7 @@ class LabelTask(Task):
             for label in some:
                 if label not in number:
                     known = suggest(label, number)
-                    raise PretuneError(f"{rows.place(row)}: label {label!r} was not in training; {known}")
+                    raise PretuneError(f"{rows.location(row)}: label {label!r} was not in training; {known}")
         return number
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
@@ -188,9 +188,9 @@ class LabelTask(Task):
         """Return accuracy, Matthews correlation and F1 of the predicted labels."""
         return class_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return each predicted label and whether it is correct; for several labels, their F1."""
-        return judge_classes(answers, examples, self)
+        return score_classes(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the baseline that always predicts the most frequent training label."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import Backbone
-from pretune.metrics.per_example import JudgedAnswer, judge_similarities
+from pretune.metrics.per_example import ScoredAnswer, score_similarities
 from pretune.metrics.regression import similarity_metrics
 from pretune.nn.sentence_embedding import PROMPT_COLUMN, TextEmbedding, TextEmbeddingHead
 from pretune.objectives.objective import Data, Loss
@@ -89,14 +89,14 @@ class Contrast(Task):
         """Read pairs of texts, and their similarity scores if the file has them."""
         rows = read_labeled(file, columns, labels=False, roles=ROLES if answered else {"score": ()})
         require_pairs(self.name, rows)
-        scores, column = rows.more.pop("score", None), rows.columns.get("score")
+        scores, column = rows.extra.pop("score", None), rows.columns.get("score")
         if answered and scores is not None:
             rows.labels = []
             for row, score in enumerate(scores):
                 try:
                     rows.labels.append(parse_number(score))
                 except ValueError as error:
-                    raise PretuneError(f"{rows.place(row)}: {error} in {column!r}") from error
+                    raise PretuneError(f"{rows.location(row)}: {error} in {column!r}") from error
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:
@@ -194,9 +194,9 @@ class Contrast(Task):
         """Return correlations with the scores, or the accuracy and MRR of finding the pair of each text."""
         return similarity_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return each predicted similarity with its error in standard deviations, or the rank of each pair."""
-        return judge_similarities(answers, examples, self)
+        return score_similarities(answers, examples, self)
 
     def demonstration(self) -> LabeledRows:
         """Return two pairs of sentences."""
@@ -223,7 +223,7 @@ def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length:
 
 def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
     """Mark the first `tokens` (b,) tokens of each sequence as a prompt, which the pooling can leave out."""
-    sequences.columns[PROMPT_COLUMN] = sequences.place < np.repeat(tokens, sequences.lengths)
+    sequences.columns[PROMPT_COLUMN] = sequences.index_in_sequence < np.repeat(tokens, sequences.lengths)
     return sequences
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from pretune.metrics.additive import AdditiveMetrics
-from pretune.metrics.per_example import JudgedAnswer, judge_gaps
+from pretune.metrics.per_example import ScoredAnswer, score_entities
 from pretune.metrics.question_answering import entity_cloze_metrics
 from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.registry import register_task
@@ -80,7 +80,7 @@ class Entity(CandidateTask):
 
     def fit(self, examples: ChoiceExamples) -> Self:
         """Return the task with the largest number of entities; report training queries whose answer is not an entity."""
-        lost = sum(not group.right for group in examples.groups)
+        lost = sum(not group.correct for group in examples.groups)
         if lost == len(examples):
             raise PretuneError(
                 f"{examples.file}: no answer is among the entities of its passage, so there is nothing to learn; check "
@@ -96,9 +96,9 @@ class Entity(CandidateTask):
         """Return exact match and F1 of the predicted entities, each the best over the gold answers of a query."""
         return entity_cloze_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return each predicted entity with the F1 of its words."""
-        return judge_gaps(answers, examples, self)
+        return score_entities(answers, examples, self)
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> EntityPrompt:
         """Return a prompt that ranks the entities by the likelihood per token of the filled query."""
@@ -108,4 +108,6 @@ class Entity(CandidateTask):
         """Return a passage with two entities and a query."""
         names, passage = ("Paris", "the Seine"), ("Paris lies on the Seine.",) * 2
         filled = ("Paris is a river.", "the Seine is a river.")
-        return ChoiceExamples(Path("example"), {}, [ChoiceExample(names, passage, filled, (1,), ("the Seine",))], [1])
+        return ChoiceExamples(
+            Path("example"), {}, [ChoiceExample(names, passage, filled, (1,), ("the Seine",))], lines=[1]
+        )

@@ -21,7 +21,7 @@ from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
 from pretune.metrics.generated_text import closed_set_metrics, text_metrics
-from pretune.metrics.per_example import JudgedAnswer, judge_texts
+from pretune.metrics.per_example import ScoredAnswer, score_texts
 from pretune.metrics.question_answering import normalize
 from pretune.nn.attention.patterns import causal
 from pretune.objectives.in_context_prompt import InContextPrompt, Row
@@ -288,9 +288,9 @@ class Generate(TwoSided, Task):
         """Return the metrics of generated texts and, if the answers are labels, those of a classifier."""
         return closed_set_metrics(answers, examples, self) if self.constrained else super().metrics(answers, examples)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return each generated answer with the F1 of its words."""
-        return judge_texts(answers, examples, self)
+        return score_texts(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
         """Return the baseline that always gives the most frequent training answer; None unless answers are labels."""

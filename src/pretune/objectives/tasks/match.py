@@ -84,7 +84,7 @@ class Match(LabelTask):
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence per row; long texts are truncated around their spans."""
-        if not isinstance(data.rows, LabeledRows) or "spans" not in data.rows.more:
+        if not isinstance(data.rows, LabeledRows) or "spans" not in data.rows.extra:
             raise PretuneError("match needs rows with two marked spans; give it a file that has them")
         if data.template.target:
             raise PretuneError(
@@ -110,4 +110,4 @@ class Match(LabelTask):
         """Return two pairs of phrases in which a word has another or the same sense."""
         first, second = ["the river bank", "a bank"], ["a bank lends money", "the bank"]
         spans = [((10, 14), (2, 6)), ((2, 6), (4, 8))]
-        return LabeledRows(Path("example"), {}, first, second, ["other", "same"], more={"spans": spans})
+        return LabeledRows(Path("example"), {}, first, second, ["other", "same"], extra={"spans": spans})

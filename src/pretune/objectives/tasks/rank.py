@@ -17,7 +17,7 @@ from torch import nn
 
 from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
-from pretune.metrics.per_example import JudgedAnswer, judge_ranking
+from pretune.metrics.per_example import ScoredAnswer, score_rankings
 from pretune.metrics.ranking import rank_metrics
 from pretune.objectives.in_context_prompt import Row
 from pretune.objectives.objective import Data, Loss
@@ -76,7 +76,7 @@ class Rank(CandidateTask):
             file, columns, labels=answered, label=relevance, roles=ROLES, drop_invalid=self.drop_invalid
         )
         require_pairs(self.name, rows)
-        rows.more.setdefault("group", rows.texts)
+        rows.extra.setdefault("group", rows.texts)
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:
@@ -140,9 +140,9 @@ class Rank(CandidateTask):
         """Return MRR, nDCG and MAP, averaged over queries."""
         return rank_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return the nDCG of each query, with its best and its first-ranked candidate."""
-        return judge_ranking(answers, examples, self)
+        return score_rankings(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the baseline that gives every candidate the same score."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import Backbone
-from pretune.metrics.per_example import JudgedAnswer, judge_numbers
+from pretune.metrics.per_example import ScoredAnswer, score_numbers
 from pretune.metrics.regression import regression_metrics
 from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.objective import Data, Loss
@@ -161,9 +161,9 @@ class Regress(Task):
         """Return Pearson and Spearman correlation and the mean squared error of the predicted numbers."""
         return regression_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return each predicted number with its error in standard deviations of the gold numbers."""
-        return judge_numbers(answers, examples, self)
+        return score_numbers(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the baseline that always predicts the mean of the training numbers."""

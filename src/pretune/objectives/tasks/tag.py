@@ -16,8 +16,8 @@ from torch import nn
 from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.metrics.classification import most_frequent
-from pretune.metrics.per_example import JudgedAnswer, judge_tags
-from pretune.metrics.sequence_labeling import tag_metrics, usual_tags
+from pretune.metrics.per_example import ScoredAnswer, score_tags
+from pretune.metrics.sequence_labeling import most_frequent_tags, tag_metrics
 from pretune.nn.output_heads import TokenHead
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
@@ -151,7 +151,7 @@ class Tag(Task):
             odd = rows.tags[missed[0]][found[missed[0]].index(-1)]
             count = sum(classes.count(-1) for classes in found)
             log_info(
-                f"{rows.place(missed[0])}: tag {odd!r} was not in training; words with unknown tags count as wrong ({count} in all)"
+                f"{rows.location(missed[0])}: tag {odd!r} was not in training; words with unknown tags count as wrong ({count} in all)"
             )
         return np.array([i for classes in found for i in classes], dtype=np.int64)
 
@@ -226,9 +226,9 @@ class Tag(Task):
         """Return the accuracy of the tags and, with a scheme, precision, recall and F1 of spans."""
         return tag_metrics(answers, examples, self)
 
-    def judge(self, answers: Sequence[Answer], examples: Any) -> list[JudgedAnswer]:
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Return the share of correctly tagged words of each sentence."""
-        return judge_tags(answers, examples, self)
+        return score_tags(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
         """Return the baseline that gives every word the most frequent training tag."""
@@ -237,7 +237,7 @@ class Tag(Task):
 
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
         """Return the baseline that gives each word its own most frequent training tag."""
-        return {"each word's usual tag": usual_tags(self, learned, judged)}
+        return {"each word's usual tag": most_frequent_tags(self, learned, judged)}
 
     def demonstration(self) -> TaggedSentences:
         """Return a sentence with two entities."""

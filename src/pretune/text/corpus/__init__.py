@@ -1,4 +1,4 @@
 """Read raw text: files, documents, sentences, dialogues and word vectors; write tables.
 
-Nothing in this package knows a tokenizer. Labeled examples belong to `text.examples`, token ids to `text.store`.
+Nothing in this package uses a tokenizer. Labeled examples belong to `text.examples`, token ids to `text.store`.
 """

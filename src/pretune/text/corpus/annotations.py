@@ -10,14 +10,14 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-ANNOTATED_FORMATS = (".jsonl", ".parquet")  # file formats whose rows can hold spans
 Spans = tuple[tuple[int, int], ...]
 
 
 def read_spans(value: Any, length: int, where: str) -> Spans:
-    """Return the character spans (start, end) that a field of a row lists; an empty tuple if the field is null.
-    Each span is a pair of numbers or an object with `start` and `end`. `length` is the number of characters of the
-    text.
+    """Return the character spans (start, end) that the value of a field lists; an empty tuple if it is None.
+
+    A span is a pair of numbers or an object with `start` and `end`, within a text of `length` characters; `where` names
+    the field in errors.
 
     >>> read_spans([[0, 8], {"start": 16, "end": 22, "label": "place"}], 30, "a.jsonl, line 1, field 'names'")
     ((0, 8), (16, 22))
@@ -25,9 +25,8 @@ def read_spans(value: Any, length: int, where: str) -> Spans:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise PretuneError(
-            f"{where} has type {type(value).__name__}; expected a list of spans such as [[0, 5], [9, 12]]"
-        )
+        kind = type(value).__name__
+        raise PretuneError(f"{where} has type {kind}; expected a list of spans such as [[0, 5], [9, 12]]")
     return tuple(_read_span(entry, length, f"{where}, span {number}") for number, entry in enumerate(value, 1))
 
 
@@ -37,26 +36,24 @@ def _read_span(entry: Any, length: int, where: str) -> tuple[int, int]:
         raise PretuneError(f"{where}: {str(ends)[:60]} is not a span; write two integers, start and end, as in [9, 12]")
     start, end = ends
     if not 0 <= start < end <= length:
-        raise PretuneError(
-            f"{where}: [{start}, {end}] is outside the text; a span must satisfy 0 ≤ start < end ≤ {length}, the text's length"
-        )
+        rule = f"a span must satisfy 0 ≤ start < end ≤ {length}, the text's length"
+        raise PretuneError(f"{where}: [{start}, {end}] is outside the text; {rule}")
     return start, end
 
 
-def inside_spans(places: Array, spans: Array) -> Array:
-    """Return a mask, (n,), that is True for every token a span touches except the first token of that span.
+def inside_spans(offsets: Array, spans: Array) -> Array:
+    """Return a mask, (n,), of the tokens that overlap a character span and are not the first token of that span.
 
-    `places` (n, 2) holds the start and end character of each token, `spans` (k, 2) those of each span; ends are
-    exclusive.
+    `offsets` (n, 2) has the start and end character of each token, `spans` (k, 2) those of each span; ends are exclusive.
 
     >>> inside_spans(np.array([[0, 3], [3, 8], [9, 12]]), np.array([[0, 8]])).tolist()
     [False, True, False]
     """
-    starts, ends = np.maximum.accumulate(places).T
+    starts, ends = np.maximum.accumulate(offsets).T
     first = np.searchsorted(ends, spans[:, 0], side="right")
     last = np.searchsorted(starts, spans[:, 1]) - 1
     several = last > first
-    change = np.zeros(len(places) + 1, dtype=np.int64)  # +1 after a span's first token, -1 after its last
+    change = np.zeros(len(offsets) + 1, dtype=np.int64)  # +1 after a span's first token, -1 after its last
     np.add.at(change, first[several] + 1, 1)
     np.add.at(change, last[several] + 1, -1)
     return np.asarray(np.cumsum(change[:-1]) > 0)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.text.corpus.documents import read_jsonl, read_parquet
+from pretune.text.corpus.documents import NESTED_FORMATS, read_rows
 from pretune.text.corpus.files import Errors, file_format, find_files
 
 QUERY, RESPONSE = 0, 1
@@ -26,7 +26,7 @@ EXPECTED = 'a .jsonl or .parquet file with one dialogue per row: {"turns": [{"ro
 
 @dataclass
 class Dialogues:
-    """A list of dialogues, with the turns of all of them concatenated."""
+    """A list of dialogues, stored as the concatenation of the turns of all dialogues."""
 
     file: Path
     texts: list[str] = field(default_factory=list)  # one per turn
@@ -50,65 +50,57 @@ class Dialogues:
         chosen = list(rows)
         ends = np.cumsum(self.counts, dtype=np.int64).tolist()
         turns = [turn for row in chosen for turn in range(ends[row] - self.counts[row], ends[row])]
-        return Dialogues(
-            self.file,
-            [self.texts[turn] for turn in turns],
-            [self.roles[turn] for turn in turns],
-            [self.counts[row] for row in chosen],
-            [self.files[row] for row in chosen] if self.files else [],
-        )
+        texts, roles = [self.texts[turn] for turn in turns], [self.roles[turn] for turn in turns]
+        files = [self.files[row] for row in chosen] if self.files else []
+        return Dialogues(self.file, texts, roles, [self.counts[row] for row in chosen], files)
 
 
 def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "strict") -> Dialogues:
     """Read dialogues from .jsonl or .parquet files.
-    Turns that are plain strings alternate between query and response; turns that are objects name their role.
 
-    >>> read_dialogues("chats.jsonl").roles[:3]  # doctest: +SKIP
-    [0, 1, 0]
+    Turns that are plain strings alternate between query and response; turns that are objects have a `role`.
     """
-    given = [files] if isinstance(files, str | Path) else list(files)
-    if not given:
-        raise PretuneError(f"No dialogue files were given; pass {EXPECTED}")
-    paths = [path for name in given for path in find_files(name)]
-    found = Dialogues(paths[0])
+    names = [files] if isinstance(files, str | Path) else list(files)
+    if not names:
+        raise PretuneError(f"no dialogue files were given; pass {EXPECTED}")
+    paths = [path for name in names for path in find_files(name)]
+    dialogues = Dialogues(paths[0])
     for number, path in enumerate(paths):
-        if file_format(path) not in (".jsonl", ".parquet"):
+        if file_format(path) not in NESTED_FORMATS:
             raise PretuneError(f"{path}: this file format cannot hold dialogues; pass {EXPECTED}")
-        for line, row in read_jsonl(path, errors) if file_format(path) == ".jsonl" else read_parquet(path):
-            turns = _turns(row, f"{path}, line {line}")
-            found.texts += [text for _, text in turns]
-            found.roles += [role for role, _ in turns]
-            found.counts.append(len(turns))
-            found.files.append(number)
-    if not found.counts:
+        for line, row in read_rows(path, errors):
+            turns = _read_turns(row, f"{path}, line {line}")
+            dialogues.texts += [text for _, text in turns]
+            dialogues.roles += [role for role, _ in turns]
+            dialogues.counts.append(len(turns))
+            dialogues.files.append(number)
+    if not dialogues.counts:
         raise PretuneError(f"{paths[0]}: the file contains no dialogues; pass {EXPECTED}")
-    return found
+    return dialogues
 
 
-def _turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
-    name = next((key for key in FIELDS if key in row), None)
-    turns = row.get(name) if name else None
+def _read_turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
+    """Return the turns of a dialogue as (role, text), given its row in a file; `place` names the row in errors."""
+    turns = next((row[name] for name in FIELDS if name in row), None)
     if not isinstance(turns, list) or not turns:
         fields = ", ".join(map(repr, row))
         raise PretuneError(f"{place}: no list of turns in the fields {fields}; pass {EXPECTED}")
     plain = isinstance(turns[0], str)
-    return [_turn(turn, number, plain, f"{place}, turn {number + 1}") for number, turn in enumerate(turns)]
+    return [_read_turn(turn, number, plain, f"{place}, turn {number + 1}") for number, turn in enumerate(turns)]
 
 
-def _turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, str]:
+def _read_turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, str]:
+    """Return the role and text of a turn; `plain` turns are strings whose roles alternate by `number`."""
     if isinstance(turn, str) != plain or not isinstance(turn, str | dict):
-        raise PretuneError(
-            f'{place}: the turns of a dialogue must be all plain strings, or all objects with a "role" and a "text".'
-        )
+        rule = 'must be all plain strings, or all objects with "role" and "text"'
+        raise PretuneError(f"{place}: the turns of a dialogue {rule}")
     if isinstance(turn, str):
         return number % 2, turn
-    if turn.get("role") is None:
-        raise PretuneError(
-            f'{place}: the turn has no "role"; set it to Q (query) or R (response), or use plain strings for alternating turns'
-        )
-    role, text = ROLES.get(str(turn["role"]).lower()), turn.get("text", turn.get("content"))
+    role, text = ROLES.get(str(turn.get("role")).lower()), turn.get("text", turn.get("content"))
     if role is None:
-        raise PretuneError(f"{place}: unknown role {turn['role']!r}; use Q (query) or R (response)")
+        problem = 'the turn has no "role"' if turn.get("role") is None else f"unknown role {turn['role']!r}"
+        advice = "set it to Q (query) or R (response), or use plain strings for alternating turns"
+        raise PretuneError(f"{place}: {problem}; {advice}")
     if not isinstance(text, str):
         raise PretuneError(f'{place}: the turn has no "text" that is a string')
     return role, text

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pretune.runtime.errors import PretuneError, if_option, suggest
-from pretune.text.corpus.annotations import ANNOTATED_FORMATS, Spans, read_spans
+from pretune.text.corpus.annotations import Spans, read_spans
 from pretune.text.corpus.files import ByteMeter, Errors, file_format, open_stream, read_lines
 
 SplitBy = Literal["auto", "line", "blank-line", "file"]
+NESTED_FORMATS = (".jsonl", ".parquet")  # formats whose cells can be lists and objects
 TEXT_COLUMNS = ("text", "content", "body", "document", "sentence", "review")
 PARQUET_ROWS = 1024
 csv.field_size_limit(1 << 30)
@@ -39,7 +40,7 @@ def read_documents(
     encoding_errors: Errors = "strict",
     meter: ByteMeter | None = None,
 ) -> Iterator[Document]:
-    """Yield the documents of the given files in order, skipping those that contain only whitespace.
+    """Yield the documents of files in order, skipping documents that contain only whitespace.
 
     Parameters
     ----------
@@ -52,48 +53,50 @@ def read_documents(
         A field of .jsonl and .parquet files that lists annotated character spans of the text.
     meter
         Counts the bytes read, for progress bars.
-
-    >>> for document in read_documents([Path("a.txt")]): print(document.text)  # doctest: +SKIP
     """
+    columns = [column, *([spans] if spans else [])] if column else None
     for file in files:
-        for document in _read_file(file, split_by, text_field, span_field, encoding_errors, meter):
-            text = document.text
-            if text and not text.isspace():
-                yield document
+        if spans and file_format(file) not in NESTED_FORMATS:
+            raise PretuneError(f"{file}: annotated spans can be read only from {' and '.join(NESTED_FORMATS)} files")
+        if file_format(file) == ".txt":
+            documents = _read_text(file, layout, errors, meter)
+        else:
+            rows = read_rows(file, errors, meter, columns=columns)
+            documents = (_from_row(row, file, line, text_field, span_field, errors) for line, row in rows)
+        yield from (document for document in documents if document.text and not document.text.isspace())
 
 
-def _read_file(
+def read_rows(
     file: Path,
-    split_by: SplitBy,
-    text_field: str | None,
-    span_field: str | None,
-    encoding_errors: Errors,
-    meter: ByteMeter | None,
-) -> Iterator[Document]:
-    rows: Iterator[tuple[int, dict[str, Any]]]
-    if span_field and file_format(file) not in ANNOTATED_FORMATS:
-        raise PretuneError(f"{file}: annotated spans can be read only from {' and '.join(ANNOTATED_FORMATS)} files")
+    errors: Errors = "strict",
+    meter: ByteMeter | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    names: list[str] | None = None,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Return an iterator over the rows of a .jsonl, .csv, .tsv or .parquet file, each with its line number.
+
+    `columns` are those to read from a .parquet file, by default all; `names` are the column names of a .csv or .tsv file
+    without a header.
+    """
     match file_format(file):
-        case ".txt":
-            yield from _read_text(file, split_by, encoding_errors, meter)
-            return
         case ".jsonl":
-            rows = read_jsonl(file, encoding_errors, meter)
-        case ".csv" | ".tsv":
-            rows = read_table(file, encoding_errors, meter)
+            return read_jsonl(file, encoding_errors, meter)
         case ".parquet":
-            rows = read_parquet(file, text_field and [text_field, *([span_field] if span_field else [])], meter)
+            return read_parquet(file, columns, meter)
+        case ".csv" | ".tsv":
+            return read_table(file, errors, meter, names)
         case _:
-            raise PretuneError(f"{file}: unsupported file format; use .txt, .jsonl, .csv, .tsv or .parquet")
-    for line, row in rows:
-        yield _from_row(row, file, line, text_field, span_field, encoding_errors)
+            raise PretuneError(
+                f"{file}: unsupported file format; use .jsonl, .csv, .tsv or .parquet, or .txt for texts"
+            )
 
 
 def guess_split_by(file: Path, errors: Errors = "strict") -> SplitBy:
     """Return `blank-line` if a blank line separates text within the first 2,000 lines of a file, else `line`."""
     text_before = gap = False
     for _, line in islice(read_lines(file, errors), 2000):
-        if line.isspace() or not line:
+        if not line.strip():
             gap = text_before
         elif gap:
             return "blank-line"
@@ -111,7 +114,7 @@ def _read_text(file: Path, split_by: SplitBy, errors: Errors, meter: ByteMeter |
         return
     start, lines = 1, list[str]()
     for number, line in read_lines(file, errors, meter):
-        if split_by == "blank-line" and (not line or line.isspace()):
+        if split_by == "blank-line" and not line.strip():
             if lines:
                 yield Document("\n".join(lines), file, start)
             lines = []
@@ -128,18 +131,15 @@ def read_jsonl(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a .jsonl file with their line numbers, skipping blank lines."""
     for number, line in read_lines(file, errors, meter):
-        if not line or line.isspace():
+        if not line.strip():
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise PretuneError(
-                f"{file}, line {number}: not valid JSON ({error}); each line must be one JSON object"
-            ) from error
+            problem = f"not valid JSON ({error}); each line must be one JSON object"
+            raise PretuneError(f"{file}, line {number}: {problem}") from error
         if not isinstance(row, dict):
-            raise PretuneError(
-                f"{file}, line {number}: the line is a JSON {type(row).__name__}; expected an object with fields"
-            )
+            raise PretuneError(f"{file}, line {number}: expected a JSON object, not a {type(row).__name__}")
         yield number, row
 
 
@@ -148,7 +148,7 @@ def read_csv_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of each row of a table, including the header, with the number of the line on which it ends.
 
-    With `tabs`, cells are separated by tabs and quotation marks are text; otherwise the file is a usual .csv file.
+    With `tabs`, cells are separated by tabs, and quotation marks are part of the text; otherwise the file is a .csv file.
     """
     lines = (line + "\n" for _, line in read_lines(file, errors, meter))
     reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines)
@@ -164,8 +164,8 @@ def read_table(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a .csv or .tsv file as dictionaries, with the number of the line on which each row ends.
 
-    `names` are the column names of a file without a header. Tab-separated files are read without quoting, as the public
-    benchmarks write them: a quotation mark there is part of the text.
+    `names` are the column names of a file without a header. In .tsv files, quotation marks are part of the text, as in
+    public benchmarks.
     """
     header = names
     tabs = file_format(file) == ".tsv"
@@ -178,16 +178,15 @@ def read_table(
             header = [name.strip() for name in row]
             continue
         if len(row) != len(header):
-            raise PretuneError(
-                f"{file}, line {number}: expected {len(header)} fields as in the header, but found {len(row)}"
-            )
+            problem = f"expected {len(header)} fields as in the header, but found {len(row)}"
+            raise PretuneError(f"{file}, line {number}: {problem}")
         yield number, dict(zip(header, row, strict=True))
 
 
 def read_parquet(
     file: Path, columns: Sequence[str] | None = None, meter: ByteMeter | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a .parquet file, numbered from 1; if all `columns` exist, only these are read."""
+    """Yield the rows of a .parquet file, numbered from 1; only `columns` are read, if all of them exist."""
     import pyarrow
     import pyarrow.parquet
 
@@ -197,11 +196,8 @@ def read_parquet(
         with pyarrow.parquet.ParquetFile(file) as table:
             if columns and not set(columns) <= set(table.schema_arrow.names):
                 columns = None  # read all fields, so that the caller's error can list them
-            number = 0
-            for batch in table.iter_batches(batch_size=PARQUET_ROWS, columns=columns):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+            batches = table.iter_batches(batch_size=PARQUET_ROWS, columns=columns)
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
         if meter:
             meter.bytes += file.stat().st_size
     except (pyarrow.ArrowException, OSError, ValueError) as error:  # ValueError: text that is not UTF-8
@@ -211,6 +207,7 @@ def read_parquet(
 def _from_row(
     row: dict[str, Any], file: Path, line: int, text_field: str | None, span_field: str | None, errors: Errors
 ) -> Document:
+    """Return the document in a row of a file, given the names of its text column and of its column of spans."""
     name = text_field or guess_text_column(row)
     for field in (name, span_field) if span_field else (name,):
         if field is None or field not in row:
@@ -221,9 +218,7 @@ def _from_row(
             hint = f"; {suggest(field, row)}" if field and row else choose
             raise PretuneError(f"{file}, line {line}: no field named {field or 'text'!r}; the fields are {names}{hint}")
     assert name is not None
-    value = row[name]
-    if value is None:
-        value = ""
+    value = "" if row[name] is None else row[name]
     if not isinstance(value, str):
         raise PretuneError(f"{file}, line {line}: field {name!r} has type {type(value).__name__}; expected text")
     if not value.isascii():  # JSON escapes can encode lone surrogates, which are not valid text
@@ -236,12 +231,12 @@ def _from_row(
                     f"correct the file{if_option('encoding-errors', ', or replace such characters with --encoding-errors replace')}"
                 ) from error
             value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    marked = read_spans(row[span_field], len(value), f"{file}, line {line}, field {span_field!r}") if span_field else ()
-    return Document(value, file, line, marked)
+    annotated = read_spans(row[span_field], len(value), f"{file}, line {line}, field {span_field!r}") if span_field else ()
+    return Document(value, file, line, annotated)
 
 
 def guess_text_column(row: dict[str, Any]) -> str | None:
-    """Return the column that has a usual name for texts, else the only column that contains text, else None."""
+    """Return the column of a row that has a usual name for texts, else the only column that contains text, else None."""
     for name in TEXT_COLUMNS:
         if name in row:
             return name

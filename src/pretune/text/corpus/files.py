@@ -49,45 +49,44 @@ def file_suffix(path: Path) -> str:
 
 def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Expand files, folders and glob patterns into a list of files of the given formats.
-    Folders are searched recursively, skipping hidden files; the files of each folder or pattern are sorted.
 
-    >>> find_files(["corpus/", "more/*.txt.gz"])  # doctest: +SKIP
+    Folders are searched recursively, skipping hidden files; the files of each folder or pattern are sorted.
     """
     if isinstance(paths, str | Path):
         paths = [paths]
-    found: list[Path] = []
-    for given in paths:
-        path = Path(given)
+    found, endings = list[Path](), "/".join(COMPRESSIONS)
+    for name in paths:
+        path = Path(name)
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if _is_visible_file(p, path) and file_format(p) in formats)
+            files = (p for p in path.rglob("*") if p.is_file() and file_format(p) in formats)
+            inside = sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts))
             if not inside:
-                raise PretuneError(f"{path}: the folder contains no {', '.join(formats)} files (plain or {_endings()})")
+                raise PretuneError(f"{path}: the folder contains no {', '.join(formats)} files (plain or {endings})")
             found += inside
         elif path.exists():
             if file_format(path) not in formats:
-                raise PretuneError(
-                    f"{path}: unsupported file format; expected one of {', '.join(formats)}, plain or {_endings()}"
-                )
+                expected = f"expected one of {', '.join(formats)}, plain or {endings}"
+                raise PretuneError(f"{path}: unsupported file format; {expected}")
             found.append(path)
-        elif glob.has_magic(str(given)):
-            matches = sorted(Path(p) for p in glob.glob(str(given), recursive=True))
-            matches = [p for p in matches if p.is_file() and file_format(p) in formats]
-            if not matches:
-                raise PretuneError(f"{given}: the pattern matches no {', '.join(formats)} file")
-            found += matches
+        elif glob.has_magic(str(name)):
+            matches = map(Path, glob.glob(str(name), recursive=True))
+            inside = sorted(p for p in matches if p.is_file() and file_format(p) in formats)
+            if not inside:
+                raise PretuneError(f"{name}: the pattern matches no {', '.join(formats)} file")
+            found += inside
         else:
             raise PretuneError(f"{path}: no such file or folder")
     if not found:
-        raise PretuneError("No input files were given")
+        raise PretuneError("no input files were given; pass files, folders or glob patterns")
     return found
 
 
-def _endings() -> str:
-    return "/".join(COMPRESSIONS)
-
-
-def _is_visible_file(path: Path, root: Path) -> bool:
-    return path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
+def check_is_file(path: str | Path) -> Path:
+    """Return a path; raise an error if it is a folder or does not exist."""
+    path = Path(path)
+    if path.is_dir() or not path.exists():
+        raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
+    return path
 
 
 class ByteMeter:
@@ -118,6 +117,7 @@ class _Metered:
 def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStream]:
     """Open a file for reading bytes, decompressing it according to its suffix; errors become PretuneErrors."""
     compression = COMPRESSIONS.get(path.suffix.lower())
+    damaged = "the compressed file is damaged or truncated ({}); download or compress it again"
     try:
         with path.open("rb") as file:
             raw: Any = _Metered(file, meter or ByteMeter())
@@ -134,24 +134,19 @@ def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStre
                 with pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), compression) as stream:
                     yield stream
     except (lzma.LZMAError, EOFError) as error:
-        raise PretuneError(
-            f"{path}: the compressed file is damaged or truncated ({error}); download or compress it again"
-        ) from error
+        raise PretuneError(f"{path}: {damaged.format(error)}") from error
     except IsADirectoryError as error:
         raise PretuneError(f"{path}: expected a file, but this is a folder") from error
     except PermissionError as error:
         raise PretuneError(f"{path}: permission denied; make the file readable") from error
     except OSError as error:
         if error.errno is None and compression is not None:  # how pyarrow reports bad data
-            message = str(error).splitlines()[0]
-            raise PretuneError(
-                f"{path}: the compressed file is damaged or truncated ({message}); download or compress it again"
-            ) from error
+            raise PretuneError(f"{path}: {damaged.format(str(error).splitlines()[0])}") from error
         raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 def read_lines(path: Path, errors: Errors = "strict", meter: ByteMeter | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file, numbered from 1, without line ends (\\n, \\r\\n) and without a leading BOM.
+    """Yield the lines of a UTF-8 file, numbered from 1, without line ends (\\n, \\r\\n) and without a byte order mark.
 
     Only \\n ends a line: other Unicode line separators are part of the text.
     """
@@ -163,6 +158,7 @@ def read_lines(path: Path, errors: Errors = "strict", meter: ByteMeter | None = 
 
 
 def _split_lines(stream: ByteStream) -> Iterator[bytes]:
+    """Yield the lines of a stream of bytes, without their line ends."""
     rest: list[bytes] = []  # parts of a line that is longer than a block
     while block := stream.read(BLOCK):
         *lines, last = bytes(block).split(b"\n")
@@ -172,13 +168,12 @@ def _split_lines(stream: ByteStream) -> Iterator[bytes]:
             for line in lines:
                 yield line.removesuffix(b"\r")
         rest.append(last)
-    end = b"".join(rest)
-    if end:
+    if end := b"".join(rest):
         yield end.removesuffix(b"\r")
 
 
 def decode_line(data: bytes, path: Path, line: int, errors: Errors) -> str:
-    """Decode UTF-8; on invalid bytes, replace them or raise an error that names the file and line."""
+    """Decode a line of a UTF-8 file; invalid bytes are replaced or, if `errors` is "strict", raise an error."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -191,7 +186,7 @@ def decode_line(data: bytes, path: Path, line: int, errors: Errors) -> str:
 
 
 def check_text(text: str, place: str) -> str:
-    """Return the text if it is valid Unicode; raise an error for lone surrogates, which JSON escapes can encode."""
+    """Return a text; raise an error if it contains lone surrogates, which JSON escapes can encode."""
     if not is_valid_text(text):
         raise PretuneError(f"{place} contains a lone surrogate, which is not valid text; correct the file")
     return text

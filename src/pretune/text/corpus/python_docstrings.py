@@ -6,33 +6,28 @@ import ast
 import inspect
 import sysconfig
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 SHORTEST = 200  # characters; shorter docstrings are skipped
 PACKAGES = ("numpy", "torch", "sklearn", "scipy")  # after the standard library, where installed
 
 
-def read_docstrings(most: int) -> Iterator[str]:
-    """Yield the docstrings of the standard library, then of installed packages, until `most` characters are reached.
+def read_docstrings(max_characters: int) -> Iterator[str]:
+    """Yield docstrings of Python's standard library, then of installed packages, until they have `max_characters`.
 
     >>> len(next(read_docstrings(1000))) >= 200
     True
     """
-    seen = 0
-    for file in _sources():
+    seen, paths = 0, sysconfig.get_paths()
+    packages = (sorted((Path(paths["purelib"]) / package).rglob("*.py")) for package in PACKAGES)
+    for file in chain(sorted(Path(paths["stdlib"]).glob("*.py")), chain.from_iterable(packages)):
         for text in parse_docstrings(file):
             if len(text) >= SHORTEST:
                 yield text
                 seen += len(text)
-                if seen >= most:
+                if seen >= max_characters:
                     return
-
-
-def _sources() -> Iterator[Path]:
-    paths = sysconfig.get_paths()
-    yield from sorted(Path(paths["stdlib"]).glob("*.py"))
-    for package in PACKAGES:
-        yield from sorted((Path(paths["purelib"]) / package).rglob("*.py"))
 
 
 def parse_docstrings(file: Path) -> Iterator[str]:

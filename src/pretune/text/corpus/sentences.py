@@ -26,6 +26,7 @@ Span = tuple[int, int]
 
 def split_sentences(text: str, language: str = "en") -> list[Span]:
     """Return the spans (start, end) of the sentences of a text, without surrounding whitespace.
+
     With `language="lines"`, every line is one sentence.
 
     >>> text = "It rains.  Stay in!"
@@ -56,11 +57,10 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _trim(text: str, pieces: list[str]) -> list[Span]:
-    """Return the spans of consecutive pieces of the text, without surrounding whitespace and without empty pieces."""
+    """Return the spans of consecutive pieces of a text, without surrounding whitespace; blank pieces are left out."""
     spans, position = [], 0
     for piece in pieces:
-        kept = piece.strip()
-        if kept:
+        if kept := piece.strip():
             start = position + len(piece) - len(piece.lstrip())
             spans.append((start, start + len(kept)))
         position += len(piece)

@@ -22,7 +22,6 @@ from pretune.runtime.errors import PretuneError
 Row = dict[str, Any]
 Write = Callable[[Sequence[Row]], None]
 
-
 UNTYPED = (".csv", ".tsv")  # formats that spreadsheets open and in which they evaluate formulas
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # first characters of formulas
 
@@ -50,7 +49,7 @@ class TableColumns:
 
 @contextmanager
 def table_writer(path: str | Path, *, safe: bool = False) -> Iterator[Write]:
-    """Open a table for writing and yield a function that appends rows to it.
+    """Open a table file for writing, and yield a function that appends rows to the table.
 
     With `safe`, cells of .csv and .tsv files that a spreadsheet would evaluate as formulas are escaped.
 
@@ -75,7 +74,10 @@ def check_table_suffix(path: str | Path) -> str:
 
 
 @contextmanager
-def _lines(path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False) -> Iterator[Write]:
+def _text_writer(
+    path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False
+) -> Iterator[Write]:
+    """Write rows as lines of text, which `line` formats; with `safe`, formulas are escaped."""
     columns = TableColumns(path)
     spell = escape_formula if safe else str
 
@@ -86,9 +88,8 @@ def _lines(path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], saf
             try:
                 file.write(line([spell(cell) for cell in row]).encode())
             except UnicodeEncodeError as error:
-                raise PretuneError(
-                    f"{path}: row {number} contains a lone surrogate, which is not valid text; correct it, or write .jsonl"
-                ) from error
+                problem = f"row {number} contains a lone surrogate, which is not valid text"
+                raise PretuneError(f"{path}: {problem}; correct it, or write .jsonl") from error
             except ValueError as error:
                 raise PretuneError(f"{path}: row {number} contains {error}; write .csv or .jsonl") from error
 
@@ -105,26 +106,27 @@ def escape_formula(cell: str) -> str:
 
 
 def format_csv_line(row: list[str]) -> str:
-    """Return cells as a line of CSV, with quotation marks where they are needed."""
+    """Return the cells of a row as a line of CSV, with quotation marks where they are needed."""
     line = io.StringIO(newline="")
     csv.writer(line, lineterminator="\r\n").writerow(row)  # cells with either character need quotes
     return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 def format_tsv_line(row: list[str]) -> str:
-    """Return cells as a line of TSV; raise ValueError for cells with a tab or line break."""
+    """Return the cells of a row as a line of TSV; raise ValueError for a cell with a tab or line break."""
     if any(mark in cell for cell in row for mark in "\t\n\r"):
         raise ValueError("a tab or a line break in a cell, which a .tsv file cannot represent")
     return "\t".join(row) + "\n"
 
 
 @contextmanager
-def _jsonl(path: Path, file: IO[bytes]) -> Iterator[Write]:
+def _jsonl_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
+    """Write rows as lines of JSON."""
+
     def write(rows: Sequence[Row]) -> None:
         for row in rows:
-            line = json.dumps(row, ensure_ascii=False, default=str)
             try:
-                file.write(line.encode() + b"\n")
+                file.write(json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n")
             except UnicodeEncodeError:  # lone surrogates can be written only as escapes
                 file.write(json.dumps(row, default=str).encode() + b"\n")
 
@@ -132,7 +134,8 @@ def _jsonl(path: Path, file: IO[bytes]) -> Iterator[Write]:
 
 
 @contextmanager
-def _parquet(path: Path, file: IO[bytes]) -> Iterator[Write]:
+def _parquet_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
+    """Write rows as a Parquet file; the first rows determine the types of the columns."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -166,35 +169,31 @@ def _parquet(path: Path, file: IO[bytes]) -> Iterator[Write]:
 
 
 @contextmanager
-def _conll(path: Path, file: IO[bytes]) -> Iterator[Write]:
-    """Write one word per line, using the columns that have one value per word, and a blank line after each row."""
+def _conll_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
+    """Write each row as one line per word, with the columns that have one value per word, and a blank line after it."""
     numbers = count(1)
 
     def write(rows: Sequence[Row]) -> None:
         for row, number in zip(rows, numbers, strict=False):
             cells = {name: cell.split() if isinstance(cell, str) else cell for name, cell in row.items()}
-            lists = [cell for cell in cells.values() if is_flat_list(cell)]
+            lists = [cell for cell in cells.values() if isinstance(cell, list)]
+            lists = [cell for cell in lists if not any(isinstance(value, list | dict) for value in cell)]
             words, _ = max(Counter(map(len, filter(None, lists))).items(), key=lambda item: item[1], default=(0, 0))
             columns = [cell for cell in lists if len(cell) == words]
             if len(columns) < 2:
                 raise PretuneError(f"{path}: row {number} has no two columns with one value per word; write .jsonl")
-            lines = ["\t".join(str(value) for value in line) for line in zip(*columns, strict=True)]
-            file.write("".join(f"{line}\n" for line in [*lines, ""]).encode())
+            lines = ["\t".join(map(str, line)) + "\n" for line in zip(*columns, strict=True)]
+            file.write("".join([*lines, "\n"]).encode())
 
     yield write
 
 
-def is_flat_list(cell: Any) -> bool:
-    """Return whether a cell is a flat list of plain values."""
-    return isinstance(cell, list) and not any(isinstance(value, list | dict) for value in cell)
-
-
 KINDS: dict[str, Any] = {
-    ".csv": partial(_lines, line=format_csv_line),
-    ".tsv": partial(_lines, line=format_tsv_line),
-    ".jsonl": _jsonl,
-    ".parquet": _parquet,
-    ".conll": _conll,
+    ".csv": partial(_text_writer, line=format_csv_line),
+    ".tsv": partial(_text_writer, line=format_tsv_line),
+    ".jsonl": _jsonl_writer,
+    ".parquet": _parquet_writer,
+    ".conll": _conll_writer,
 }
 
 

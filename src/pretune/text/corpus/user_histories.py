@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError, quote
-from pretune.text.corpus.documents import read_jsonl, read_parquet, read_table
-from pretune.text.corpus.files import check_text, file_format
+from pretune.text.corpus.documents import read_rows
+from pretune.text.corpus.files import check_text
 
 USERS = ("user", "user_id", "userid", "customer", "customer_id", "session", "session_id")
 SEQUENCES = ("items", "history", "sequence")  # columns with all items of a user, separated by spaces
@@ -18,7 +18,7 @@ TIMES = ("time", "timestamp", "date", "datetime")
 
 
 def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **columns: str | None) -> dict[str, Any]:
-    """Write the histories of all users to a text file, one user per line, and return counts for the report.
+    """Write the item histories of all users to a text file, one user per line, and return counts for a report.
 
     A row of the .jsonl, .csv, .tsv or .parquet files has a user, an item and optionally a time; or a user and all
     items, as a list or separated by spaces. Without times, the order of the rows is the order of the items. Users with
@@ -27,7 +27,7 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
     """
     seen: dict[str, list[tuple[Any, str]]] = {}
     for file in files:
-        for line, row in _rows(file):
+        for line, row in read_rows(file):
             place = f"{file}, line {line}"
             user = row[_column(row, columns.get("user"), USERS, "user", place)]
             name = _column(row, columns.get("item"), ITEMS, "item", place)
@@ -38,43 +38,30 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
                 if check_text(item, f"{place}: an item").split() != [item]:
                     raise PretuneError(f"{place}: the item {quote(item)} is empty or contains spaces; rename it")
                 history.append((_sort_key(row[time]) if time else (0, 0), item))
-    kept = {
-        user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= min_items
-    }
+    long = (history for history in seen.values() if len(history) >= min_items)
+    kept = [[item for _, item in sorted(history, key=lambda event: event[0])] for history in long]
     if not kept:
-        raise PretuneError(
-            f"None of the {len(seen)} users has {min_items} or more items; lower the minimum number of items"
-        )
-    write_bytes(out, "".join(" ".join(items) + "\n" for items in kept.values()).encode())
+        raise PretuneError(f"none of the {len(seen)} users has at least {min_items} items; lower the minimum")
+    write_bytes(out, "".join(" ".join(items) + "\n" for items in kept).encode())
     return {
         "histories": str(out),
         "users": len(kept),
         "dropped_users": len(seen) - len(kept),
-        "items": len({item for items in kept.values() for item in items}),
-        "events": sum(map(len, kept.values())),
+        "items": len({item for items in kept for item in items}),
+        "events": sum(map(len, kept)),
     }
 
 
-def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    match file_format(file):
-        case ".jsonl":
-            return read_jsonl(file)
-        case ".parquet":
-            return read_parquet(file)
-        case ".csv" | ".tsv":
-            return read_table(file)
-        case _:
-            raise PretuneError(f"{file}: user histories can be read only from .jsonl, .csv, .tsv or .parquet files")
+def _column(row: dict[str, Any], name: str | None, usual: tuple[str, ...], role: str, place: str) -> str:
+    """Return the column for a role (user, item or time) in a row: `name`, else a usual name.
 
-
-def _column(row: dict[str, Any], given: str | None, usual: tuple[str, ...], role: str, place: str) -> str:
-    """Return the name of the column for a role; "" if an optional column (one with an empty role) is missing."""
-    name = given or next((key for key in row if key.lower() in usual), "")
-    if row.get(name) is None and (role or given):
-        raise PretuneError(
-            f"{place}: no column {name or role!r}; the columns are {', '.join(map(repr, row))}; name the right one"
-        )
-    return name
+    If there is none, return "" for an empty role, which is optional; raise an error for others.
+    """
+    column = name or next((key for key in row if key.lower() in usual), "")
+    if row.get(column) is None and (role or name):
+        known = ", ".join(map(repr, row))
+        raise PretuneError(f"{place}: no column {column or role!r}; the columns are {known}; name the right one")
+    return column
 
 
 def _sort_key(time: Any) -> tuple[int, Any]:

@@ -14,9 +14,8 @@ WINDOW = 16
 class WordCounts:
     """Counts of whitespace-separated words.
 
-    At most `limit` distinct words are kept. When there are more, the rarer half is dropped, the older ones first among
-    equally rare words. So frequent words are never lost, and from a text of only rare words the most recent part stays
-    as a sample.
+    At most `limit` distinct words are kept. When there are more, the rarer half is dropped, and among equally rare words
+    the older ones. So frequent words are never lost, and of a text of only rare words the most recent part stays.
 
     >>> counts = WordCounts(limit=1000)
     >>> counts.add("hug pug hug")
@@ -44,6 +43,7 @@ class WordCounts:
                 self._prune(self.limit // 2)
 
     def _prune(self, keep: int) -> None:
+        """Drop all but the `keep` most frequent words."""
         # Sorting is stable and dictionaries keep insertion order: among equal counts, newer words come last and are kept.
         ranked = sorted(self.table.items(), key=lambda item: item[1])
         dropped = len(ranked) - keep
@@ -53,16 +53,14 @@ class WordCounts:
 
 
 def _cut(words: Iterable[str]) -> Iterator[str]:
+    """Yield words, with words longer than LONGEST_WORD cut into pieces of WINDOW characters."""
     for word in words:
-        if len(word) <= LONGEST_WORD:
-            yield word
-        else:
-            for start in range(0, len(word), WINDOW):
-                yield word[start : start + WINDOW]
+        size = WINDOW if len(word) > LONGEST_WORD else LONGEST_WORD
+        yield from (word[start : start + size] for start in range(0, len(word), size))
 
 
 def scale_counts(table: dict[str, int], total: int) -> Iterator[tuple[str, int]]:
-    """Yield word counts scaled down to a total of `total` by systematic sampling; unchanged if their total is smaller.
+    """Yield words with counts scaled down to a sum of `total` by systematic sampling; unchanged if their sum is smaller.
 
     The share of any contiguous group of words changes by less than one occurrence, so merge frequencies are preserved.
     """

@@ -1,9 +1,9 @@
 """Read files of word vectors: word2vec text and binary, GloVe, fastText .vec and .bin.
 
-word2vec, .vec    a line "words width", then one line per word: the word and its numbers GloVe             the same
-without the first line word2vec .bin     the first line as text, then per word: the word, a space, its numbers as 32-bit
-floats fastText .bin     settings, dictionary, and a matrix of word and character n-gram vectors; a word's vector is
-their mean
+word2vec, .vec    a line "words width", then one line per word: the word and its numbers
+GloVe             the same without the first line
+word2vec .bin     the first line as text, then per word: the word, a space, its numbers as 32-bit floats
+fastText .bin     settings, dictionary, and a matrix of word and character n-gram vectors; a word's vector is their mean
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,7 +32,7 @@ LONGEST_NGRAM = 100  # characters
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Words and their vectors in file order, which usually is by decreasing frequency."""
+    """Words and their vectors in the order of a file, which usually is by decreasing frequency."""
 
     words: list[str]
     vectors: Array  # (words, width) float32
@@ -46,21 +47,17 @@ class WordVectors:
 
 
 def read_word_vectors(path: str | Path, max_words: int | None = None) -> WordVectors:
-    """Read word vectors in any of the supported formats; `max_words` limits the number of words that are read.
-
-    >>> read_word_vectors("glove.6B.300d.txt", most=50_000).width  # doctest: +SKIP
-    300
-    """
+    """Read word vectors in any of the supported formats, at most the first `max_words`."""
     path = Path(path)
     if not path.is_file():
-        raise PretuneError(f"{path}: no such word vector file")
+        raise PretuneError(f"{path}: no such file of word vectors")
     with _open(path) as file:
-        found = _read(file, path, max_words)
-    finite = np.isfinite(found.vectors).all(1)
+        loaded = _read(file, path, max_words)
+    finite = np.isfinite(loaded.vectors).all(1)
     if not finite.all():
-        word = found.words[int(finite.argmin())]
+        word = loaded.words[int(finite.argmin())]
         raise PretuneError(f"{path}: the vector of {quote(word)} contains NaN or infinity; the file is damaged")
-    return found
+    return loaded
 
 
 @contextmanager
@@ -70,26 +67,27 @@ def _open(path: Path) -> Iterator[Any]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise PretuneError(
-            f"{path}: the compressed file is damaged or truncated ({error}); download or compress it again"
-        ) from error
+        problem = f"the compressed file is damaged or truncated ({error}); download or compress it again"
+        raise PretuneError(f"{path}: {problem}") from error
     except OSError as error:
         raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 def _read(file: Any, path: Path, max_words: int | None) -> WordVectors:
+    """Read an open file of word vectors, whose format is recognized from its first bytes."""
     if file.peek(4)[:4] == struct.pack("<i", FASTTEXT):
         file.read(4)
         return _read_fasttext(file, path, max_words)
     first = file.readline(LONGEST)
     fields = first.split()
     if len(fields) != 2 or not all(field.isdigit() and len(field) <= DIGITS for field in fields):
-        return _from_lines(_chain(first, 1, file), len(fields) - 1, path, max_words)
+        return _from_lines(enumerate(chain([first], file), 1), len(fields) - 1, path, max_words)
     count, width = map(int, fields)
     if _is_binary(file.peek(LONGEST), width):
-        _check_size(path, count if max_words is None else min(count, max_words), width)
-        return _read_binary(file, count, width, path, max_words)
-    return _from_lines(_lines(file, 2), width, path, max_words)
+        count = count if max_words is None else min(count, max_words)
+        _check_size(path, count, width)
+        return _read_binary(file, count, width, path)
+    return _from_lines(enumerate(file, 2), width, path, max_words)
 
 
 def _check_size(path: Path, rows: int, width: int) -> None:
@@ -113,26 +111,14 @@ def _is_binary(content: bytes, width: int) -> bool:
     return bool(whole) and len(numbers) != width
 
 
-def _lines(file: BinaryIO, number: int) -> Iterator[tuple[int, bytes]]:
-    for line in file:
-        yield number, line
-        number += 1
-
-
-def _chain(first: bytes, number: int, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    yield number, first
-    yield from _lines(file, number + 1)
-
-
 def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, max_words: int | None) -> WordVectors:
+    """Read word vectors from numbered lines, each of which has a word and `width` numbers."""
     if width < 1:
-        raise PretuneError(
-            f"{path}: the file contains no word vectors; expected word2vec, GloVe or fastText, text or binary"
-        )
+        raise PretuneError(f"{path}: the file contains no word vectors; expected word2vec, GloVe or fastText")
     words: list[str] = []
     rows: list[Array] = []
     for number, line in lines:
-        if max_words is not None and len(words) == max_words:
+        if len(words) == max_words:
             break
         fields = line.rstrip().rsplit(b" ", width)  # words in GloVe files may contain spaces
         if len(fields) < 2 and not fields[0]:
@@ -142,9 +128,7 @@ def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, max_
         except ValueError as error:
             raise PretuneError(f"{path}, line {number}: expected a word and {width} numbers") from error
         if len(row) != width:
-            raise PretuneError(
-                f"{path}, line {number}: expected {width} numbers as in the first line, but found {len(row)}"
-            )
+            raise PretuneError(f"{path}, line {number}: expected {width} numbers, but found {len(row)}")
         words.append(fields[0].decode("utf-8", "replace"))
         rows.append(row)
     if not words:
@@ -152,9 +136,9 @@ def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, max_
     return WordVectors(words, np.stack(rows))
 
 
-def _read_binary(file: BinaryIO, count: int, width: int, path: Path, max_words: int | None) -> WordVectors:
+def _read_binary(file: BinaryIO, count: int, width: int, path: Path) -> WordVectors:
+    """Read `count` word vectors in word2vec's binary format, after the first line."""
     words: list[str] = []
-    count = count if max_words is None else min(count, max_words)
     vectors = np.empty((count, width), dtype=np.float32)
     for number in range(count):
         word = bytearray()
@@ -172,11 +156,15 @@ def _read_binary(file: BinaryIO, count: int, width: int, path: Path, max_words: 
 
 
 def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVectors:
-    def numbers(layout: str) -> tuple[Any, ...]:
-        content = file.read(struct.calcsize(f"<{layout}"))
-        if len(content) < struct.calcsize(f"<{layout}"):
+    """Read a fastText model, after its magic number."""
+
+    def read(size: int) -> bytes:
+        if len(content := file.read(size)) < size:
             raise PretuneError(f"{path}: the file ends too early; it may be truncated")
-        return struct.unpack(f"<{layout}", content)
+        return content
+
+    def numbers(layout: str) -> tuple[Any, ...]:
+        return struct.unpack(f"<{layout}", read(struct.calcsize(f"<{layout}")))
 
     (version,) = numbers("i")
     # dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate, t
@@ -191,13 +179,10 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
         _count, kind = numbers("qb")
         if kind == 0:
             words.append(word.decode("utf-8", "replace"))
-    if pruned > 0 or version < 11:
-        raise PretuneError(
-            f"{path}: pruned fastText models and old versions are not supported; use the model's .vec file"
-        )
-    (quantized,) = numbers("?")
-    if quantized:
-        raise PretuneError(f"{path}: quantized fastText models are not supported; use the model's .vec file")
+    unsupported = pruned > 0 or version < 11
+    if unsupported or numbers("?")[0]:
+        kind = "pruned fastText models and old versions" if unsupported else "quantized fastText models"
+        raise PretuneError(f"{path}: {kind} are not supported; use the model's .vec file")
     rows, columns = numbers("qq")
     has_ngrams = longest > 0 and bucket > 0
     if (
@@ -209,34 +194,25 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
     ):
         raise PretuneError(f"{path}: not a valid fastText model; the file may be damaged")
     _check_size(path, rows, columns)
-    content = file.read(4 * rows * columns)
-    if len(content) < 4 * rows * columns:
-        raise PretuneError(f"{path}: the file ends too early; it may be truncated")
-    matrix = np.frombuffer(content, dtype="<f4").reshape(rows, columns)
+    matrix = np.frombuffer(read(4 * rows * columns), dtype="<f4").reshape(rows, columns)
     chosen = words[:max_words]
+    parts = ([i, *(known + h for h in ngram_rows(word, shortest, longest, bucket))] for i, word in enumerate(chosen))
     with np.errstate(over="ignore", invalid="ignore"):  # the caller rejects values that are not finite
-        means = np.stack(
-            [
-                matrix[[number, *(known + h for h in ngram_rows(word, shortest, longest, bucket))]].mean(0)
-                for number, word in enumerate(chosen)
-            ]
-        )
+        means = np.stack([matrix[part].mean(0) for part in parts])
     return WordVectors(chosen, means.astype(np.float32))
 
 
 def ngram_rows(word: str, shortest: int, longest: int, bucket: int) -> list[int]:
-    """Return the matrix rows of the character n-grams of <word>, from `shortest` to `longest` characters long."""
+    """Return the rows of the n-gram matrix for the character n-grams of <word>, `shortest` to `longest` characters long."""
     marked = f"<{word}>"
     if longest <= 0 or bucket <= 0:
         return []
-    found = []
-    for start in range(len(marked)):
-        for size in range(shortest, longest + 1):
-            piece = marked[start : start + size]
-            if len(piece) < size or (size == 1 and start in (0, len(marked) - 1)):
-                continue
-            found.append(_hash(piece.encode("utf-8")) % bucket)
-    return found
+    return [
+        _hash(marked[start : start + size].encode("utf-8")) % bucket
+        for start in range(len(marked))
+        for size in range(shortest, min(longest, len(marked) - start) + 1)
+        if size > 1 or start not in (0, len(marked) - 1)
+    ]
 
 
 def _hash(content: bytes) -> int:

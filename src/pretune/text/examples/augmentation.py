@@ -8,13 +8,14 @@ import numpy as np
 
 from pretune.runtime.randomness import EpochRandom
 
-LEFT_OUT = 0.1  # probability of dropping a word
-STRETCH = 0.25  # probability of reducing a text to an n-gram of it
+DROP_PROBABILITY = 0.1  # of dropping a word
+NGRAM_PROBABILITY = 0.25  # of reducing a text to an n-gram of it
 
 
 def augment(texts: Sequence[str], copies: int, seed: int = 0) -> list[tuple[int, str]]:
     """Return up to `copies` variants of each text, each with the index of its text.
-    Variants that are empty or occur already are left out.
+
+    Variants that are empty, or equal to a text or another variant, are left out.
 
     >>> len(augment(["one two three four five six"], 2)) <= 2
     True
@@ -24,9 +25,9 @@ def augment(texts: Sequence[str], copies: int, seed: int = 0) -> list[tuple[int,
     for number, text in enumerate(texts):
         words = text.split()
         for copy in range(copies):
-            kept = draws.uniform("left out", number, copy, np.arange(len(words))) >= LEFT_OUT
+            kept = draws.uniform("left out", number, copy, np.arange(len(words))) >= DROP_PROBABILITY
             chosen = [word for word, keep in zip(words, kept, strict=True) if keep]
-            if len(chosen) > 2 and float(draws.uniform("stretch", number, copy)) < STRETCH:
+            if len(chosen) > 2 and float(draws.uniform("stretch", number, copy)) < NGRAM_PROBABILITY:
                 size = 1 + int(draws.integers(len(chosen) - 1, "size", number, copy))
                 first = int(draws.integers(len(chosen) - size + 1, "first", number, copy))
                 chosen = chosen[first : first + size]

@@ -1,8 +1,8 @@
 """Parse cloze prompts such as `{text} It was [MASK].` (Schick and Schütze, 2021, PET).
 
-{text} and {pair} stand for the texts of a row, other names in braces for its other fields; a prompt without any of them
-is preceded by the texts. [MASK] stands for the answer, whatever the tokenizer's mask token is; generative models
-continue the text there instead.
+{text} and {pair} stand for the texts of a row, other names in braces for its other fields; a prompt without any
+placeholder is preceded by the texts. [MASK] stands for the answer, whatever the tokenizer's mask token is; generative
+models continue the text there instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEXT, PAIR, GAP = "{text}", "{pair}", "[MASK]"
 
 @dataclass(frozen=True)
 class Cloze:
-    """A cloze prompt as pieces in order, each with the space before it.
+    """A cloze prompt, as a list of placeholders and fixed texts, each with the space before it.
 
     >>> Cloze.parse("{text} It was [MASK].").pieces
     ('{text}', ' It was', ' [MASK]', '.')
@@ -31,60 +31,54 @@ class Cloze:
 
     @classmethod
     def parse(cls, text: str, pair: bool = False, more: Collection[str] = ()) -> Cloze:
-        """Parse a prompt for rows with a single text or a pair of texts; `more` are the names of further fields."""
+        """Parse a prompt for rows with a single text or, if `pair`, two texts; `more` are the names of further fields."""
         text = text.replace("\\n", "\n")
         slots = [TEXT, PAIR, *(f"{{{name}}}" for name in more)]
         if not any(slot in text for slot in slots):
             text = " ".join([TEXT, *([PAIR] if pair else []), text])
-        if text.count(GAP) != 1:
-            raise PretuneError(
-                f"cloze {text!r}: expected {GAP} once, in place of the answer, but found it {text.count(GAP)} times"
-            )
+        if (count := text.count(GAP)) != 1:
+            raise PretuneError(f"cloze {text!r}: expected {GAP} once, for the answer, but found it {count} times")
         if (PAIR in text) != pair:
-            raise PretuneError(
-                f"cloze {text!r}: the examples are pairs of texts; add {PAIR} for the second text"
-                if pair
-                else f"cloze {text!r}: the examples are not pairs of texts; remove {PAIR}"
-            )
+            advice = f"are pairs of texts; add {PAIR} for the second text" if pair else f"are not pairs; remove {PAIR}"
+            raise PretuneError(f"cloze {text!r}: the examples {advice}")
         either = "|".join(map(re.escape, [*slots, GAP]))
         return cls(tuple(filter(None, re.split(rf"(\s*(?:{either}))", text))))
 
     @property
     def space(self) -> str:
         """Return the whitespace that separates the answer from the text before [MASK]."""
-        (gap,) = (piece for piece in self.pieces if piece.endswith(GAP))
-        return gap.removesuffix(GAP)
+        return next(piece for piece in self.pieces if piece.endswith(GAP)).removesuffix(GAP)
 
     def before(self) -> Cloze:
-        """Return the part of the prompt before the gap."""
+        """Return the part of the prompt before [MASK]."""
         place = next(number for number, piece in enumerate(self.pieces) if piece.endswith(GAP))
         return Cloze(self.pieces[:place])
 
     def parts(self, rows: LabeledRows, tokenizer: Tokenizer) -> list[Part]:
-        """Return the parts from which the sequences of some rows are composed."""
-        slots = placeholder_values(rows)
-        found: list[Part] = []
+        """Return the texts and token ids that, concatenated, make up the sequences of the prompts of rows."""
+        values = placeholder_values(rows)
+        parts: list[Part] = []
         for piece in self.pieces:
             name = piece.lstrip()
             if name == GAP:
-                found.append((tokenizer.role("mask"),))
-            elif name in slots:
-                found.append([piece[: -len(name)] + str(text) for text in slots[name]])
+                parts.append((tokenizer.role("mask"),))
+            elif name in values:
+                parts.append([piece[: -len(name)] + str(text) for text in values[name]])
             elif ids := tokenizer.encode(piece):
-                found.append(tuple(ids))
-        return found
+                parts.append(tuple(ids))
+        return parts
 
     def fill(self, rows: LabeledRows, row: int, answer: str = "") -> str:
-        """Return the text of a row with an answer in the gap."""
+        """Return the prompt of a row as text, with an answer in place of [MASK]."""
         values = {name: str(texts[row]) for name, texts in placeholder_values(rows).items()} | {GAP: answer}
-        named = ((piece, piece.lstrip()) for piece in self.pieces)
-        return "".join(piece[: -len(name)] + values[name] if name in values else piece for piece, name in named)
+        names = ((piece, piece.lstrip()) for piece in self.pieces)
+        return "".join(piece[: -len(name)] + values[name] if name in values else piece for piece, name in names)
 
 
 def placeholder_values(rows: LabeledRows) -> Mapping[str, Sequence[str]]:
-    """Return the values of each placeholder, one per row."""
-    more = {f"{{{name}}}": cells for name, cells in rows.more.items()}
-    return {TEXT: rows.texts, **({} if rows.pairs is None else {PAIR: rows.pairs}), **more}
+    """Return the values of each placeholder of a cloze prompt, one per row."""
+    extra = {f"{{{name}}}": cells for name, cells in rows.extra.items()}
+    return {TEXT: rows.texts, **({} if rows.pairs is None else {PAIR: rows.pairs}), **extra}
 
 
 def verbalizer_words(words: str, labels: Sequence[str]) -> list[str]:
@@ -97,27 +91,23 @@ def verbalizer_words(words: str, labels: Sequence[str]) -> list[str]:
     """
     if not words:
         return list(labels)
-    found = [word.strip() for word in words.split("/")]
-    if all(":" in word for word in found):
-        named = {label.strip(): word.strip() for label, _, word in (word.partition(":") for word in found)}
+    parts, listed = [word.strip() for word in words.split("/")], ", ".join(labels)
+    if all(":" in part for part in parts):
+        named = {label.strip(): word.strip() for label, _, word in (part.partition(":") for part in parts)}
         if set(named) != set(labels):
-            raise PretuneError(
-                f"words {words}: expected a word for each of the labels {', '.join(labels)}, but found {', '.join(named)}"
-            )
+            problem = f"expected a word for each of the labels {listed}, but found {', '.join(named)}"
+            raise PretuneError(f"words {words}: {problem}")
         return [named[label] for label in labels]
-    if len(found) != len(labels):
-        raise PretuneError(
-            f"words {words}: expected one word for each of the {len(labels)} labels ({', '.join(labels)}), but found {len(found)}"
-        )
-    return found
+    if len(parts) != len(labels):
+        problem = f"expected one word for each of the {len(labels)} labels ({listed}), but found {len(parts)}"
+        raise PretuneError(f"words {words}: {problem}")
+    return parts
 
 
 def single_token(word: str, tokenizer: Tokenizer, space: str = " ") -> int:
-    """Return the token id of a word in running text; raise an error if it is unknown or has several tokens."""
+    """Return the token id of a word in running text; raise an error if the word is unknown or has several tokens."""
     ids = tokenizer.encode(space + word)
     if len(ids) != 1 or ids[0] == tokenizer.roles.get("unknown"):
-        pieces = ", ".join(map(repr, tokenizer.tokens(ids)))
-        raise PretuneError(
-            f"word {word!r}: the tokenizer splits it into {pieces}; choose a word that is a single token"
-        )
+        tokens = ", ".join(map(repr, tokenizer.tokens(ids)))
+        raise PretuneError(f"word {word!r}: the tokenizer splits it into {tokens}; choose one that is a single token")
     return ids[0]

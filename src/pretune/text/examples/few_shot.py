@@ -23,11 +23,12 @@ def sample_rows_per_class(labels: Sequence[Any], each: int, seed: int) -> list[i
     for row, label in enumerate(labels):
         groups.setdefault(str(label), []).append(row)
     sampled = ((rows, permutation(len(rows), seed, f"labels {label}")[:each]) for label, rows in groups.items())
-    return sorted(rows[place] for rows, list_places in sampled for place in list_places)
+    return sorted(rows[i] for rows, chosen in sampled for i in chosen)
 
 
 def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
-    """Return `count` random examples of each class, or `count` in all if answers are not classes.
+    """Return `count` random examples of each class, or `count` in all unless `classes` is set and there are labels.
+
     Rows that belong to one query count as one example.
     """
     if count < 1:
@@ -38,44 +39,40 @@ def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
 
 
 def sample_per_class(examples: Any, each: int, seed: int) -> Any:
-    """Return `each` random examples of each class, and log which."""
+    """Return `each` random examples of each class, and log their lines."""
     labels = getattr(examples, "labels", None)
     if labels is None:
         raise PretuneError(f"{examples.file}: examples without labels cannot be sampled per class")
     if each < 1:
         raise PretuneError(f"--shots {each}: choose at least 1 example per class")
     sampled = examples.take(sample_rows_per_class(labels, each, seed))
-    few = [
-        f"only {count} of {label!r}"
-        for label, count in sorted(Counter(map(str, sampled.labels)).items())
-        if count < each
-    ]
-    log_info(
-        f"{examples.file}: {len(sampled)} of {len(labels)} rows, {each} per class with seed {seed}: {list_places(sampled)}"
-        + (f" ({'; '.join(few)})" if few else "")
-    )
+    counts = sorted(Counter(map(str, sampled.labels)).items())
+    few = "; ".join(f"only {count} of {label!r}" for label, count in counts if count < each)
+    rows = f"{len(sampled)} of {len(labels)} rows, {each} per class with seed {seed}: {list_lines(sampled)}"
+    log_info(f"{examples.file}: {rows}" + (f" ({few})" if few else ""))
     return sampled
 
 
 def sample_examples(examples: Any, count: int, seed: int) -> Any:
-    """Return `count` random examples, regardless of their labels, and log which."""
+    """Return `count` random examples, regardless of their labels, and log their lines."""
     groups = query_groups(examples)
     total = int(groups.max()) + 1
     if not 1 <= count <= total:
         raise PretuneError(f"{examples.file}: cannot sample {count} of {total} examples; choose 1 to {total}")
     sampled = examples.take(np.flatnonzero(np.isin(groups, permutation(total, seed, "some")[:count])).tolist())
-    log_info(f"{examples.file}: {len(sampled)} of {len(examples)} rows with seed {seed}: {list_places(sampled)}")
+    log_info(f"{examples.file}: {len(sampled)} of {len(examples)} rows with seed {seed}: {list_lines(sampled)}")
     return sampled
 
 
 def query_groups(examples: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return an integer per row, (rows,), that is equal for rows that belong to one query."""
-    return examples.queries if "group" in getattr(examples, "more", ()) else np.arange(len(examples))  # type: ignore[no-any-return]
+    """Return the index of each row's query, (rows,); rows without a `group` are queries of their own."""
+    return examples.queries if "group" in getattr(examples, "extra", ()) else np.arange(len(examples))  # type: ignore[no-any-return]
 
 
-def list_places(examples: Any) -> str:
-    """Return the line numbers of the first 20 examples, for log messages."""
-    shown, more = range(min(len(examples), 20)), ", …" if len(examples) > 20 else ""
-    if lines := getattr(examples, "lines", None):
-        return f"lines {', '.join(str(lines[row]) for row in shown)}{more}"
-    return ", ".join(examples.place(row).removeprefix(f"{examples.file}, ") for row in shown) + more
+def list_lines(examples: Any) -> str:
+    """Return the line numbers of the first 20 examples as text, for log messages."""
+    more = ", …" if len(examples) > 20 else ""
+    if examples.lines:
+        return f"lines {', '.join(map(str, examples.lines[:20]))}{more}"
+    rows = range(min(len(examples), 20))
+    return ", ".join(examples.location(row).removeprefix(f"{examples.file}, ") for row in rows) + more

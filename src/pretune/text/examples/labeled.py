@@ -1,14 +1,14 @@
 """Read labeled files: rows with a text or a pair of texts and a label; columns are inferred, logged, and overridable.
 
-A Table is a file whose columns have roles. `read_labeled` assigns the roles text, pair and label, and further roles of
-a task; tasks with another kind of rows use a Table directly (text/examples/multiple_choice.py).
+A LabeledTable is a file whose columns have roles. `read_labeled` assigns the roles text, pair and label, and further
+roles of a task; tasks with another kind of rows use a LabeledTable directly (text/examples/multiple_choice.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, if_option, suggest
 from pretune.runtime.progress import log_info
-from pretune.text.corpus.documents import read_csv_rows, read_jsonl, read_parquet, read_table
+from pretune.text.corpus.documents import read_csv_rows, read_rows
 from pretune.text.corpus.files import Errors, check_text, file_format, find_files, is_valid_text
+from pretune.text.examples.examples import Examples
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 LABELS = (
@@ -51,27 +52,22 @@ Row = dict[str, Any]
 
 
 @dataclass
-class LabeledRows:
-    """The rows of a labeled file, in order."""
+class LabeledRows(Examples):
+    """The rows of a labeled file, in order: a text or a pair of texts, and a label."""
 
-    file: Path
-    columns: dict[str, str]  # role → column, e.g. {"text": "sentence", "label": "label"}
     texts: list[str] = field(default_factory=list)
     pairs: list[str] | None = None
     labels: list[Any] | None = None  # one per row: a string, a number, or a tuple of strings
-    lines: list[int] = field(default_factory=list)  # line number of each row
-    more: dict[str, list[Any]] = field(default_factory=dict)  # role → cells, for the further roles of a task
+    extra: dict[str, list[Any]] = field(default_factory=dict)  # role → cells, for the further roles of a task
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def take(self, rows: Iterable[int]) -> LabeledRows:
-        """Return the rows at the given indices."""
+        """Return the rows at the given indices, which may repeat."""
         chosen = list(rows)
-        pairs, labels = (None if c is None else [c[row] for row in chosen] for c in (self.pairs, self.labels))
-        texts, lines = [self.texts[row] for row in chosen], [self.lines[row] for row in chosen]
-        more = {role: [cells[row] for row in chosen] for role, cells in self.more.items()}
-        return LabeledRows(self.file, self.columns, texts, pairs, labels, lines, more)
+        extra = {role: [cells[row] for row in chosen] for role, cells in self.extra.items()}
+        return replace(super().take(chosen), extra=extra)
 
     def empty(self) -> list[int]:
         """Return the indices of rows without text, that is, with only whitespace in all of their texts."""
@@ -80,30 +76,26 @@ class LabeledRows:
 
     @property
     def queries(self) -> Array:
-        """Return an integer per row, (rows,), that is equal for rows of one `group`."""
-        known = [str(group) for group in self.more.get("group", self.texts)]
-        return np.unique(np.array(known, dtype=object), return_inverse=True)[1].astype(np.int64)
+        """Return the index of each row's query, (rows,), which is the same for rows of one `group` (or with one text)."""
+        groups = [str(group) for group in self.extra.get("group", self.texts)]
+        return np.unique(np.array(groups, dtype=object), return_inverse=True)[1].astype(np.int64)
 
-    def asked(self, row: int) -> str:
+    def duplicate_key(self, row: int) -> str:
         """Return a key of a row's input, ignoring its label, that is equal for duplicates and for rows of one `group`."""
-        if "group" in self.more:
-            return str(self.more["group"][row])
+        if "group" in self.extra:
+            return str(self.extra["group"][row])
         parts = [self.texts[row], *([] if self.pairs is None else [self.pairs[row]])]
-        parts += [str(self.more["spans"][row])] if "spans" in self.more else []
+        parts += [str(self.extra["spans"][row])] if "spans" in self.extra else []
         return "\0".join(parts).casefold().strip()
 
-    def place(self, row: int) -> str:
-        """Return the file and line of a row, for messages."""
-        return f"{self.file}, line {self.lines[row]}" if self.lines else f"{self.file}, row {row + 1}"
-
-    def show(self, row: int) -> dict[str, Any]:
-        """Return the inputs of a row, to be shown beside its answer."""
+    def inputs(self, row: int) -> dict[str, Any]:
+        """Return the texts of a row by role, for reports."""
         return {"text": self.texts[row], **({} if self.pairs is None else {"pair": self.pairs[row]})}
 
 
 @dataclass(frozen=True)
 class TableChunk:
-    """A chunk of a file's rows, with line numbers, which can be read as if it were a file."""
+    """A chunk of the rows of a file, with their line numbers, which can be read as if it were a file."""
 
     file: Path
     rows: list[tuple[int, Row]]
@@ -111,26 +103,22 @@ class TableChunk:
 
 
 def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
-    """Yield all rows of a table with their line numbers."""
-    (path,) = find_files(file, FORMATS)[:1]
-    return _rows(path, _header(path, errors), errors)
+    """Return an iterator over the rows of a table file, each with its line number."""
+    path = find_files(file, FORMATS)[0]
+    return read_rows(path, errors, names=_header(path, errors))
 
 
 def read_chunks(
     path: Path, rows: int, read: Callable[[Path], Iterator[tuple[int, Row]]] = table_rows
 ) -> Iterator[TableChunk]:
-    """Yield a file of any size in chunks of `rows` rows; `read` yields its rows.
-
-    >>> for part in read_chunks(Path("large.csv"), 1000): print(len(part.rows))  # doctest: +SKIP
-    """
-    left = read(path)
-    part = list(islice(left, rows))
-    if not part:
+    """Yield the rows of a file of any size in chunks of `rows` rows; `read` returns an iterator over the rows."""
+    remaining = read(path)
+    first: Row | None = None
+    while chunk := list(islice(remaining, rows)):
+        first = chunk[0][1] if first is None else first
+        yield TableChunk(path, chunk, first)
+    if first is None:
         raise PretuneError(f"{path}: the file contains no rows")
-    _, first = part[0]
-    while part:
-        yield TableChunk(path, part, first)
-        part = list(islice(left, rows))
 
 
 def read_labeled(
@@ -143,7 +131,7 @@ def read_labeled(
     roles: Mapping[str, Sequence[str]] | None = None,
     drop_invalid: bool = False,
 ) -> LabeledRows:
-    """Read the examples of a .csv, .tsv, .jsonl or .parquet file, or of an excerpt of one.
+    """Read labeled examples from a .csv, .tsv, .jsonl or .parquet file, or from a chunk of one.
 
     Rows without a label are an error, which lists them.
 
@@ -164,51 +152,48 @@ def read_labeled(
     """
     further = dict(roles or {})
     table = LabeledTable.open(file, columns or {}, {**USUAL, **further}, errors)
-    named = table.named(further)
-    given = {role: name for role, name in table.given.items() if role in USUAL}
-    found = guess_columns(table.sample, given, labels, taken=set(named.values())) | named
+    extra = table.find_columns(further)
+    requested = {role: name for role, name in table.requested.items() if role in USUAL}
+    found = guess_columns(table.sample, requested, labels, taken=set(extra.values())) | extra
     table.check_columns(found, needed=("text", "label") if labels else ("text",))
-    made = LabeledRows(
-        table.path, found, pairs=[] if "pair" in found else None, labels=[] if "label" in found else None
-    )
-    made.more = {role: [] for role in further if role in found}
+    examples = LabeledRows(table.path, found, extra={role: [] for role in further if role in found})
+    examples.pairs, examples.labels = [] if "pair" in found else None, [] if "label" in found else None
     unlabeled = []
     for line, row in table.rows():
-        if made.labels is not None:
+        if examples.labels is not None:
             try:
-                made.labels.append(table.cell(row, found["label"], line, label or parse_label))
+                examples.labels.append(table.cell(row, found["label"], line, label or parse_label))
             except MissingLabel:
-                unlabeled.append(line)
+                unlabeled.append(f"line {line}")
                 continue
-        made.lines.append(line)
-        made.texts.append(table.text_or_empty(row, found["text"], line))
-        if made.pairs is not None:
-            made.pairs.append(table.text_or_empty(row, found["pair"], line))
-        for role, cells in made.more.items():
+        examples.lines.append(line)
+        examples.texts.append(table.text_or_empty(row, found["text"], line))
+        if examples.pairs is not None:
+            examples.pairs.append(table.text_or_empty(row, found["pair"], line))
+        for role, cells in examples.extra.items():
             cells.append(row.get(found[role]))
     if unlabeled:
-        what = (
-            f"{table.path}: {len(unlabeled)} of {len(made) + len(unlabeled)} rows have no label in {found['label']!r}"
-        )
-        drop_or_raise(what, [f"line {line}" for line in unlabeled], drop_invalid)
-    if drop_invalid and labels and (empty := made.empty()):
-        what = f"{table.path}: {len(empty)} of {len(made)} rows have no text"
-        drop_or_raise(what, [f"line {made.lines[row]}" for row in empty], drop_invalid)
-        made = made.take(sorted({*range(len(made))} - {*empty}))
-    if not made.texts:
+        total = len(examples) + len(unlabeled)
+        problem = f"{table.path}: {len(unlabeled)} of {total} rows have no label in {found['label']!r}"
+        drop_or_raise(problem, unlabeled, drop_bad)
+    if drop_bad and labels and (empty := examples.empty()):
+        problem = f"{table.path}: {len(empty)} of {len(examples)} rows have no text"
+        drop_or_raise(problem, [f"line {examples.lines[row]}" for row in empty], drop_invalid)
+        examples = examples.take(sorted({*range(len(examples))} - {*empty}))
+    if not examples.texts:
         raise PretuneError(f"{table.path}: no row has both a text and a label")
-    return made
+    return examples
 
 
 @dataclass
 class LabeledTable:
-    """A file, or an excerpt of one, whose columns have roles, some of them given by the user."""
+    """A table file, or a chunk of one, whose columns have roles such as text and label, some of them set by the user."""
 
     path: Path
     roles: Collection[str]
-    given: dict[str, str]  # role → column
+    requested: dict[str, str]  # role → column, as the user set it
     first: Row  # defines the columns
-    sample: list[Row]
+    sample: list[Row]  # the first rows
     names: list[str] | None  # column names, if the file has no header
     rows: Callable[[], Iterator[tuple[int, Row]]]  # yields all rows with their line numbers
 
@@ -220,74 +205,70 @@ class LabeledTable:
         roles: Mapping[str, Sequence[str]],
         errors: Errors,
     ) -> LabeledTable:
-        """Open a file and sample its first rows; `roles` maps the possible roles to usual column names."""
-        given = {role: name for role, name in columns.items() if name}
-        for role in given:
+        """Open a table file and read its first rows; `roles` maps the possible roles to usual names of their columns."""
+        requested = {role: name for role, name in columns.items() if name}
+        for role in requested:
             if role not in roles:
-                raise PretuneError(f"Unknown column role {role!r}; {suggest(role, roles)}")
+                raise PretuneError(f"unknown column role {role!r}; {suggest(role, roles)}")
         path = file.file if isinstance(file, TableChunk) else find_files(file, FORMATS)[0]
         known = {name for usual in roles.values() for name in usual}
         names = None if isinstance(file, TableChunk) else _header(path, errors, known)
 
         def rows() -> Iterator[tuple[int, Row]]:
-            found = file.rows if isinstance(file, TableChunk) else _rows(path, names, errors)
-            return ((line, _flat(row)) for line, row in found)
+            numbered = file.rows if isinstance(file, TableChunk) else read_rows(path, errors, names=names)
+            return ((line, _flatten(row)) for line, row in numbered)
 
         sample = [row for _, row in islice(rows(), SAMPLE)]
         if not sample:
             raise PretuneError(f"{path}: the file contains no rows")
-        first = _flat(file.first) if isinstance(file, TableChunk) else sample[0]
-        return cls(path, roles, given, first, sample, names, rows)
+        first = _flatten(file.first) if isinstance(file, TableChunk) else sample[0]
+        return cls(path, roles, requested, first, sample, names, rows)
 
-    def named(self, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        """Return role → column: the given column, else the first of the role's usual names that the table has."""
+    def find_columns(self, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        """Return the column of each role that has one: as requested, else the first usual name that the table has."""
         lower = {name.lower(): name for name in self.first}
         guesses = {role: next((lower[name] for name in usual if name in lower), None) for role, usual in roles.items()}
-        found = {role: self.given.get(role) or guess for role, guess in guesses.items()}
+        found = {role: self.requested.get(role) or guess for role, guess in guesses.items()}
         return {role: name for role, name in found.items() if name}
 
     def check_columns(self, found: Mapping[str, str], needed: Collection[str]) -> None:
-        """Raise an error for missing columns and roles without a column; log inferred columns."""
+        """Raise an error if a column does not exist or a needed role has none; log the columns that were inferred."""
         listed = ", ".join(map(repr, self.first))
         for role, names in found.items():
-            for name in self.several(names):
+            for name in self.split_names(names):
                 if name not in self.first:
-                    hint = suggest(name, self.first)
-                    raise PretuneError(
-                        f"{self.path}: no column {name!r} for the {role}; the columns are {listed}; {hint}"
-                    )
+                    columns = f"the columns are {listed}; {suggest(name, self.first)}"
+                    raise PretuneError(f"{self.path}: no column {name!r} for the {role}; {columns}")
         for role in needed:
             if role not in found:
-                raise PretuneError(
-                    f"{self.path}: cannot infer the {role} column; the columns are {listed}{advise_options('choose one', [role])}"
-                )
-        if set(found) != set(self.given):
+                columns = f"the columns are {listed}{advise_options('choose one', [role])}"
+                raise PretuneError(f"{self.path}: cannot infer the {role} column; {columns}")
+        if set(found) != set(self.requested):
             guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
             note = " (no header: columns are numbered)" if self.names is not None else ""
             roles = [role for role in self.roles if role in ROLES or role in found]
             log_info(f"{self.path}: {guessed}{note}{advise_options('override', roles)}")
 
-    def several(self, names: str) -> list[str]:
-        """Return the columns of a role that may have several, separated by commas."""
+    def split_names(self, names: str) -> list[str]:
+        """Return the names of one or more columns, given as a text in which commas separate them."""
         return [names] if names in self.first else names.split(",")
 
     def text(self, row: Row, name: str, line: int) -> str:
-        """Return a cell as text; raise an error if it is missing or nested."""
+        """Return a cell of a row as text; raise an error if the cell is missing, a list or an object."""
         value = row.get(name)
         if value is None:
             raise PretuneError(f"{self.path}, line {line}: the field {name!r} is missing")
         if isinstance(value, list | dict):
-            raise PretuneError(
-                f"{self.path}, line {line}: expected text in {name!r}, but found a {type(value).__name__}"
-            )
+            problem = f"expected text in {name!r}, but found a {type(value).__name__}"
+            raise PretuneError(f"{self.path}, line {line}: {problem}")
         return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
-        """Return a cell as text; an empty text if the cell exists and has no value."""
+        """Return a cell of a row as text; an empty text if the cell exists and is null."""
         return "" if name in row and is_missing(row[name]) else self.text(row, name, line)
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
-        """Return `read` of a cell; a ValueError becomes an error that names the file and line."""
+        """Convert a cell of a row with `read`; a ValueError becomes an error that names the file and line."""
         try:
             return read(row.get(name))
         except MissingLabel:
@@ -297,98 +278,89 @@ class LabeledTable:
 
 
 def advise_options(advice: str, roles: Iterable[str]) -> str:
-    """Return advice that names the options for the columns of some roles; "" if the running command has none of them.
+    """Return advice that names the options that set the columns of roles; "" if the running command has no such option.
 
     >>> advise_options("override", ["text", "group"])
     '; override with --text, --columns.group'
     """
-    options = (
-        if_option(role, f"--{role}") if role in ROLES else if_option("columns", f"--columns.{role}") for role in roles
-    )
-    known = ", ".join(filter(None, options))
-    return f"; {advice} with {known}" if known else ""
+    pairs = ((role, role) if role in ROLES else ("columns", f"columns.{role}") for role in roles)
+    options = ", ".join(filter(None, (if_option(option, f"--{name}") for option, name in pairs)))
+    return f"; {advice} with {options}" if options else ""
 
 
-def drop_or_raise(what: str, bad: Sequence[str], drop: bool | None) -> None:
-    """Log that bad examples were left out if `drop` is set; otherwise raise an error that lists them.
-    With `drop=None`, the error does not mention that they can be left out.
+def drop_or_raise(problem: str, bad: Sequence[str], drop: bool | None) -> None:
+    """Raise an error that describes a problem and lists the first bad rows; if `drop` is set, log it instead.
+
+    With `drop=None`, the error does not mention that the rows can be dropped.
     """
-    listed = ", ".join(bad[:LISTED]) + (" …" if len(bad) > LISTED else "")
     if not drop:
         advice = "" if drop is None else if_option("drop-invalid", ", or leave them out with --drop-invalid")
-        raise PretuneError(f"{what}: {listed}; correct them{advice}")
-    log_info(f"{what}: {listed}; these rows are left out")
+        raise PretuneError(f"{problem}: {list_first(bad)}; correct them{advice}")
+    log_info(f"{problem}: {list_first(bad)}; these rows are left out")
+
+
+def list_first(names: Iterable[str]) -> str:
+    """Return the first few names, separated by commas.
+
+    >>> list_first("abcde")
+    'a, b, c …'
+    """
+    known = list(names)
+    return ", ".join(known[:LISTED]) + (" …" if len(known) > LISTED else "")
 
 
 def column_names(path: Path, errors: Errors = "strict") -> list[str]:
-    """Return the column names of a table."""
+    """Return the column names of a table file."""
     return list(LabeledTable.open(path, {}, USUAL, errors).first)
 
 
-def _rows(path: Path, names: list[str] | None, errors: Errors) -> Iterator[tuple[int, Row]]:
-    match file_format(path):
-        case ".jsonl":
-            return read_jsonl(path, errors)
-        case ".parquet":
-            return read_parquet(path)
-        case _:
-            return read_table(path, errors, names=names)
-
-
-def _flat(row: Row) -> Row:
+def _flatten(row: Row) -> Row:
     """Return a row with the fields of nested objects added under dotted names."""
-    inside = [
-        (f"{outer}.{name}", x) for outer, inner in row.items() if isinstance(inner, dict) for name, x in inner.items()
-    ]
-    return {**row, **dict(inside)} if inside else row
+    nested = ((outer, inner) for outer, inner in row.items() if isinstance(inner, dict))
+    inside = {f"{outer}.{name}": value for outer, inner in nested for name, value in inner.items()}
+    return {**row, **inside} if inside else row
 
 
 def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
-    """Return 1, 2, 3, … as column names if the first row of a table looks like data; None if it is a header."""
+    """Return 1, 2, 3, … as column names if the first row of a table file looks like data; None if it is a header."""
     if (suffix := file_format(path)) not in (".csv", ".tsv"):
         return None
     rows = (row for _, row in read_csv_rows(path, errors, tabs=suffix == ".tsv") if row)
     first = [cell.strip() for cell in next(rows, [])]
-    if any(cell.lower() in known for cell in first) or not any(map(_reads_like_data, first)):
+    data = any(len(cell.split()) > 3 or cell.replace(".", "", 1).removeprefix("-").isdigit() for cell in first)
+    if any(cell.lower() in known for cell in first) or not data:
         return None
     return [str(i + 1) for i in range(len(first))]
 
 
-def _reads_like_data(cell: str) -> bool:
-    return len(cell.split()) > 3 or cell.replace(".", "", 1).removeprefix("-").isdigit()
-
-
 def guess_columns(
-    sample: list[Row], given: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
+    sample: list[Row], requested: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return role → column: given ones, then by usual names, then by contents, without columns in `taken`."""
-    found = dict(given)
+    """Return the column of each role: as requested, else by usual names, else by contents; never one in `taken`."""
+    found = dict(requested)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 
     def used() -> set[str]:
         return {*found.values(), *taken}
 
-    def free(name: str) -> bool:
-        return name in lower and lower[name] not in used()
+    def free(*names: str) -> bool:
+        return all(name in lower and lower[name] not in used() for name in names)
 
-    if labels and "label" not in found and (named := next((lower[name] for name in LABELS if free(name)), None)):
-        found["label"] = named
-    if "text" not in found and "pair" not in found:
-        for first, second in PAIRS:
-            if free(first) and free(second):
-                found |= {"text": lower[first], "pair": lower[second]}
-                break
-    if "text" not in found and (named := next((lower[name] for name in TEXTS if free(name)), None)):
-        found["text"] = named
-    if labels and "label" not in found and (named := _label_by_content(sample, used())):
-        found["label"] = named
-    if "text" not in found and (named := _text_by_content(sample, used())):
-        found["text"] = named
-    return {role: found[role] for role in ROLES if role in found and (labels or role != "label" or role in given)}
+    if labels and "label" not in found and (name := next(filter(free, LABELS), None)):
+        found["label"] = lower[name]
+    if "text" not in found and "pair" not in found and (pair := next((p for p in PAIRS if free(*p)), None)):
+        found |= {"text": lower[pair[0]], "pair": lower[pair[1]]}
+    if "text" not in found and (name := next(filter(free, TEXTS), None)):
+        found["text"] = lower[name]
+    if labels and "label" not in found and (name := _label_by_content(sample, used())):
+        found["label"] = name
+    if "text" not in found and (name := _text_by_content(sample, used())):
+        found["text"] = name
+    return {role: found[role] for role in ROLES if role in found and (labels or role != "label" or role in requested)}
 
 
 def _label_by_content(sample: list[Row], taken: set[str]) -> str | None:
-    """Return the column with the fewest distinct values, if values repeat."""
+    """Return the column, not in `taken`, with the fewest distinct values in a sample of rows, if its values repeat."""
     best: tuple[int, str] | None = None
     for name in sample[0]:
         values = [str(row.get(name, "")) for row in sample]
@@ -400,7 +372,7 @@ def _label_by_content(sample: list[Row], taken: set[str]) -> str | None:
 
 
 def _text_by_content(sample: list[Row], taken: set[str]) -> str | None:
-    """Return the column with the longest values."""
+    """Return the column, not in `taken`, with the longest texts in a sample of rows; None if there are no texts."""
     sizes = {
         name: sum(len(row[name]) for row in sample if isinstance(row.get(name), str))
         for name in sample[0]
@@ -411,11 +383,11 @@ def _text_by_content(sample: list[Row], taken: set[str]) -> str | None:
 
 
 class MissingLabel(ValueError):  # noqa: N818
-    """The error for a cell that has no label."""
+    """An error for a cell that should contain a label and is empty."""
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell has no value: null, or NaN as in tables of numbers.
+    """Return whether a cell is null, or NaN as in tables of numbers.
 
     >>> is_missing(None), is_missing(float("nan")), is_missing("")
     (True, True, False)
@@ -424,7 +396,7 @@ def is_missing(value: Any) -> bool:
 
 
 def parse_label(value: Any) -> str:
-    """Convert a cell to a single label.
+    """Convert a cell to a single label, a string.
 
     >>> parse_label(True)
     'true'
@@ -441,7 +413,7 @@ def parse_label(value: Any) -> str:
 
 
 def parse_labels(value: Any) -> Any:
-    """Convert a cell to any number of labels: a tuple from a list, or a text to be split when all rows are known."""
+    """Convert a cell of a multi-label column: a list to a tuple of labels, a text to itself, for `split_labels` to split."""
     if isinstance(value, list):
         return tuple(dict.fromkeys(parse_label(item) for item in value))
     return "" if is_missing(value) or value == "" else parse_label(value)
@@ -449,6 +421,7 @@ def parse_labels(value: Any) -> Any:
 
 def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tuple[str, ...]]:
     """Return the labels of each cell of a multi-label column.
+
     Texts are split at the first of ; | , that any of them contains; a cell that is a `known` label is not split.
 
     >>> split_labels(["red; blue", "", "light, very light"])
@@ -457,12 +430,12 @@ def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tupl
     cells = [(cell,) if cell in known else cell for cell in cells]
     texts = [cell for cell in cells if isinstance(cell, str)]
     mark = next((mark for mark in SEPARATORS if any(mark in text for text in texts)), SEPARATORS[0])
-    cut = [cell.split(mark) if isinstance(cell, str) else cell for cell in cells]
-    return [tuple(dict.fromkeys(label.strip() for label in labels if label.strip())) for labels in cut]
+    split = [cell.split(mark) if isinstance(cell, str) else cell for cell in cells]
+    return [tuple(dict.fromkeys(label.strip() for label in labels if label.strip())) for labels in split]
 
 
 def parse_number(value: Any) -> float:
-    """Convert a cell to a number.
+    """Convert a cell to a finite number.
 
     >>> parse_number(" 3.50 ")
     3.5
@@ -470,9 +443,9 @@ def parse_number(value: Any) -> float:
     if is_missing(value) or (isinstance(value, str) and value.strip().casefold() in ("", *MISSING_VALUES)):
         raise MissingLabel("no number")
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError):
-        found = math.nan
-    if isinstance(value, bool) or not math.isfinite(found):
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number):
         raise ValueError(f"{value!r} is not a number")
-    return found
+    return number

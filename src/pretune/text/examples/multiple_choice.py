@@ -1,9 +1,9 @@
-"""Read examples with several candidates each: multiple choice, or entities for a placeholder."""
+"""Read examples with several candidate answers each: multiple choice, or entities for a placeholder."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.files import Errors, check_text
+from pretune.text.examples.examples import Examples
 from pretune.text.examples.labeled import LABELS, LabeledTable, Row, TableChunk
 
 ROLES: dict[str, Sequence[str]] = {
@@ -27,59 +28,45 @@ NUMBERED = re.compile(r"(choice|ending|option|answer|alternative|solution|sol)[ 
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """One example: its candidates, and the text or pair of texts that is encoded for each of them."""
+    """A multiple-choice example: its candidates, and the text or pair of texts to encode for each candidate."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the candidates
     texts: tuple[str, ...]
     pairs: tuple[str, ...] | None = None
-    right: tuple[int, ...] = ()  # indices of the correct candidates
-    golds: tuple[str, ...] = ()  # correct answers as text, which need not be candidates
-    shown: str = ""  # the input, to be shown beside the answer
+    correct: tuple[int, ...] = ()  # indices of the correct candidates
+    gold_answers: tuple[str, ...] = ()  # correct answers as text, which need not be candidates
+    display_text: str = ""  # the input, for reports
 
 
 @dataclass
-class ChoiceExamples:
+class ChoiceExamples(Examples):
     """The multiple-choice examples of a file, in order; `texts` and `pairs` are those of all candidates, concatenated."""
 
-    file: Path
-    columns: dict[str, str]
     groups: list[ChoiceExample] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
     answered: bool = True  # whether the correct answers are known
     nested: bool = False  # whether a row may contain several examples
 
     def __len__(self) -> int:
         return len(self.groups)
 
-    def take(self, rows: Iterable[int]) -> ChoiceExamples:
-        """Return the examples at the given indices."""
-        chosen = list(rows)
-        groups, lines = [self.groups[row] for row in chosen], [self.lines[row] for row in chosen]
-        return ChoiceExamples(self.file, self.columns, groups, lines, self.answered, self.nested)
-
-    def asked(self, row: int) -> str:
+    def duplicate_key(self, row: int) -> str:
         """Return a key of an example's input, ignoring its answer, that is equal for duplicates."""
         group = self.groups[row]
         return "\0".join([*group.texts, *(group.pairs or ())]).casefold().strip()
 
-    def place(self, row: int) -> str:
-        """Return the file and line of an example, for messages."""
-        return f"{self.file}, line {self.lines[row]}"
-
-    def show(self, row: int) -> dict[str, Any]:
-        """Return the input of an example, to be shown beside its answer."""
-        return {"text": self.groups[row].shown}
+    def inputs(self, row: int) -> dict[str, Any]:
+        """Return the input text of an example, for reports."""
+        return {"text": self.groups[row].display_text}
 
     @property
     def texts(self) -> list[str]:
-        """Return the first text of each candidate."""
+        """Return the first text of each candidate of all examples."""
         return [text for group in self.groups for text in group.texts]
 
     @property
     def pairs(self) -> list[str] | None:
-        """Return the second text of each candidate; None if candidates have a single text."""
-        pairs = [pair for group in self.groups for pair in group.pairs or ()]
-        return pairs or None
+        """Return the second text of each candidate of all examples; None if candidates have a single text."""
+        return [pair for group in self.groups for pair in group.pairs or ()] or None
 
     @cached_property
     def sizes(self) -> Array:
@@ -92,12 +79,10 @@ class ChoiceExamples:
         return np.repeat(np.arange(len(self)), self.sizes)
 
     @property
-    def right(self) -> Array:
+    def target_probabilities(self) -> Array:
         """Return the target probability of each candidate, (candidates,): uniform over the correct ones of its example."""
-        shares = [
-            [(i in group.right) / max(1, len(group.right)) for i in range(len(group.names))] for group in self.groups
-        ]
-        return np.array([share for group in shares for share in group], dtype=np.float32)
+        candidates = ((i, group.correct) for group in self.groups for i in range(len(group.names)))
+        return np.array([(i in correct) / max(1, len(correct)) for i, correct in candidates], dtype=np.float32)
 
 
 def read_choices(
@@ -107,49 +92,45 @@ def read_choices(
     errors: Errors = "strict",
     labels: bool = True,
 ) -> ChoiceExamples:
-    """Read multiple-choice examples; models encode the text and, as its pair, the question followed by a choice.
+    """Read multiple-choice examples, for models that encode the text and, as its pair, the question with each choice.
 
-    `choices` is a column of lists, or several columns (choice1, choice2, …; as an option NAME,NAME), of which some may
-    be empty; `text` and `question` are optional. `label` is the index of the correct choice, its letter, or the choice
-    itself; indices count from 1 if no label is 0 and one equals the number of choices, else from 0.
+    The role `choices` is a column of lists, or several columns (choice1, choice2, …; as an option NAME,NAME), of which
+    some may be empty; `text` and `question` are optional. The `label` is the index of the correct choice, its letter, or
+    the choice itself; indices count from 1 if no label is 0 and one equals the number of choices, else from 0.
     """
     table = LabeledTable.open(file, columns or {}, ROLES, errors)
-    found = table.named(
-        {role: ROLES[role] for role in ("text", "question", "choices", "label") if labels or role != "label"}
-    )
+    found = table.find_columns({role: names for role, names in ROLES.items() if labels or role != "label"})
     if "choices" not in found and (numbered := numbered_columns(table.first)):
         found["choices"] = ",".join(numbered)
     table.check_columns(found, needed=("choices", "label") if labels else ("choices",))
-    made = ChoiceExamples(table.path, found, answered=labels)
+    examples = ChoiceExamples(table.path, found, answered=labels)
     rows = [(line, row, read_row_choices(table, row, line, found["choices"])) for line, row in table.rows()]
     base = label_base([(row.get(found["label"]), len(names)) for _, row, names in rows]) if labels else 0
     for line, row, names in rows:
         texts = [table.text(row, found[role], line) for role in ("text", "question") if role in found]
-        right: tuple[int, ...] = ()
+        correct: tuple[int, ...] = ()
         if labels:
-            at = find_choice(row.get(found["label"]), names, base)
-            if at is None:
-                label = row.get(found["label"])
-                raise PretuneError(
-                    f"{table.path}, line {line}: the label {label!r} in {found['label']!r} is none of the {len(names)} choices"
-                )
-            right = ([number for number, name in enumerate(names) if name is not None].index(at),)
+            label = row.get(found["label"])
+            if (at := find_choice(label, names, base)) is None:
+                problem = f"the label {label!r} in {found['label']!r} is none of the {len(names)} choices"
+                raise PretuneError(f"{table.path}, line {line}: {problem}")
+            correct = (sum(name is not None for name in names[:at]),)  # its index among the choices that are not empty
         choices = tuple(name for name in names if name is not None)
-        made.groups.append(
+        examples.groups.append(
             ChoiceExample(
                 choices,
                 texts=(texts[0],) * len(choices) if texts else choices,
                 pairs=tuple(" ".join([*texts[1:], choice]) for choice in choices) if texts else None,
-                right=right,
-                shown=" ".join(texts),
+                correct=correct,
+                display_text=" ".join(texts),
             )
         )
-        made.lines.append(line)
-    return made
+        examples.lines.append(line)
+    return examples
 
 
 def numbered_columns(row: Row) -> list[str]:
-    """Return the columns choice1, choice2, … (or ending1, option1, …) in order; none if there is only one."""
+    """Return the columns choice1, choice2, … (or ending1, option1, …) of a row in order; none if there is only one."""
     kinds: dict[str, list[str]] = {}
     for name in row:
         if match := NUMBERED.fullmatch(name):
@@ -159,21 +140,20 @@ def numbered_columns(row: Row) -> list[str]:
 
 
 def read_row_choices(table: LabeledTable, row: Row, line: int, column: str) -> list[str | None]:
-    """Return the choices of a row; None for empty columns."""
-    columns = table.several(column)
+    """Return the choices in the given column or columns of a row; None in place of empty ones."""
+    columns, place = table.split_names(column), f"{table.path}, line {line}"
     cells = row.get(columns[0])
     if len(columns) > 1:
         cells = [None if row.get(name) == "" else row.get(name) for name in columns]
     if not isinstance(cells, list):
-        raise PretuneError(f"{table.path}, line {line}: expected a list of choices in {column!r}")
+        raise PretuneError(f"{place}: expected a list of choices in {column!r}")
     if sum(cell is not None for cell in cells) < 2:
-        raise PretuneError(f"{table.path}, line {line}: expected at least two choices in {column!r}")
-    place = f"{table.path}, line {line}: {column!r}"
-    return [None if cell is None else check_text(str(cell), place) for cell in cells]
+        raise PretuneError(f"{place}: expected at least two choices in {column!r}")
+    return [None if cell is None else check_text(str(cell), f"{place}: {column!r}") for cell in cells]
 
 
 def label_base(labels: Sequence[tuple[Any, int]]) -> int:
-    """Return the index of the first choice, 0 or 1, given labels and their numbers of choices."""
+    """Return the number from which labels count choices, 0 or 1, given all labels and their numbers of choices."""
     numbers = [(int(label), count) for label, count in labels if re.fullmatch(r"\d+", str(label))]
     return int(bool(numbers) and min(numbers)[0] > 0 and any(number == count for number, count in numbers))
 
@@ -189,7 +169,7 @@ def choice_number(label: Any) -> str:
 
 
 def find_choice(label: Any, names: Sequence[str | None], base: int) -> int | None:
-    """Return the position of the choice that a label refers to; None if there is none.
+    """Return the index of the choice that a label refers to; None if there is none. Numbers count from `base`.
 
     >>> find_choice("B", ["red", "blue"], 0), find_choice("red", ["red", "blue"], 0), find_choice(2, ["red", "blue"], 1)
     (1, 0, 1)

@@ -11,7 +11,7 @@ from pretune.runtime.progress import log_info
 from pretune.text.corpus.files import Errors, file_format, find_files, read_lines
 from pretune.text.examples.labeled import PAIRS, LabeledRows, column_names, read_labeled
 
-WHAT = "a .csv, .tsv, .jsonl or .parquet file with two text columns, or two .txt files with the same number of lines"
+EXPECTED = "a .csv, .tsv, .jsonl or .parquet file with two text columns, or two .txt files with equally many lines"
 LANGUAGE = re.compile(r"[a-z]{2,3}(_\w+)?")  # en, rus, zh_CN
 
 
@@ -19,20 +19,19 @@ def read_parallel(
     files: Sequence[str | Path] | str | Path, columns: Mapping[str, str] | None = None, errors: Errors = "strict"
 ) -> LabeledRows:
     """Read pairs of texts from one table or from two line-aligned .txt files.
-    `columns` names the table's `text` and `pair` columns; a table with exactly two columns needs none.
 
-    >>> rows = read_parallel(["news.en.txt", "news.fr.txt"])  # doctest: +SKIP
+    `columns` names the table's `text` and `pair` columns; a table with exactly two columns needs none.
     """
-    given = [files] if isinstance(files, str | Path) else list(files)
-    if not given:
-        raise PretuneError(f"No parallel texts were given; pass {WHAT}")
-    paths = [path for name in given for path in find_files(name)]  # the first file is the text, the second the pair
+    inputs = [files] if isinstance(files, str | Path) else list(files)
+    if not inputs:
+        raise PretuneError(f"no parallel texts were given; pass {EXPECTED}")
+    paths = [path for name in inputs for path in find_files(name)]  # the first file is the text, the second the pair
     formats = [file_format(path) for path in paths]
     if formats == [".txt", ".txt"]:
         return _read_aligned(paths[0], paths[1], errors)
     if len(paths) != 1 or formats == [".txt"]:
         names = ", ".join(map(str, paths[:3])) + (", …" if len(paths) > 3 else "")
-        raise PretuneError(f"{names}: not a source of parallel texts; pass {WHAT}")
+        raise PretuneError(f"{names}: not a source of parallel texts; pass {EXPECTED}")
     return read_labeled(paths[0], _text_columns(paths[0], columns or {}, errors), errors=errors, labels=False)
 
 
@@ -50,36 +49,35 @@ def read_parallel_languages(
     paths = [path for name in files for path in find_files(name)]
     if not paths:
         return read_parallel([])
-    found = LabeledRows(paths[0], {}, pairs=[], labels=[])
-    assert found.pairs is not None and found.labels is not None
+    whole = LabeledRows(paths[0], {}, pairs=[], labels=[])
+    assert whole.pairs is not None and whole.labels is not None
     while paths:
         count = 2 if file_format(paths[0]) == ".txt" else 1
         rows = read_parallel(paths[:count], columns, errors)
         del paths[:count]
         first, second = languages.split("-") if languages else _languages_of(rows)
         log_info(f"{rows.file}: {len(rows):,} text pairs, {first} and {second}")
-        found.texts += rows.texts
-        found.pairs += rows.pairs or []
-        found.labels += [f"{first} {second}"] * len(rows)
-        found.lines += rows.lines
-    return found
+        whole.texts += rows.texts
+        whole.pairs += rows.pairs or []
+        whole.labels += [f"{first} {second}"] * len(rows)
+        whole.lines += rows.lines
+    return whole
 
 
 def _languages_of(rows: LabeledRows) -> list[str]:
+    """Return the two languages of text pairs, from the names of their columns or files."""
     names = [rows.columns[role] for role in ("text", "pair")]
     if file_format(rows.file) == ".txt":
         names = [Path(name).name.partition(".txt")[0].rpartition(".")[2] for name in names]
     if not all(map(LANGUAGE.fullmatch, names)) or names[0] == names[1]:
-        raise PretuneError(
-            f"{rows.file}: {names[0]!r} and {names[1]!r} are not two languages; name the columns (en, fr) or the files "
-            "(news.en.txt, news.fr.txt) after their languages, or set languages=en-fr"
-        )
+        advice = "name the columns (en, fr) or files (news.en.txt, news.fr.txt) after them, or set languages=en-fr"
+        raise PretuneError(f"{rows.file}: {names[0]!r} and {names[1]!r} are not two languages; {advice}")
     return names
 
 
-def _text_columns(path: Path, given: Mapping[str, str], errors: Errors) -> dict[str, str]:
-    """Return the columns of the two texts: those given, those with usual names, or the only two of the table."""
-    found = {role: name for role, name in given.items() if name}
+def _text_columns(path: Path, requested: Mapping[str, str], errors: Errors) -> dict[str, str]:
+    """Return the columns of the two texts of a table: as requested, those with usual names, or the only two columns."""
+    found = {role: name for role, name in requested.items() if name}
     names = column_names(path, errors)
     if not found:
         lower = {name.lower(): name for name in names}
@@ -89,21 +87,18 @@ def _text_columns(path: Path, given: Mapping[str, str], errors: Errors) -> dict[
         elif len(names) == 2:
             found = {"text": names[0], "pair": names[1]}
     if len(found) < 2:
-        listed = ", ".join(map(repr, names))
-        raise PretuneError(
-            f"{path}: cannot infer the two text columns; the columns are {listed}; name two, as in translate(text=…,pair=…)"
-        )
+        columns = f"the columns are {', '.join(map(repr, names))}; name two, as in translate(text=…,pair=…)"
+        raise PretuneError(f"{path}: cannot infer the two text columns; {columns}")
     return found
 
 
 def _read_aligned(first: Path, second: Path, errors: Errors) -> LabeledRows:
+    """Read pairs of texts from two files, whose lines with the same number belong together."""
     texts, pairs = ([line for _, line in read_lines(path, errors)] for path in (first, second))
     if len(texts) != len(pairs):
-        raise PretuneError(
-            f"{first} has {len(texts)} lines and {second} has {len(pairs)}; line-aligned files must have the same number of lines"
-        )
+        problem = f"{first} has {len(texts)} lines and {second} has {len(pairs)}"
+        raise PretuneError(f"{problem}; line-aligned files must have the same number of lines")
     if not texts:
         raise PretuneError(f"{first}: the file is empty; pass a file with one text per line")
-    return LabeledRows(
-        first, {"text": str(first), "pair": str(second)}, texts, pairs, lines=list(range(1, len(texts) + 1))
-    )
+    columns = {"text": str(first), "pair": str(second)}
+    return LabeledRows(first, columns, texts, pairs, lines=list(range(1, len(texts) + 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,8 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, quote, suggest
 from pretune.runtime.progress import log_info
-from pretune.text.corpus.files import check_text, file_format, file_suffix, open_stream
+from pretune.text.corpus.files import check_is_file, check_text, file_format, file_suffix, open_stream
+from pretune.text.examples.examples import Examples
 from pretune.text.examples.labeled import FORMATS, ROLES, Row, TableChunk, advise_options, drop_or_raise, table_rows
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -33,48 +34,48 @@ class AnswerSpan(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return its end in the passage, exclusive."""
+        """Return the end of the answer in its passage, exclusive."""
         return self.start + len(self.text)
 
 
 @dataclass
-class Questions:
+class Questions(Examples):
     """The questions of a file, in order, with their passages and answers; unanswerable questions have no answer."""
 
-    file: Path
-    columns: dict[str, str]
     questions: list[str] = field(default_factory=list)
     passages: list[str] = field(default_factory=list)
     answers: list[list[AnswerSpan]] | None = None
-    places: list[str] = field(default_factory=list)  # line 3, question 56be4db0acb8001400a502ec …
+    places: list[str] = field(default_factory=list)  # such as "line 3" or "question 56be4db0acb8001400a502ec"
     identities: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.questions)
 
-    def take(self, rows: Iterable[int]) -> Questions:
-        """Return the questions at the given indices."""
-        chosen = list(rows)
-        answers = None if self.answers is None else [self.answers[row] for row in chosen]
-        sides = (self.questions, self.passages, self.places, self.identities)
-        questions, passages, places, identities = ([side[row] for row in chosen] for side in sides)
-        return Questions(self.file, self.columns, questions, passages, answers, places, identities)
-
-    def asked(self, row: int) -> str:
+    def duplicate_key(self, row: int) -> str:
         """Return a key of a question and its passage, ignoring the answer, that is equal for duplicates."""
         return f"{self.questions[row]}\0{self.passages[row]}".casefold()
 
-    def show(self, row: int) -> dict[str, Any]:
-        """Return the input of a question, to be shown beside its answer."""
+    def inputs(self, row: int) -> dict[str, Any]:
+        """Return the text of a question and its passage, for reports."""
         return {"question": self.questions[row], "passage": self.passages[row]}
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return the file and line (or id) of a question, for messages."""
         return f"{self.file}, {self.places[row]}"
 
     def tokenize(self, tokenizer: Tokenizer) -> TokenPassages:
-        """Tokenize questions and passages, with the character offsets of passage tokens."""
-        return TokenPassages.make(self, tokenizer)
+        """Return the tokens of questions and passages, with the character offsets of passage tokens."""
+        distinct = {passage: number for number, passage in enumerate(dict.fromkeys(self.passages))}
+        question_ids, sizes = tokenizer.encode_many(self.questions)
+        ids, lengths, offsets = tokenizer.encode_with_offsets(list(distinct))
+        which = np.array([distinct[passage] for passage in self.passages], dtype=np.int64)
+        starts = np.stack([np.cumsum(sizes) - sizes, len(question_ids) + (np.cumsum(lengths) - lengths)[which]], 1)
+        flat = np.concatenate([question_ids, ids])
+        begins, ends = (np.concatenate([np.zeros(len(question_ids), dtype=np.int64), side]) for side in offsets.T)
+        rows = TokenRows(flat, tokenizer.word_starts(flat), starts, np.stack([sizes, lengths[which]], 1))
+        counts = np.concatenate([sizes, lengths])
+        rows.keep_unknown_characters([*self.questions, *distinct], np.cumsum(counts) - counts, tokenizer)
+        return TokenPassages(rows, begins, ends)
 
 
 @dataclass
@@ -85,34 +86,19 @@ class TokenPassages:
     begins: Array  # (n,) start of each token in its passage, in characters; 0 in questions
     ends: Array  # (n,) end of each token, exclusive
 
-    @classmethod
-    def make(cls, questions: Questions, tokenizer: Tokenizer) -> TokenPassages:
-        """Tokenize the questions and passages."""
-        distinct = {passage: number for number, passage in enumerate(dict.fromkeys(questions.passages))}
-        question_ids, sizes = tokenizer.encode_many(questions.questions)
-        ids, lengths, offsets = tokenizer.encode_with_offsets(list(distinct))
-        which = np.array([distinct[passage] for passage in questions.passages], dtype=np.int64)
-        starts = np.stack([np.cumsum(sizes) - sizes, len(question_ids) + (np.cumsum(lengths) - lengths)[which]], 1)
-        flat = np.concatenate([question_ids, ids])
-        begins, ends = (np.concatenate([np.zeros(len(question_ids), dtype=np.int64), side]) for side in offsets.T)
-        rows = TokenRows(flat, tokenizer.word_starts(flat), starts, np.stack([sizes, lengths[which]], 1))
-        counts = np.concatenate([sizes, lengths])
-        rows.keep_unknown_characters([*questions.questions, *distinct], np.cumsum(counts) - counts, tokenizer)
-        return cls(rows, begins, ends)
-
     def spans(self, answers: Sequence[Sequence[AnswerSpan]]) -> Array:
         """Return the first and last token, (questions, 2), of each question's first answer, relative to its passage.
 
         NO_ANSWER marks unanswerable questions, NO_TOKENS answers without tokens.
         """
-        found = np.full((len(answers), 2), NO_ANSWER, dtype=np.int64)
+        tokens = np.full((len(answers), 2), NO_ANSWER, dtype=np.int64)
         for row, spans in enumerate(answers):
             if spans:
                 start, length = self.rows.starts[row, 1], self.rows.lengths[row, 1]
                 first = np.searchsorted(self.ends[start : start + length], spans[0].start, side="right")
                 last = np.searchsorted(self.begins[start : start + length], spans[0].end, side="left") - 1
-                found[row] = (first, last) if first <= last else NO_TOKENS
-        return found
+                tokens[row] = (first, last) if first <= last else NO_TOKENS
+        return tokens
 
 
 def read_questions(
@@ -122,25 +108,24 @@ def read_questions(
     answers: bool = True,
     drop_invalid: bool = False,
 ) -> Questions:
-    """Read questions, passages and answers.
+    """Read questions, passages and answers from SQuAD's .json or a table.
 
-    `columns` names the `text` (question), `pair` (passage) and `label` (answers) fields. Answers that are not in their
-    passage at the given position are an error, which lists them; with `drop_invalid`, questions that have no other answer
-    are left out.
-
-    >>> read_questions("dev-v2.0.json").answers[0][0].text  # doctest: +SKIP
-    'France'
+    `columns` names the fields for `text` (question), `pair` (passage) and `label` (answers). Answers that are not at their
+    position in the passage raise an error, which lists them; with `drop_bad`, questions without another answer are left
+    out instead.
     """
     path, rows = (file.file, iter(file.rows)) if isinstance(file, TableChunk) else (Path(file), question_rows(file))
     squad = file_suffix(path) == ".json"
-    given = {role: str(name) for role, name in (columns or {}).items() if name and not squad}
+    requested = {role: str(name) for role, name in (columns or {}).items() if name and not squad}
     names: dict[str, str] = {}
-    found, bad = Questions(path, given, answers=[] if answers else None), list[str]()
+    questions, bad = Questions(path, requested, answers=[] if answers else None), list[str]()
     for line, row in rows:
         if not names:
-            names = _names(path, row, given, answers, quiet=squad)
-            found.columns = {} if squad else names
-        place = _place(line, row) if squad else f"line {line}"
+            names = _find_fields(path, row, requested, answers, quiet=squad)
+            questions.columns = {} if squad else names
+        place = f"line {line}"
+        if squad:
+            place = f"question {row['id']}" if row.get("id") else f"question number {line}"
         where = f"{path}, {place}"
         question, passage = (_text(row, names[role], where) for role in ("text", "pair"))
         spans = [] if not answers else _spans(row, names["label"], where)
@@ -153,25 +138,23 @@ def read_questions(
                 bad.append(f"{place} ({text[:40]!r} at {start})")
         if spans and not kept:
             continue
-        found.questions.append(question)
-        found.passages.append(passage)
-        found.places.append(place)
-        found.identities.append(str(row.get("id", "")))
-        if found.answers is not None:
-            found.answers.append(kept)
+        questions.questions.append(question)
+        questions.passages.append(passage)
+        questions.places.append(place)
+        questions.identities.append(str(row.get("id", "")))
+        if questions.answers is not None:
+            questions.answers.append(kept)
     if bad:
-        what = f"{path}: {len(bad)} answers in {names['label']!r} are not at the given position of their passage"
-        drop_or_raise(what, bad, drop_invalid)
-    if not found.questions:
+        problem = f"{path}: {len(bad)} answers in {names['label']!r} are not at the given position of their passage"
+        drop_or_raise(problem, bad, drop_invalid)
+    if not questions.questions:
         raise PretuneError(f"{path}: the file contains no questions")
-    return found
+    return questions
 
 
 def question_rows(file: str | Path) -> Iterator[tuple[int, Row]]:
-    """Yield questions as rows with their line numbers; SQuAD's are numbered and have their passage as `context`."""
-    path = Path(file)
-    if path.is_dir() or not path.exists():
-        raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
+    """Return an iterator over questions as rows with their line numbers; in SQuAD's files, with their index from 1."""
+    path = check_is_file(file)
     if file_suffix(path) == ".json":
         return enumerate(_squad(path), 1)
     if file_format(path) not in FORMATS:
@@ -180,15 +163,14 @@ def question_rows(file: str | Path) -> Iterator[tuple[int, Row]]:
 
 
 def _squad(path: Path) -> Iterator[Row]:
-    """Yield the questions of SQuAD 1.1 (Rajpurkar et al., 2016) and 2.0 (2018) files."""
+    """Yield the questions of a SQuAD 1.1 (Rajpurkar et al., 2016) or 2.0 (2018) file, each with its passage (`context`)."""
     with open_stream(path) as stream:
         raw = b"".join(iter(lambda: stream.read(1 << 20), b""))
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise PretuneError(
-            f"{path}: not valid JSON ({error}); if it has one question per line, rename it to .jsonl"
-        ) from error
+        problem = f"not valid JSON ({error}); if it has one question per line, rename it to .jsonl"
+        raise PretuneError(f"{path}: {problem}") from error
     here = "at the top"
     try:
         for number, article in enumerate(content["data"]):
@@ -200,21 +182,19 @@ def _squad(path: Path) -> Iterator[Row]:
         raise PretuneError(f"{path}: not in SQuAD's format, {SQUAD} ({here}: {error!r})") from error
 
 
-def _place(number: int, row: Row) -> str:
-    return f"question {row['id']}" if row.get("id") else f"question number {number}"
-
-
-def _names(path: Path, row: Row, given: Mapping[str, str], answers: bool, quiet: bool) -> dict[str, str]:
-    """Return role → field: the given field, else the first usual name that the row has."""
+def _find_fields(path: Path, row: Row, requested: Mapping[str, str], answers: bool, quiet: bool) -> dict[str, str]:
+    """Return the field of each role: as requested, else the first usual name that the row has; log them unless `quiet`."""
     roles = {"text": QUESTIONS, "pair": PASSAGES} | ({"label": ANSWERS} if answers else {})
-    names = {role: given.get(role) or next((n for n in usual if n in row), usual[0]) for role, usual in roles.items()}
-    if names.keys() - given.keys() and not quiet:
+    usual = {role: next((name for name in names if name in row), names[0]) for role, names in roles.items()}
+    names = {role: requested.get(role) or name for role, name in usual.items()}
+    if names.keys() - requested.keys() and not quiet:
         listed = ", ".join(f"{role} = {name!r}" for role, name in names.items())
         log_info(f"{path}: {listed}{advise_options('override', ROLES)}")
     return names
 
 
 def _text(row: Row, name: str, place: str) -> str:
+    """Return the text in a field of a row; raise an error if there is none."""
     if not isinstance(value := row.get(name), str):
         if name in row:
             raise PretuneError(f"{place}: expected text in {name!r}, but found {quote(value)}")
@@ -225,7 +205,7 @@ def _text(row: Row, name: str, place: str) -> str:
 
 
 def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
-    """Return the answers of a row as (text, start or None); null and an empty list mean that there is none."""
+    """Return the answers of a row as (text, start or None); null and an empty list mean that it is unanswerable."""
     if name not in row:
         known = ", ".join(map(repr, row)) or "none"
         raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; unanswerable questions need []")
@@ -241,13 +221,12 @@ def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
         else:
             pairs = zip(texts, starts if starts is not None else [None] * len(texts), strict=True)
             value = [{"text": text, "start": start} for text, start in pairs]
-    found: list[tuple[str, int | None]] = []
+    answers: list[tuple[str, int | None]] = []
     for answer in [value] if isinstance(value, str) else value:
-        whole = answer if isinstance(answer, Mapping) else {"text": answer}
-        text, start = whole.get("text"), whole.get("answer_start", whole.get("start"))
+        entry = answer if isinstance(answer, Mapping) else {"text": answer}
+        text, start = entry.get("text"), entry.get("answer_start", entry.get("start"))
         if not isinstance(text, str) or not isinstance(start, int | None):
-            raise PretuneError(
-                f'{place}: an answer must be a text or {{"text": "…", "start": 17}}, not {quote(answer)}'
-            )
-        found.append((text, start))
-    return found
+            expected = 'a text or {"text": "…", "start": 17}'
+            raise PretuneError(f"{place}: an answer must be {expected}, not {quote(answer)}")
+        answers.append((text, start))
+    return answers

@@ -40,69 +40,62 @@ def read_span_pairs(
     labels: bool = True,
     drop_invalid: bool = False,
 ) -> LabeledRows:
-    """Read rows with one span in each of two texts, or two in one text; `more["spans"]` has both spans of a row.
+    """Read rows with one span in each of two texts, or two in one text; `extra["spans"]` has both spans of each row.
 
-    Spans are given by character offsets (`start1`, `end1`, `start2`, `end2`) or by their words: `word` for both, or
-    `word1` and `word2`. If the words occur several times, the span is the first occurrence, or the one nearest to the
-    whitespace-separated word with the index `place1` or `place2`. Spans that are not in their texts are an error, which
-    lists them; with `drop_invalid`, such rows are left out.
+    The columns of a span are its character offsets (`start1`, `end1`, `start2`, `end2`) or its words: `word` for both
+    spans, or `word1` and `word2`. If the words occur several times, the span is the first occurrence, or the one nearest
+    to the whitespace-separated word with the index `place1` or `place2`. Spans that are not in their texts raise an error,
+    which lists them; with `drop_invalid`, their rows are left out instead.
     """
     rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES, drop_invalid=drop_invalid and labels)
     for which in (1, 2):
-        if not (
-            {f"start{which}", f"end{which}"} <= rows.columns.keys() or {"word", f"word{which}"} & rows.columns.keys()
-        ):
-            raise PretuneError(
-                f"{rows.file}: no columns locate span {which}"
-                + advise_options(
-                    "choose those with its bounds or its words", [f"start{which}", f"end{which}", f"word{which}"]
-                )
-            )
+        bounds, words = [f"start{which}", f"end{which}"], ["word", f"word{which}"]
+        if not ({*bounds} <= rows.columns.keys() or {*words} & rows.columns.keys()):
+            advice = advise_options("choose those with its bounds or its words", [*bounds, words[1]])
+            raise PretuneError(f"{rows.file}: no columns locate span {which}{advice}")
     spans: dict[int, tuple[CharacterSpan, CharacterSpan]] = {}
     bad = []
     for row in range(len(rows)):
         try:
             spans[row] = find_span(rows, row, 1), find_span(rows, row, 2)
         except ValueError as error:
-            bad.append(f"{rows.place(row).removeprefix(f'{rows.file}, ')}: {error}")
+            bad.append(f"{rows.location(row).removeprefix(f'{rows.file}, ')}: {error}")
     if bad:
-        what = f"{rows.file}: {len(bad)} of {len(rows)} rows have spans that are not in their texts"
-        drop_or_raise(what, bad, drop_invalid if labels else None)
+        problem = f"{rows.file}: {len(bad)} of {len(rows)} rows have spans that are not in their texts"
+        drop_or_raise(problem, bad, drop_invalid if labels else None)
     if not spans:
         raise PretuneError(f"{rows.file}: no row has both of its spans")
     rows = rows.take(spans)
-    rows.more = {"spans": list(spans.values())}
+    rows.extra = {"spans": list(spans.values())}
     return rows
 
 
 def find_span(rows: LabeledRows, row: int, which: int) -> CharacterSpan:
-    """Return the first or second span of a row; a ValueError describes what is wrong with it."""
+    """Return the first or second span (`which` is 1 or 2) of a row; raise a ValueError that says what is wrong with it."""
     text = rows.texts[row] if which == 1 or rows.pairs is None else rows.pairs[row]
-    start, end, place = (_whole(rows, row, f"{role}{which}") for role in ("start", "end", "place"))
+    start, end, place = (_read_integer(rows, row, f"{role}{which}") for role in ("start", "end", "place"))
     if start is not None and end is not None:
         if not 0 <= start < end <= len(text):
-            raise ValueError(
-                f"characters {start} to {end} are outside the text of {len(text)} characters "
-                f"({rows.columns[f'start{which}']!r}, {rows.columns[f'end{which}']!r})"
-            )
+            names = f"{rows.columns[f'start{which}']!r}, {rows.columns[f'end{which}']!r}"
+            raise ValueError(f"characters {start} to {end} are outside the text of {len(text)} characters ({names})")
         return start, end
     role = f"word{which}" if f"word{which}" in rows.columns else "word"
-    word = rows.more.get(role, [None] * len(rows))[row]
+    word = rows.extra.get(role, [None] * len(rows))[row]
     if not isinstance(word, str) or not word.strip():
         roles = [role for role in (f"start{which}", f"end{which}", role) if role in rows.columns]
         raise ValueError(f"no span {which} in {', '.join(repr(rows.columns[role]) for role in roles)}")
-    found = find_words(word.strip(), text)
-    if not found:
+    spans = find_words(word.strip(), text)
+    if not spans:
         raise ValueError(f"{word!r} ({rows.columns[role]!r}) is not in its text")
     if place is not None:
         words = [match.start() for match in re.finditer(r"\S+", text)]
         near = words[min(max(place, 0), len(words) - 1)]
-        return min(found, key=lambda span: abs(span[0] - near))
-    return found[0]
+        return min(spans, key=lambda span: abs(span[0] - near))
+    return spans[0]
 
 
 def find_words(words: str, text: str) -> list[CharacterSpan]:
-    """Return the spans of a phrase in a text, ignoring case and whitespace; whole words only, if there are any.
+    """Return the spans of a phrase in a text, ignoring case and whitespace; if some are whole words, only these.
 
     >>> find_words("art", "Start with Art")
     [(11, 14)]
@@ -112,8 +105,9 @@ def find_words(words: str, text: str) -> list[CharacterSpan]:
     return [m.span() for m in whole] or [m.span() for m in re.finditer(pattern, text, re.IGNORECASE)]
 
 
-def _whole(rows: LabeledRows, row: int, role: str) -> int | None:
-    cell = rows.more.get(role, [None] * len(rows))[row]
+def _read_integer(rows: LabeledRows, row: int, role: str) -> int | None:
+    """Return the number in the column of a role; None if the cell is empty or there is no such column."""
+    cell = rows.extra.get(role, [None] * len(rows))[row]
     if cell is None or cell == "":
         return None
     if not re.fullmatch(r"\d+", str(cell).strip()):
@@ -122,22 +116,21 @@ def _whole(rows: LabeledRows, row: int, role: str) -> int | None:
 
 
 def mark_tokens(rows: LabeledRows, starts: Array, total: int, tokenizer: Tokenizer) -> Array:
-    """Return a mark per token, (total,): 1 in the first span of its row, 2 in the second, 3 in both.
+    """Return a number per token, (total,): 1 in the first span of its row, 2 in the second, 3 in both, 0 elsewhere.
 
-    `starts` (rows, 1 or 2) is where the tokens of each text begin.
+    `starts` (rows, 1 or 2) has the first token of each text; `total` is the number of tokens of all texts.
     """
     mark = np.zeros(total, dtype=np.int64)
     sides = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
     offsets = [token_offsets(texts, tokenizer) for texts in sides]
-    for row, spans in enumerate(rows.more["spans"]):
+    for row, spans in enumerate(rows.extra["spans"]):
         for which, (start, end) in enumerate(spans):
             side = which if len(sides) == 2 else 0
             begins, ends = offsets[side][row].T
             inside = np.flatnonzero((begins < end) & (ends > start))
             if not len(inside):
-                raise PretuneError(
-                    f"{rows.place(row)}: {sides[side][row][start:end]!r} has no tokens; correct its span"
-                )
+                text = sides[side][row][start:end]
+                raise PretuneError(f"{rows.location(row)}: {text!r} has no tokens; correct its span")
             mark[starts[row, side] + inside] |= 1 << which
     return mark
 
@@ -148,10 +141,11 @@ def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
     return np.split(offsets, np.cumsum(lengths)[:-1])
 
 
-def truncate_around_spans(laid: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
-    """Return the arrangement with a column `span`, where truncated texts are cut around their spans."""
-    source: Any = laid.source
-    mark = mark_tokens(rows, source.starts, len(source.ids), laid.tokenizer)
+def truncate_around_spans(arrangement: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
+    """Return an arrangement in which truncated texts keep their spans, with the number of `mark_tokens` as column `span`."""
+    source: Any = arrangement.source
+    kept = arrangement.spans  # (rows, texts) number of tokens to keep
+    mark = mark_tokens(rows, source.starts, len(source.ids), arrangement.tokenizer)
     marked = np.flatnonzero(mark)
     starts = source.starts.T.ravel()  # all first texts, then all second texts
     owner = np.searchsorted(starts, marked, side="right") - 1
@@ -159,13 +153,11 @@ def truncate_around_spans(laid: Arrangement, rows: LabeledRows, length: int) -> 
     np.minimum.at(first, owner, marked - starts[owner])
     np.maximum.at(last, owner, marked - starts[owner])
     first, last = (x.reshape(source.starts.T.shape).T for x in (first, last))  # (rows, texts)
-    over = (last - first + 1 > laid.spans).any(1)
+    over = (last - first + 1 > kept).any(1)
     if over.any():
-        row = int(np.argmax(over))
-        raise PretuneError(
-            f"{rows.place(row)}: the spans do not fit into a sequence of {length} tokens; choose a larger length "
-            "with --set batch.max_length=…"
-        )
-    middle = (first + last + 1 - laid.spans) // 2
-    begin = np.clip(middle, np.maximum(0, last + 1 - laid.spans), np.minimum(first, source.lengths - laid.spans))
-    return replace(laid, starts=laid.starts + begin, tokens={"span": mark})
+        problem = f"the spans do not fit into a sequence of {length} tokens"
+        where = rows.location(int(np.argmax(over)))
+        raise PretuneError(f"{where}: {problem}; choose a larger length with --set batch.max_length=…")
+    middle = (first + last + 1 - kept) // 2
+    begin = np.clip(middle, np.maximum(0, last + 1 - kept), np.minimum(first, source.lengths - kept))
+    return replace(arrangement, starts=arrangement.starts + begin, tokens={"span": mark})

@@ -13,7 +13,7 @@ FEWEST = 50  # examples below which none are held out
 
 
 def split_examples(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[list[int], list[int]]:
-    """Return the rows for training and for validation, stratified by label and without duplicates across the two.
+    """Return the indices of examples for training and for validation, stratified by label, without shared duplicates.
 
     >>> from pretune.text.examples.labeled import LabeledRows
     >>> rows = LabeledRows("x.csv", {}, [f"text {i % 8}" for i in range(10)], labels=list("ab" * 5))
@@ -23,7 +23,7 @@ def split_examples(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[
     """
     groups: dict[str, list[int]] = defaultdict(list)
     for row in range(len(examples)):
-        groups[examples.asked(row)].append(row)
+        groups[examples.duplicate_key(row)].append(row)
     by_label: dict[str, list[list[int]]] = defaultdict(list)
     for members in groups.values():
         by_label[stratification_label(examples, members[0])].append(members)
@@ -43,19 +43,18 @@ def split_examples(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[
 
 
 def stratification_label(examples: Any, row: int) -> str:
-    """Return the class by which an example is stratified: its label, or the first of several; "" for numbers."""
+    """Return the label by which an example is stratified, the first of several labels; "" for numbers and no label."""
     label = examples.labels[row] if getattr(examples, "labels", None) else ""
     label = next(iter(label), "") if isinstance(label, tuple) else label
     return label if isinstance(label, str) else ""
 
 
 def warn_of_duplicates(train: Any, validation: Any) -> int:
-    """Return how many validation examples are also in the training set, and log them if there are any."""
-    known = {train.asked(row) for row in range(len(train))}
-    leaked = [row for row in range(len(validation)) if validation.asked(row) in known]
+    """Return the number of validation examples that are also in the training set, and log them if there are any."""
+    known = {train.duplicate_key(row) for row in range(len(train))}
+    leaked = [row for row in range(len(validation)) if validation.duplicate_key(row) in known]
     if leaked:
-        places = ", ".join(validation.place(row) for row in leaked[:3])
-        log_info(
-            f"{len(leaked)} of {len(validation)} examples of {validation.file} are also in {train.file} ({places} …), so scores are too high"
-        )
+        lines = ", ".join(validation.location(row) for row in leaked[:3])
+        share = f"{len(leaked)} of {len(validation)} examples of {validation.file}"
+        log_info(f"{share} are also in {train.file} ({lines} …), so scores are too high")
     return len(leaked)

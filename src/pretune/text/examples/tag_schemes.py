@@ -1,8 +1,9 @@
 """Convert between tagging schemes that mark spans of words: BIO, IOB1 and BIOES.
 
-words    Alex is going to Los Angeles County BIO      B-PER O O O B-LOC I-LOC I-LOC       B begins a span, I continues
-it IOB1     I-PER O O O I-LOC I-LOC I-LOC       B only directly after another span of the same type BIOES    S-PER O O O
-B-LOC I-LOC E-LOC       E ends a span, S is a span of one word
+words    Alex is going to Los Angeles County
+BIO      B-PER O O O B-LOC I-LOC I-LOC       B begins a span, I continues it
+IOB1     I-PER O O O I-LOC I-LOC I-LOC       B only directly after another span of the same type
+BIOES    S-PER O O O B-LOC I-LOC E-LOC       E ends a span, S is a span of one word
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _TAG = re.compile(r"O|[BIES](-.+)?", re.DOTALL)
 
 
 class TaggedSpan(NamedTuple):
-    """A span of words with a type; the last word is inclusive."""
+    """A span of words with a type, from the word `first` to the word `last` (inclusive)."""
 
     kind: str
     first: int
@@ -33,47 +34,47 @@ def parse_tags(tags: Sequence[str]) -> list[TaggedSpan]:
     begins.
 
     >>> parse_tags(["O", "I-PER", "I-PER", "B-PER", "I-LOC"])
-    [Entity(kind='PER', first=1, last=2), Entity(kind='PER', first=3, last=3), Entity(kind='LOC', first=4, last=4)]
+    [TaggedSpan(kind='PER', first=1, last=2), TaggedSpan(kind='PER', first=3, last=3), TaggedSpan(kind='LOC', first=4, last=4)]
     """
-    found: list[TaggedSpan] = []
-    if not any(tag != OUTSIDE for tag in tags):
-        return found
+    spans: list[TaggedSpan] = []
+    if all(tag == OUTSIDE for tag in tags):
+        return spans
     first: int | None = None  # first word of the current span
     before, kind_before = OUTSIDE, ""
     for place, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, kind = tag.partition("-")
         begins = prefix != OUTSIDE and (prefix in "BS" or before in "OES" or kind != kind_before)
         if first is not None and (begins or prefix == OUTSIDE):
-            found.append(TaggedSpan(kind_before, first, place - 1))
+            spans.append(TaggedSpan(kind_before, first, place - 1))
             first = None
         if begins:
             first = place
         before, kind_before = prefix, kind
-    return found
+    return spans
 
 
-def write_tags(entities: Iterable[TaggedSpan], words: int, scheme: str) -> list[str]:
-    """Return the tags of `words` words that mark the given spans, which must be sorted and must not overlap.
+def write_tags(spans: Iterable[TaggedSpan], words: int, scheme: str) -> list[str]:
+    """Return the tags of `words` words that mark spans, which must be sorted and must not overlap, in a scheme.
 
     >>> write_tags([TaggedSpan("LOC", 1, 3), TaggedSpan("PER", 4, 4)], 6, "BIOES")
     ['O', 'B-LOC', 'I-LOC', 'E-LOC', 'S-PER', 'O']
     """
     tags = [OUTSIDE] * words
     before = TaggedSpan("", -1, -2)
-    for entity in entities:
-        prefixes = ["I"] * (entity.last - entity.first + 1)
-        if scheme != "IOB1" or (before.kind == entity.kind and before.last + 1 == entity.first):
+    for span in spans:
+        prefixes = ["I"] * (span.last - span.first + 1)
+        if scheme != "IOB1" or (before.kind == span.kind and before.last + 1 == span.first):
             prefixes[0] = "B"
         if scheme == "BIOES":
             prefixes[-1] = "E" if len(prefixes) > 1 else "S"
-        suffix = f"-{entity.kind}" if entity.kind else ""
-        tags[entity.first : entity.last + 1] = [prefix + suffix for prefix in prefixes]
-        before = entity
+        suffix = f"-{span.kind}" if span.kind else ""
+        tags[span.first : span.last + 1] = [prefix + suffix for prefix in prefixes]
+        before = span
     return tags
 
 
 def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
-    """Return tags for the same spans in another scheme, or corrected in the same one; plain tags are unchanged.
+    """Return tags converted to another scheme, or made valid in the same scheme; the scheme "plain" leaves them unchanged.
 
     >>> convert_tags(["O", "I-PER", "I-PER"], "BIO")
     ['O', 'B-PER', 'I-PER']
@@ -82,7 +83,7 @@ def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """Return the scheme of some tags; if they violate every scheme, the one they violate less often.
+    """Return the tagging scheme of tagged sentences; if they violate every scheme, the one they violate less often.
 
     >>> detect_scheme([["I-PER", "O"]]), detect_scheme([["B-PER", "O"]]), detect_scheme([["NOUN"]])
     ('IOB1', 'BIO', 'plain')
@@ -100,7 +101,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
 
 
 def all_tags(kinds: Iterable[str], scheme: str) -> list[str]:
-    """Return every tag of a scheme for the given types.
+    """Return every tag of a scheme for the given span types.
 
     >>> all_tags(["LOC"], "BIO")
     ['O', 'B-LOC', 'I-LOC']

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -14,8 +14,9 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
-from pretune.text.corpus.documents import read_jsonl, read_parquet
-from pretune.text.corpus.files import Errors, check_text, file_format, file_suffix, read_lines
+from pretune.text.corpus.documents import NESTED_FORMATS, read_rows
+from pretune.text.corpus.files import Errors, check_is_file, check_text, file_format, file_suffix, read_lines
+from pretune.text.examples.examples import Examples
 from pretune.text.examples.labeled import Row, TableChunk, advise_options
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -28,83 +29,51 @@ DOCUMENT = "-DOCSTART-"
 
 
 @dataclass
-class TaggedSentences:
+class TaggedSentences(Examples):
     """The sentences of a file, in order: their words, and one tag per word if tags are known."""
 
-    file: Path
-    columns: dict[str, str]  # role → column; for CoNLL files only the given ones
     words: list[list[str]] = field(default_factory=list)
     tags: list[list[str]] | None = None
     predicates: list[int] | None = None  # index of each sentence's predicate, for semantic role labeling
-    lines: list[int] = field(default_factory=list)  # line on which each sentence begins
 
     def __len__(self) -> int:
         return len(self.words)
 
     @property
     def texts(self) -> list[str]:
-        """Return the sentences as texts."""
+        """Return each sentence as a text, with spaces between words."""
         return [" ".join(words) for words in self.words]
 
-    def take(self, rows: Iterable[int]) -> TaggedSentences:
-        """Return the sentences at the given indices."""
-        chosen = list(rows)
-        tags = None if self.tags is None else [self.tags[row] for row in chosen]
-        predicates = None if self.predicates is None else [self.predicates[row] for row in chosen]
-        words, lines = [self.words[row] for row in chosen], [self.lines[row] for row in chosen]
-        return TaggedSentences(self.file, self.columns, words, tags, predicates, lines)
-
-    def asked(self, row: int) -> str:
+    def duplicate_key(self, row: int) -> str:
         """Return a key of a sentence, ignoring its tags, that is equal for duplicates."""
-        about = "" if self.predicates is None else f"\0{self.predicates[row]}"
-        return f"{' '.join(self.words[row])}{about}".casefold()
+        predicate = "" if self.predicates is None else f"\0{self.predicates[row]}"
+        return f"{' '.join(self.words[row])}{predicate}".casefold()
 
-    def show(self, row: int) -> dict[str, Any]:
-        """Return the input of a sentence, to be shown beside its tags."""
-        about = {} if self.predicates is None else {"predicate": self.words[row][self.predicates[row]]}
-        return {"text": " ".join(self.words[row]), **about}
-
-    def place(self, row: int) -> str:
-        """Return the file and line of a sentence, for messages."""
-        return f"{self.file}, line {self.lines[row]}"
+    def inputs(self, row: int) -> dict[str, Any]:
+        """Return the text of a sentence and its predicate, if there is one, for reports."""
+        predicate = {} if self.predicates is None else {"predicate": self.words[row][self.predicates[row]]}
+        return {"text": " ".join(self.words[row]), **predicate}
 
     def tokenize(self, tokenizer: Tokenizer) -> TokenWords:
-        """Tokenize the sentences, with the tokens of each word."""
-        return TokenWords.make(self, tokenizer)
-
-
-@dataclass
-class TokenWords:
-    """The concatenated token ids of all words, and the word that each token belongs to."""
-
-    rows: TokenRows  # one row per sentence
-    word: Array  # (n,) index of the word that begins at this token; -1 inside words
-    units: Array  # (words + 1,) first token of each word
-    bounds: Array  # (sentences + 1,) first word of each sentence
-    predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
-
-    @classmethod
-    def make(cls, tagged: TaggedSentences, tokenizer: Tokenizer) -> TokenWords:
-        """Tokenize whole sentences, with a space between words; a token belongs to the word in which it begins.
+        """Return the token ids of the sentences, tokenized as texts; a token belongs to the word in which it begins.
 
         Predicates are surrounded by two separators.
         """
-        counts = np.array([len(words) for words in tagged.words], dtype=np.int64)
+        counts = np.array([len(words) for words in self.words], dtype=np.int64)
         bounds = np.concatenate([[0], np.cumsum(counts)])
-        ids, lengths, places = tokenizer.encode_with_offsets(tagged.texts)
+        ids, lengths, offsets = tokenizer.encode_with_offsets(self.texts)
         sizes = np.zeros(bounds[-1], dtype=np.int64)  # tokens of each word
         stop = 0
-        for row, words in enumerate(tagged.words):
+        for row, words in enumerate(self.words):
             start, stop = stop, stop + int(lengths[row])
             ends = np.cumsum([len(word) + 1 for word in words], dtype=np.int64) - 1
-            owner = np.searchsorted(
-                ends, places[start:stop, 0], side="right"
-            )  # the space before a word belongs to the word
+            # The space before a word belongs to the word.
+            owner = np.searchsorted(ends, offsets[start:stop, 0], side="right")
             sizes[bounds[row] : bounds[row + 1]] = np.bincount(owner.clip(max=len(words) - 1), minlength=len(words))
         units = np.concatenate([[0], np.cumsum(sizes)])
         first, marked = units[:-1].copy(), None
-        if tagged.predicates is not None:
-            chosen = bounds[:-1] + np.array(tagged.predicates, dtype=np.int64)
+        if self.predicates is not None:
+            chosen = bounds[:-1] + np.array(self.predicates, dtype=np.int64)
             around = np.stack([units[chosen], units[chosen + 1]], 1).ravel()
             ids = np.insert(ids, around, tokenizer.role("separator"))
             marked = np.stack([units[chosen] + 2 * np.arange(len(chosen)) + 1, sizes[chosen]], 1)
@@ -117,33 +86,45 @@ class TokenWords:
         word[first[sizes > 0]] = np.flatnonzero(sizes)
         begins = units[bounds]
         rows = TokenRows(ids, word >= 0, begins[:-1, None], np.diff(begins)[:, None])
-        if tagged.predicates is None:  # the separators shift the tokens
-            rows.keep_unknown_characters(tagged.texts, begins[:-1], tokenizer)
-        return cls(rows, word, units, bounds, marked)
+        if self.predicates is None:  # the separators shift the tokens
+            rows.keep_unknown_characters(self.texts, begins[:-1], tokenizer)
+        return TokenWords(rows, word, units, bounds, marked)
+
+
+@dataclass
+class TokenWords:
+    """The token ids of all sentences, concatenated, and the word that each token belongs to."""
+
+    rows: TokenRows  # one row per sentence
+    word: Array  # (n,) index of the word that begins at this token; -1 inside words
+    units: Array  # (words + 1,) first token of each word
+    bounds: Array  # (sentences + 1,) first word of each sentence
+    predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
 
     def windows(self, max_lengths: Array, overlap: int) -> tuple[Array, Array, Array, int]:
-        """Return windows (sentence, first token, length) that end between words, and the number of sentences with a word longer than a window.
+        """Cut sentences into windows; return the sentence, first token and length of each, and how many sentences cut a word.
 
-        A window has at most `max_lengths` (sentences,) tokens. Consecutive windows of a sentence share about `overlap`
-        tokens; sentences without tokens have no window. A word that is longer than a window is cut.
+        Windows end between words and have at most `max_lengths` (sentences,) tokens; only a word that is longer than a
+        window is cut. Consecutive windows of a sentence share about `overlap` tokens. Sentences without tokens have no
+        window.
         """
         lengths = self.rows.lengths[:, 0]
         fits = np.flatnonzero((lengths > 0) & (lengths <= max_lengths))
-        found = [np.stack([fits, self.rows.starts[fits, 0], lengths[fits]], 1)]
+        windows = [np.stack([fits, self.rows.starts[fits, 0], lengths[fits]], 1)]
         cut = 0
         for sentence in np.flatnonzero(lengths > max_lengths):
             edges = np.unique(self.units[self.bounds[sentence] : self.bounds[sentence + 1] + 1])
             room = int(max_lengths[sentence])
-            pieces = list(_windows(edges, room, min(overlap, room // 2)))
-            found.append(np.array([(sentence, begin, size) for begin, size in pieces], dtype=np.int64))
+            spans = _windows(edges, room, min(overlap, room // 2))
+            windows.append(np.array([(sentence, begin, size) for begin, size in spans], dtype=np.int64))
             cut += bool((np.diff(edges) > room).any())
-        table = np.concatenate(found)
+        table = np.concatenate(windows)
         table = table[np.argsort(table[:, 0], kind="stable")]
         return table[:, 0], table[:, 1], table[:, 2], cut
 
 
 def _windows(edges: Array, room: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """Yield start and length of maximal windows over units with the given edges; no two windows end at the same edge."""
+    """Yield the start and length of windows of at most `room` tokens over words whose first tokens are `edges`."""
     first, count = 0, len(edges) - 1
     while True:
         stop = int(np.searchsorted(edges, edges[first] + room, side="right")) - 1
@@ -166,100 +147,85 @@ def read_tagged(
 ) -> TaggedSentences:
     """Read sentences of tagged words.
 
-    `columns` names the `text` (words) and `label` (tags) columns: by number for CoNLL files (by default the first and
-    the last), by number or name for CoNLL-U (form and upos), by name for .jsonl and .parquet. `predicate` names a
-    column with the index of the predicate, or with a mark next to it.
-
-    >>> read_tagged("train.conllu", {"label": "xpos"}).tags[0]  # doctest: +SKIP
-    ['DT', 'NN']
+    `columns` names the columns for `text` (words) and `label` (tags): by number for CoNLL files (by default the first and
+    the last), by number or name for CoNLL-U (form and upos), by name for .jsonl and .parquet. `predicate` names a column
+    with the index of the predicate, or with a mark next to the predicate.
     """
-    path, rows = (
-        (file.file, iter(file.rows)) if isinstance(file, TableChunk) else (Path(file), tagged_rows(file, errors))
-    )
-    given = {role: str(name) for role, name in (columns or {}).items() if name}
-    for role in given:
-        if role not in ("text", "label"):
+    chunk = isinstance(file, TableChunk)
+    path, rows = (file.file, file.rows) if isinstance(file, TableChunk) else (Path(file), tagged_rows(file, errors))
+    for role, name in (columns or {}).items():
+        if name and role not in ("text", "label"):
             raise PretuneError(f"{path}: tagged data has only the columns 'text' and 'label', not {role!r}")
-    requested = {role: name for role, name in given.items() if tags or role != "label"}
+    requested = {role: str(name) for role, name in (columns or {}).items() if name and (tags or role != "label")}
     names: dict[str, str] = {}
-    found = TaggedSentences(
-        path, requested, tags=[] if tags else None, predicates=[] if predicate is not None else None
-    )
+    sentences = TaggedSentences(path, requested)
+    sentences.tags, sentences.predicates = [] if tags else None, [] if predicate is not None else None
     for line, row in rows:
         if not names:
-            names = _names(path, row, requested, tags, predicate, quiet=isinstance(file, TableChunk))
-            if not _in_columns(row):
-                found.columns = {role: name for role, name in names.items() if role != "predicate"}
+            names = _find_columns(path, row, requested, tags, predicate, quiet=chunk)
+            if not _is_conll(row):
+                sentences.columns = {role: name for role, name in names.items() if role != "predicate"}
         place = f"{path}, line {line}"
         words = _list(row, names["text"], place)
-        if found.tags is not None:
+        if sentences.tags is not None:
             word_tags = _list(row, names["label"], place)
             if len(word_tags) != len(words):
-                raise PretuneError(
-                    f"{place}: {len(words)} words in {names['text']!r}, but {len(word_tags)} tags in {names['label']!r}; "
-                    "every word needs one tag"
-                )
+                counts = f"{len(words)} words in {names['text']!r}, but {len(word_tags)} tags in {names['label']!r}"
+                raise PretuneError(f"{place}: {counts}; every word needs one tag")
             if "" in word_tags:
                 raise PretuneError(f"{place}: the tag of word {word_tags.index('') + 1} in {names['label']!r} is empty")
-            found.tags.append(word_tags)
-        if found.predicates is not None:
-            found.predicates.append(_predicate(row, names["predicate"], len(words), place))
-        found.words.append(words)
-        found.lines.append(line)
-    if not found.words:
+            sentences.tags.append(word_tags)
+        if sentences.predicates is not None:
+            sentences.predicates.append(_predicate(row, names["predicate"], len(words), place))
+        sentences.words.append(words)
+        sentences.lines.append(line)
+    if not sentences.words:
         raise PretuneError(f"{path}: the file contains no sentences")
-    return found
+    return sentences
 
 
 def tagged_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
-    """Yield sentences as rows with the line on which each begins; for CoNLL files, with one list per column.
+    """Return an iterator over sentences as rows, each with its first line; rows of CoNLL files have one list per column.
 
     The columns of CoNLL files are named 1, 2, 3, …, those of CoNLL-U id, form, lemma, …
     """
-    path = Path(file)
-    if path.is_dir() or not path.exists():
-        raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
-    match file_format(path):
-        case ".jsonl":
-            return read_jsonl(path, errors)
-        case ".parquet":
-            return read_parquet(path)
-        case _:
-            return _sentences(path, errors)
+    path = check_is_file(file)
+    return read_rows(path, errors) if file_format(path) in NESTED_FORMATS else _conll_rows(path, errors)
 
 
-def _in_columns(row: Row) -> bool:
+def _is_conll(row: Row) -> bool:
     """Return whether a row comes from a CoNLL file."""
     return "1" in row or tuple(row) == CONLLU
 
 
-def _names(
-    path: Path, row: Row, given: Mapping[str, str], tags: bool, predicate: str | None, quiet: bool
+def _find_columns(
+    path: Path, row: Row, requested: Mapping[str, str], tags: bool, predicate: str | None, quiet: bool
 ) -> dict[str, str]:
-    """Return role → column: the given column, else the usual one."""
+    """Return the column of each role: as requested, else the usual one for the format of the row; log inferred columns."""
     usual = {"text": next((name for name in WORDS if name in row), WORDS[0])}
     if tags:
         usual["label"] = str(len(row)) if "1" in row else next((name for name in TAGS if name in row), TAGS[0])
-    names = {**usual, **given, **({} if predicate is None else {"predicate": str(predicate)})}
+    names = {**usual, **requested, **({} if predicate is None else {"predicate": str(predicate)})}
     if tuple(row) == CONLLU:
         numbers = {str(number): name for number, name in enumerate(CONLLU, 1)}
         names = {role: numbers.get(name, name) for role, name in names.items()}
-    if _in_columns(row):
+    if _is_conll(row):
         for role, name in names.items():
             if name not in row:
                 known = f"1 to {len(row)}" if "1" in row else f"{', '.join(CONLLU)} or 1 to {len(CONLLU)}"
                 raise PretuneError(f"{path}: no column {name!r} for the {role}; choose {known}")
         if tags and len(row) == 1:
             raise PretuneError(f"{path}: the file has a single column; expected words and tags")
-        if tags and "label" not in given and not quiet:
+        if tags and "label" not in requested and not quiet:
             log_info(f"{path}: the tags are in column {names['label']}{advise_options('override', ['label'])}")
-    elif usual.keys() - given.keys():
+    elif usual.keys() - requested.keys():
         listed = ", ".join(f"{role} = {name!r}" for role, name in names.items())
         log_info(f"{path}: {listed}{advise_options('override', ('text', 'label'))}")
     return names
 
 
 def _list(row: Row, name: str, place: str) -> list[str]:
+    """Return the words or tags in a field of a row, which is a list, or a text that is split at spaces."""
     if name not in row:
         known = ", ".join(map(repr, row)) or "none"
         raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; {suggest(name, row)}")
@@ -274,23 +240,21 @@ def _list(row: Row, name: str, place: str) -> list[str]:
 
 
 def _predicate(row: Row, name: str, words: int, place: str) -> int:
-    """Return the index of the marked word, or the index that is given."""
+    """Return the index of the predicate in a sentence of `words` words: that of the marked word, or the number in the field."""
     value = row.get(name)
     if isinstance(value, list):
         marked = [number for number, mark in enumerate(value) if mark not in NO_PREDICATE]
         if len(marked) != 1:
-            raise PretuneError(
-                f"{place}: {len(marked)} predicates are marked in column {name}; "
-                "mark one, and repeat the sentence for every other predicate"
-            )
+            problem = f"{len(marked)} predicates are marked in column {name}"
+            raise PretuneError(f"{place}: {problem}; mark one, and repeat the sentence for every other predicate")
         return marked[0]
     if not isinstance(value, int) or not 0 <= value < words:
         raise PretuneError(f"{place}: {name!r} is {value!r}, but must be the index of a word, 0 to {words - 1}")
     return value
 
 
-def _sentences(path: Path, errors: Errors) -> Iterator[tuple[int, Row]]:
-    """Yield the sentences of a CoNLL file, with the line on which each begins."""
+def _conll_rows(path: Path, errors: Errors) -> Iterator[tuple[int, Row]]:
+    """Yield the sentences of a CoNLL file as rows with one list per column, each with the line on which it begins."""
     universal = file_suffix(path) in (".conllu", ".conllup")
     width = len(CONLLU) if universal else _width(path, errors)
     names = CONLLU if universal else [str(number + 1) for number in range(width)]
@@ -314,13 +278,13 @@ def _sentences(path: Path, errors: Errors) -> Iterator[tuple[int, Row]]:
 
 
 def _cells(line: str, universal: bool) -> list[str]:
-    """Split a line at spaces and tabs; other whitespace may be part of words."""
+    """Split a line of a CoNLL file at spaces and tabs (only at tabs in CoNLL-U); other whitespace may be part of words."""
     line = line.strip(" \t")
     return [] if not line else line.split("\t") if universal and "\t" in line else re.split(r"[ \t]+", line)
 
 
 def _width(path: Path, errors: Errors) -> int:
-    """Return the number of columns, from the first line that is certainly not a comment."""
+    """Return the number of columns of a CoNLL file, from the first line that is certainly not a comment."""
     doubtful = 0
     for _, line in read_lines(path, errors):
         cells = _cells(line, False)
@@ -332,5 +296,5 @@ def _width(path: Path, errors: Errors) -> int:
 
 
 def _is_comment(cells: list[str], width: int) -> bool:
-    """Return whether a line that begins with # is a comment: it may also be a word, unless it reads `# text = …`."""
+    """Return whether a line that begins with # is a comment, such as `# text = …`, and not the word #."""
     return len(cells) != width or cells[2:3] == ["="]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.progress import log_info
-from pretune.text.examples.labeled import LISTED, MISSING_VALUES, LabeledRows
+from pretune.text.examples.labeled import MISSING_VALUES, LabeledRows, list_first
 
 FEWEST = 10  # rows below which any number of classes is accepted
 DISTINCT = 0.9  # distinct labels per row above which labels are not classes
@@ -15,7 +15,7 @@ NUMBERS = 10  # numeric classes above which labels may be quantities
 
 
 def check_texts(rows: LabeledRows) -> None:
-    """Log rows without a text; raise an error if they are more than half."""
+    """Log which rows have no text; raise an error if they are more than half of the rows."""
     empty = rows.empty()
     if not empty:
         return
@@ -36,10 +36,9 @@ def check_classes(rows: LabeledRows) -> None:
     numbers = all(map(is_number, counts))
     if len(labels) >= FEWEST and len(counts) > DISTINCT * len(labels):
         regress = if_option("objective", "; for regression use --objective regress") if numbers else ""
-        raise PretuneError(
-            f"{rows.file}: {len(labels)} rows have {len(counts)} distinct labels in {column!r}, too many for classes{regress}"
-            f"{if_option('label', '; choose another column with --label')}"
-        )
+        problem = f"{len(labels)} rows have {len(counts)} distinct labels in {column!r}, too many for classes"
+        advice = if_option("label", "; choose another column with --label")
+        raise PretuneError(f"{rows.file}: {problem}{regress}{advice}")
     if numbers and len(counts) > NUMBERS:
         log_info(
             f"{rows.file}: the {len(counts)} classes in {column!r} are all numbers; if they are quantities"
@@ -52,10 +51,9 @@ def check_classes(rows: LabeledRows) -> None:
         )
     single = sorted(label for label, count in counts.items() if count == 1)
     if single:
-        log_info(
-            f"{rows.file}: {len(single)} of {len(counts)} classes {'have' if len(single) > 1 else 'has'} a single row ({list_first(map(repr, single))}), too few for "
-            "training and validation"
-        )
+        verb, names = "have" if len(single) > 1 else "has", list_first(map(repr, single))
+        problem = f"{len(single)} of {len(counts)} classes {verb} a single row ({names})"
+        log_info(f"{rows.file}: {problem}, too few for training and validation")
 
 
 def is_number(label: str) -> bool:
@@ -65,13 +63,3 @@ def is_number(label: str) -> bool:
     except ValueError:
         return False
     return label.casefold() not in MISSING_VALUES
-
-
-def list_first(names: Iterable[str]) -> str:
-    """Return the first few names, separated by commas.
-
-    >>> list_first("abcde")
-    'a, b, c …'
-    """
-    known = list(names)
-    return ", ".join(known[:LISTED]) + (" …" if len(known) > LISTED else "")

@@ -1,7 +1,7 @@
 """Plan which sequences share a pack, as pure functions of lengths, seed and epoch.
 
-A pack is the unit of data. A training step consumes a range of packs, which processes and micro-batches share, so the
-order of the data does not depend on their number.
+A pack is a set of sequences that are concatenated without padding. A training step consumes a range of packs, which are
+divided among processes and micro-batches, so the order of the data does not depend on the number of these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pretune.text.spans import span_indices
 
 @dataclass(frozen=True)
 class PackPlan:
-    """The packs of an epoch: pack k has the sequences order[bounds[k] : bounds[k + 1]]."""
+    """The assignment of sequences to the packs of an epoch: pack k has the sequences order[bounds[k] : bounds[k + 1]]."""
 
     order: Array  # (sequences,)
     bounds: Array  # (packs + 1,)
@@ -45,7 +45,7 @@ def plan_packs(
     rows: int | None = None,
     groups: Array | None = None,
 ) -> PackPlan:
-    """Fill packs one after another with shuffled sequences, at most `tokens` tokens and `sequences` sequences in each.
+    """Assign shuffled sequences to packs, which are filled one after another with at most `tokens` and `sequences` each.
 
     Parameters
     ----------
@@ -73,20 +73,18 @@ def plan_packs(
         totals = np.bincount(group, lengths, len(sizes)).astype(np.int64)
     if len(totals) and (int(totals.max()) > tokens or int(sizes.max()) > limit):
         largest = int(np.argmax(totals)) if int(totals.max()) > tokens else int(np.argmax(sizes))
-        what = "A sequence" if sizes[largest] == 1 else f"A group of {sizes[largest]} sequences"
+        what = "a sequence" if sizes[largest] == 1 else f"a group of {sizes[largest]} sequences"
         size = f"{tokens} tokens" if sizes[largest] <= limit else f"{tokens} tokens in {limit} sequences"
-        raise PretuneError(
-            f"{what} with {int(totals[largest])} tokens does not fit into a pack of {size}; enlarge the packs"
-        )
+        what += f" with {totals[largest]} tokens"
+        raise PretuneError(f"{what} does not fit into a pack of {size}; enlarge the packs")
     order = permutation(len(totals), seed, "plan", epoch) if shuffle else np.arange(len(totals))
     # Running totals of tokens and of sequences.
     ends, counts = (np.concatenate([[0], np.cumsum(x[order])]) for x in (totals, sizes))
     bounds = [0]
     while bounds[-1] < len(order):
         first = bounds[-1]
-        fits = min(
-            int(np.searchsorted(x, x[first] + most, side="right")) - 1 for x, most in ((ends, tokens), (counts, limit))
-        )
+        totals_and_limits = ((ends, tokens), (counts, limit))
+        fits = min(int(np.searchsorted(x, x[first] + most, side="right")) - 1 for x, most in totals_and_limits)
         if filler is not None:
             left = tokens - (ends[first + 1 : fits + 1] - ends[first])
             # The total of sequences and padding grows with each sequence, since none is longer than a padding sequence.
@@ -99,60 +97,58 @@ def plan_packs(
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """One batch of contiguous streams: spans of the store, ordered by stream and, within a stream, by time."""
+    """The spans of text that all streams have at one time step, ordered by stream and, within a stream, by position."""
 
     starts: Array  # (spans,) first token
     lengths: Array  # (spans,)
-    lane: Array  # (spans,) index of the stream
-    fresh: Array  # (spans,) True where a document begins, so the recurrent state must be reset
+    stream: Array  # (spans,) index of the stream
+    document_start: Array  # (spans,) True where a document begins, so the recurrent state must be reset
 
 
 @dataclass(frozen=True)
 class TextStreams:
-    """Streams of contiguous text for stateful training: each stream of a batch continues that of the batch before.
+    """Streams of contiguous text for stateful training, where each sequence continues the same one of the batch before.
 
-    The documents, shuffled and concatenated, are cut into equally long streams, and these into windows of about the
+    The documents, shuffled and concatenated, are cut into equally long streams, and each stream into windows of about the
     same length, at most `window` tokens.
     """
 
     starts: Array  # (documents,) first token of each document in the store, in shuffled order
-    stream: Array  # (documents + 1,) where each document starts in the concatenation
-    lanes: int
+    bounds: Array  # (documents + 1,) where each document starts in the concatenation
+    num_streams: int
     window: int
 
     def __len__(self) -> int:
-        longest = -(-int(self.stream[-1]) // self.lanes)
+        longest = -(-int(self.bounds[-1]) // self.num_streams)
         return -(-longest // self.window)
 
     @property
     def shortest(self) -> int:
-        """Return the number of tokens that every window has at least."""
-        return int(self.stream[-1]) // self.lanes // max(1, len(self))
+        """Return the smallest number of tokens that a window can have."""
+        return int(self.bounds[-1]) // self.num_streams // max(1, len(self))
 
     def batch(self, index: int) -> StreamWindow:
-        """Return the windows of all streams at one time step."""
+        """Return the windows of all streams at the time step `index`."""
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
-        starts, lengths, lanes, fresh = [], [], [], []
-        total, count = int(self.stream[-1]), len(self)
-        for lane in range(self.lanes):
-            begin, size = lane * total // self.lanes, (lane + 1) * total // self.lanes - lane * total // self.lanes
-            position, end = (begin + size * time // count for time in (index, index + 1))
+        spans = []
+        total, count = int(self.bounds[-1]), len(self)
+        for stream in range(self.num_streams):
+            begin, stop = (number * total // self.num_streams for number in (stream, stream + 1))
+            position, end = (begin + (stop - begin) * time // count for time in (index, index + 1))
             while position < end:
-                document = int(np.searchsorted(self.stream, position, side="right")) - 1
-                inside = position - int(self.stream[document])
-                length = min(end, int(self.stream[document + 1])) - position
-                starts.append(int(self.starts[document]) + inside)
-                lengths.append(length)
-                lanes.append(lane)
-                fresh.append(inside == 0)
+                document = int(np.searchsorted(self.bounds, position, side="right")) - 1
+                inside = position - int(self.bounds[document])
+                length = min(end, int(self.bounds[document + 1])) - position
+                spans.append((int(self.starts[document]) + inside, length, stream, inside == 0))
                 position += length
-        return StreamWindow(np.array(starts), np.array(lengths), np.array(lanes), np.array(fresh, dtype=bool))
+        starts, lengths, streams, document_start = np.array(spans, dtype=np.int64).reshape(-1, 4).T
+        return StreamWindow(starts, lengths, streams, document_start.astype(bool))
 
 
-def build_streams(starts: Array, lengths: Array, *, lanes: int, window: int, draws: EpochRandom) -> TextStreams:
-    """Build streams from shuffled documents that begin at `starts` in the store and have `lengths` tokens."""
+def build_streams(starts: Array, lengths: Array, *, num_streams: int, window: int, draws: EpochRandom) -> TextStreams:
+    """Build streams of text from shuffled documents, which begin at the tokens `starts` and have `lengths` tokens."""
     order = draws.permutation(len(lengths), "lanes")
     order = order[lengths[order] > 0]
-    stream = np.concatenate([[0], np.cumsum(lengths[order])])
-    return TextStreams(np.asarray(starts)[order], stream, lanes, window)
+    bounds = np.concatenate([[0], np.cumsum(lengths[order])])
+    return TextStreams(np.asarray(starts)[order], bounds, num_streams, window)

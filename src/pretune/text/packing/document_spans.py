@@ -12,7 +12,7 @@ from pretune.text.store.store import Store
 def cut_documents(
     store: Store, documents: Array, length: int, draws: EpochRandom, short: float = 0.0, from_both_ends: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Cut documents into spans of whole sentences, at most `length` tokens each; return starts, lengths and documents.
+    """Cut documents into spans of whole sentences, at most `length` tokens each; return their starts, lengths and documents.
 
     In every epoch except the first, each document begins with a shorter span of random length, so that the cuts differ
     between epochs. Sentences longer than `length` are split. A share `short` of the documents is cut into shorter
@@ -43,23 +43,16 @@ def cut_documents(
     first_length = np.full(len(position), length)
     if draws.epoch:
         first_length = length // 4 + draws.integers(length - length // 4, "first span", documents)
-    begins, span_ends, owners = [], [], []
-    first = True
+    spans = [np.empty((3, 0), dtype=np.int64)]  # first unit, end unit and document of each span
     while len(unfinished):  # one span per iteration of every document that has text left
         begin = position[unfinished]
         end = reach[begin]
-        if first:
+        if len(spans) == 1:
             end = np.clip(np.searchsorted(ends, starts[begin] + first_length[unfinished], side="right"), begin + 1, end)
-            first = False
-        begins.append(begin)
-        span_ends.append(end)
-        owners.append(unfinished)
+        spans.append(np.stack([begin, end, unfinished]))
         position[unfinished] = end
         unfinished = unfinished[end < first_unit[1:][unfinished]]
-    if not begins:
-        empty = np.empty(0, dtype=np.int64)
-        return empty, empty, empty
-    begin, end, owner = (np.concatenate(x) for x in (begins, span_ends, owners))
+    begin, end, owner = np.concatenate(spans, axis=1)
     bounds_sum = first_unit[owner] + first_unit[owner + 1]
     begin, end = np.where(reverse[owner], [bounds_sum - end, bounds_sum - begin], [begin, end])
     in_order = np.lexsort((begin, owner))

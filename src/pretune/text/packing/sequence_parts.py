@@ -17,9 +17,11 @@ Part = list[str] | tuple[int, ...]  # one text per row, or token ids that are th
 
 
 def compose_sequences(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...], length: int) -> Arrangement:
-    """Return one sequence per row: its parts, concatenated, in place of "A" in a frame such as ("start", "A", "end").
+    """Return an arrangement with one sequence per row: its parts, concatenated, between special tokens.
 
-    Rows longer than `length` are truncated: the longest texts lose tokens at their end, the tokens between them stay.
+    `frame` lists the roles of the special tokens, with "A" in place of the parts, such as ("start", "A", "end").
+
+    Rows longer than `length` are truncated: the longest texts lose tokens at their end; the fixed tokens stay.
     """
     place = frame.index("A")
     template = Template(single=frame[: place + 1], pair=("B",), segments=False, last=frame[place + 1 :])
@@ -40,26 +42,23 @@ def compose_sequences(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[
     fixed = np.array([token for part in parts if isinstance(part, tuple) for token in part], dtype=ids.dtype)
     room = length - template.num_special_tokens(pair=False) - len(fixed)
     if room < len(texts):
-        raise PretuneError(f"A maximum length of {length} tokens leaves no room for text; choose a larger one")
+        raise PretuneError(f"a maximum length of {length} tokens leaves no room for text; choose a larger one")
     whole = spans[:, is_text]
     spans[:, is_text] = truncate_longest(whole, room)
-    rows = TokenRows(
-        np.concatenate([ids, fixed]), np.concatenate([words, np.ones(len(fixed), dtype=bool)]), starts, spans
-    )
+    words = np.concatenate([words, np.ones(len(fixed), dtype=bool)])
+    rows = TokenRows(np.concatenate([ids, fixed]), words, starts, spans)
     return Arrangement(rows, tokenizer, template, starts, spans, truncated=int((whole.sum(1) > room).sum()))
 
 
 def truncate_longest(lengths: Array, room: int) -> Array:
-    """Return how many tokens of each text to keep, (rows, texts), at most `room` per row; the longest texts are cut.
+    """Return the number of tokens to keep of each text, (rows, texts), at most `room` per row; the longest texts are cut.
 
     >>> truncate_longest(np.array([[9, 2], [9, 8], [1, 2]]), 10).tolist()
     [[8, 2], [5, 5], [1, 2]]
     """
     kept = np.zeros_like(lengths)
-    left = np.full(len(lengths), room)
-    texts = lengths.shape[1]
+    left, rows = np.full(len(lengths), room), np.arange(len(lengths))
     for number, text in enumerate(np.argsort(lengths, axis=1, kind="stable").T):
-        rows = np.arange(len(lengths))
-        kept[rows, text] = np.minimum(lengths[rows, text], left // (texts - number))
+        kept[rows, text] = np.minimum(lengths[rows, text], left // (lengths.shape[1] - number))
         left = left - kept[rows, text]
     return kept

@@ -1,7 +1,7 @@
 """Sequences of token ids on the host, from arrangement to batch, as NumPy arrays.
 
 An Arrangement lists which spans of a token source make up each sequence of an epoch; `Arrangement.take` fills the
-template with the tokens of some of them; `collate` builds the Batch that a model takes.
+template with the tokens of some sequences; `collate` builds the Batch that a model takes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TokenSource(Protocol):
     """Tokens that spans refer to: a Store, or tokenized rows in memory."""
 
     def gather(self, starts: Array, lengths: Array) -> Array:
-        """Return the concatenated ids of spans."""
+        """Return the token ids of spans, concatenated."""
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
         """Return the concatenated word-start masks of spans."""
@@ -39,7 +39,7 @@ class TokenSource(Protocol):
 
 
 class LazyColumns(dict[str, Array]):
-    """Columns by name, of which `late` ones are computed on first access."""
+    """A dictionary of columns by name, some of which are computed on first access, by the functions in `late`."""
 
     def __init__(self, ready: Mapping[str, Array], **late: Callable[[], Array]) -> None:
         super().__init__(ready)
@@ -52,16 +52,14 @@ class LazyColumns(dict[str, Array]):
 
 @dataclass
 class Sequences:
-    """A batch of concatenated sequences, with the columns and targets determined so far."""
+    """The sequences of a batch as arrays on the host, concatenated, with their columns, labels and targets."""
 
     ids: Array  # (n,) int64
     lengths: Array  # (b,)
     index: Array  # (b,) index of each sequence in the epoch, which seeds its random draws
     columns: dict[str, Array] = field(default_factory=dict)  # (n,) per token: special, word, segment, …
     labels: dict[str, Array] = field(default_factory=dict)  # (b,) per sequence
-    targets: dict[str, tuple[Array, ...]] = field(
-        default_factory=dict
-    )  # loss term → positions, targets, optional weights
+    targets: dict[str, tuple[Array, ...]] = field(default_factory=dict)  # loss term → positions, targets[, weights]
     pattern: Pattern | None = None
     positions: Array | None = None
     second: Sequences | None = None  # the target side of an encoder-decoder
@@ -69,7 +67,7 @@ class Sequences:
 
     @cached_property
     def offsets(self) -> Array:
-        """Return where each sequence starts, (b + 1,)."""
+        """Return the first token of each sequence, and the number of tokens at the end, (b + 1,)."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
@@ -78,14 +76,14 @@ class Sequences:
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
-    def place(self) -> Array:
-        """Return the position of each token in its sequence, (n,)."""
+    def index_in_sequence(self) -> Array:
+        """Return the index of each token within its sequence, (n,)."""
         return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
 
 
 @dataclass
 class Arrangement:
-    """The sequences of an epoch, as one span of a token source per text."""
+    """The sequences of an epoch, each with one or more texts, which are spans of a token source."""
 
     source: TokenSource
     tokenizer: Tokenizer
@@ -110,7 +108,7 @@ class Arrangement:
 
     def choose(self, chosen: Array) -> Arrangement:
         """Return an arrangement of the sequences at the given indices, which may repeat."""
-        labels, columns = ({name: x[chosen] for name, x in known.items()} for known in (self.labels, self.columns))
+        labels, columns = ({name: x[chosen] for name, x in table.items()} for table in (self.labels, self.columns))
         return replace(self, starts=self.starts[chosen], spans=self.spans[chosen], labels=labels, columns=columns)
 
     def take(self, chosen: Array) -> Sequences:
@@ -126,11 +124,11 @@ class Arrangement:
         total = int(ends[-1, -1]) if count else 0
         ids = np.empty(total, dtype=np.int64)
         special = np.zeros(total, dtype=bool)
-        places = []  # target positions of each text, and its spans in the source
+        texts_at = []  # positions of each text in the result, and its spans in the source
         for number, (item, part, _) in enumerate(items):
             if item in "AB":
                 at = span_indices(begins[:, number], sizes[:, number])
-                places.append((at, starts[:, part], spans[:, part]))
+                texts_at.append((at, starts[:, part], spans[:, part]))
                 ids[at] = self.source.gather(starts[:, part], spans[:, part])
             else:
                 at = begins[:, number][sizes[:, number] > 0]
@@ -138,27 +136,27 @@ class Arrangement:
                 special[at] = True
 
         def word() -> Array:
-            found = np.ones(total, dtype=bool)
-            for at, first, size in places:
-                found[at] = self.source.gather_words(first, size)
-            return found
+            mask = np.ones(total, dtype=bool)
+            for at, first, size in texts_at:
+                mask[at] = self.source.gather_words(first, size)
+            return mask
 
         columns = LazyColumns({"special": special, "segment": np.zeros(total, dtype=np.int64)}, word=word)
         if self.tokenizer.characters:
             columns["characters"] = self.tokenizer.token_characters[ids]
-            for at, first, size in places:
-                odd, spelled = self.source.unknown_words(first, size)
-                if len(odd):
-                    columns["characters"][at[odd]] = spelled
+            for at, first, size in texts_at:
+                unknown, spellings = self.source.unknown_words(first, size)
+                if len(unknown):
+                    columns["characters"][at[unknown]] = spellings
         values = {name: value[chosen][:, part_of] for name, value in self.columns.items()}  # (count, items)
         if segments.any():
-            known = np.where(segments > 1, segments, values.get("segment", segments))
-            values["segment"] = np.broadcast_to(known, sizes.shape)
+            segment = np.where(segments > 1, segments, values.get("segment", segments))
+            values["segment"] = np.broadcast_to(segment, sizes.shape)
         for name, value in values.items():
             columns[name] = np.repeat(value.ravel(), sizes.ravel())
         for name, value in self.tokens.items():
             columns[name] = np.full(total, -1, dtype=np.int64)
-            for at, first, size in places:
+            for at, first, size in texts_at:
                 columns[name][at] = value[span_indices(first, size)]
         sequences = Sequences(
             ids=ids,
@@ -179,7 +177,7 @@ UNLIMITED = 1 << 30
 
 
 class Epoch(Protocol):
-    """The packs of an epoch."""
+    """The packs of an epoch, each of which is a batch of sequences."""
 
     def __len__(self) -> int: ...
 
@@ -187,28 +185,28 @@ class Epoch(Protocol):
         """Return the number of sequences of each pack, (packs,)."""
 
     def pack(self, index: int) -> Sequences:
-        """Return the sequences of a pack."""
+        """Return the sequences of the pack `index`."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The limits within which sequences are packed."""
+    """The limits of packs, that is, of sequences that are concatenated without padding."""
 
     tokens: int  # maximum per pack
     length: int  # maximum tokens of a sequence
     sequences: int = UNLIMITED  # maximum per pack
-    lanes: int = 1  # parallel streams of contiguous text, for stateful training
+    packs_per_step: int = 1  # for stateful training, where packs of consecutive steps continue each other
     fixed: bool = False  # whether packs have fixed shapes; padding then counts toward `sequences`
     rows: int | None = None  # maximum sequences per pack that are not padding
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
-        """Return the fixed shapes of packs; None if shapes vary."""
+        """Return the fixed shapes of packs, given the most targets of each loss term; None if shapes vary."""
         return Capacity(self.tokens, self.sequences, self.length, dict(targets)) if self.fixed else None
 
 
 @dataclass
 class PlannedEpoch:
-    """An epoch of arranged sequences in shuffled packs."""
+    """An epoch whose sequences come from an arrangement, assigned to shuffled packs."""
 
     arrangement: Arrangement
     plan: PackPlan
@@ -221,12 +219,12 @@ class PlannedEpoch:
         return np.diff(self.plan.bounds)
 
     def pack(self, index: int) -> Sequences:
-        """Return the sequences of a pack."""
+        """Return the sequences of the pack `index`."""
         return self.arrangement.take(self.plan.pack(index))
 
 
 def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, shuffle: bool = True) -> PlannedEpoch:
-    """Shuffle an arrangement into packs; sequences with the same `group` label stay together."""
+    """Assign the sequences of an arrangement to shuffled packs; sequences with the same `group` label share a pack."""
     groups = arrangement.labels.get("group")
     return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle, groups))
 
@@ -234,13 +232,13 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, s
 def plan_lengths(
     lengths: Array, packing: Packing, draws: EpochRandom, shuffle: bool = True, groups: Array | None = None
 ) -> PackPlan:
-    """Shuffle sequences of the given lengths into packs."""
+    """Assign sequences of the given lengths to shuffled packs; sequences with the same number in `groups` share a pack."""
     return plan_packs(
         lengths,
         tokens=packing.tokens,
         sequences=packing.sequences,
         seed=draws.seed,
-        epoch=draws.epoch if draws.reading is None else draws.reading,
+        epoch=draws.epoch if draws.order_epoch is None else draws.order_epoch,
         shuffle=shuffle,
         filler=packing.length if packing.fixed else None,
         rows=packing.rows,
@@ -248,29 +246,20 @@ def plan_lengths(
     )
 
 
+# Columns that models read; the others are used on the host only.
 MODEL_COLUMNS = (
-    "segment",
-    "language",
-    "task",
-    "order",
-    "stream",
-    "prefix",
-    "document_start",
-    "span",
-    "global",
-    "characters",
-    "prompt",
-)  # columns that models read; the others are used on the host only
+    "segment", "language", "task", "order", "stream", "prefix", "document_start", "span", "global", "characters", "prompt",
+)  # fmt: skip
 
 
 def add_global_starts(sequences: Sequences) -> Sequences:
-    """Give the first token of each sequence global attention, in models that distinguish global tokens."""
-    sequences.columns["global"] = sequences.place == 0
+    """Add the column `global`, which gives the first token of each sequence global attention, and return the sequences."""
+    sequences.columns["global"] = sequences.index_in_sequence == 0
     return sequences
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
-    """Build a Batch from sequences; with a capacity, one of fixed shapes."""
+    """Build the Batch of tensors that a model takes from sequences; with a capacity, one of fixed shapes."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
     capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(

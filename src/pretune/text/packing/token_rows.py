@@ -1,4 +1,4 @@
-"""Hold the tokenized texts of rows in memory, as a source of token spans."""
+"""Tokenize the texts of rows, and hold the tokens in memory as a source of token spans."""
 
 from __future__ import annotations
 
@@ -31,27 +31,24 @@ class TextRows(Protocol):
 
 @dataclass
 class TokenRows:
-    """The concatenated token ids of all texts of some rows."""
+    """The token ids of the texts of rows, concatenated."""
 
     ids: Array
-    words: Array
+    words: Array  # mask of the tokens that start a word
     starts: Array  # (rows, 1 or 2) first token of each text
     lengths: Array  # (rows, 1 or 2)
-    odd: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (k,) positions of out-of-vocabulary words
-    spelled: Array = field(
-        default_factory=lambda: np.empty((0, 0), dtype=np.int16)
-    )  # (k, characters) their character ids
+    unknown: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (k,) positions of unknown words
+    spellings: Array = field(default_factory=lambda: np.empty((0, 0), dtype=np.int16))  # (k, characters) of these words
 
     @classmethod
     def make(cls, rows: TextRows, tokenizer: Tokenizer) -> TokenRows:
         """Tokenize the texts of rows, and the second texts if there are any."""
         texts = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
-        sides = [side.encode_many(column) for side, column in zip((tokenizer, tokenizer.target), texts, strict=False)]
-        ids, lengths = (np.concatenate(parts) for parts in zip(*sides, strict=True))
+        tokenizers = (tokenizer, tokenizer.target)
+        encoded = [side.encode_many(column) for side, column in zip(tokenizers, texts, strict=False)]
+        ids, lengths = (np.concatenate(parts) for parts in zip(*encoded, strict=True))
         starts = np.cumsum(lengths) - lengths
-        words = np.concatenate(
-            [tokenizer.word_starts(sides[0][0]), *(tokenizer.target.word_starts(s[0]) for s in sides[1:])]
-        )
+        words = np.concatenate([side.word_starts(e[0]) for side, e in zip(tokenizers, encoded, strict=False)])
         words[starts[lengths > 0]] = True
         shape = (len(texts), len(rows.texts))
         made = cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
@@ -59,16 +56,19 @@ class TokenRows:
         return made
 
     def keep_unknown_characters(self, texts: Sequence[str], starts: Array, tokenizer: Tokenizer) -> None:
-        """Store the character ids of unknown words, if the tokenizer has them; texts begin at the tokens `starts`."""
+        """Store the character ids of out-of-vocabulary words of texts, which begin at the tokens `starts`.
+
+        This is done only for tokenizers of models that read characters (ELMo).
+        """
         if not tokenizer.characters:
             return
-        self.odd = np.flatnonzero(self.ids == tokenizer.role("unknown"))
+        self.unknown = np.flatnonzero(self.ids == tokenizer.role("unknown"))
         words: list[str] = []
-        owner = np.searchsorted(starts, self.odd, side="right") - 1  # an empty text has the same start as the next one
+        owner = np.searchsorted(starts, self.unknown, side="right") - 1  # an empty text has the start of the next one
         for text in np.unique(owner):
-            places = tokenizer.places([texts[text]])
-            words += [texts[text][slice(*places[number])] for number in self.odd[owner == text] - starts[text]]
-        self.spelled = encode_characters(words, tokenizer.characters)
+            offsets = tokenizer.part_offsets([texts[text]])
+            words += [texts[text][slice(*offsets[number])] for number in self.unknown[owner == text] - starts[text]]
+        self.spellings = encode_characters(words, tokenizer.characters)
 
     def gather(self, starts: Array, lengths: Array) -> Array:
         """Return the concatenated ids of spans."""
@@ -80,22 +80,22 @@ class TokenRows:
 
     def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
         """Return the positions of out-of-vocabulary words among the tokens of spans, and their character ids."""
-        places = span_indices(starts, lengths)
-        at = np.flatnonzero(np.isin(places, self.odd))
-        return at, self.spelled[np.searchsorted(self.odd, places[at])]
+        tokens = span_indices(starts, lengths)
+        at = np.flatnonzero(np.isin(tokens, self.unknown))
+        return at, self.spellings[np.searchsorted(self.unknown, tokens[at])]
 
 
 def arrange_rows(
     rows: TokenRows, tokenizer: Tokenizer, template: Template, length: int, labels: Mapping[str, Array]
 ) -> Arrangement:
-    """Return one sequence per row, truncated to `length` tokens.
+    """Return an arrangement with one sequence per row, truncated to `length` tokens, and the given `labels`.
 
     Pairs are truncated as in `transformers` ("longest_first"), so that an exported model gets the same tokens there.
     """
     pair = rows.lengths.shape[1] == 2
     room = length - template.num_special_tokens(pair)
     if room < 1 + pair:
-        raise PretuneError(f"A maximum length of {length} tokens leaves no room for text; choose a larger one")
+        raise PretuneError(f"a maximum length of {length} tokens leaves no room for text; choose a larger one")
     spans = rows.lengths.copy()
     over = np.maximum(0, spans.sum(1) - room)
     if pair:

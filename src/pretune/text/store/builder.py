@@ -12,55 +12,48 @@ import json
 import os
 import queue
 import shutil
+import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import remove_temporaries, sync_folder, write_bytes
 from pretune.runtime.errors import PretuneError, if_option
-from pretune.runtime.parsing import write_checksummed_json
+from pretune.runtime.parsing import file_digest, write_checksummed_json
 from pretune.runtime.progress import ProgressBar, SilentProgress, log_info, progress
 from pretune.runtime.ray_jobs import Executor
 from pretune.text.corpus.documents import Document, SplitBy, read_documents
 from pretune.text.corpus.files import ByteMeter, Errors
 from pretune.text.store.shards import (
     ShardWorker,
-    build_part,
+    build_packed_part,
     content_digest,
     join_parts,
     pack_texts,
     serialize_shard,
-    unpack_texts,
 )
-from pretune.text.store.store import (
-    FORMAT,
-    MANIFEST,
-    VERSION,
-    Store,
-    file_digest,
-    map_shard,
-    partial_folder,
-    read_header,
-)
+from pretune.text.store.store import FORMAT, MANIFEST, VERSION, Store, map_shard, partial_folder, read_header
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 SHARD_BYTES = 32 << 20  # text per shard
 PART_BYTES = 1 << 20  # text passed to a worker at once
 UNIT_BYTES = 8 << 20  # size on disk of a unit of files; shards do not cross units
+Item = TypeVar("Item")
+PartBuilder = Callable[[bytes], dict[str, Array]]  # builds a part of a shard from packed texts
 
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """The settings that determine the content of a store, in addition to the files and the tokenizer."""
+    """The settings that, with the files and the tokenizer, determine the content of a token store."""
 
     language: str = "en"  # of the sentence splitter; "lines": one sentence per line
     split_by: SplitBy = "auto"
@@ -70,15 +63,8 @@ class StoreSettings:
     span_field: str | None = None  # a field with annotated spans, each of which counts as one word
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings as they are recorded in the manifest, which identifies the store."""
+        """Return the settings as the manifest of a store records them."""
         return {key: value for key, value in asdict(self).items() if key != "span_field" or value}
-
-
-class PartBuilder(Protocol):
-    """An object that builds a part of a shard from packed texts."""
-
-    def build(self, packed_texts: bytes) -> dict[str, Array]:
-        """Return the arrays of the part for packed texts."""
 
 
 def build_store(
@@ -93,8 +79,6 @@ def build_store(
 
     `executor` is "local", with `processes` worker processes, or "ray", with at most `processes` jobs at a time on a
     cluster.
-
-    >>> build_store([Path("a.txt")], tokenizer, Path("store"), StoreSettings())  # doctest: +SKIP
     """
     identity = {
         "tokenizer": tokenizer.digest,
@@ -106,29 +90,27 @@ def build_store(
         if all(store.manifest[key] == value for key, value in identity.items()):
             log_info(f"{out}: the store was already prepared from these files")
             return store
-        raise PretuneError(
-            f"{out}: the folder contains a store prepared from other input; delete it{if_option('out', ', or choose another --out')}"
-        )
+        advice = if_option("out", ", or choose another --out")
+        raise PretuneError(f"{out}: the folder contains a store prepared from other input; delete it{advice}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PretuneError(
-            f"{out}: the path exists and is not an empty folder{if_option('out', '; choose another --out')}"
-        )
-    partial = partial_folder(out)
-    resumed = partial.is_dir()
-    partial.mkdir(parents=True, exist_ok=True)
-    remove_temporaries(partial)
+        advice = if_option("out", "; choose another --out")
+        raise PretuneError(f"{out}: the path exists and is not an empty folder{advice}")
+    folder = partial_folder(out)
+    resumed = folder.is_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_temporaries(folder)
     try:
         with progress("tokenizing", sum(file.stat().st_size for file in files)) as bar:
             if executor == "ray":
-                shards = _build_on_cluster(files, tokenizer, partial, settings, processes, bar)
+                shards = _build_on_cluster(files, tokenizer, folder, settings, processes, bar)
             else:
-                units = enumerate(_units(files))
-                shards = _build_all(units, tokenizer, partial, settings, processes or _cores(), bar)
+                processes = processes or (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count())
+                shards = _build_all(enumerate(_units(files)), tokenizer, folder, settings, processes or 1, bar)
         empty = sum(entry.pop("empty_documents") for entry in shards)
         totals = {key: sum(entry[key] for entry in shards) for key in ("documents", "sentences", "tokens", "bytes")}
         if not totals["tokens"]:
             raise PretuneError(f"{', '.join(map(str, files[:3]))}: the files contain no text to prepare")
-        tokenizer.save(partial)
+        tokenizer.save(folder)
         manifest = {
             "format": FORMAT,
             "version": VERSION,
@@ -139,29 +121,25 @@ def build_store(
             "empty_documents": empty,
             "shards": shards,
         }
-        remove_temporaries(partial)  # of workers that were killed
-        _remove_stale_shards(partial, {entry["file"] for entry in shards})
-        write_checksummed_json(partial / MANIFEST, manifest)
+        remove_temporaries(folder)  # of workers that were killed
+        for path in {*folder.glob("*.safetensors")} - {folder / entry["file"] for entry in shards}:
+            path.unlink()  # a shard of an earlier run with other input
+        write_checksummed_json(folder / MANIFEST, manifest)
     except KeyboardInterrupt:
-        log_info(f"interrupted; finished shards are kept in {partial}: run the same command again to continue")
+        log_info(f"interrupted; finished shards are kept in {folder}: run the same command again to continue")
         raise
     except BaseException:
-        if resumed or any(partial.glob("*.safetensors")):
-            log_info(
-                f"finished shards are kept in {partial}: run the same command again to continue, or delete the folder"
-            )
+        if resumed or any(folder.glob("*.safetensors")):
+            advice = "run the same command again to continue, or delete the folder"
+            log_info(f"finished shards are kept in {folder}: {advice}")
         else:
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     if out.is_dir():
         out.rmdir()
-    os.rename(partial, out)
+    os.rename(folder, out)
     sync_folder(out.parent)
     return Store(out, verify=False)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _build_on_cluster(
@@ -169,10 +147,10 @@ def _build_on_cluster(
     tokenizer: Tokenizer,
     folder: Path,
     settings: StoreSettings,
-    most: int | None,
+    max_jobs: int | None,
     bar: ProgressBar,
 ) -> list[dict[str, Any]]:
-    """Build all shards on a Ray cluster, one job per unit of files; workers write to a shared folder."""
+    """Build all shards on a Ray cluster, with one job per unit of files, and return their manifest entries in order."""
     from pretune.runtime.ray_jobs import absolute_if_exists, run_on_ray
 
     state, entries, done = tokenizer.state(), list[dict[str, Any]](), 0
@@ -180,7 +158,7 @@ def _build_on_cluster(
         (number, [absolute_if_exists(file) for file in unit], state, absolute_if_exists(folder), asdict(settings))
         for number, unit in enumerate(_units(files))
     )
-    for job, shards in run_on_ray(build_unit, jobs, most):
+    for job, shards in run_on_ray(build_unit, jobs, max_jobs):
         entries += shards
         done += sum(Path(file).stat().st_size for file in job[1])
         bar.update(done, f"{sum(entry['tokens'] for entry in entries):,} tokens")
@@ -188,7 +166,7 @@ def _build_on_cluster(
 
 
 def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
-    """Build the shards of a unit of files that do not exist yet, as a job on a cluster; return their manifest entries."""
+    """Build the missing shards of a unit of files, as a job on a cluster; return the manifest entries of all its shards."""
     from pretune.runtime.ray_jobs import check_visible
 
     for path in (folder, *files):
@@ -210,7 +188,7 @@ def _build_all(
     processes: int,
     bar: ProgressBar,
 ) -> list[dict[str, Any]]:
-    """Build every shard that does not exist yet; return the manifest entries in order."""
+    """Build the missing shards of units of files in `processes` processes; return the manifest entries of all in order."""
     build_digest = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
     meter = ByteMeter()
     entries: list[dict[str, Any]] = []
@@ -218,20 +196,20 @@ def _build_all(
     tokens = 0
 
     with ExitStack() as stack:
-        builders: queue.SimpleQueue[PartBuilder] = queue.SimpleQueue()
+        idle: queue.SimpleQueue[PartBuilder] = queue.SimpleQueue()
         if processes == 1:
-            builders.put(_LocalBuilder(tokenizer, settings.language))
+            idle.put(partial(build_packed_part, tokenizer=tokenizer, language=settings.language))
         else:
             for _ in range(processes):
-                builders.put(stack.enter_context(ShardWorker(tokenizer, settings.language)))
+                idle.put(stack.enter_context(ShardWorker(tokenizer, settings.language)).build)
         pool = stack.enter_context(ThreadPoolExecutor(processes))
 
         def build(packed: bytes) -> dict[str, Array]:
-            builder = builders.get()
+            builder = idle.get()
             try:
-                return builder.build(packed)
+                return builder(packed)
             finally:
-                builders.put(builder)
+                idle.put(builder)
 
         def finish_first() -> None:
             nonlocal tokens
@@ -262,23 +240,12 @@ def _build_all(
     return entries
 
 
-class _LocalBuilder:
-    """A builder that runs in the current process."""
-
-    def __init__(self, tokenizer: Tokenizer, language: str) -> None:
-        self.tokenizer, self.language = tokenizer, language
-
-    def build(self, packed_texts: bytes) -> dict[str, Array]:
-        texts, spans = unpack_texts(packed_texts)
-        return build_part(texts, self.tokenizer, self.language, spans)
-
-
 def _cut(
     units: Iterable[tuple[int, list[Path]]], settings: StoreSettings, meter: ByteMeter
 ) -> Iterator[tuple[str, list[bytes], Array]]:
-    """Yield the name, the packed texts of its parts, and a mask of the documents that begin a file, for every shard.
+    """Yield for every shard its file name, the packed texts of its parts, and a mask of the documents that begin a file.
 
-    The division into shards depends on files and settings alone.
+    The division into shards depends on the files and the settings alone.
     """
     for unit, group in units:
         last: Path | None = None
@@ -290,49 +257,49 @@ def _cut(
             encoding_errors=settings.encoding_errors,
             meter=meter,
         )
-        for number, shard in enumerate(_by_size(documents, settings.shard_bytes)):
+        for number, shard in enumerate(_group(documents, _text_size, settings.shard_bytes)):
             files = [document.file for document in shard]
             begins = [one != other for one, other in pairwise([last, *files])]
             last = files[-1]
             name = f"{unit:05d}-{number:04d}.safetensors"
-            yield name, [_pack(part) for part in _by_size(shard, PART_BYTES)], np.array(begins, dtype=np.uint8)
+            yield (
+                name,
+                [_pack(part) for part in _group(shard, _text_size, PART_BYTES)],
+                np.array(begins, dtype=np.uint8),
+            )
 
 
 def _pack(documents: Sequence[Document]) -> bytes:
+    """Serialize the texts and annotated spans of documents for a worker."""
     spans = [(number, *span) for number, document in enumerate(documents) for span in document.spans]
     return pack_texts([document.text for document in documents], np.array(spans, dtype=np.int64).reshape(-1, 3))
 
 
 def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
     """Yield consecutive files in groups of at least UNIT_BYTES on disk."""
-    group: list[Path] = []
-    size = 0
-    for file in files:
-        group.append(file)
-        size += file.stat().st_size
-        if size >= UNIT_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+    return _group(files, lambda file: file.stat().st_size, UNIT_BYTES)
 
 
-def _by_size(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    """Yield documents in groups of about `size` bytes of text, at least one document each."""
-    group: list[Document] = []
-    left = size
-    for document in documents:
-        group.append(document)
-        left -= len(document.text.encode())
-        if left <= 0:
+def _text_size(document: Document) -> int:
+    return len(document.text.encode())
+
+
+def _group(items: Iterable[Item], size: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
+    """Yield consecutive items in groups whose sizes add up to at least `least`, except for the last group."""
+    group: list[Item] = []
+    total = 0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= least:
             yield group
-            group, left = [], size
+            group, total = [], 0
     if group:
         yield group
 
 
 def _is_done(path: Path, source: str) -> bool:
-    """Return whether a shard exists, was built from the same text with the same settings, and is intact."""
+    """Return whether a shard exists, is intact, and was built from the input with the digest `source`."""
     if not path.is_file():
         return False
     try:
@@ -356,10 +323,3 @@ def _entry(path: Path) -> dict[str, Any]:
         "size": path.stat().st_size,
         "sha256": file_digest(path),
     }
-
-
-def _remove_stale_shards(folder: Path, known: set[str]) -> None:
-    """Delete shards of an earlier run with other input."""
-    for path in folder.glob("*.safetensors"):
-        if path.name not in known:
-            path.unlink()

@@ -19,7 +19,7 @@ KINDS = 2_000_000  # distinct words, pairs or triples in a table; beyond that th
 
 @dataclass
 class NgramCounts:
-    """Occurrence counts of n-grams by fingerprint, in bounded memory, with one position of each n-gram."""
+    """Counts of n-grams by fingerprint (a hash of their tokens), in bounded memory, with one position of each n-gram."""
 
     limit: int
     keys: Array = field(default_factory=lambda: np.empty(0, dtype=np.uint64))  # sorted
@@ -28,7 +28,7 @@ class NgramCounts:
     facts: Array = field(default_factory=lambda: np.empty((0, 1), dtype=np.uint64))
 
     def add(self, keys: Array, facts: Array) -> None:
-        """Increment the count of each key; if the table outgrows its limit, drop its rarer half."""
+        """Count occurrences of n-grams, given their fingerprints; if the table exceeds its limit, drop the rarer half."""
         both = np.concatenate([self.keys, keys])
         times = np.concatenate([self.times, np.ones(len(keys), dtype=np.int64)])
         known = np.concatenate([self.facts, facts]) if len(self.facts) else facts
@@ -39,8 +39,8 @@ class NgramCounts:
             kept = np.sort(np.argsort(-self.times, kind="stable")[: self.limit // 2])
             self.keys, self.times, self.facts = self.keys[kept], self.times[kept], self.facts[kept]
 
-    def look_up(self, keys: Array) -> Array:
-        """Return the count of each key, (m,); 0 for unknown keys."""
+    def counts_of(self, keys: Array) -> Array:
+        """Return the count of each n-gram, (m,), given its fingerprint; 0 for unknown ones."""
         place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[place] == keys, self.times[place], 0)
 
@@ -54,7 +54,7 @@ def find_collocations(
     max_tokens: float = 1e8,
     limit: int = KINDS,
 ) -> list[dict[str, Any]]:
-    """Return the phrases of a store, each with its text, its count, and its mutual information per word boundary.
+    """Return up to `count` phrases of a store, each with its text, its count, and its mutual information per word boundary.
 
     A phrase is a pair or triple of words within a sentence that occurs at least `min_count` times and has at least `min_pmi`
     bits of pointwise mutual information (3 bits: 8 times as often as independent words would meet). Phrases are sorted
@@ -71,9 +71,7 @@ def find_collocations(
         start = stop
     words = tables[1]
     if not len(words.keys):
-        raise PretuneError(
-            f"{store.folder}: the store contains no words in which to find phrases; prepare it from more text"
-        )
+        raise PretuneError(f"{store.folder}: the store contains no words to find phrases in; prepare it from more text")
     total = float(words.times.sum())
     found: list[tuple[float, float, int, int, int]] = []
     for size in range(2, LONGEST + 1):
@@ -82,7 +80,7 @@ def find_collocations(
         if not often.any():
             continue
         times, facts = table.times[often], table.facts[often]
-        alone = np.stack([words.look_up(facts[:, 2 + word]) for word in range(size)])
+        alone = np.stack([words.counts_of(facts[:, 2 + word]) for word in range(size)])
         with np.errstate(divide="ignore"):
             chance = np.log2(alone / total).sum(0)  # log2 probability of independent words meeting
         shared = (np.log2(times / total) - chance) / (size - 1)
@@ -102,7 +100,7 @@ def find_collocations(
 
 
 def _count(store: Store, start: int, stop: int, tables: dict[int, NgramCounts]) -> None:
-    """Count the words, pairs and triples between two token positions."""
+    """Count the words, pairs and triples of words between two token positions of a store, in the tables by n."""
     ids = store.read(start, stop)
     starts = store.gather_words(np.array([start]), np.array([stop - start]))
     sentence = np.zeros(len(ids), dtype=bool)
@@ -125,7 +123,7 @@ def _count(store: Store, start: int, stop: int, tables: dict[int, NgramCounts]) 
 
 
 def _text(store: Store, place: int, length: int) -> str | None:
-    """Return the text of a phrase; None if a word of it is special, unknown, or has no letter or digit."""
+    """Return the text of `length` tokens; None if one of them is special or a word has no letter or digit."""
     tokenizer = store.tokenizer
     ids = store.read(place, place + length).astype(np.int64)
     if tokenizer.specials[ids].any():

@@ -1,7 +1,7 @@
 """Build shards: split texts into sentences and tokenize them, in worker processes whose parts are then joined.
 
-A worker reads frames of texts from stdin, answers each with a part on stdout, and ends when its parent does: nothing
-keeps running in the background after a kill, and only the parent writes files.
+A worker reads frames of texts from stdin, writes a part of a shard to stdout for each, and ends when its parent does:
+nothing keeps running in the background after a kill, and only the parent writes files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_SPANS = np.empty((0, 3), dtype=np.int64)
 
 
 def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans: Array = NO_SPANS) -> dict[str, Array]:
-    """Tokenize texts; return token ids, word starts, sentence lengths, and the sentences and bytes of each text.
+    """Tokenize texts; return token ids, word starts, sentence lengths, and the number of sentences and bytes of each text.
 
     The ids of a sentence include the whitespace before it, as in running text for tokenizers that keep spaces. `spans`
     (k, 3) lists the text index, start and end, sorted by text, of spans that count as one word within a sentence.
@@ -54,8 +54,8 @@ def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans:
         first = np.append(0, np.cumsum(counts))[np.append(0, np.cumsum(per_text))]  # first token of each text
         bounds = np.searchsorted(spans[:, 0], np.arange(len(texts) + 1))
         for i in np.flatnonzero(np.diff(bounds)).tolist():
-            later = inside_spans(tokenizer.places(split[i]), spans[bounds[i] : bounds[i + 1], 1:])
-            words[first[i] : first[i + 1]] &= ~later
+            inside = inside_spans(tokenizer.part_offsets(split[i]), spans[bounds[i] : bounds[i + 1], 1:])
+            words[first[i] : first[i + 1]] &= ~inside
     words[np.cumsum(counts) - counts] = True  # every sentence starts a word
     return {
         "tokens": tokens,
@@ -67,7 +67,7 @@ def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans:
 
 
 def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """Join parts to the arrays of a shard, which pretune.text.store.store describes."""
+    """Concatenate parts to the arrays of a shard, which the docstring of pretune.text.store.store lists."""
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     whole["words"] = np.packbits(whole["words"], bitorder="little")
     for name in ("sentences", "documents"):
@@ -82,13 +82,13 @@ def sentences_with_spaces(text: str, language: str) -> list[str]:
 
 
 def serialize_shard(arrays: dict[str, Array], source: str) -> bytes:
-    """Return the bytes of a shard file, whose header contains the digest of its input and one of its content."""
+    """Return the bytes of a shard file; its header has `source`, the digest of its input, and the digest of its content."""
     # A single metadata key, because the library writes several in an unpredictable order.
     return save(arrays, metadata={"pretune": json.dumps({"source": source, "content": content_digest(arrays)})})
 
 
 def content_digest(arrays: dict[str, Array]) -> str:
-    """Return a digest of the arrays of a shard."""
+    """Return the SHA-256 digest of the arrays of a shard."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         digest.update(np.ascontiguousarray(arrays[name]).data)
@@ -96,7 +96,7 @@ def content_digest(arrays: dict[str, Array]) -> str:
 
 
 def pack_texts(texts: Sequence[str], spans: Array = NO_SPANS) -> bytes:
-    """Serialize texts: their number, the length of each, all texts, and the annotated spans (k, 3), if any."""
+    """Serialize texts and their annotated spans (k, 3): the number of texts, their lengths, the texts, the spans."""
     encoded = [text.encode() for text in texts]
     sizes = np.array([len(encoded), *map(len, encoded)], dtype=np.uint64)
     return b"".join([sizes.tobytes(), *encoded, spans.tobytes()])
@@ -108,16 +108,18 @@ def unpack_texts(content: bytes) -> tuple[list[str], Array]:
     sizes = np.frombuffer(content, dtype=np.uint64, count=count, offset=8).astype(np.int64)
     ends = 8 * (count + 1) + np.cumsum(sizes)
     texts = [content[end - size : end].decode() for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
-    rest = content[8 * (count + 1) + int(sizes.sum()) :]
-    return texts, np.frombuffer(rest, dtype=np.int64).reshape(-1, 3)
+    spans = content[8 * (count + 1) + int(sizes.sum()) :]
+    return texts, np.frombuffer(spans, dtype=np.int64).reshape(-1, 3)
+
+
+def build_packed_part(packed_texts: bytes, tokenizer: Tokenizer, language: str) -> dict[str, Array]:
+    """Return the part of a shard for texts that `pack_texts` serialized."""
+    texts, spans = unpack_texts(packed_texts)
+    return build_part(texts, tokenizer, language, spans)
 
 
 class ShardWorker:
-    """A process that builds parts of shards.
-
-    >>> with ShardWorker(tokenizer, "en") as worker:  # doctest: +SKIP
-    ...     part = worker.build(pack_texts(["A text."]))
-    """
+    """A worker process that builds parts of shards."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         source = str(Path(__file__).parents[2])
@@ -138,12 +140,11 @@ class ShardWorker:
         self._send(json.dumps({"tokenizer": tokenizer.state(), "language": language}).encode())
 
     def build(self, packed_texts: bytes) -> dict[str, Array]:
-        """Return the part for packed texts, waiting until it is built."""
+        """Return the part of a shard for texts that `pack_texts` serialized, waiting until the worker has built it."""
         self._send(packed_texts)
-        answer = _read_frame(self.back)
-        if answer is None:
+        if (part := _read_frame(self.back)) is None:
             raise self._ended()
-        return load(answer)
+        return load(part)
 
     def _send(self, frame: bytes) -> None:
         try:
@@ -152,10 +153,9 @@ class ShardWorker:
             raise self._ended() from error
 
     def _ended(self) -> PretuneError:
+        advice = if_option("processes", "; try fewer --processes")
         code = self.process.wait()
-        return PretuneError(
-            f"A tokenizer process ended with exit code {code}, perhaps out of memory{if_option('processes', '; try fewer --processes')}"
-        )
+        return PretuneError(f"a tokenizer process ended with exit code {code}, perhaps out of memory{advice}")
 
     def __enter__(self) -> Self:
         return self
@@ -169,13 +169,12 @@ class ShardWorker:
 
 
 def serve_worker() -> None:
-    """Run a worker: read a tokenizer and a language from stdin, then answer frames of texts until stdin ends."""
+    """Run a worker process: read a tokenizer and a language from stdin, then build a part for each frame until stdin ends."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     setting = json.loads(_read_frame(source) or b"{}")
     tokenizer, language = Tokenizer.from_state(setting["tokenizer"]), setting["language"]
     while (packed := _read_frame(source)) is not None:
-        texts, spans = unpack_texts(packed)
-        _write_frame(sink, save(build_part(texts, tokenizer, language, spans)))
+        _write_frame(sink, save(build_packed_part(packed, tokenizer, language)))
 
 
 def _write_frame(stream: IO[bytes], content: bytes) -> None:
@@ -185,6 +184,7 @@ def _write_frame(stream: IO[bytes], content: bytes) -> None:
 
 
 def _read_frame(stream: IO[bytes]) -> bytes | None:
+    """Return the next frame of a stream, which begins with its size; None if the stream ends before or inside it."""
     header = stream.read(8)
     if len(header) < 8:
         return None

@@ -13,7 +13,6 @@ tokenizer.json …        the tokenizer that produced the ids
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
@@ -26,7 +25,14 @@ from typing_extensions import TypedDict
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, quote
-from pretune.runtime.parsing import is_file_name, parse_json, read_checksummed_json, read_mapping, validate_schema
+from pretune.runtime.parsing import (
+    file_digest,
+    is_file_name,
+    parse_json,
+    read_checksummed_json,
+    read_mapping,
+    validate_schema,
+)
 from pretune.text.spans import span_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -96,33 +102,31 @@ class Store:
         self._maps = [map_shard(self.folder / shard["file"]) for shard in self.shards]
         for shard, arrays in zip(self.shards, self._maps, strict=True):
             check_arrays(self.folder / shard["file"], arrays, shard, self.manifest["vocabulary"] if verify else None)
-        self.language_runs = [
-            (str(self.manifest["settings"]["language"]), self.documents)
-        ]  # (language, number of documents), in the order of the documents
+        # (language, number of documents), in the order of the documents
+        self.language_runs = [(str(self.manifest["settings"]["language"]), self.documents)]
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer that produced the ids."""
+        """Return the tokenizer that produced the token ids of the store."""
         tokenizer = Tokenizer.load(self.folder / "tokenizer.json")
         if tokenizer.digest != self.manifest["tokenizer"]:
-            raise PretuneError(
-                f"{self.folder}: tokenizer.json is not the tokenizer that produced this store; prepare the store again"
-            )
+            problem = "tokenizer.json is not the tokenizer that produced this store; prepare the store again"
+            raise PretuneError(f"{self.folder}: {problem}")
         return tokenizer
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens."""
+        """Return the number of tokens in the store."""
         return int(self.manifest["tokens"])
 
     @property
     def documents(self) -> int:
-        """Return the number of documents."""
+        """Return the number of documents in the store."""
         return int(self.manifest["documents"])
 
     @property
     def sentences(self) -> int:
-        """Return the number of sentences."""
+        """Return the number of sentences in the store."""
         return int(self.manifest["sentences"])
 
     @cached_property
@@ -161,9 +165,8 @@ class Store:
     def document_languages(self) -> Array:
         """Return the index in `languages` of each document's language, (documents,)."""
         numbers = {language: number for number, language in enumerate(self.languages)}
-        return np.repeat(
-            [numbers[language] for language, _ in self.language_runs], [count for _, count in self.language_runs]
-        )
+        runs = [(numbers[language], count) for language, count in self.language_runs]
+        return np.repeat(*np.array(runs, dtype=np.int64).reshape(-1, 2).T)
 
     def with_language(self, language: str) -> Store:
         """Return the same store with all documents declared to be in one language."""
@@ -173,7 +176,7 @@ class Store:
         return store
 
     def split_documents_at(self, sentences: Array) -> Store:
-        """Return the same text divided into more documents: one also begins at each of the given sentences.
+        """Return the same store divided into more documents: a document also begins at each of the given sentences.
 
         The bytes of a divided document are distributed over its parts in proportion to their tokens.
         """
@@ -194,20 +197,20 @@ class Store:
         return zip(self._maps, bounds[:-1], strict=True)
 
     def document(self, index: int) -> Array:
-        """Return the ids of a document."""
+        """Return the token ids of the document `index`."""
         first, last = self.document_offsets[index], self.document_offsets[index + 1]
         return self.read(int(self.sentence_offsets[first]), int(self.sentence_offsets[last]))
 
     def sentence(self, index: int) -> Array:
-        """Return the ids of a sentence."""
+        """Return the token ids of the sentence `index`."""
         return self.read(int(self.sentence_offsets[index]), int(self.sentence_offsets[index + 1]))
 
     def read(self, start: int, end: int) -> Array:
-        """Return the ids of the tokens from `start` to `end`, which may lie in several shards."""
+        """Return the ids of the tokens from `start` to `end` (exclusive), which may lie in several shards."""
         return self.gather(np.array([start]), np.array([end - start]))
 
     def gather(self, starts: Array, lengths: Array) -> Array:
-        """Return the concatenated ids of spans, (sum of lengths,)."""
+        """Return the token ids of spans, concatenated, (sum of lengths,)."""
         return self._gather("tokens", starts, lengths)
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
@@ -239,14 +242,14 @@ class Store:
             mine = (first == shard) & (lengths > 0)
             local = span_indices(starts[mine] - bounds[shard], lengths[mine])
             array = self._maps[shard][name]
-            found = array[local] if name == "tokens" else (array[local >> 3] >> (local & 7)) & 1
+            values = array[local] if name == "tokens" else (array[local >> 3] >> (local & 7)) & 1
             if mine.all():
-                return found.astype(out.dtype, copy=False)
-            out[span_indices(places[mine], lengths[mine])] = found
+                return values.astype(out.dtype, copy=False)
+            out[span_indices(places[mine], lengths[mine])] = values
         return out
 
     def describe(self) -> dict[str, Any]:
-        """Return a summary for reports."""
+        """Return a summary of the store for reports: sizes, settings and statistics."""
         names = ("documents", "sentences", "tokens", "bytes", "dtype", "vocabulary", "empty_documents", "settings")
         size = sum(shard["size"] for shard in self.shards)
         return {
@@ -268,9 +271,8 @@ def join_stores(stores: Sequence[Store]) -> Store:
     first = stores[0]
     for store in stores[1:]:
         if store.manifest["tokenizer"] != first.manifest["tokenizer"]:
-            raise PretuneError(
-                f"{first.folder} and {store.folder} have different tokenizers; prepare one of them again with the other's"
-            )
+            advice = "prepare one of them again with the tokenizer of the other"
+            raise PretuneError(f"{first.folder} and {store.folder} have different tokenizers; {advice}")
     if len(stores) == 1:
         return first
     joined = copy(first)
@@ -289,7 +291,7 @@ def _running_totals(counts: list[int]) -> Array:
 
 
 def _check_offsets(offsets: Array, what: str) -> Array:
-    """Return offsets if they start at 0 and never decrease; raise an error otherwise."""
+    """Return offsets; raise an error if they do not start at 0 or decrease somewhere."""
     if offsets[0] != 0 or (np.diff(offsets) < 0).any():
         raise PretuneError(f"{what} are not in increasing order; the store is damaged: prepare it again")
     return offsets
@@ -300,18 +302,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         if partial_folder(folder).is_dir():
-            raise PretuneError(
-                f"{folder}: the store is incomplete; run the same `pretune prepare` command again to finish it"
-            )
+            advice = "run the same `pretune prepare` command again to finish it"
+            raise PretuneError(f"{folder}: the store is incomplete; {advice}")
         raise PretuneError(f"{folder}: not a token store (no {MANIFEST}); create one with `pretune prepare`")
     content = read_mapping(path, "the manifest of a token store")
     if content.get("format") != FORMAT:
         raise PretuneError(f"{path}: not the manifest of a token store; create one with `pretune prepare`")
     if content.get("version") != VERSION:
-        raise PretuneError(
-            f"{path}: the store has format version {quote(content.get('version'))}, but this version of pretune reads "
-            f"{VERSION}; prepare the store again"
-        )
+        versions = f"format version {quote(content.get('version'))}, but this version of pretune reads {VERSION}"
+        raise PretuneError(f"{path}: the store has {versions}; prepare the store again")
     manifest = validate_schema(read_checksummed_json(path, "the manifest of a token store"), Manifest, str(path))
     for key in ("documents", "sentences", "tokens", "bytes"):
         if manifest[key] != sum(shard[key] for shard in manifest["shards"]):  # type: ignore[literal-required]
@@ -319,38 +318,29 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     validate_schema(manifest["settings"].get("language"), str, f"{path}: settings.language")
     for shard in manifest["shards"]:
         if not is_file_name(shard["file"]):
-            raise PretuneError(
-                f"{path}: the shard {quote(shard['file'])} is not the name of a file in the same folder; prepare the store again"
-            )
+            problem = f"the shard {quote(shard['file'])} is not the name of a file in the same folder"
+            raise PretuneError(f"{path}: {problem}; prepare the store again")
     return dict(manifest)
 
 
 def partial_folder(folder: Path) -> Path:
-    """Return the folder in which a store is built until it is complete."""
+    """Return the folder in which the store `folder` is built until it is complete."""
     return folder.with_name(folder.name + ".partial")
 
 
 def check_shard(path: Path, entry: Mapping[str, Any], whole: bool) -> None:
-    """Raise an error if a shard is missing or truncated or, if `whole`, does not match its checksum."""
+    """Raise an error if a shard is missing, has another size than its manifest entry or, if `whole`, another checksum."""
     again = "restore it, or prepare the store again"
     if not path.is_file():
         raise PretuneError(f"{path}: the shard is missing; {again}")
-    if path.stat().st_size != entry["size"]:
-        raise PretuneError(
-            f"{path}: the shard has {path.stat().st_size} bytes, but {entry['size']} in the manifest; {again}"
-        )
+    if (size := path.stat().st_size) != entry["size"]:
+        raise PretuneError(f"{path}: the shard has {size} bytes, but {entry['size']} in the manifest; {again}")
     if whole and file_digest(path) != entry["sha256"]:
         raise PretuneError(f"{path}: the shard does not match its checksum in the manifest; {again}")
 
 
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 digest of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def map_shard(path: Path) -> dict[str, Array]:
-    """Return the arrays of a shard as memory maps."""
+    """Return the arrays of a shard by name, as memory maps."""
     header, start = read_header(path)
     room = path.stat().st_size - start
     header.pop("__metadata__", None)
@@ -358,27 +348,22 @@ def map_shard(path: Path) -> dict[str, Array]:
     for name, entry in validate_schema(header, dict[str, ArrayEntry], str(path)).items():
         kind, (rows,), (begin, end) = np.dtype(_DTYPES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
         if not begin <= end <= room or end - begin != rows * kind.itemsize:
-            raise PretuneError(
-                f"{path}: the array {name} is outside the file; the shard is damaged: prepare the store again"
-            )
-        arrays[name] = (
-            np.memmap(path, dtype=kind, mode="r", offset=start + begin, shape=(rows,))
-            if rows
-            else np.zeros(0, dtype=kind)
-        )
+            raise PretuneError(f"{path}: the array {name} is outside the file; the shard is damaged: prepare it again")
+        arrays[name] = np.zeros(0, dtype=kind)
+        if rows:  # an empty array cannot be mapped
+            arrays[name] = np.memmap(path, dtype=kind, mode="r", offset=start + begin, shape=(rows,))
     return arrays
 
 
 def check_arrays(path: Path, arrays: Mapping[str, Array], entry: Mapping[str, Any], vocabulary: int | None) -> None:
-    """Raise an error if arrays do not have the lengths in the manifest, or contain ids outside the given vocabulary."""
+    """Raise an error if the arrays of a shard do not have the lengths in its manifest entry, or ids exceed the vocabulary."""
     tokens, sentences, documents = entry["tokens"], entry["sentences"], entry["documents"]
     wanted = {"tokens": tokens, "words": -(-tokens // 8), "sentences": sentences + 1, "documents": documents + 1}
     wanted |= {"bytes": documents, "files": documents}
     for name, length in wanted.items():
         if name not in arrays or len(arrays[name]) != length:
-            raise PretuneError(
-                f"{path}: the array {name} does not have {length} entries as in the manifest; prepare the store again"
-            )
+            problem = f"the array {name} does not have {length} entries as in the manifest"
+            raise PretuneError(f"{path}: {problem}; prepare the store again")
     if vocabulary is not None and tokens and int(arrays["tokens"].max()) >= vocabulary:
         raise PretuneError(f"{path}: a token id is not below the vocabulary size {vocabulary}; prepare the store again")
 

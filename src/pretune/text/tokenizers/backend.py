@@ -26,12 +26,12 @@ Content = dict[str, Any]
 
 @contextmanager
 def library_errors(where: str | Path, problem: str) -> Iterator[None]:
-    """Convert exceptions and panics of the library inside the block to one-line PretuneErrors.
+    """Convert exceptions and panics of the `tokenizers` library in the block to PretuneErrors.
 
     >>> with library_errors("vocab.json", "not a vocabulary"):
-    ...     tokenizers.models.BPE({"a": -1}, [])
+    ...     raise TypeError("ids must not be negative")
     Traceback (most recent call last):
-    pretune.runtime.errors.PretuneError: vocab.json: not a vocabulary (failed to extract…
+    pretune.runtime.errors.PretuneError: vocab.json: not a vocabulary (ids must not be negative)
     """
     try:
         yield
@@ -44,11 +44,9 @@ def library_errors(where: str | Path, problem: str) -> Iterator[None]:
 
 
 def parse_tokenizer_json(text: str, where: str | Path) -> Content:
-    """Parse a JSON text that may be very large and must be an object, such as a tokenizer.json."""
+    """Return the object in a JSON text that may be very large, such as a tokenizer.json; errors refer to it as `where`."""
     try:
-        content = json.loads(
-            text
-        )  # excessive nesting fails here or in the library; checking for it first would take seconds
+        content = json.loads(text)  # excessive nesting fails here or in the library; a check would take seconds
     except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise PretuneError(f"{where}{line}: not valid JSON; the tokenizer file may be damaged or incomplete") from error
@@ -61,28 +59,25 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def check_vocabulary(vocabulary: Any, where: str) -> dict[str, int]:
-    """Return a token-to-id mapping after checking that ids are distinct integers within bounds."""
+    """Return a token-to-id mapping; raise an error if ids are not distinct integers within bounds."""
     vocabulary = validate_schema(vocabulary, dict[str, int], where)
     check_ids(vocabulary, where)
     if len(set(vocabulary.values())) < len(vocabulary):
         tokens: dict[int, str] = {}
         for token, identity in vocabulary.items():
-            if identity in tokens:
-                raise PretuneError(
-                    f"{where}: the tokens {quote(tokens[identity])} and {quote(token)} both have id {identity}; ids must be unique"
-                )
-            tokens[identity] = token
+            if (other := tokens.setdefault(identity, token)) != token:
+                problem = f"the tokens {quote(other)} and {quote(token)} both have id {identity}"
+                raise PretuneError(f"{where}: {problem}; ids must be unique")
     return vocabulary
 
 
 def check_ids(vocabulary: Mapping[str, int], where: str) -> None:
-    """Raise an error if an id is negative or implausibly large."""
+    """Raise an error if an id of a token is negative or implausibly large."""
     for bound in (min, max):
         token = bound(vocabulary, key=vocabulary.__getitem__, default=None)
         if token is not None and not 0 <= vocabulary[token] < MAX_IDS:
-            raise PretuneError(
-                f"{where}: token {quote(token)} has id {quote(vocabulary[token])}; ids must be at least 0 and less than {MAX_IDS:,}"
-            )
+            problem = f"token {quote(token)} has id {quote(vocabulary[token])}"
+            raise PretuneError(f"{where}: {problem}; ids must be at least 0 and less than {MAX_IDS:,}")
 
 
 def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
@@ -126,7 +121,7 @@ def check_compiled_rules(charsmap: bytes, where: str = "") -> None:
 
 
 def check_usable(backend: tokenizers.Tokenizer, where: str | Path) -> None:
-    """Raise an error if a tokenizer fails on text with characters that are not in its vocabulary."""
+    """Raise an error if a tokenizer fails on a text with characters that are not in its vocabulary."""
     with library_errors(where, "the tokenizer fails on some texts; its vocabulary may lack an unknown token"):
         for text in ("a", "Zoë’s naïve café \U0001f600 \u1100\u1161 ﬁ \U0010fffd"):
             backend.decode(backend.encode(text, add_special_tokens=False).ids)

@@ -17,14 +17,14 @@ TEXT_BEGINS, TEXT_ENDS, WORD_BEGINS, WORD_ENDS, FILLER = range(257, 262)
 MAX_CHARACTERS = 50  # symbols per word, including begin and end
 
 
-def encode_characters(words: Iterable[str], longest: int = MAX_CHARACTERS) -> Array:
-    """Return the character ids of each word, (words, longest); bytes beyond that length are dropped.
+def encode_characters(words: Iterable[str], length: int = MAX_CHARACTERS) -> Array:
+    """Return the character ids of each word, (words, length); words with more bytes are truncated.
 
-    >>> encode_characters(["hé"], longest=6).tolist()
+    >>> encode_characters(["hé"], length=6).tolist()
     [[259, 105, 196, 170, 260, 261]]
     """
-    rows = [_pad_word([byte + 1 for byte in word.encode("utf-8", "replace")], longest) for word in words]
-    return np.array(rows, dtype=np.int16).reshape(len(rows), longest)
+    rows = [_pad_word([byte + 1 for byte in word.encode("utf-8", "replace")], length) for word in words]
+    return np.array(rows, dtype=np.int16).reshape(len(rows), length)
 
 
 def decode_characters(row: Array) -> str:
@@ -37,19 +37,22 @@ def decode_characters(row: Array) -> str:
 
 
 def encode_vocabulary_characters(
-    vocabulary: Iterable[str], roles: Mapping[str, int], longest: int = MAX_CHARACTERS
+    vocabulary: Iterable[str], roles: Mapping[str, int], length: int = MAX_CHARACTERS
 ) -> Array:
-    """Return the character ids of every token, (size, longest); start, end and padding tokens have dedicated symbols."""
-    table = encode_characters(vocabulary, longest)
-    dedicated = {"start": TEXT_BEGINS, "end": TEXT_ENDS}
-    for role, symbol in dedicated.items():
+    """Return the character ids of every token of a vocabulary, (size, length).
+
+    Start, end and padding tokens, whose ids are in `roles`, have symbols of their own.
+    """
+    table = encode_characters(vocabulary, length)
+    for role, symbol in (("start", TEXT_BEGINS), ("end", TEXT_ENDS)):
         if role in roles:
-            table[roles[role]] = _pad_word([symbol], longest)
+            table[roles[role]] = _pad_word([symbol], length)
     if "padding" in roles:
         table[roles["padding"]] = 0
     return table
 
 
-def _pad_word(symbols: list[int], longest: int) -> list[int]:
-    word = [WORD_BEGINS, *symbols[: longest - 2], WORD_ENDS]
-    return word + [FILLER] * (longest - len(word))
+def _pad_word(symbols: list[int], length: int) -> list[int]:
+    """Return the symbols of a word between the begin and end symbols, truncated or padded to `length`."""
+    word = [WORD_BEGINS, *symbols[: length - 2], WORD_ENDS]
+    return word + [FILLER] * (length - len(word))

@@ -19,13 +19,13 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class PhraseMatcher:
-    """A set of phrases, stored as fingerprints of their tokens, by number of words."""
+    """A set of phrases, stored as fingerprints (hashes) of their tokens, by number of words."""
 
     known: dict[int, Array]  # number of words → (phrases,) sorted fingerprints
 
     @classmethod
     def make(cls, texts: Iterable[str], tokenizer: Tokenizer) -> PhraseMatcher:
-        """Build the set from texts, ignoring those of a single word."""
+        """Build the set of phrases from texts, ignoring texts of a single word."""
         # At the beginning of a text and after a space: some tokenizers keep the space in the token.
         ids, lengths = tokenizer.encode_many([form for text in texts for form in (text, f" {text}")])
         ends = np.cumsum(lengths)
@@ -41,34 +41,34 @@ class PhraseMatcher:
             known[count] = np.unique(phrase_fingerprints([keys[mine + step] for step in range(count)]))
         return cls(known)
 
-    def find(self, ids: Array, first: Array, sizes: Array, fresh: Array) -> Array:
-        """Return the number of words, (k,), of the phrase that begins at each word; 1 where none does.
+    def find(self, ids: Array, first: Array, sizes: Array, gaps: Array) -> Array:
+        """Return the number of words, (k,), of the phrase that begins at each word of a token sequence; 1 where none does.
 
-        Words begin at the tokens `first` and have `sizes` tokens; `fresh` is True where a word does not directly follow
-        the one before it. The phrases found do not overlap: among phrases that begin at the same word the longest is
-        taken, among overlapping ones the first.
+        Words begin at the tokens `first` and have `sizes` tokens; `gaps` is True where a word does not directly follow the
+        one before it. The phrases do not overlap: among phrases that begin at the same word the longest is chosen, among
+        overlapping ones the first.
         """
-        found = np.ones(len(first), dtype=np.int64)
+        counts = np.ones(len(first), dtype=np.int64)
         keys = key = word_fingerprints(ids, first, sizes)
-        run = np.cumsum(fresh)
+        run = np.cumsum(gaps)
         for count in range(2, min(max(self.known, default=1), len(first)) + 1):
             begins = len(first) - count + 1
             key = phrase_fingerprints([key[:begins], keys[count - 1 :]])
             if count in self.known:
                 table = self.known[count]
-                there = table[np.minimum(np.searchsorted(table, key), len(table) - 1)] == key
-                found[:begins][there & (run[count - 1 :] == run[:begins])] = count
-        free = 0  # first word after the last phrase taken
-        for place in np.flatnonzero(found > 1).tolist():
-            if place < free:
-                found[place] = 1
+                known = table[np.minimum(np.searchsorted(table, key), len(table) - 1)] == key
+                counts[:begins][known & (run[count - 1 :] == run[:begins])] = count
+        free = 0  # first word after the last chosen phrase
+        for word in np.flatnonzero(counts > 1).tolist():
+            if word < free:
+                counts[word] = 1
             else:
-                free = place + int(found[place])
-        return found
+                free = word + int(counts[word])
+        return counts
 
 
 def word_fingerprints(ids: Array, first: Array, sizes: Array) -> Array:
-    """Return a 64-bit fingerprint of each word's token sequence, (k,)."""
+    """Return a 64-bit fingerprint, (k,), of the token ids of each word, given its first token and its number of tokens."""
     if not len(first):
         return np.zeros(0, dtype=np.uint64)
     places = span_indices(first, sizes)
@@ -77,7 +77,7 @@ def word_fingerprints(ids: Array, first: Array, sizes: Array) -> Array:
 
 
 def phrase_fingerprints(keys: list[Array]) -> Array:
-    """Return the fingerprints, (k,), of word sequences, given those of their first, second, … words."""
+    """Return the fingerprints, (k,), of phrases, given the fingerprints of their first, second, … words."""
     key = keys[0]
     for following in keys[1:]:
         key = random_bits(0, "phrase", key) ^ following
@@ -87,19 +87,14 @@ def phrase_fingerprints(keys: list[Array]) -> Array:
 def check_phrase_file(path: str | Path) -> None:
     """Raise an error if a phrase file is missing or empty."""
     path = Path(path)
-    if not path.is_file():
-        raise PretuneError(
-            f"{path}: no such phrase file; write one phrase per line, or extract phrases with `pretune phrases`"
-        )
-    if not any(line.strip() for _, line in read_lines(path)):
-        raise PretuneError(
-            f"{path}: the phrase file is empty; write one phrase per line, or extract phrases with `pretune phrases`"
-        )
+    if not path.is_file() or not any(line.strip() for _, line in read_lines(path)):
+        problem = "the phrase file is empty" if path.is_file() else "no such phrase file"
+        raise PretuneError(f"{path}: {problem}; write one phrase per line, or extract phrases with `pretune phrases`")
 
 
 @lru_cache(maxsize=4)
 def load_phrases(path: str, tokenizer: Tokenizer) -> PhraseMatcher:
-    """Load a file with one phrase per line, for a tokenizer."""
+    """Load the phrases of a file with one phrase per line, as token ids of a tokenizer."""
     check_phrase_file(path)
     texts = [line.strip() for _, line in read_lines(Path(path)) if line.strip()]
     phrases = PhraseMatcher.make(texts, tokenizer)

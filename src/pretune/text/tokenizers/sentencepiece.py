@@ -26,9 +26,13 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MARK = "▁"
 PROTECTED = 0xE100  # first private-use character that stands in for user-defined symbols during normalization
 
-# Fields that are read here.
-MODEL_TYPE, SUFFIX, BYTE_FALLBACK = 3, 24, 35
-RULES_NAME, CHARSMAP, DUMMY_PREFIX, EXTRA_SPACES, ESCAPE = 1, 2, 3, 4, 5
+# Fields of trainer_spec and normalizer_spec that are read: number → attribute of SentencePieceModel, type.
+Fields = dict[int, tuple[str, type]]
+TRAINER_FIELDS: Fields = {3: ("algorithm", int), 24: ("suffix", bool), 35: ("byte_fallback", bool)}
+NORMALIZER_FIELDS: Fields = {
+    1: ("rules", str), 2: ("charsmap", bytes), 3: ("dummy_prefix", bool), 4: ("remove_extra_spaces", bool),
+    5: ("escape_spaces", bool),
+}  # fmt: skip
 # Fields about training or decoding, which do not affect the ids of a text.
 TRAINING = {
     1: "input", 2: "model_prefix", 4: "vocab_size", 5: "accept_language", 6: "self_test_sample_size", 7: "input_format",
@@ -57,45 +61,49 @@ class SentencePieceModel:
     pieces: list[Piece] = field(default_factory=list)
     algorithm: int = UNIGRAM
     byte_fallback: bool = False
-    suffix: bool = False  # the space marker ends words instead of starting them
+    suffix: bool = False  # whether the space marker ends words instead of starting them
     rules: str = ""  # name of the normalization rules
-    charsmap: bytes = b""
+    charsmap: bytes = b""  # the compiled normalization rules
     dummy_prefix: bool = True
     remove_extra_spaces: bool = True
+    escape_spaces: bool = True
 
     def pieces_of_type(self, *types: int) -> list[str]:
-        """Return the pieces of the given types."""
+        """Return the texts of the pieces of the given types."""
         return [piece for piece, _, kind in self.pieces if kind in types]
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
     """Parse a .model file; raise an error for any unsupported setting that would change ids."""
     try:
-        model = _parse(path.read_bytes())
+        return _parse(path.read_bytes())
     except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
         raise PretuneError(f"{path}: damaged, or not a SentencePiece model") from error
     except PretuneError as error:
         raise PretuneError(f"{path}: {error}") from error
-    return model
 
 
 def _parse(data: bytes) -> SentencePieceModel:
+    """Parse the message ModelProto of sentencepiece_model.proto."""
     model = SentencePieceModel()
     for number, value in _fields(data):
         if number == 1 and isinstance(value, bytes):
             model.pieces.append(_piece(value))
         elif number == 2 and isinstance(value, bytes):
-            _read_trainer(model, value)
+            _read_spec(model, value, TRAINER_FIELDS, TRAINING, "trainer_spec")
         elif number == 3 and isinstance(value, bytes):
-            _read_normalizer(model, value)
+            _read_spec(model, value, NORMALIZER_FIELDS, COMPILED, "normalizer_spec")
         else:
             _check_known(number, AROUND, "the model")
     if not model.pieces:
         raise ValueError("no pieces")
+    if not model.escape_spaces:
+        raise PretuneError("models with escape_whitespaces=false are not supported; train the model with true")
     return model
 
 
 def _piece(data: bytes) -> Piece:
+    """Parse a piece: its text, its score and its type."""
     piece, score, kind = "", 0.0, NORMAL
     for number, value in _fields(data):
         if number == 1 and isinstance(value, bytes):
@@ -107,50 +115,28 @@ def _piece(data: bytes) -> Piece:
         else:
             _check_known(number, {}, f"piece {quote(piece)}")
     if kind == UNUSED:
-        raise PretuneError(
-            f"piece {quote(piece)} has the type UNUSED, which is not supported; remove it from the vocabulary"
-        )
+        raise PretuneError(f"piece {quote(piece)} has the unsupported type UNUSED; remove it from the vocabulary")
     return piece, score, kind
 
 
-def _read_trainer(model: SentencePieceModel, data: bytes) -> None:
+def _read_spec(model: SentencePieceModel, data: bytes, fields: Fields, harmless: Mapping[int, str], name: str) -> None:
+    """Set the attributes of a model from the given fields of a message; fields in `harmless` are ignored."""
     for number, value in _fields(data):
-        if number == MODEL_TYPE and isinstance(value, int):
-            model.algorithm = value
-        elif number == BYTE_FALLBACK:
-            model.byte_fallback = bool(value)
-        elif number == SUFFIX:
-            model.suffix = bool(value)
+        attribute, kind = fields.get(number, ("", int))
+        if attribute and isinstance(value, bytes if kind in (str, bytes) else int):
+            setattr(model, attribute, str(value, "utf-8") if isinstance(value, bytes) and kind is str else kind(value))
         else:
-            _check_known(number, TRAINING, "trainer_spec")
-
-
-def _read_normalizer(model: SentencePieceModel, data: bytes) -> None:
-    for number, value in _fields(data):
-        if number == RULES_NAME and isinstance(value, bytes):
-            model.rules = value.decode("utf-8")
-        elif number == CHARSMAP and isinstance(value, bytes):
-            model.charsmap = value
-        elif number == DUMMY_PREFIX:
-            model.dummy_prefix = bool(value)
-        elif number == EXTRA_SPACES:
-            model.remove_extra_spaces = bool(value)
-        elif number == ESCAPE:
-            if not value:
-                raise PretuneError("models with escape_whitespaces=false are not supported; train the model with true")
-        else:
-            _check_known(number, COMPILED, "normalizer_spec")
+            _check_known(number, harmless, name)
 
 
 def _check_known(number: int, harmless: Mapping[int, str], where: str) -> None:
+    """Raise an error if a field is not known to be harmless."""
     if number not in harmless:
-        raise PretuneError(
-            f"unknown field {number} in {where}; it cannot be ignored, as it may change how text is tokenized"
-        )
+        raise PretuneError(f"unknown field {number} in {where}, which may change how text is tokenized")
 
 
 def _fields(data: bytes) -> Iterator[Field]:
-    """Yield the number and value of each field: an int for varints, raw bytes for all other types."""
+    """Yield the number and value of each field of a protocol buffer: an int for varints, bytes for all other types."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
@@ -172,6 +158,7 @@ def _fields(data: bytes) -> Iterator[Field]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the variable-length integer at a position of a protocol buffer, and the position after it."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -190,19 +177,18 @@ def build_sentencepiece_backend(
     `path` is the model's file, for error messages; `before` are normalizers that a published tokenizer applies first.
     """
     try:
-        content = _content(model, before)
+        content = _tokenizer_json(model, before)
     except PretuneError as error:
         raise PretuneError(f"{path}: {error}") from error
     # Built from JSON so that scores equal those of a saved copy exactly.
     backend = tokenizers_library.build_backend(json.dumps(content), path)
-    backend.add_special_tokens(
-        [AddedToken(piece, special=True, normalized=False) for piece in model.pieces_of_type(UNKNOWN, CONTROL)]
-    )
+    specials = model.pieces_of_type(UNKNOWN, CONTROL)
+    backend.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in specials])
     return backend
 
 
-def _content(model: SentencePieceModel, before: Sequence[normalizers.Normalizer]) -> dict[str, Any]:
-    """Return the content of a tokenizer.json for a SentencePiece model."""
+def _tokenizer_json(model: SentencePieceModel, before: Sequence[normalizers.Normalizer]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json for a SentencePiece model, with the normalizers `before` applied first."""
     shell = tokenizers.Tokenizer(models.BPE())
     with library_errors("its rules or pieces", "not usable; the file may be damaged"):
         shell.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
@@ -214,7 +200,7 @@ def _content(model: SentencePieceModel, before: Sequence[normalizers.Normalizer]
 
 
 def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
-    """Return the segmentation model, Unigram or BPE, as an object of tokenizer.json."""
+    """Return the segmentation model of a SentencePiece model, Unigram or BPE, as tokenizer.json represents it."""
     unknown = next((i for i, (_, _, kind) in enumerate(model.pieces) if kind == UNKNOWN), None)
     if model.algorithm == UNIGRAM:
         # SentencePiece's score for user-defined symbols, with which they almost always win.
@@ -238,7 +224,7 @@ def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
 
 
 def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
-    """Return the BPE merges, sorted by the score of the merged piece: SentencePiece merges the best-scored pair first."""
+    """Return the BPE merges of a SentencePiece model, sorted by the score of the merged piece, the highest first."""
     ranks = {piece: i for i, (piece, _, _) in enumerate(model.pieces)}
     merges = []
     for piece, score, kind in model.pieces:
@@ -270,7 +256,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 
 
 def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
-    """Return splits that no piece crosses: SentencePiece itself does not split, which is slower and gives the same ids."""
+    """Return pre-tokenizers that split where no piece crosses, which is faster than not splitting, with the same ids."""
     cuts: list[pre_tokenizers.PreTokenizer] = []
     inside = slice(None, -1) if model.suffix else slice(1, None)
     names = [piece for piece, _, _ in model.pieces]
@@ -285,10 +271,10 @@ def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokeniz
 
 
 def _decoder(model: SentencePieceModel) -> decoders.Decoder:
+    """Return the decoder that restores spaces from the space markers of pieces, and text from byte pieces."""
     if not model.suffix:
-        decoder: decoders.Decoder = decoders.Metaspace(
-            replacement=MARK, prepend_scheme="always" if model.dummy_prefix else "never"
-        )
+        prepend = "always" if model.dummy_prefix else "never"
+        decoder: decoders.Decoder = decoders.Metaspace(replacement=MARK, prepend_scheme=prepend)
     else:
         spaces = [decoders.Replace(MARK, " "), decoders.Fuse()]
         decoder = decoders.Sequence([*spaces, *([decoders.Strip(" ", 0, 1)] if model.dummy_prefix else [])])

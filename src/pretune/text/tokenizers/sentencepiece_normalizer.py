@@ -32,7 +32,7 @@ COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
 def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
-    """Return normalizers that apply a compiled map of rules; `name` is the name of the rules, such as "nmt_nfkc"."""
+    """Return normalizers that apply compiled normalization rules; `name` is the name of the rules, such as "nmt_nfkc"."""
     if not charsmap:
         return []
     check_compiled_rules(charsmap)
@@ -47,7 +47,7 @@ def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer
 
 
 def _composes(charsmap: bytes) -> bool:
-    """Return whether rules replace multi-character sequences; raise an error for those that NFC does not cover."""
+    """Return whether compiled rules replace sequences of several characters; raise an error if NFC does not do the same."""
     try:
         rules = read_compiled_rules(charsmap)
     except (IndexError, ValueError, struct.error) as error:
@@ -57,15 +57,14 @@ def _composes(charsmap: bytes) -> bool:
         mapped = "".join(rules.get(character, character) for character in source)
         known = all(unicodedata.category(character) != "Cn" for character in source)
         if known and unicodedata.normalize("NFC", mapped) != target:
-            raise PretuneError(
-                f"custom normalization rules for several characters, such as {source!r} → {target!r}, are not supported; "
-                f"train the sentencepiece model with one of the rules {', '.join(COMPOSING)} or identity"
-            )
+            problem = f"custom rules for several characters, such as {source!r} → {target!r}, are not supported"
+            advice = f"train the sentencepiece model with one of the rules {', '.join(COMPOSING)} or identity"
+            raise PretuneError(f"{problem}; {advice}")
     return bool(several)
 
 
 def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
-    """Return the rules of a compiled map as a dictionary from character sequences to replacements.
+    """Return compiled normalization rules as a dictionary from character sequences to replacements.
 
     The map consists of the size of a double-array trie (Darts), the trie, whose values are offsets into a table, and
     the table of null-terminated replacements.
@@ -94,7 +93,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a pattern that matches before each mark that SentencePiece composes with the characters before it."""
+    """Return a regular expression that matches before each mark that SentencePiece composes with preceding characters."""
     # A fixed version of the Unicode data, so that a .model file gives the same tokenizer on every version of Python.
     characters = unicodedata.ucd_3_2_0
     whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed
@@ -120,7 +119,7 @@ def _composable() -> str:
 
 
 def _character_class(characters: Iterable[str]) -> str:
-    """Return characters as the content of a regular expression's character class, with ranges.
+    """Return the content of a regular expression's character class that matches the given characters.
 
     >>> _character_class("abcx")
     'a-cx'

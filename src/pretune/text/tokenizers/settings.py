@@ -35,6 +35,7 @@ CHARACTERS = "max_characters_per_token"  # as ELMo's options.json calls it
 CONFIG, SPECIALS_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 SETTINGS = {key for kind in KNOWN for key in kind.settings}
 SOURCE_LANGUAGE = "src_lang"
+GENERIC_CLASS = "PreTrainedTokenizerFast"
 ENGLISH = "en_XX"  # mBART's default src_lang in `transformers`
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
@@ -107,27 +108,25 @@ MOST = 10_000  # sentinels, or characters of a token
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """The settings and special tokens of the tokenizer in a folder."""
+    """The settings and special tokens of a published tokenizer, from the files in its folder."""
 
     folder: Path
     kind: TokenizerClass | None = None  # the tokenizer class, if known
-    class_declared: bool = (
-        False  # whether a file names the class; if it follows from model_type, its defaults do not apply
-    )
-    given: Mapping[str, Any] = field(default_factory=dict)  # explicit settings that affect ids
+    class_declared: bool = False  # whether a file names the class; if model_type does, its defaults do not apply
+    explicit: Mapping[str, Any] = field(default_factory=dict)  # settings in the files that affect ids
     tokens: Mapping[str, Token | None] = field(default_factory=dict)  # special tokens by name
     extra: tuple[Token, ...] = ()  # further special tokens
     added: Mapping[int, AddedToken] = field(default_factory=dict)  # added tokens by id
     characters: int = 0  # characters per token, for models that read characters (ELMo)
     language: str = ""  # the language of texts, for models whose template names it (mBART)
 
-    def complete(self, kind: TokenizerClass) -> dict[str, Any]:
-        """Return all settings of a tokenizer class: the explicit ones, and the class's defaults for the rest."""
-        return {**kind.settings, **{key: self.given[key] for key in kind.settings if key in self.given}}
+    def with_defaults(self, kind: TokenizerClass) -> dict[str, Any]:
+        """Return all settings of a tokenizer class: those in the files, and the class's defaults for all others."""
+        return {key: self.explicit.get(key, default) for key, default in kind.settings.items()}
 
 
 def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
-    """Read the tokenizer settings in a folder."""
+    """Read the settings and special tokens of the tokenizer in a folder."""
     config, model = _read_typed(folder / CONFIG), read_optional_json(folder / "config.json")
     full = (folder / "tokenizer.json").is_file()
     kind, declared, generic = _find_class(folder, config, model, full)
@@ -138,13 +137,12 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
     tokens = {key: _token(value, folder) for key, value in named.items() if key in NAMES}
     extra = [_token(value, folder) for key, value in named.items() if key.endswith("_token") and key not in NAMES]
     for key in TOKEN_LISTS:
-        listed = named.get(key) or ()
-        extra += (_token(value, folder) for value in (listed.values() if isinstance(listed, Mapping) else listed))
+        values = named.get(key) or ()
+        extra += (_token(value, folder) for value in (values.values() if isinstance(values, Mapping) else values))
     if "added_tokens_decoder" not in config:
         special = {str(token) for token in (*tokens.values(), *extra) if token is not None}
-        for content, identity in validate_schema(
-            read_optional_json(folder / ADDED), dict[str, int], str(folder / ADDED)
-        ).items():
+        listed = validate_schema(read_optional_json(folder / ADDED), dict[str, int], str(folder / ADDED))
+        for content, identity in listed.items():
             is_special = content in special
             content = check_text(content, f"{folder / ADDED}: a token")
             added[identity] = AddedToken(content, special=is_special, normalized=not is_special)
@@ -164,7 +162,7 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty one if the file does not exist."""
+    """Return the object in a JSON file; an empty dictionary if the file does not exist."""
     return read_mapping(path, "settings of a tokenizer") if path.is_file() else {}
 
 
@@ -175,18 +173,20 @@ def _read_typed(path: Path) -> dict[str, Any]:
         validate_schema(config[key], TYPES[key], f"{path}: {key}")
     for key in (CHARACTERS, "extra_ids"):
         if not 0 <= (config.get(key) or 0) <= MOST:
-            raise PretuneError(
-                f"{path}: {key}={quote(config[key])} is out of range; expected a number between 0 and {MOST:,}"
-            )
+            problem = f"{key}={quote(config[key])} is out of range"
+            raise PretuneError(f"{path}: {problem}; expected a number between 0 and {MOST:,}")
     return config
 
 
 def _find_class(
     folder: Path, config: Mapping[str, Any], model: Mapping[str, Any], full: bool
 ) -> tuple[TokenizerClass | None, bool, bool]:
-    """Return the tokenizer class, whether a file names it, and whether it is a class without settings."""
+    """Return the class of the tokenizer in a folder, whether a file names it, and whether it is one without settings.
+
+    `full` is whether the folder has a tokenizer.json.
+    """
     name = str(config.get("tokenizer_class") or model.get("tokenizer_class") or "").removesuffix("Fast")
-    name = "PreTrainedTokenizerFast" if name == "PreTrainedTokenizer" else name
+    name = GENERIC_CLASS if name == "PreTrainedTokenizer" else name
     model_type = model.get("model_type")
     if full and model_type in MISNAMED:
         return None, True, True
@@ -197,68 +197,51 @@ def _find_class(
     if name in GENERIC:
         return None, False, True
     if name in PROGRAMS or not full:
-        known = ", ".join(sorted(CLASSES))
-        raise PretuneError(
-            f"{folder}: tokenizer_class {name} is not supported"
-            f"{'' if full else ' without a tokenizer.json'}; convert it to a tokenizer.json with the class "
-            f"PreTrainedTokenizerFast. Supported classes: {known}"
-        )
+        problem = f"tokenizer_class {name} is not supported{'' if full else ' without a tokenizer.json'}"
+        advice = f"convert it to a tokenizer.json with {GENERIC_CLASS}; supported classes: {', '.join(sorted(CLASSES))}"
+        raise PretuneError(f"{folder}: {problem}; {advice}")
     return None, True, True
 
 
 def _read_added(listed: Any, path: Path) -> dict[int, AddedToken]:
-    found = {}
+    """Return the added tokens by id that the key `added_tokens_decoder` of tokenizer_config.json lists."""
+    added = {}
     for identity, content in (listed or {}).items():
         token = _token(content, path)
         if not isinstance(token, AddedToken) or not (identity.isascii() and identity.isdigit()):
-            raise PretuneError(
-                f"{path}: added_tokens_decoder must map ids to tokens, but maps {quote(identity)} to {quote(content)}"
-            )
-        found[int(identity[:20])] = token
-    return found
+            problem = f"added_tokens_decoder must map ids to tokens, but maps {quote(identity)} to {quote(content)}"
+            raise PretuneError(f"{path}: {problem}")
+        added[int(identity[:20])] = token
+    return added
 
 
 def _token(value: Any, where: Path) -> Token | None:
-    """Return a special token given as a string or an object in a file; None for anything else."""
+    """Return a special token that is a string or an object in a JSON file; None for any other value."""
     if not isinstance(value, Mapping):
         return check_text(value, f"{where}: a special token") if isinstance(value, str) else None
-    flags = {
-        key: bool(value[key]) for key in ("single_word", "lstrip", "rstrip", "normalized", "special") if key in value
-    }
+    names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    flags = {key: bool(value[key]) for key in names if key in value}
     return AddedToken(check_text(str(value.get("content", "")), f"{where}: an added token"), **flags)
 
 
 def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
-    """Raise an error for keys that may affect ids and are not honored; `ignored` accepts unknown keys."""
+    """Raise an error for keys that may affect ids and are not supported; unknown keys are accepted if `ignored`."""
+    known = {*HARMLESS, *SETTINGS, *TOKEN_LISTS, "added_tokens_decoder"}
     for key, value in config.items():
+        problem, setting = "", f"{key}={quote(value)} is not supported"
         if key in ONLY:
             if value not in ONLY[key]:
-                raise PretuneError(
-                    f"{path}: {key}={quote(value)} is not supported; remove it or set it to {ONLY[key][0]!r}"
-                )
+                problem = f"{setting}; remove it or set it to {ONLY[key][0]!r}"
         elif key == "never_split":
             if value and not set(value) <= set(BRACKETS.values()):
-                raise PretuneError(
-                    f"{path}: never_split={quote(value)} is not supported; remove it and use added tokens instead"
-                )
+                problem = f"{setting}; remove it and use added tokens instead"
         elif key == "sp_model_kwargs":
             if (value or {}).get("enable_sampling") or set(value or {}) - {"enable_sampling", "nbest_size", "alpha"}:
-                raise PretuneError(
-                    f"{path}: sp_model_kwargs={quote(value)} is not supported, as tokenization is never sampled; remove it"
-                )
+                problem = f"{setting}, as tokenization is never sampled; remove it"
         elif key == "auto_map":
             if not ignored and (config.get("tokenizer_class") or "").removesuffix("Fast") not in CLASSES:
-                raise PretuneError(
-                    f"{path}: auto_map refers to custom code, which is never executed; convert the tokenizer to a tokenizer.json"
-                )
-        elif not (
-            ignored
-            or key in HARMLESS
-            or key in SETTINGS
-            or key in TOKEN_LISTS
-            or key == "added_tokens_decoder"
-            or key.endswith("_token")
-        ):
-            raise PretuneError(
-                f"{path}: unknown key {quote(key)}, which may change how text is tokenized; remove it if it does not"
-            )
+                problem = "auto_map refers to custom code, which is never executed; convert it to a tokenizer.json"
+        elif not (ignored or key in known or key.endswith("_token")):
+            problem = f"unknown key {quote(key)}, which may change how text is tokenized; remove it if it does not"
+        if problem:
+            raise PretuneError(f"{path}: {problem}")

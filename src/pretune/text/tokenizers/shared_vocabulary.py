@@ -11,13 +11,12 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.word_starts import token_text
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
-Marks = tuple[
-    str | None, str | None, bool
-]  # continuation prefix, end-of-word suffix, and whether tokens are byte-level
+# Continuation prefix, end-of-word suffix, and whether tokens are byte-level.
+Marks = tuple[str | None, str | None, bool]
 
 
 def match_tokens(old: Tokenizer, new: Tokenizer) -> Ids:
-    """Return the id in the old vocabulary of each token of the new one, (new size,); -1 for tokens it does not have.
+    """Return the id in the old vocabulary of each token of the new one, (new size,); -1 for tokens that are new.
 
     Special tokens match by role ([MASK] and <mask>). Other tokens match if they are the same text at the same position
     in a word: Ġthe, ▁the, and "the" of a WordPiece vocabulary that marks continuations with ##. For tokens without
@@ -38,6 +37,7 @@ def match_tokens(old: Tokenizer, new: Tokenizer) -> Ids:
 
 
 def _marks(tokenizer: Tokenizer) -> Marks:
+    """Return how the tokens of a tokenizer mark word boundaries."""
     content = json.loads(tokenizer.backend.to_str())
     model = content["model"]
     byte_level = "'ByteLevel'" in str([content["pre_tokenizer"], content["decoder"]])
@@ -45,7 +45,7 @@ def _marks(tokenizer: Tokenizer) -> Marks:
 
 
 def _key(tokenizer: Tokenizer, number: int, token: str, marks: Marks | None) -> Any:
-    """Return what two matching tokens have in common: the token itself if `marks` is None, else text and word start."""
+    """Return a key that is equal for matching tokens: the token if `marks` is None, else its text and whether it starts a word."""
     if marks is None or tokenizer.specials[number]:
         return token
     prefix, suffix, byte_level = marks

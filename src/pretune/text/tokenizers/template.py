@@ -31,12 +31,12 @@ class Template:
 
     @property
     def document_template(self) -> Template:
-        """Return the template of running text."""
+        """Return the template of running text, such as documents in pretraining."""
         return self if self.document is None else replace(self, single=self.document, document=None)
 
     @property
     def opening_role(self) -> str:
-        """Return the role before a text, on the decoder's side if there is one; else the role between running texts.
+        """Return the role of the token before a text, of the decoder if there is one; else of the token between documents.
 
         >>> Template(single=("A",), pair=("B",), document=("A", "end")).opening_role
         'end'
@@ -46,17 +46,17 @@ class Template:
         return before[-1] if before else ""
 
     def num_special_tokens(self, pair: bool) -> int:
-        """Return the number of special tokens."""
+        """Return the number of special tokens around a single text or a pair of texts."""
         return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
 
     def items(self, texts: int) -> list[tuple[str, int, int]]:
-        """Return roles and placeholders in order, each with the index of the text it belongs to and its segment."""
+        """Return the roles and placeholders for a number of texts in order, each with the index of its text and its segment."""
         further = [(item, part, 1) for part in range(1, texts) for item in self.pair]
         items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
         return [(item, part, segment if self.segments else 0) for item, part, segment in items]
 
     def sizes(self, spans: Array) -> Array:
-        """Return the number of tokens of each item, (m, items), for texts of `spans` tokens, (m, texts).
+        """Return the number of tokens of each role or placeholder, (m, items), for texts of `spans` tokens, (m, texts).
 
         >>> Template(single=("start", "A", "separator"), pair=("B", "separator")).sizes(np.array([[3, 2]])).tolist()
         [[1, 3, 1, 2, 1]]

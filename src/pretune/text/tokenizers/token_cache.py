@@ -21,7 +21,7 @@ _FOLDER: ContextVar[Path | None] = ContextVar("token_cache", default=None)
 
 @contextmanager
 def use_token_cache(folder: Path) -> Iterator[None]:
-    """Cache tokenized texts in a folder while the block runs."""
+    """Use a folder as the cache of tokenized texts while the block runs."""
     token = _FOLDER.set(folder)
     try:
         yield
@@ -30,9 +30,9 @@ def use_token_cache(folder: Path) -> Iterator[None]:
 
 
 def cached_tokens(digest: str, texts: Sequence[str], make: Callable[[], tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Return `make()`, the ids and lengths of tokenized texts; from the cache folder if they are there.
+    """Return the token ids and lengths of texts, from the cache if possible, else from `make()`.
 
-    `digest` identifies the tokenizer.
+    The key of the cache is a hash of the texts and of `digest`, which identifies the tokenizer.
     """
     folder = _FOLDER.get()
     if folder is None or len(texts) < FEWEST:
@@ -43,8 +43,8 @@ def cached_tokens(digest: str, texts: Sequence[str], make: Callable[[], tuple[Ar
         name.update(len(raw).to_bytes(8, "little") + raw)
     path = folder / f"{name.hexdigest()}.npz"
     try:
-        with np.load(path, allow_pickle=False) as found:
-            return found["ids"], found["lengths"]
+        with np.load(path, allow_pickle=False) as cached:
+            return cached["ids"], cached["lengths"]
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing or damaged: tokenize again
         pass
     ids, lengths = make()

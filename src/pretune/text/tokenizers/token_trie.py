@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 class TokenTrie:
-    """A prefix tree of token sequences, which returns the tokens that may follow a prefix.
+    """A prefix tree of token sequences, to look up the tokens that may follow a prefix.
 
     >>> sorted(TokenTrie([[5, 7], [5, 8, 9]]).after([5]))
     [7, 8]
@@ -21,5 +21,5 @@ class TokenTrie:
                 self.next.setdefault(tuple(text[:place]), set()).add(token)
 
     def after(self, ids: Sequence[int]) -> set[int]:
-        """Return the tokens that may follow a prefix; an empty set if the prefix is complete or unknown."""
+        """Return the tokens that may follow a prefix; an empty set if no sequence continues it."""
         return self.next.get(tuple(ids), set())

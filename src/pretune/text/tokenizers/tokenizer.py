@@ -1,4 +1,4 @@
-"""The tokenizer: a Hugging Face `tokenizers` backend plus roles of special tokens and word starts.
+"""Define the tokenizer: a Hugging Face `tokenizers` backend with roles of special tokens and word starts.
 
 Objectives and model families refer to special tokens by role (start, separator, mask, …); strings such as [CLS] or </s>
 appear only in this package.
@@ -60,7 +60,7 @@ Ids = np.ndarray[tuple[int], np.dtype[Any]]
 
 
 class Tokenizer:
-    """A tokenizer, which maps text to token ids and back.
+    """A tokenizer, which maps text to token ids and back, and knows the roles of special tokens.
 
     >>> tokenizer = Tokenizer.load("bert-base-uncased/")  # doctest: +SKIP
     >>> tokenizer.decode(tokenizer.encode("Hello, world!"))  # doctest: +SKIP
@@ -95,9 +95,8 @@ class Tokenizer:
         for role, token in roles.items():
             identity = backend.token_to_id(token)
             if identity is None:
-                raise PretuneError(
-                    f"The tokenizer's {role} token {token!r} is not in its vocabulary; correct the tokenizer files"
-                )
+                problem = f"the tokenizer's {role} token {token!r} is not in its vocabulary"
+                raise PretuneError(f"{problem}; correct the tokenizer files")
             self.roles[role] = identity
         self.report: dict[str, Any] = {}
         self._target: Tokenizer | None = None
@@ -108,20 +107,14 @@ class Tokenizer:
         return self._target or self
 
     def set_target(self, target: Tokenizer) -> Tokenizer:
-        """Set a different tokenizer for target texts, whose special tokens must have the same ids, and return this one."""
+        """Use another tokenizer, whose special tokens must have the same ids, for target texts; return this tokenizer."""
         if target.roles != self.roles:
-            raise PretuneError(
-                "Source and target tokenizers must give special tokens the same ids; train both with pretune"
-            )
+            raise PretuneError("source and target tokenizers have different special token ids; train both with pretune")
         self._target = target
         return self
 
     def with_separator(self) -> Tokenizer:
-        """Return a copy with an added separator token, which is also the end token if the vocabulary has none.
-
-        >>> tokenizer.with_separator().size - tokenizer.size  # doctest: +SKIP
-        1
-        """
+        """Return a copy with an added separator token, which is also the end token if the vocabulary has none."""
         backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
         backend.add_special_tokens([tokenizers.AddedToken(SEPARATOR, special=True, normalized=False)])
         roles = {"end": SEPARATOR} | self.role_tokens | {"separator": SEPARATOR}
@@ -131,7 +124,7 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """Return the number of ids, including added tokens and unused ids (gaps in published vocabularies)."""
+        """Return the size of the vocabulary, including added tokens and unused ids (gaps in published vocabularies)."""
         return len(self.vocabulary)
 
     @cached_property
@@ -154,7 +147,7 @@ class Tokenizer:
 
     @cached_property
     def token_characters(self) -> Array:
-        """Return the character ids of every token, (size, characters)."""
+        """Return the character ids of every token of the vocabulary, (size, characters)."""
         return encode_vocabulary_characters(self.vocabulary, self.roles, self.characters)
 
     @property
@@ -164,7 +157,7 @@ class Tokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """Return a hash of everything that determines the ids of a text."""
+        """Return a SHA-256 digest of everything that determines the ids of a text."""
         content = json.loads(self.backend.to_str())
         del content["post_processor"]  # special tokens around texts, which do not affect the text's own ids
         everything = [content, self.role_tokens, *([self._target.digest] if self._target else [])]
@@ -173,51 +166,47 @@ class Tokenizer:
     # -- roles --------------------------------------------------------------------------------------------------
 
     def role(self, name: str) -> int:
-        """Return the id of the special token with a role; raise an error if the tokenizer has none.
-
-        >>> tokenizer.role("mask")  # doctest: +SKIP
-        103
-        """
+        """Return the id of the special token with a role; raise an error if the tokenizer has none."""
         if name == "language" and name not in self.roles:
-            known = [role.removeprefix("language ") for role in self.roles if role.startswith("language ")]
+            known = sorted(role.removeprefix("language ") for role in self.roles if role.startswith("language "))
             raise PretuneError(
-                f"The model's inputs contain a language token, but the tokenizer does not define the language; set "
-                f"{SOURCE_LANGUAGE} in tokenizer_config.json (languages: {', '.join(sorted(known)) or 'none'}). "
+                "the model's inputs contain a language token, but the tokenizer does not define the language; set "
+                f"{SOURCE_LANGUAGE} in tokenizer_config.json (languages: {', '.join(known) or 'none'}); "
                 "mBART-50, whose inputs begin with the language token, is supported for generation only"
             )
         if name not in self.roles:
             plain = sorted(role for role in self.roles if not role.startswith("sentinel "))
             sentinels = [f"{len(self.roles) - len(plain)} sentinels"] if len(self.roles) > len(plain) else []
             has = ", ".join(plain + sentinels) or "none"
-            raise PretuneError(f"The tokenizer has no {name!r} token (it has: {has}); train or choose one that does")
+            raise PretuneError(f"the tokenizer has no {name!r} token (it has: {has}); train or choose one that does")
         return self.roles[name]
 
-    def has(self, name: str) -> bool:
-        """Return whether the tokenizer has a token with this role."""
+    def has_role(self, name: str) -> bool:
+        """Return whether the tokenizer has a special token with a role."""
         return name in self.roles
 
     # -- text and ids -------------------------------------------------------------------------------------------
 
-    def encode(self, text: str, *, marked: bool = False) -> list[int]:
-        """Return the ids of a text, without special tokens around it.
-        With `marked`, special tokens spelled out in the text, such as [MASK], are recognized; otherwise they are plain
-        text.
+    def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
+        """Return the token ids of a text, without special tokens around it.
+
+        With `allow_special`, special tokens that the text spells out, such as [MASK], are recognized; otherwise they are
+        plain text.
         """
-        if marked:
+        if allow_special:
             with library_errors(*FAILED):
-                return self._marked.encode(text, add_special_tokens=False).ids
-        ids, _ = self.encode_parts([[text]])
-        return [int(i) for i in ids]
+                return self._with_specials.encode(text, add_special_tokens=False).ids
+        return [int(i) for i in self.encode_parts([[text]])[0]]
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the concatenated ids of many texts, and the number of ids of each text."""
+        """Return the token ids of texts, concatenated, and the number of ids of each text."""
         return cached_tokens(self.digest, texts, lambda: self.encode_parts([[text] for text in texts]))
 
     def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
-        """Return the concatenated ids of texts that are given in parts (sentences), and the number of ids of each part.
+        """Return the token ids of documents in parts (sentences), concatenated, and the number of ids of each part.
 
-        Each part gets the ids that it would get alone. Passing whole documents to the library, with a separator token
-        between the parts, is a third faster than passing the parts.
+        Each part gets the ids that it would get alone. Passing whole documents to the `tokenizers` library, with a
+        separator token between the parts, is a third faster than passing the parts.
         """
         joined = [JOINT.join(map(_without_private, parts)) for parts in documents if parts]
         joint = self._joint
@@ -231,8 +220,8 @@ class Tokenizer:
         lengths = np.diff(is_joint.nonzero()[0], prepend=-1) - 1
         return flat[~is_joint].astype(self.dtype), lengths
 
-    def places(self, parts: Sequence[str]) -> Array:
-        """Return the start and end character, (n, 2), of each id that `encode_parts` gives a text in parts."""
+    def part_offsets(self, parts: Sequence[str]) -> Array:
+        """Return the start and end character, (n, 2), of each token of a document in parts, in the order of `encode_parts`."""
         origin: list[Ids] = []
         start = 0
         for part in parts:
@@ -241,11 +230,11 @@ class Tokenizer:
         with library_errors(*FAILED):
             encoding = self._plain.encode(JOINT.join(map(_without_private, parts)), add_special_tokens=False)
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[np.array(encoding.ids) != self._joint]
-        found: Array = np.concatenate([*origin, [start]])[offsets]
-        return found
+        characters: Array = np.concatenate([*origin, [start]])
+        return characters[offsets]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> tuple[Ids, Ids, Ids]:
-        """Return ids and lengths as `encode_many` does, and the start and end character of each id in its text, (n, 2).
+        """Return the token ids of texts, the number of ids of each, and the start and end character of each token, (n, 2).
 
         A space marker has the offsets of the space; the tokens of one character all have the offsets of that character.
         """
@@ -256,18 +245,19 @@ class Tokenizer:
             with library_errors(*FAILED):
                 encodings = self._plain.encode_batch(some, add_special_tokens=False)
             ids.append(np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.int64))
-            places = [place for encoding in encodings for place in encoding.offsets]
-            offsets.append(np.array(places, dtype=np.int64).reshape(-1, 2))
+            pairs = [pair for encoding in encodings for pair in encoding.offsets]
+            offsets.append(np.array(pairs, dtype=np.int64).reshape(-1, 2))
             lengths += map(len, encodings)
         return np.concatenate(ids).astype(self.dtype), np.array(lengths, dtype=np.int64), np.concatenate(offsets)
 
     @property
     def _joint(self) -> int:
+        """Return the id of the token that separates the parts of a document."""
         return self._plain.token_to_id(JOINT) or 0
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        """Return the backend for plain text: "[MASK]" spelled out is text, and JOINT separates the parts of a text."""
+        """Return the backend for plain text, in which "[MASK]" is text and JOINT separates the parts of a document."""
         with library_errors(*FAILED):
             plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
         plain.encode_special_tokens = True
@@ -275,7 +265,7 @@ class Tokenizer:
         return plain
 
     def _without_specials(self) -> dict[str, Any]:
-        """Return the backend's JSON with special tokens renamed so that no text matches them; ids do not change.
+        """Return the JSON of the backend with special tokens renamed so that no text matches them; ids do not change.
 
         Most models list special tokens in their vocabularies, where text could match them.
         """
@@ -307,16 +297,16 @@ class Tokenizer:
             return self.backend.decode(numbers, skip_special_tokens=not specials)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return the token strings of ids."""
+        """Return the token strings of token ids."""
         return [self.vocabulary[int(i)] for i in ids]
 
     def word_starts(self, ids: Ids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Return a mask, (n,), of the ids that begin a word; the first id always does."""
+        """Return a mask, (n,), of the tokens that begin a word; the first token always does."""
         return self._words(ids)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Return the smallest integer type that holds all ids."""
+        """Return the smallest unsigned integer type (16 or 32 bits) that holds all token ids."""
         return np.dtype(np.uint16 if self.size <= 1 << 16 else np.uint32)
 
     @cached_property
@@ -324,17 +314,18 @@ class Tokenizer:
         return WordStarts(self.backend, self.vocabulary, self.specials, self.roles.get("unknown"))
 
     @cached_property
-    def _marked(self) -> tokenizers.Tokenizer:
-        marked = tokenizers.Tokenizer.from_str(self.backend.to_str())
-        marked.encode_special_tokens = False
-        return marked
+    def _with_specials(self) -> tokenizers.Tokenizer:
+        """Return the backend for text in which special tokens such as "[MASK]" are recognized."""
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        backend.encode_special_tokens = False
+        return backend
 
     # -- files --------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, template: Template | None = None, longest: int | None = None) -> None:
+    def save(self, folder: str | Path, template: Template | None = None, max_length: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers.PreTrainedTokenizerFast` can load.
 
-        With a model's `template`, other programs add the special tokens that the model expects; `longest` is the
+        With a model's `template`, other programs add the special tokens that the model expects; `max_length` is the
         model's maximum sequence length, if it has one.
         """
         folder = Path(folder)
@@ -345,32 +336,30 @@ class Tokenizer:
             config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
             if template.last:  # models with such a template read the last token
                 config["padding_side"] = "left"
-        if longest is not None:
-            config["model_max_length"] = longest
+        if max_length is not None:
+            config["model_max_length"] = max_length
         write_bytes(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", config)
         if self._target is not None:
-            self._target.save(folder / TARGET, template, longest)
+            self._target.save(folder / TARGET, template, max_length)
 
     def differing_frames(self, template: Template) -> list[tuple[str, str]]:
-        """Return the special tokens around texts in the tokenizer's files and in a template, where the two differ.
+        """Return the special tokens around a text and a pair in the tokenizer's files and in a template, where these differ.
 
         >>> tokenizer.differing_frames(ROBERTA.template)  # doctest: +SKIP
         [('[CLS] A [SEP] B [SEP]', '[CLS] A [SEP] [SEP] B [SEP]')]
         """
-        published, expected = (
-            special_token_frames(self.backend),
-            special_token_frames(with_template(self.backend, self.role_tokens, template)),
-        )
-        return [pair for pair in zip(published, expected, strict=False) if pair[0] != pair[1]]
+        backends = self.backend, with_template(self.backend, self.role_tokens, template)
+        pairs = zip(*map(special_token_frames, backends), strict=False)
+        return [(published, expected) for published, expected in pairs if published != expected]
 
     def _config(self, template: Template | None) -> dict[str, Any]:
+        """Return the content of tokenizer_config.json."""
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         config |= self.special_token_names(template)
         if self.characters:
             config[CHARACTERS] = self.characters
-        others = [token for role, token in self.role_tokens.items() if role not in ROLE_NAMES]
-        if others:
+        if others := [token for role, token in self.role_tokens.items() if role not in ROLE_NAMES]:
             config["additional_special_tokens"] = list(dict.fromkeys(others))
         if "language" in self.role_tokens:
             codes = {token: role for role, token in self.role_tokens.items() if role.startswith("language ")}
@@ -380,8 +369,8 @@ class Tokenizer:
     def special_token_names(self, template: Template | None = None) -> dict[str, str]:
         """Return special tokens by their names in tokenizer_config.json (bos_token, …).
 
-        These are the published names if there are any. Otherwise they follow from the roles, and the bos_token is the
-        token with which the template begins a text or running text.
+        If the tokenizer has published names, these are returned. Otherwise the names follow from the roles, and the
+        bos_token is the token with which the template begins a text or running text.
         """
         found = {names[0]: self.role_tokens[role] for role, names in ROLE_NAMES.items() if role in self.role_tokens}
         opening = "start" if template is None else template.opening_role
@@ -399,33 +388,33 @@ class Tokenizer:
         if not folder.exists() and str(path) in bundled_names():
             folder = bundled_folder(str(path))
         backend, names, settings = load_backend(folder)
-        made = cls(backend, assign_roles(backend, names, settings.language), settings.characters, names)
-        return made.set_target(cls.load(folder / TARGET)) if (folder / TARGET).is_dir() else made
+        tokenizer = cls(backend, assign_roles(backend, names, settings.language), settings.characters, names)
+        return tokenizer.set_target(cls.load(folder / TARGET)) if (folder / TARGET).is_dir() else tokenizer
 
     @classmethod
     def from_state(cls, state: str) -> Tokenizer:
-        """Rebuild a tokenizer from `state()`, for example in another process."""
+        """Rebuild a tokenizer from the string that `state()` returned, for example in another process."""
         content = json.loads(state)
         backend = tokenizers.Tokenizer.from_str(content["backend"])
         return cls(backend, content["roles"], content["characters"], content["names"])
 
     def state(self) -> str:
-        """Return everything about the tokenizer as one JSON string."""
+        """Return the whole tokenizer as a JSON string, from which `from_state` rebuilds it."""
         content = {"backend": self.backend.to_str(), "roles": self.role_tokens, "characters": self.characters}
         return json.dumps(content | {"names": self.names})
 
     def describe(self) -> dict[str, Any]:
-        """Return a summary for reports: the training report, or kind, size and roles."""
+        """Return a summary of the tokenizer for reports: the training report, or else kind, size and roles."""
         return self.report or {"kind": self.kind, "vocab_size": self.size, "roles": sorted(self.roles)}
 
 
 def _without_private(text: str) -> str:
-    """Replace the private-use characters that are reserved here by spaces, keeping the length of the text."""
+    """Return a text with the private-use characters that are reserved here replaced by spaces."""
     return text.replace(PRIVATE, " " * len(PRIVATE)) if PRIVATE in text else text
 
 
 def assign_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str], language: str = "") -> dict[str, str]:
-    """Return the token string of each role, given the named special tokens (cls_token, …).
+    """Return the token string of each role, given special tokens by their names in tokenizer_config.json (cls_token, …).
 
     `language` selects the token with the role `language`, for templates that contain the language of a text (mBART). By
     default it is the only language token of the vocabulary, if there is exactly one.
@@ -433,11 +422,8 @@ def assign_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str], langua
     named = dict(names)
     if "bos_token" in named and named.get("cls_token") == named.get("sep_token"):
         named.pop("cls_token", None)  # XLM: both are </s>, but texts start with <s>
-    roles = {}
-    for role, candidates in ROLE_NAMES.items():
-        token = next((named[name] for name in candidates if name in named), None)
-        if token is not None:
-            roles[role] = token
+    candidates = {role: [named[name] for name in names if name in named] for role, names in ROLE_NAMES.items()}
+    roles = {role: tokens[0] for role, tokens in candidates.items() if tokens}
     spelled = next((s for s in SENTINELS if backend.token_to_id(s.format(0)) is not None), "")
     for number in takewhile(lambda n: spelled and backend.token_to_id(spelled.format(n)) is not None, count()):
         roles[f"sentinel {number}"] = spelled.format(number)

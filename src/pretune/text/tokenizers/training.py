@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, get_args
 
+import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -60,7 +61,7 @@ def train_on_documents(
     fit: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> Tokenizer:
-    """Train a tokenizer; its `report` has statistics of the training text and of held-out lines.
+    """Train a tokenizer on documents; its `report` has statistics of the training text and of held-out lines.
 
     Parameters
     ----------
@@ -78,11 +79,9 @@ def train_on_documents(
         Whether to increase a size that is too small for the characters of the text instead of raising an error.
     note
         A callback for progress messages.
-
-    >>> tokenizer = train_on_documents(read_documents([Path("corpus.txt")]), "wordpiece", 30_000)  # doctest: +SKIP
     """
     if kind not in get_args(Kind):
-        raise PretuneError(f"Unknown kind of tokenizer {kind!r}; {suggest(kind, get_args(Kind))}")
+        raise PretuneError(f"unknown kind of tokenizer {kind!r}; {suggest(kind, get_args(Kind))}")
     started = time.monotonic()
     roles = dict(TRAINED_SPECIALS)
     if kind == "byte-level-bpe":
@@ -96,7 +95,7 @@ def train_on_documents(
     words = WordCounts(limit=max_distinct_words)
     held_out = _count(documents, words, note)
     if not words.table:
-        raise PretuneError("The corpus contains no words to train a tokenizer on; pass files with text")
+        raise PretuneError("the corpus contains no words to train a tokenizer on; pass files with text")
     backend = _untrained(kind, lowercase)
     alphabet, left_out = _alphabet(backend, words.table, min(SMALL_ALPHABET, vocab_size // 8))
     table = words.table
@@ -113,17 +112,15 @@ def train_on_documents(
     except BaseException as error:  # the library's panics are not Exceptions
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise PretuneError(
-            f"Training a {kind} tokenizer of size {vocab_size} failed ({error}); try another size or more text"
-        ) from error
+        problem = f"training a {kind} tokenizer of size {vocab_size} failed ({error})"
+        raise PretuneError(f"{problem}; try another size or more text") from error
     if kind in ("sentencepiece-bpe", "sentencepiece-unigram"):
         backend.pre_tokenizer = None  # type: ignore[assignment]
     backend = _only_special(backend, specials)
     if backend.get_vocab_size() > vocab_size and not fit:
-        raise PretuneError(
-            f"A {kind} tokenizer of size {vocab_size} is too small for this text: special tokens and single characters alone "
-            f"are {backend.get_vocab_size()}; choose a larger size"
-        )
+        problem = f"a {kind} tokenizer of size {vocab_size} is too small for this text"
+        needed = f"special tokens and single characters alone are {backend.get_vocab_size()}"
+        raise PretuneError(f"{problem}: {needed}; choose a larger size")
     backend.post_processor = _template(backend)
     tokenizer = Tokenizer(backend, roles)
     tokenizer.report = {
@@ -136,7 +133,7 @@ def train_on_documents(
         "pruned_words": words.dropped_words,
         "pruned_share": words.dropped_occurrences / words.seen,
         "sampled_share": min(1.0, max_occurrences / max(1, sum(table.values()))),
-        "held_out": _evaluate(tokenizer, held_out or _most_common(words.table), bool(held_out)),
+        "held_out": _evaluate(tokenizer, held_out, words.table),
         "first_merges": first_merges(tokenizer),
         "seconds": round(time.monotonic() - started, 1),
     }
@@ -153,16 +150,16 @@ def _train_words(
     lowercase: bool,
     least: int,
 ) -> Tokenizer:
-    """Build a tokenizer of the most frequent whole words; nothing is held out, as nothing is learned.
+    """Build a tokenizer whose vocabulary is the most frequent whole words of documents.
 
-    Items are separated by spaces; words are also split from punctuation. With `characters`, every word is encoded by
-    its bytes, in ELMo's 262 symbols, whether it is in the vocabulary or not.
+    The kind `items` splits text at spaces; `words` and `characters` also at punctuation. With `characters`, every word is
+    also encoded by its bytes, in ELMo's 262 symbols, whether it is in the vocabulary or not.
     """
     counts = WordCounts(limit=max_distinct_words, longest=None)
     for document in documents:
         counts.add(document.text)
     if not counts.table:
-        raise PretuneError("The corpus contains no words to build a vocabulary from; pass files with text")
+        raise PretuneError("the corpus contains no words to build a vocabulary from; pass files with text")
     splitter, table = _word_splitter(kind, lowercase), counts.table
     if kind != "items":
         table = Counter()
@@ -187,7 +184,7 @@ def _train_words(
 
 
 def word_level_tokenizer(words: Iterable[str], *, spelled: bool = False, lowercase: bool = False) -> Tokenizer:
-    """Build a whole-word tokenizer from a list of words; with `spelled`, words are also encoded by their characters.
+    """Build a tokenizer whose vocabulary is a list of words; with `spelled`, words are also encoded by their characters.
 
     >>> word_level_tokenizer(["a", "cat"]).encode("a cat")
     [5, 6]
@@ -200,7 +197,7 @@ def word_level_tokenizer(words: Iterable[str], *, spelled: bool = False, lowerca
 def _word_level(
     splitter: tokenizers.Tokenizer, words: Iterable[str], roles: dict[str, str], characters: int = 0
 ) -> Tokenizer:
-    """Give a word splitter a vocabulary of special tokens and words, and return it as a tokenizer."""
+    """Return a tokenizer that splits text with a backend and has special tokens and words as its vocabulary."""
     specials = list(dict.fromkeys(roles.values()))
     vocabulary = {token: number for number, token in enumerate(dict.fromkeys([*specials, *words]))}
     splitter.model = models.WordLevel(vocabulary, unk_token=roles["unknown"])
@@ -210,7 +207,7 @@ def _word_level(
 
 
 def _word_splitter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
-    """Return a backend that splits text into words and has no vocabulary yet."""
+    """Return a backend without a vocabulary that splits text into words."""
     backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     if kind == "items":
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -221,7 +218,7 @@ def _word_splitter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str], None]) -> list[str]:
-    """Count the words of all lines except the held-out ones, which are returned."""
+    """Count the words of the lines of documents, except for held-out lines, which are returned."""
     held_out: list[str] = []
     left, number = HELD_OUT, 0
     for document in documents:
@@ -238,13 +235,8 @@ def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str
     return held_out
 
 
-def _most_common(table: Counter[str]) -> list[str]:
-    """Return the most common words, to evaluate on if the corpus has too few lines to hold any out."""
-    return [word for word, _ in table.most_common(10_000)]
-
-
 def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
-    """Return a backend with normalizer, pre-tokenizer and decoder, and an untrained model."""
+    """Return the backend of a kind of tokenizer, with its normalizer, pre-tokenizer and decoder, and an untrained model."""
     lower = [normalizers.Lowercase()] if lowercase else []
     if kind in ("wordpiece", "bpe"):
         if kind == "wordpiece":
@@ -268,12 +260,8 @@ def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
         tidy = [normalizers.NFKC(), *lower, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
         if kind == "unigram":
             backend.normalizer = normalizers.Sequence(tidy)
-            backend.pre_tokenizer = pre_tokenizers.Sequence(
-                [
-                    pre_tokenizers.Metaspace(prepend_scheme="always"),
-                    pre_tokenizers.Punctuation(behavior="isolated"),
-                ]
-            )
+            words = pre_tokenizers.Metaspace(prepend_scheme="always")
+            backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.Punctuation(behavior="isolated")])
         else:  # as SentencePiece: spaces are replaced by ▁, and there is no pre-tokenizer
             marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
             backend.normalizer = normalizers.Sequence([*tidy, *marks])
@@ -282,6 +270,7 @@ def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) -> Any:
+    """Return the trainer of the `tokenizers` library for a kind of tokenizer."""
     if kind in ("unigram", "sentencepiece-unigram"):
         return trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token="[UNK]", show_progress=False)
     if kind == "byte-level-bpe":
@@ -303,7 +292,7 @@ def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) ->
 
 
 def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) -> tuple[set[str], set[str]]:
-    """Return the characters that cover 99.95 % of the text, and the rare remaining ones, which become unknown."""
+    """Return the characters that cover 99.95 % of the text (at least `least`), and the other ones, which become unknown."""
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     characters: Counter[str] = Counter()
     for word, count in table.items():
@@ -320,7 +309,7 @@ def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) ->
 
 
 def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet: set[str]) -> list[str]:
-    """Return ##c, sorted, for every character c of the alphabet that occurs inside a word."""
+    """Return the token ##c for every character c of the alphabet that occurs inside a word, sorted."""
     inside: set[str] = set()
     for word in table:
         for piece, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):
@@ -329,20 +318,19 @@ def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet:
 
 
 def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokenizers.Tokenizer:
-    """Return the same tokenizer with only the given special tokens."""
+    """Return a copy of a backend with only the given special tokens."""
     content = json.loads(backend.to_str())
     content["added_tokens"] = []
     clean = tokenizers.Tokenizer.from_str(json.dumps(content))
     # A masked token includes the space before it, so the mask token strips that space, as in RoBERTa.
     mask = TRAINED_SPECIALS["mask"]
-    clean.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False, lstrip=token == mask) for token in specials]
-    )
+    added = [AddedToken(token, special=True, normalized=False, lstrip=token == mask) for token in specials]
+    clean.add_special_tokens(added)
     return clean
 
 
 def _feed(table: Counter[str], max_occurrences: int) -> Iterator[str]:
-    """Yield the word counts as text: each word repeated by its count, after a space, in lines of about 1,000 words."""
+    """Yield lines of about 1,000 words in which each word of a table occurs as often as its count, scaled to `occurrences`."""
     line: list[str] = []
     for word, count in scale_counts(table, max_occurrences):
         while count > 0:
@@ -357,21 +345,23 @@ def _feed(table: Counter[str], max_occurrences: int) -> Iterator[str]:
 
 
 def _template(backend: tokenizers.Tokenizer) -> processors.TemplateProcessing:
-    """Return the default post-processor for other programs, BERT's [CLS] A [SEP] B [SEP]."""
+    """Return the default post-processor of trained tokenizers, which adds BERT's special tokens: [CLS] A [SEP] B [SEP]."""
     start, separator = TRAINED_SPECIALS["start"], TRAINED_SPECIALS["separator"]
     ids = [(token, backend.token_to_id(token)) for token in (start, separator)]
-    return processors.TemplateProcessing(
-        single=f"{start} $A {separator}", pair=f"{start} $A {separator} $B:1 {separator}:1", special_tokens=ids
-    )
+    single = f"{start} $A {separator}"
+    return processors.TemplateProcessing(single=single, pair=f"{single} $B:1 {separator}:1", special_tokens=ids)
 
 
-def _evaluate(tokenizer: Tokenizer, texts: list[str], held_out: bool) -> dict[str, Any]:
-    """Return fertility (tokens per word), coverage (share of words without unknown tokens), and the unknown token rate."""
+def _evaluate(tokenizer: Tokenizer, held_out: list[str], table: Counter[str]) -> dict[str, Any]:
+    """Return fertility (tokens per word), coverage (share of words without unknown tokens), and the unknown token rate.
+
+    They are computed on held-out lines or, if there are none, on the most common words of the training text.
+    """
+    texts = held_out or [word for word, _ in table.most_common(10_000)]
     words = [word for text in texts for word in text.split()]
     ids, lengths = tokenizer.encode_many([" " + word for word in words])
     unknown = ids == tokenizer.roles.get("unknown", -1)
-    owner = [i for i, n in enumerate(lengths) for _ in range(n)]
-    bad_words = len({owner[i] for i in unknown.nonzero()[0]})
+    bad_words = len(np.unique(np.repeat(np.arange(len(words)), lengths)[unknown]))
     return {
         "text": "held-out lines" if held_out else "training words (too few lines to hold any out)",
         "words": len(words),

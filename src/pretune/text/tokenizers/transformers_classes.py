@@ -1,4 +1,4 @@
-"""The tokenizer classes of `transformers`: the files they read, their settings and their special tokens.
+"""List the tokenizer classes of `transformers`: the files they read, their settings and their special tokens.
 
 tokenizer_config.json names one of them (`tokenizer_class`); settings that it omits have the defaults of that class.
 """
@@ -27,9 +27,6 @@ ANGLES = {
     "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>", "pad_token": "<pad>",
     "cls_token": "<s>", "mask_token": "<mask>",
 }  # fmt: skip
-T5_SPECIALS = ["<pad>", "</s>", "<unk>"]  # the first pieces of T5 and its variants
-ALBERT_SPECIALS = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-XLNET_SPECIALS = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
 # mBART's languages, which its files do not list; the first 25 are those of mbart-large-cc25.
 LANGUAGES = [
     "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX",
@@ -44,13 +41,8 @@ Values = Mapping[str, Any]
 PieceList = list[Piece]
 
 
-def unchanged_pieces(pieces: PieceList, settings: Values) -> PieceList:
-    """Return the pieces unchanged, as in the .model file."""
-    return pieces
-
-
 def with_sentinels(pieces: PieceList, settings: Values) -> PieceList:
-    """Append T5's sentinels in reverse order, unless they are among the pieces already (mT5)."""
+    """Return pieces with T5's sentinels appended in reverse order, unless they are among the pieces already (mT5)."""
     if any("<extra_id_0>" in piece for piece, _, _ in pieces):
         return pieces
     extra = settings.get("extra_ids")
@@ -59,7 +51,7 @@ def with_sentinels(pieces: PieceList, settings: Values) -> PieceList:
 
 
 def with_mask(pieces: PieceList, settings: Values) -> PieceList:
-    """Append DeBERTa-v2's mask token, which follows all pieces."""
+    """Return pieces with DeBERTa-v2's mask token appended, unless it is among the pieces already."""
     present = any(piece == "[MASK]" for piece, _, _ in pieces)
     return pieces if present else [*pieces, ("[MASK]", 0.0, CONTROL)]
 
@@ -68,32 +60,28 @@ def in_fairseq_order(*languages: str) -> Callable[[PieceList, Values], PieceList
     """Return a function that orders pieces as XLM-R and mBART do: <s> <pad> </s> <unk>, pieces, languages, <mask>."""
 
     def order(pieces: PieceList, settings: Values) -> PieceList:
-        first: PieceList = [
-            ("<s>", 0.0, CONTROL),
-            ("<pad>", 0.0, CONTROL),
-            ("</s>", 0.0, CONTROL),
-            ("<unk>", 0.0, UNKNOWN),
-        ]
+        first: PieceList = [(token, 0.0, CONTROL) for token in ("<s>", "<pad>", "</s>")]
         last: PieceList = [(token, 0.0, CONTROL) for token in (*languages, "<mask>")]
-        return [*first, *(piece for piece in pieces if piece[2] not in (CONTROL, UNKNOWN)), *last]
+        kept = (piece for piece in pieces if piece[2] not in (CONTROL, UNKNOWN))
+        return [*first, ("<unk>", 0.0, UNKNOWN), *kept, *last]
 
     return order
 
 
 def in_camembert_order(pieces: PieceList, settings: Values) -> PieceList:
-    """Order pieces as CamemBERT does: its own special tokens, the model's pieces without <unk>, <mask>."""
+    """Return pieces in CamemBERT's order: its own special tokens, the model's pieces without <unk>, <mask>."""
     first: PieceList = [("<s>NOTUSED", 0.0, CONTROL), ("<pad>", 0.0, CONTROL), ("</s>NOTUSED", 0.0, CONTROL)]
     first += [("<unk>", 0.0, UNKNOWN), ("<unk>NOTUSED", 0.0, CONTROL)]
     return [*first, *(piece for piece in pieces if piece[2] != UNKNOWN), ("<mask>", 0.0, CONTROL)]
 
 
 def penalize_digit_commas(pieces: PieceList, settings: Values) -> PieceList:
-    """Lower the scores of pieces that end in a digit and a comma: ALBERT and XLNet split before such a comma."""
-    found: PieceList = []
-    for piece, score, kind in pieces:
-        penalty = COMMA_PENALTY if kind == NORMAL and piece[-1:] == "," and piece[-2:-1].isdigit() else 0.0
-        found.append((piece, score - penalty, kind))
-    return found
+    """Return pieces with lower scores for those that end in a digit and a comma, before which ALBERT and XLNet split."""
+
+    def penalty(piece: str, kind: int) -> float:
+        return COMMA_PENALTY if kind == NORMAL and piece[-1:] == "," and piece[-2:-1].isdigit() else 0.0
+
+    return [(piece, score - penalty(piece, kind), kind) for piece, score, kind in pieces]
 
 
 def albert_normalizers(settings: Values) -> list[normalizers.Normalizer]:
@@ -108,13 +96,8 @@ def albert_normalizers(settings: Values) -> list[normalizers.Normalizer]:
 
 
 def lowercase_normalizers(settings: Values) -> list[normalizers.Normalizer]:
-    """Return a lowercase normalizer if `do_lower_case` is set."""
+    """Return a list with a lowercase normalizer if the setting `do_lower_case` is true, else an empty list."""
     return [normalizers.Lowercase()] if settings["do_lower_case"] else []
-
-
-def no_normalizers(settings: Values) -> list[normalizers.Normalizer]:
-    """Return no normalizers."""
-    return []
 
 
 @dataclass(frozen=True)
@@ -126,32 +109,21 @@ class TokenizerClass:
     tokens: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # settings that affect ids, with their defaults
     mask_lstrip: bool = False  # whether the mask token strips the space before it
-    order: Callable[[PieceList, Values], PieceList] = unchanged_pieces  # order of the pieces of a .model file
-    before: Callable[[Values], list[normalizers.Normalizer]] = (
-        no_normalizers  # normalizers applied before those of a .model file
-    )
+    # Changes of the pieces of a .model file, and normalizers applied before those of the file.
+    order: Callable[[PieceList, Values], PieceList] = lambda pieces, settings: pieces
+    before: Callable[[Values], list[normalizers.Normalizer]] = lambda settings: []
 
 
 BERT_SETTINGS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 TIDY_SETTINGS = {"do_lower_case": True, "keep_accents": False, "remove_space": True}
-END_OF_TEXT = "<|endoftext|>"
 
 BERT = TokenizerClass("BertTokenizer", "vocab.txt", BRACKETS, BERT_SETTINGS)
 MPNET = TokenizerClass("MPNetTokenizer", "vocab.txt", ANGLES | {"unk_token": "[UNK]"}, BERT_SETTINGS, True)
 ROBERTA = TokenizerClass("RobertaTokenizer", "vocab.json", ANGLES, {"add_prefix_space": False}, True)
-DEBERTA = TokenizerClass(
-    "DebertaTokenizer",
-    "vocab.json",
-    BRACKETS | {"bos_token": "[CLS]", "eos_token": "[SEP]"},
-    {"add_prefix_space": False},
-    True,
-)
-GPT2 = TokenizerClass(
-    "GPT2Tokenizer",
-    "vocab.json",
-    dict.fromkeys(("unk_token", "bos_token", "eos_token"), END_OF_TEXT),
-    {"add_prefix_space": False},
-)
+BRACKETS_WITH_ENDS = BRACKETS | {"bos_token": "[CLS]", "eos_token": "[SEP]"}
+DEBERTA = TokenizerClass("DebertaTokenizer", "vocab.json", BRACKETS_WITH_ENDS, {"add_prefix_space": False}, True)
+GPT2_TOKENS = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
+GPT2 = TokenizerClass("GPT2Tokenizer", "vocab.json", GPT2_TOKENS, {"add_prefix_space": False})
 GPT = TokenizerClass("OpenAIGPTTokenizer", "vocab.json", {"unk_token": "<unk>"})
 XLM = TokenizerClass(
     "XLMTokenizer",
@@ -165,7 +137,7 @@ XLM = TokenizerClass(
 ALBERT = TokenizerClass(
     "AlbertTokenizer",
     "spiece.model",
-    BRACKETS | {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"},
+    BRACKETS_WITH_ENDS | {"unk_token": "<unk>", "pad_token": "<pad>"},
     TIDY_SETTINGS,
     mask_lstrip=True,
     order=penalize_digit_commas,
@@ -187,22 +159,15 @@ T5 = TokenizerClass(
     {"extra_ids": 100},
     order=with_sentinels,
 )
-XLM_ROBERTA = TokenizerClass(
-    "XLMRobertaTokenizer", "sentencepiece.bpe.model", ANGLES, mask_lstrip=True, order=in_fairseq_order()
-)
-MBART = TokenizerClass(
-    "MBartTokenizer", "sentencepiece.bpe.model", ANGLES, mask_lstrip=True, order=in_fairseq_order(*LANGUAGES[:25])
-)
-MBART50 = TokenizerClass(
-    "MBart50Tokenizer", "sentencepiece.bpe.model", ANGLES, mask_lstrip=True, order=in_fairseq_order(*LANGUAGES)
-)
-CAMEMBERT = TokenizerClass(
-    "CamembertTokenizer", "sentencepiece.bpe.model", ANGLES, mask_lstrip=True, order=in_camembert_order
-)
+FAIRSEQ: Any = {"file": "sentencepiece.bpe.model", "tokens": ANGLES, "mask_lstrip": True}
+XLM_ROBERTA = TokenizerClass("XLMRobertaTokenizer", **FAIRSEQ, order=in_fairseq_order())
+MBART = TokenizerClass("MBartTokenizer", **FAIRSEQ, order=in_fairseq_order(*LANGUAGES[:25]))
+MBART50 = TokenizerClass("MBart50Tokenizer", **FAIRSEQ, order=in_fairseq_order(*LANGUAGES))
+CAMEMBERT = TokenizerClass("CamembertTokenizer", **FAIRSEQ, order=in_camembert_order)
 DEBERTA_V2 = TokenizerClass(
     "DebertaV2Tokenizer",
     "spm.model",
-    BRACKETS | {"bos_token": "[CLS]", "eos_token": "[SEP]"},
+    BRACKETS_WITH_ENDS,
     {"do_lower_case": False, "split_by_punct": False},
     order=with_mask,
     before=lowercase_normalizers,
@@ -242,6 +207,12 @@ OF_MODEL = {
     "albert": ALBERT, "xlnet": XLNET, "t5": T5, "mt5": T5, "xlm-roberta": XLM_ROBERTA, "mbart": MBART,
     "camembert": CAMEMBERT, "deberta-v2": DEBERTA_V2, "big_bird": BIG_BIRD, "reformer": REFORMER,
 }  # fmt: skip
+# The first pieces of the .model files of some classes.
+FIRST_PIECES = (
+    (T5, ["<pad>", "</s>", "<unk>"]),
+    (ALBERT, ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]),
+    (XLNET, ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]),
+)
 # Classes without settings, for which tokenizer.json is complete.
 GENERIC = {"PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer", "PythonBackend"}
 # Model types for which `transformers` ignores the class that tokenizer_config.json names.

@@ -37,9 +37,7 @@ SPELLINGS = {
     "eos_token": ("</s>", "<|endoftext|>"),
     "mask_token": ("[MASK]", "<mask>", "<special1>"),
 }
-PROBE = (
-    "Don't SAY Éé  Ångström 中文字 1234 <tag>\tĐường"  # text on which different normalizers and pre-tokenizers differ
-)
+PROBE = "Don't SAY Éé  Ångström 中文字 1234 <tag>\tĐường"  # different normalizers and pre-tokenizers differ on it
 QUOTES = ("``", "''")
 
 Loaded = tuple[tokenizers.Tokenizer, dict[str, str], TokenizerSettings]
@@ -47,7 +45,7 @@ Content = dict[str, Any]
 
 
 def load_backend(path: Path) -> Loaded:
-    """Load the tokenizer in a folder or file; return it with its named special tokens and its settings."""
+    """Load the tokenizer in a folder or file; return its backend, its special tokens by name (cls_token, …), and settings."""
     if not path.exists():
         raise PretuneError(f"{path}: no such tokenizer file or folder")
     settings = read_tokenizer_settings(path if path.is_dir() else path.parent)
@@ -55,36 +53,30 @@ def load_backend(path: Path) -> Loaded:
     kind, backend = _load_file(file, settings)
     _add_tokens(backend, settings)
     names = _find_names(backend, kind, settings)
-    complete = file.name == "tokenizer.json"
-    _mark_specials(backend, names, settings, None if complete else kind)
+    _mark_specials(backend, names, settings, None if file.name == "tokenizer.json" else kind)
     check_usable(backend, file)
     return backend, names, settings
 
 
 def _find_file(folder: Path, settings: TokenizerSettings) -> Path:
-    """Return the vocabulary file in a folder: tokenizer.json, else the one its tokenizer class reads, else any other."""
+    """Return the tokenizer file in a folder: tokenizer.json, else the file that its tokenizer class reads, else any other."""
     if (folder / "tokenizer.json").is_file():
         return folder / "tokenizer.json"
     if (folder / "source.spm").is_file():
-        raise PretuneError(
-            f"{folder}: source.spm and target.spm are two different tokenizers; give the path of one of them"
-        )
+        raise PretuneError(f"{folder}: source.spm and target.spm are two tokenizers; give the path of one of them")
     usual = [folder / name for name in ("vocab.txt", "vocab.json", "encoder.json") if (folder / name).is_file()]
     candidates = [*usual, *sorted(folder.glob("*.model"))]
     if not candidates:
-        raise PretuneError(
-            f"{folder}: no tokenizer found; expected tokenizer.json, vocab.txt, vocab.json + merges.txt, or *.model"
-        )
+        expected = "expected tokenizer.json, vocab.txt, vocab.json + merges.txt, or *.model"
+        raise PretuneError(f"{folder}: no tokenizer found; {expected}")
     if settings.kind is None:
         return candidates[0]
     own = [file for file in candidates if _fits(settings.kind, file)]
     if own:
         return next((file for file in own if file.name == settings.kind.file), own[0])
     if settings.class_declared:
-        raise PretuneError(
-            f"{folder}: tokenizer_class {settings.kind.name} reads {settings.kind.file}, which is missing "
-            f"(found {candidates[0].name}); correct tokenizer_class"
-        )
+        problem = f"tokenizer_class {settings.kind.name} reads {settings.kind.file}, which is missing"
+        raise PretuneError(f"{folder}: {problem} (found {candidates[0].name}); correct tokenizer_class")
     return candidates[0]
 
 
@@ -94,7 +86,7 @@ def _fits(kind: TokenizerClass, file: Path) -> bool:
 
 
 def _load_file(path: Path, settings: TokenizerSettings) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
-    """Load a vocabulary file; return its tokenizer class, inferred from the vocabulary if necessary, and the tokenizer."""
+    """Load a tokenizer file; return its tokenizer class, inferred from the vocabulary if necessary, and its backend."""
     kind = settings.kind if settings.kind is not None and _fits(settings.kind, path) else None
     if path.suffix == ".model":
         return _load_sentencepiece(path, kind, settings)
@@ -105,9 +97,8 @@ def _load_file(path: Path, settings: TokenizerSettings) -> tuple[TokenizerClass 
             return _load_bpe(path.with_name(vocabulary), path.with_name(merges), kind, settings)
     if path.suffix == ".json":
         return settings.kind, _load_full(path, settings)
-    raise PretuneError(
-        f"{path}: not a tokenizer file; expected tokenizer.json, vocab.txt, vocab.json, merges.txt or *.model"
-    )
+    expected = "expected tokenizer.json, vocab.txt, vocab.json, merges.txt or *.model"
+    raise PretuneError(f"{path}: not a tokenizer file; {expected}")
 
 
 # -- vocab.txt ----------------------------------------------------------------------------------------------------------
@@ -116,14 +107,14 @@ def _load_file(path: Path, settings: TokenizerSettings) -> tuple[TokenizerClass 
 def _load_wordpiece(
     path: Path, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
-    """Load BERT's or MPNet's vocab.txt, with one token per line."""
+    """Load BERT's or MPNet's vocab.txt, with one token per line; return the tokenizer class and the backend."""
     # Only \n ends a line: some published vocabularies hold other Unicode line separators as tokens.
     tokens = read_text(path, MAX_VOCABULARY_BYTES).removesuffix("\n").split("\n")
     vocabulary = {token.rstrip("\r"): i for i, token in enumerate(tokens)}
     if kind is None:
         kind = classes.MPNET if {"<s>", "<mask>"} <= vocabulary.keys() else classes.BERT
-    values = settings.complete(kind)
-    if not settings.class_declared and "do_lower_case" not in settings.given:
+    values = settings.with_defaults(kind)
+    if not settings.class_declared and "do_lower_case" not in settings.explicit:
         values["do_lower_case"] = _is_uncased(vocabulary)
     unknown = str(settings.tokens.get("unk_token") or kind.tokens["unk_token"])
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown, max_input_chars_per_word=100))
@@ -153,12 +144,11 @@ def bert_normalizer(values: Mapping[str, Any]) -> normalizers.Normalizer:
 def _load_bpe(
     vocabulary_file: Path, merges_file: Path, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
-    """Load byte-level BPE (GPT-2, RoBERTa), or BPE with </w> at word ends (GPT, XLM)."""
+    """Load byte-level BPE (GPT-2, RoBERTa), or BPE with </w> at word ends (GPT, XLM); return class and backend."""
     for file in (vocabulary_file, merges_file):
         if not file.is_file():
-            raise PretuneError(
-                f"{file}: the file is missing; a BPE vocabulary needs both {vocabulary_file.name} and {merges_file.name}"
-            )
+            both = f"{vocabulary_file.name} and {merges_file.name}"
+            raise PretuneError(f"{file}: the file is missing; a BPE vocabulary needs both {both}")
     vocabulary = read_vocabulary(vocabulary_file)
     merges = []
     for line in read_text(merges_file, MAX_VOCABULARY_BYTES).split("\n"):
@@ -166,12 +156,10 @@ def _load_bpe(
         if len(pair) == 2 and pair[1] and not line.startswith("#version"):
             merges.append(pair)
     kind = kind or _bpe_class(vocabulary)
-    values = settings.complete(kind)
+    values = settings.with_defaults(kind)
     if kind is classes.XLM:
-        log_info(
-            f"{vocabulary_file}: XLM was trained with the Moses tokenizer, but punctuation is split as in BERT here, so ids differ "
-            "around hyphens, quotes, apostrophes and abbreviations"
-        )
+        splits = "XLM was trained with the Moses tokenizer, but punctuation is split as in BERT here"
+        log_info(f"{vocabulary_file}: {splits}, so ids differ around hyphens, quotes, apostrophes and abbreviations")
     marks_word_ends = kind in (classes.GPT, classes.XLM)
     unknown = str(settings.tokens.get("unk_token") or kind.tokens["unk_token"])
     options: dict[str, Any] = {"end_of_word_suffix": "</w>"} if marks_word_ends else {}
@@ -192,6 +180,7 @@ def _load_bpe(
 
 
 def _bpe_class(vocabulary: Mapping[str, int]) -> TokenizerClass:
+    """Infer the tokenizer class of a BPE vocabulary from its tokens."""
     if any(token.endswith("</w>") for token in vocabulary):
         return classes.XLM if "<special1>" in vocabulary else classes.GPT
     if "[CLS]" in vocabulary:
@@ -205,38 +194,30 @@ def _bpe_class(vocabulary: Mapping[str, int]) -> TokenizerClass:
 def _load_sentencepiece(
     path: Path, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
-    """Load a SentencePiece .model file, with the normalizers and the order of pieces of its tokenizer class."""
+    """Load a SentencePiece .model file, with the normalizers and the order of pieces of its class; return class and backend."""
     model = sentencepiece.read_sentencepiece(path)
     names = [piece for piece, _, _ in model.pieces]
-    if kind is None:
-        kind = _sentencepiece_class(path, names)
+    kind = kind or _sentencepiece_class(path, names)
     if kind is None:
         return None, sentencepiece.build_sentencepiece_backend(model, path)
-    values = settings.complete(kind)
-    if kind is classes.ALBERT and not settings.class_declared and "do_lower_case" not in settings.given:
+    values = settings.with_defaults(kind)
+    if kind is classes.ALBERT and not settings.class_declared and "do_lower_case" not in settings.explicit:
         values["do_lower_case"] = _is_uncased(names)
     if values.get("split_by_punct"):
-        raise PretuneError(
-            f"{settings.folder}: split_by_punct=true is not supported; convert the tokenizer to a tokenizer.json"
-        )
-    if settings.given.get("add_prefix_space") is False and model.dummy_prefix:
-        raise PretuneError(
-            f"{settings.folder}: add_prefix_space=false contradicts {path.name}, which was trained with add_dummy_prefix; "
-            "remove it from tokenizer_config.json"
-        )
+        advice = "convert the tokenizer to a tokenizer.json"
+        raise PretuneError(f"{settings.folder}: split_by_punct=true is not supported; {advice}")
+    if settings.explicit.get("add_prefix_space") is False and model.dummy_prefix:
+        problem = f"add_prefix_space=false contradicts {path.name}, which was trained with add_dummy_prefix"
+        raise PretuneError(f"{settings.folder}: {problem}; remove it from tokenizer_config.json")
     model.pieces = kind.order(model.pieces, values)
     return kind, sentencepiece.build_sentencepiece_backend(model, path, kind.before(values))
 
 
 def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
-    """Infer the tokenizer class from the file name and the first pieces; return None if it is unknown."""
+    """Infer the tokenizer class of a SentencePiece model from its file name and its first pieces; return None if unknown."""
     if path.name == classes.XLM_ROBERTA.file:
         return classes.XLM_ROBERTA
-    for first, kind in (
-        (classes.T5_SPECIALS, classes.T5),
-        (classes.ALBERT_SPECIALS, classes.ALBERT),
-        (classes.XLNET_SPECIALS, classes.XLNET),
-    ):
+    for kind, first in classes.FIRST_PIECES:
         if names[: len(first)] == first:
             return kind
     return classes.DEBERTA_V2 if {"[CLS]", "[SEP]"} <= set(names) and "[MASK]" not in names else None
@@ -251,20 +232,20 @@ def _load_full(path: Path, settings: TokenizerSettings) -> tokenizers.Tokenizer:
     kind = settings.kind
     if kind is None:
         return backend
-    values = settings.complete(kind) if settings.class_declared else settings.given
+    values = settings.with_defaults(kind) if settings.class_declared else settings.explicit
     if kind in (classes.BERT, classes.MPNET):
         backend = _with_bert_settings(path, backend, kind, values, settings)
     elif kind in (classes.ROBERTA, classes.DEBERTA, classes.GPT2):
         backend = _with_prefix_space(path, backend, kind, values)
     elif kind in (classes.ALBERT, classes.XLNET, classes.DEBERTA_V2):
         backend = _with_case_settings(path, backend, kind, values)
-    if kind.file.endswith(".model") and settings.given.get("add_prefix_space") is False:
+    if kind.file.endswith(".model") and settings.explicit.get("add_prefix_space") is False:
         _check_no_prefix(path, backend)
     return backend
 
 
 def _steps(part: Any, inside: str) -> list[Content]:
-    """Return the list of steps of a normalizer or pre-tokenizer in tokenizer.json."""
+    """Return the steps of a normalizer or pre-tokenizer in tokenizer.json, which a Sequence lists under the key `inside`."""
     if part is None:
         return []
     return list(part[inside]) if part["type"] == "Sequence" else [part]
@@ -277,7 +258,7 @@ def _with_bert_settings(
     values: Mapping[str, Any],
     settings: TokenizerSettings,
 ) -> tokenizers.Tokenizer:
-    """Return the tokenizer with the given settings of BERT's normalizer and the given unknown token."""
+    """Return a copy of a backend with the given settings of BERT's normalizer and the unknown token in `settings`."""
     content = json.loads(backend.to_str())
     names = {
         "do_lower_case": "lowercase",
@@ -299,7 +280,7 @@ def _with_bert_settings(
 def _with_prefix_space(
     path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
 ) -> tokenizers.Tokenizer:
-    """Return the byte-level tokenizer with the given `add_prefix_space`."""
+    """Return a copy of a byte-level backend with the setting `add_prefix_space` in `values`, if it is there."""
     if "add_prefix_space" not in values:
         return backend
     space = bool(values["add_prefix_space"])
@@ -315,7 +296,7 @@ def _with_prefix_space(
 def _with_case_settings(
     path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
 ) -> tokenizers.Tokenizer:
-    """Return the tokenizer of ALBERT, XLNet or DeBERTa-v2 with the given settings for case and accents."""
+    """Return the backend of an ALBERT, XLNet or DeBERTa-v2 tokenizer with the settings for case and accents in `values`."""
     content = json.loads(backend.to_str())
     steps = _steps(content["normalizer"], "normalizers")
     types = [step["type"] for step in steps]
@@ -323,15 +304,13 @@ def _with_case_settings(
     wanted["remove_space"] = False  # the pre-tokenizer in tokenizer.json does that
     cuts = [step["type"] for step in _steps(content["pre_tokenizer"], "pretokenizers")]
     if wanted.get("split_by_punct", False) != ("Punctuation" in cuts) and kind is classes.DEBERTA_V2:
-        raise PretuneError(
-            f"{path}: the pre-tokenizer contradicts split_by_punct={wanted.get('split_by_punct', False)} in "
-            "tokenizer_config.json; change one of them"
-        )
+        setting = f"split_by_punct={wanted.get('split_by_punct', False)} in tokenizer_config.json"
+        raise PretuneError(f"{path}: the pre-tokenizer contradicts {setting}; change one of them")
     if (wanted["do_lower_case"], wanted["keep_accents"]) == ("Lowercase" in types, "StripAccents" not in types):
         return backend
-    rest = [step for step in steps if not _is_class_normalizer(step)]
-    made = [json.loads(step.__getstate__()) for step in kind.before(wanted)]
-    content["normalizer"] = {"type": "Sequence", "normalizers": [*made, *rest]}
+    own = [step for step in steps if not _is_class_normalizer(step)]
+    before = [json.loads(step.__getstate__()) for step in kind.before(wanted)]
+    content["normalizer"] = {"type": "Sequence", "normalizers": [*before, *own]}
     return build_backend(json.dumps(content), path)
 
 
@@ -341,13 +320,19 @@ def _is_class_normalizer(step: Content) -> bool:
     return quotes or step["type"] in ("NFKD", "NFD", "StripAccents", "Lowercase")
 
 
+def _split_text(
+    text: str, normalizer: normalizers.Normalizer | None, pre_tokenizer: pre_tokenizers.PreTokenizer | None
+) -> list[str]:
+    """Return the words into which a normalizer and a pre-tokenizer split a text."""
+    text = text if normalizer is None else str(normalizer.normalize_str(text))
+    return [text] if pre_tokenizer is None else [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+
+
 def _check_no_prefix(path: Path, backend: tokenizers.Tokenizer) -> None:
-    made = str(backend.normalizer.normalize_str("a")) if backend.normalizer is not None else "a"
-    own = backend.pre_tokenizer.pre_tokenize_str(made) if backend.pre_tokenizer is not None else [(made, (0, 0))]
-    if own[0][0] != "a":
-        raise PretuneError(
-            f"{path}: the tokenizer prepends a space to texts, but tokenizer_config.json has add_prefix_space=false; change one of them"
-        )
+    """Raise an error if a tokenizer prepends a space to texts."""
+    if _split_text("a", backend.normalizer, backend.pre_tokenizer)[0] != "a":
+        problem = "the tokenizer prepends a space to texts, but tokenizer_config.json has add_prefix_space=false"
+        raise PretuneError(f"{path}: {problem}; change one of them")
 
 
 def _check_same(
@@ -358,10 +343,7 @@ def _check_same(
     cut: pre_tokenizers.PreTokenizer,
 ) -> None:
     """Raise an error if tokenizer.json normalizes or splits text differently from the class in tokenizer_config.json."""
-    made = normalizer.normalize_str(PROBE) if normalizer is not None else PROBE
-    found = backend.normalizer.normalize_str(PROBE) if backend.normalizer is not None else PROBE
-    own = backend.pre_tokenizer.pre_tokenize_str(found) if backend.pre_tokenizer is not None else [(found, (0, 0))]
-    if [text for text, _ in own] != [text for text, _ in cut.pre_tokenize_str(made)]:
+    if _split_text(PROBE, backend.normalizer, backend.pre_tokenizer) != _split_text(PROBE, normalizer, cut):
         raise PretuneError(
             f"{path}: the tokenizer normalizes or splits text differently from {kind.name}, the class in tokenizer_config.json; to use "
             'tokenizer.json unchanged, set "tokenizer_class": "PreTrainedTokenizerFast"'
@@ -372,22 +354,19 @@ def _check_same(
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
-    """Add the listed added tokens to the tokenizer; raise an error if one does not get its listed id."""
+    """Add the added tokens in `settings` to a backend; raise an error if one does not get the id in its file."""
     for identity, token in sorted(settings.added.items()):
         add = backend.add_special_tokens if token.special else backend.add_tokens
         add([token])
-        found = backend.token_to_id(token.content)
-        if found != identity:
-            raise PretuneError(
-                f"{settings.folder}: added token {quote(token.content)} is listed with id {quote(identity)} but gets id {found}; added "
-                "tokens must follow the vocabulary without gaps"
-            )
+        if (actual := backend.token_to_id(token.content)) != identity:
+            problem = f"added token {quote(token.content)} is listed with id {quote(identity)} but gets id {actual}"
+            raise PretuneError(f"{settings.folder}: {problem}; added tokens must follow the vocabulary without gaps")
 
 
 def _find_names(
     backend: tokenizers.Tokenizer, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> dict[str, str]:
-    """Return the special tokens by name (cls_token, …), restricted to those in the vocabulary."""
+    """Return the special tokens of a backend by name (cls_token, …), restricted to tokens in the vocabulary."""
     found: dict[str, str] = {}
     for name in NAMES:
         if name in settings.tokens:
@@ -395,16 +374,15 @@ def _find_names(
         else:
             own = (kind.tokens[name],) if kind is not None and name in kind.tokens else ()
             candidates = (*own, *(() if settings.tokens or settings.class_declared else SPELLINGS[name]))
-        token = next((token for token in candidates if backend.token_to_id(token) is not None), None)
-        if token is not None:
-            found[name] = token
+        if present := [token for token in candidates if backend.token_to_id(token) is not None]:
+            found[name] = present[0]
     return found
 
 
 def _mark_specials(
     backend: tokenizers.Tokenizer, names: Mapping[str, str], settings: TokenizerSettings, kind: TokenizerClass | None
 ) -> None:
-    """Mark the special tokens of the vocabulary as special, unless a file lists them as added tokens.
+    """Mark special tokens of a backend, given by name, as special, unless a file lists them as added tokens.
 
     `kind` is the tokenizer class that decides whether the mask token strips the space before it. Special tokens without
     an id are left out: no text contains them.
@@ -415,8 +393,8 @@ def _mark_specials(
     for name, content in names.items():
         takes_space = name == "mask_token" and kind is not None and kind.mask_lstrip
         token = AddedToken(content, special=True, normalized=False, lstrip=takes_space)
-        given = settings.tokens.get(name)
-        wanted.append(given if isinstance(given, AddedToken) else token)
+        listed_token = settings.tokens.get(name)
+        wanted.append(listed_token if isinstance(listed_token, AddedToken) else token)
     for special in wanted:
         content = special if isinstance(special, str) else special.content
         identity = backend.token_to_id(content)
@@ -434,24 +412,17 @@ def _mark_specials(
 
 
 def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
-    """Return a tokenizer that adds a template's special tokens around texts; the given one if it already does so."""
+    """Return a backend that adds the special tokens of a template around texts; the given one if it already does so."""
     used = {item for item, *_ in template.items(texts=2) if item not in "AB"}
     if not used <= roles.keys():
         return backend
-    names = {"A": "$A", "B": "$B"}
-    names |= {
-        role: roles[role].replace(":", "_") for role in used
-    }  # in the library's templates, a colon introduces the segment
+    # In the library's templates, a colon introduces the segment.
+    names = {"A": "$A", "B": "$B"} | {role: roles[role].replace(":", "_") for role in used}
     single, pair = ([f"{names[item]}:{own}" for item, _, own in template.items(texts)] for texts in (1, 2))
+    tokens = [(names[role], roles[role]) for role in sorted(used)]
+    specials = [{"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]} for name, token in tokens]
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
-    copy.post_processor = processors.TemplateProcessing(
-        single=single,
-        pair=pair,
-        special_tokens=[
-            {"id": names[role], "ids": [backend.token_to_id(roles[role])], "tokens": [roles[role]]}
-            for role in sorted(used)
-        ],
-    )
+    copy.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=specials)
     return backend if _encode_probes(backend) == _encode_probes(copy) else copy
 
 
@@ -460,18 +431,15 @@ def special_token_frames(backend: tokenizers.Tokenizer) -> list[str]:
 
     The list is empty if the tokenizer has no post-processor that adds special tokens.
     """
-    found = []
-    for made in (backend.encode("a"), backend.encode("a", "b")):
-        parts = ["" if number is None else "AB"[number] for number in made.sequence_ids]
-        names = [part or token for part, token in zip(parts, made.tokens, strict=True)]
-        found.append(
-            " ".join(
-                name for name, before in zip(names, ["", *names], strict=False) if name != before or name not in "AB"
-            )
-        )
-    return found if any(frame not in ("A", "A B") for frame in found) else []
+    frames = []
+    for encoding in (backend.encode("a"), backend.encode("a", "b")):
+        parts = ["" if number is None else "AB"[number] for number in encoding.sequence_ids]
+        names = [part or token for part, token in zip(parts, encoding.tokens, strict=True)]
+        pairs = zip(names, ["", *names], strict=False)
+        frames.append(" ".join(name for name, before in pairs if name != before or name not in "AB"))
+    return frames if any(frame not in ("A", "A B") for frame in frames) else []
 
 
 def _encode_probes(backend: tokenizers.Tokenizer) -> list[tuple[list[int], list[int]]]:
     """Return the ids and segment ids that a tokenizer gives a probe text and a probe pair."""
-    return [(made.ids, made.type_ids) for made in (backend.encode("a"), backend.encode("a", "b"))]
+    return [(encoding.ids, encoding.type_ids) for encoding in (backend.encode("a"), backend.encode("a", "b"))]

@@ -17,7 +17,7 @@ BATCH = 1000  # texts tokenized at once
 
 
 def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
-    """Return the set of token ids that occur in the tokenized texts."""
+    """Return the set of token ids that occur in texts."""
     used: set[int] = set()
     remaining = iter(texts)
     while batch := list(islice(remaining, BATCH)):
@@ -27,13 +27,13 @@ def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
 
 
 def prune_vocabulary(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    """Return a tokenizer with only the tokens that the texts need, their parts, single characters, and special tokens.
+    """Return a tokenizer with only the tokens that texts need, the parts of these, single characters, and special tokens.
 
     Other texts can still be tokenized, into shorter pieces.
     """
     used = used_tokens(tokenizer, texts)
     if not used - set(np.flatnonzero(tokenizer.specials).tolist()):
-        raise PretuneError("No text was given to select the vocabulary; pruning would remove all tokens")
+        raise PretuneError("no text was given to select the vocabulary, so pruning would remove all tokens; pass texts")
     content = json.loads(tokenizer.backend.to_str())
     model = content["model"]
     kept_tokens = {token["content"] for token in content["added_tokens"]} | set(tokenizer.role_tokens.values())
@@ -53,17 +53,13 @@ def prune_vocabulary(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
                 kept_tokens |= {token for token in model["vocab"] if _is_character(token, prefix)}
             if model["type"] == "BPE":
                 kept_tokens = _with_parts(model["merges"], kept_tokens, prefix)
-                model["merges"] = [
-                    pair for pair in model["merges"] if {*_sides(pair), _merged(pair, prefix)} <= kept_tokens
-                ]
-            names = [
-                token for token, _ in sorted(model["vocab"].items(), key=lambda item: item[1]) if token in kept_tokens
-            ]
+                merges = model["merges"]
+                model["merges"] = [m for m in merges if {*_sides(m), _merged(m, prefix)} <= kept_tokens]
+            names = [token for token in sorted(model["vocab"], key=model["vocab"].get) if token in kept_tokens]
             model["vocab"] = {token: place for place, token in enumerate(names)}
         case kind:
-            raise PretuneError(
-                f"Vocabularies of {kind} tokenizers cannot be pruned; use WordPiece, BPE, Unigram or WordLevel"
-            )
+            advice = "use WordPiece, BPE, Unigram or WordLevel"
+            raise PretuneError(f"vocabularies of {kind} tokenizers cannot be pruned; {advice}")
     numbers = {token: place for place, token in enumerate(names)}
     for token in content["added_tokens"]:
         token["id"] = numbers.setdefault(token["content"], len(numbers))
@@ -78,26 +74,25 @@ def _is_character(token: str, prefix: str) -> bool:
 
 
 def _sides(pair: Any) -> tuple[str, str]:
-    """Return the two sides of a merge, which older files write as one string."""
+    """Return the two tokens that a BPE merge joins; in older files a merge is one string."""
     first, second = pair.split(" ") if isinstance(pair, str) else pair
     return first, second
 
 
 def _merged(pair: Any, prefix: str) -> str:
-    """Return the token that a merge produces."""
+    """Return the token that a BPE merge produces."""
     first, second = _sides(pair)
     return first + second.removeprefix(prefix)
 
 
 def _with_parts(merges: Iterable[Any], tokens: set[str], prefix: str) -> set[str]:
-    """Return the tokens and all tokens that they are merged from."""
-    made: dict[str, list[tuple[str, str]]] = {}
+    """Return tokens together with all tokens from which BPE merges produce them."""
+    parts: dict[str, set[str]] = {}
     for pair in merges:
-        made.setdefault(_merged(pair, prefix), []).append(_sides(pair))
+        parts.setdefault(_merged(pair, prefix), set()).update(_sides(pair))
     found, waiting = set(tokens), list(tokens)
     while waiting:
-        for token in (part for pair in made.get(waiting.pop(), []) for part in pair):
-            if token not in found:
-                found.add(token)
-                waiting.append(token)
+        new = parts.get(waiting.pop(), set()) - found
+        found |= new
+        waiting += new
     return found

@@ -23,7 +23,7 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class WordStarts:
-    """A table-driven function from ids, (n,), to a mask of the ids that start a word, (n,)."""
+    """A function, based on tables by token id, that returns which tokens of a sequence start a word."""
 
     def __init__(
         self, backend: tokenizers.Tokenizer, vocabulary: list[str], specials: Mask, unknown: int | None
@@ -63,7 +63,7 @@ class WordStarts:
                 self.last[unknown] = ANY
 
     def __call__(self, ids: Ids) -> Mask:
-        """Return a mask of the ids that start a word; the first id always does."""
+        """Return a mask, (n,), of the token ids, (n,), that start a word; the first one always does."""
         starts = self.always[ids]
         last = self.last[ids[:-1]]
         first = self.first[ids[1:]]
@@ -73,6 +73,7 @@ class WordStarts:
 
 
 def _character_class(character: str) -> int:
+    """Return whether a character is a letter (or a mark on one), a digit, or something else."""
     if character.isalpha() or unicodedata.category(character)[0] == "M" or character == "�":
         return LETTER
     return DIGIT if character.isnumeric() else OTHER

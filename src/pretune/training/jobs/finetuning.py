@@ -437,7 +437,7 @@ def model_with_heads(plan: FinetuningJob, mixture: Mixture) -> Model:
 def model_with_separator(model: Model, task: Task, rows: Any) -> Model:
     """Return the model, with a separator token added to its tokenizer if the task needs one that is missing."""
     tokenizer, template = model.require_tokenizer(), model.family.template
-    if tokenizer.has("separator"):
+    if tokenizer.has_role("separator"):
         return model
     first = task.with_tokenizer(tokenizer).tokenize_examples(Data(tokenizer, template, rows=rows.take([0])), ENOUGH)
     if "separator" not in {item for item, *_ in first.template.items(first.spans.shape[1])}:

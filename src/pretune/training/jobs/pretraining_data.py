@@ -147,7 +147,7 @@ def held_out_batches(
     )
     joint = JointObjective(parts)  # type: ignore[arg-type]
     draws = EpochRandom(seed=0)
-    packing = replace(packing, lanes=1)  # stateful objectives carry state from batch to batch
+    packing = replace(packing, packs_per_step=1)  # stateful objectives carry state from batch to batch
     try:
         epoch = joint.arrange(data, packing, draws)
     except PretuneError:  # too little held-out text for this objective

@@ -122,7 +122,7 @@ def append_rows(rows: LabeledRows, more: LabeledRows, labels: list[Any], file: P
         raise PretuneError(f"{more.file}: labeled and unlabeled rows must both be single texts, or both pairs")
     pairs = None if more.pairs is None else [*(rows.pairs or []), *more.pairs]
     known, texts = rows.labels or [], rows.texts + more.texts
-    return LabeledRows(file, rows.columns, texts, pairs, known + labels, list(range(1, len(texts) + 1)))
+    return LabeledRows(file, rows.columns, texts, pairs, known + labels, lines=list(range(1, len(texts) + 1)))
 
 
 def to_json_lines(rows: LabeledRows) -> str:

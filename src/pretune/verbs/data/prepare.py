@@ -48,7 +48,7 @@ def prepare(
     >>> store.tokenizer.decode(store.sentence(0))  # doctest: +SKIP
     """
     from pretune.runtime.errors import PretuneError
-    from pretune.text.corpus.annotations import ANNOTATED_FORMATS
+    from pretune.text.corpus.documents import NESTED_FORMATS
     from pretune.text.corpus.files import FORMATS, find_files
     from pretune.text.store.builder import StoreSettings, build_store
     from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -63,5 +63,5 @@ def prepare(
         encoding_errors=encoding_errors,
         span_field=span_field,
     )
-    files = find_files(corpus, ANNOTATED_FORMATS if span_field else FORMATS)
+    files = find_files(corpus, NESTED_FORMATS if span_field else FORMATS)
     return build_store(files, loaded, Path(out), settings, processes, executor)
