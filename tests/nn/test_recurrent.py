@@ -170,8 +170,8 @@ def test_rows_begin_at_documents_and_sequences_continue() -> None:
     alone = TimeMajorRows.make(parts)
     zero = torch.zeros(5)
     before = tuple(torch.stack([part[0], zero, zero, part[2], part[3]]) for part in carry)
-    wanted, after = ours(x[alone.order], alone, alone.initial(before))
-    torch.testing.assert_close(out, alone.back(wanted))
+    wanted, after = ours(x[alone.order], alone, alone.initial_state(before))
+    torch.testing.assert_close(out, alone.to_packed(wanted))
     for part, other in zip(rows.final_state(state, 4), alone.final_state(after, 5), strict=True):
         torch.testing.assert_close(part, other[[1, 2, 3, 4]])
 

@@ -27,8 +27,8 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: (…, inputs) → (…, outputs)."""
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(self.quantized(x), self.weight.to(x.dtype), bias)
+        weight = self.weight.to(x.dtype)  # before the bias, so that exported graphs stay the same
+        return F.linear(self.quantized(x), weight, None if self.bias is None else self.bias.to(x.dtype))
 
     def quantized(self, x: Tensor) -> Tensor:
         """Return the input x, rounded if the layer has an input quantizer."""

@@ -95,7 +95,7 @@ def test_both_streams_and_the_memory_match_transformers(memory: int, tmp_path: P
             **segment.transformers_inputs(), mems=mems, use_mems=memory > 0, output_hidden_states=True,
             labels=wanted.view(ROWS, PREDICTED),
         )  # fmt: skip
-        ours = model.backbone(packed, carry=carry, keep="all")
+        ours = model.backbone(packed, state=carry, keep="all")
         streams = theirs.hidden_states  # content and query alternate
         for layer, content, copies in zip(ours.layers, streams[::2], streams[1::2], strict=True):
             close(layer[~query], content.flatten(0, 1))
@@ -105,7 +105,7 @@ def test_both_streams_and_the_memory_match_transformers(memory: int, tmp_path: P
         loss = F.cross_entropy(logits, wanted)
         close(loss, theirs.loss)
         if memory:
-            mems, carry = theirs.mems, ours.carry
+            mems, carry = theirs.mems, ours.state
             assert carry.used.tolist() == [min(memory, (number + 1) * LENGTH)] * ROWS
             for mine, expected in zip(carry.states, mems, strict=True):
                 close(mine[:, -len(expected) :], expected.transpose(0, 1))

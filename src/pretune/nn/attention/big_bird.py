@@ -118,8 +118,9 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
         """Return whether the key block `its` is a random block of the query block `block`."""
         if isinstance(block, ValueInterval):
             return in_some_row(head.low, block, its, last)
+        blocks = random_blocks([numbers[head, block, draw] for draw in range(random)], block, last)
         found = its < 0
-        for drawn in random_blocks([numbers[head, block, draw] for draw in range(random)], block, last):
+        for drawn in blocks:
             found = found | (drawn == its)
         return found
 
