@@ -21,7 +21,7 @@ def find_folder(reference: str | Path) -> Path:
             log_once(f"{reference}: this is a folder and a known model name; the model in the folder is used")
         return folder
     if folder.is_dir():
-        raise PretuneError(f"{folder}: there is no model in this folder (no {CONFIG_FILE})")
+        raise PretuneError(f"{folder}: there is no model in this folder (no {CONFIG_FILE}); check the path")
     name = str(reference)
     if name in bundled_names():
         return bundled_folder(name)

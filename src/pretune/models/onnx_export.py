@@ -191,7 +191,9 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
         write_bytes(file, draft.read_bytes())
     except (RuntimeError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise PretuneError(f"{model.family.name}: this model cannot be exported as an ONNX graph ({reason})") from error
+        raise PretuneError(
+            f"{model.family.name}: this model cannot be exported as an ONNX graph ({reason}); use it with pretune"
+        ) from error
     finally:
         EXPORTER.unregister_custom_op_symbolic("aten::index_add", OPSET)
         draft.unlink(missing_ok=True)

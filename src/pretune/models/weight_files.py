@@ -44,7 +44,7 @@ def read_weights(folder: Path) -> Tensors:
     other = sorted(file.name for pattern in ("*.h5", "*.msgpack", "*.ckpt.index") for file in folder.glob(pattern))
     raise PretuneError(
         f"{folder}: there are no weights in {WEIGHTS_FILE} or {PICKLE_FILE}, in one file or in shards"
-        + (f"; convert {other[0]} to one of these formats first" if other else "; add them")
+        + (f"; convert {other[0]} to one of these formats first" if other else "; put them there")
     )
 
 
@@ -107,7 +107,9 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
         content = read(index.parent / shard)
         wanted = [name for name, place in places.items() if place == shard]
         if missing := [name for name in wanted if name not in content]:
-            raise PretuneError(f"{index.parent / shard}: lacks tensors that {index.name} lists: {', '.join(missing)}")
+            raise PretuneError(
+                f"{index.parent / shard}: {index.name} lists tensors that are missing here, {', '.join(missing)}; restore the file"
+            )
         tensors |= {name: content[name] for name in wanted}
     return tensors
 

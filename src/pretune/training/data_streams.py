@@ -57,7 +57,7 @@ class DataStream:
         """Advance to the next pack, and return its epoch and index."""
         while self.index >= len(self.epoch_plan(self.epoch)):
             if self.index == 0:
-                raise PretuneError(f"{self.joint}: the corpus is too small to fill one pack; add more text")
+                raise PretuneError(f"{self.joint}: the corpus is too small to fill one batch; add more text")
             self.epoch, self.index = self.epoch + 1, 0
         place = self.epoch, self.index
         self.index += 1

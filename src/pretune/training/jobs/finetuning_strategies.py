@@ -119,9 +119,11 @@ def parse_strategy(text: str) -> Strategy:
     if not 0 < (share := parts.get("sparse", 0.5)) < 1:
         raise PretuneError(f"sparse({share:g}): the share of weights must be above 0 and below 1, for example 0.8")
     if "int8" in parts and {"frozen", "lora", "sparse"} & parts.keys():
-        raise PretuneError(f"strategy {text!r}: int8 needs all weights to be trained; remove the other part")
+        raise PretuneError(
+            f"strategy {text!r}: int8 needs all weights to be trained; leave out frozen, lora and sparse"
+        )
     if "sparse" in parts and {"frozen", "top", "lora"} & parts.keys():
-        raise PretuneError(f"strategy {text!r}: sparse needs all weights to be trained; remove the other part")
+        raise PretuneError(f"strategy {text!r}: sparse needs all weights to be trained; leave out frozen, top and lora")
     return Strategy(parts)
 
 

@@ -50,7 +50,9 @@ def copy_backbone(source: Model, model: Model, name: str) -> None:
     """Copy the weights of one backbone to another; raise an error with the name of the source if their shapes differ."""
     weights, own = source.backbone.state_dict(), model.backbone.state_dict()
     if wrong := [key for key in own if key not in weights or weights[key].shape != own[key].shape]:
-        raise PretuneError(f"{name}: the shapes of these tensors differ from the new model's: {', '.join(wrong)}")
+        raise PretuneError(
+            f"{name}: the shapes of these tensors differ from the new model's: {', '.join(wrong)}; use a preset of the same sizes"
+        )
     model.backbone.load_state_dict(weights)
 
 

@@ -52,7 +52,7 @@ def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, fin
 def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run | None]:
     """Yield the result of `run_seed` for the arguments of each job, by name, in order; in parallel on several devices."""
     if devices > 1:
-        log_info(f"{len(jobs)} trainings on {devices} devices")
+        log_info(f"training {len(jobs)} seeds on {devices} devices")
         yield from run_jobs(run_seed, jobs.values(), devices)
         return
     for name, job in jobs.items():

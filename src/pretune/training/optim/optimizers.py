@@ -128,7 +128,8 @@ def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
     factor = batch / settings.reference_batch_size
     lr, matrix_lr = ((rate * factor if rate is not None else None) for rate in (settings.lr, settings.muon_lr))
     log_info(
-        f"lr is scaled by {factor:g} to {lr:g}: it is set for batches of {settings.reference_batch_size:,}, but they have {batch:,.0f}"
+        f"lr is scaled by {factor:g} to {lr:g}: the recipe sets it for batches of {settings.reference_batch_size:,}, and "
+        f"batches have {batch:,.0f}"
     )
     return replace(settings, lr=lr, muon_lr=matrix_lr)
 

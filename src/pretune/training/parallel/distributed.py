@@ -117,9 +117,9 @@ def report_lost_process(world: World) -> Iterator[None]:
         if world.size == 1 or not any(word in str(error) for word in LOST):
             raise
         raise PretuneError(
-            f"process {world.rank} lost the connection to another process, whose output or machine shows the cause. "
-            f"{if_option('resume', 'Resume from the last checkpoint with the same command and --resume, or start with ')}"
-            "`torchrun --max-restarts` to resume automatically"
+            f"process {world.rank} lost the connection to another process, whose output or machine shows the cause; "
+            f"{if_option('resume', 'resume from the last checkpoint with the same command and --resume, or ')}"
+            "start with `torchrun --max-restarts` to resume automatically"
         ) from error
 
 
