@@ -139,10 +139,8 @@ def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> d
     """
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
-    joint, count = (
-        JointObjective(parts),
-        max(part.demonstration_sequences if isinstance(part, Task) else 1 for _, part in parts),
-    )
+    joint = JointObjective(parts)
+    count = max(part.demonstration_sequences if isinstance(part, Task) else 1 for _, part in parts)
     draws, packing = EpochRandom(seed), Packing(tokens=LENGTH * count, length=LENGTH, sequences=count)
     try:
         epoch = joint.arrange(data, packing, draws)

@@ -119,7 +119,7 @@ class Export:
     def tensors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the parameters of the exported part by name, given those of the whole model.
 
-        It shares the backbone's embedding, except for the projection from the embedding to its width.
+        The part shares the backbone's embedding, except for the projection from the embedding to its width.
         """
         shared = {
             name: x for name, x in state.items() if name.startswith("backbone.embed.") and ".project." not in name
