@@ -25,7 +25,8 @@ from pretune.text.tokenizers.training import word_level_tokenizer
 
 def make_word_vector_model(vectors: WordVectors) -> Model:
     """Return a model without layers whose embedding is a table of word vectors.
-    // Unknown words get the mean of all vectors, special tokens zeros.
+
+    Unknown words get the mean of all vectors, special tokens zeros.
     """
     lower = all(word == word.lower() for word in vectors.words[:1000])
     tokenizer = word_level_tokenizer(vectors.words, lowercase=lower)

@@ -135,7 +135,8 @@ def demo_texts(value: Any) -> Iterable[str]:
 
 def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> dict[str, str]:
     """Return the demonstration of objectives that share a forward pass: the first sequence, arranged and corrupted.
-    // Built-in text is used if the objectives cannot use the user's.
+
+    Built-in text is used if the objectives cannot use the user's.
     """
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
