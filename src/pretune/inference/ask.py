@@ -123,7 +123,8 @@ def is_masked_language_model(reference: str | Path) -> bool:
 
 class ClozePredictor:
     """A generative model that answers a cloze question for rows of texts.
-    // An encoder-decoder reads everything before the gap and generates the answer.
+
+    An encoder-decoder reads everything before the gap and generates the answer.
     """
 
     def __init__(self, writer: TextGenerator | Seq2SeqGenerator, question: ClozeQuestion) -> None:
@@ -244,7 +245,8 @@ class ClozePredictor:
 
     def read_on(self, reader: DecodingSession, words: Sequence[Sequence[list[int]]], scores: Sequence[Array]) -> None:
         """Add the log-likelihoods of all tokens of the answers but the first to `scores`, in place.
-        // The session has read everything before the first token.
+
+        The session has read everything before the first token.
         """
         going = [(k, word) for k, some in enumerate(words) for word in range(len(some)) if len(some[word]) > 1]
         before = [k for k, _ in going]

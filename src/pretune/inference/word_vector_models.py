@@ -25,7 +25,8 @@ from pretune.text.tokenizers.training import word_level_tokenizer
 
 def make_word_vector_model(vectors: WordVectors) -> Model:
     """Return a model without layers whose embedding is a table of word vectors.
-    // Unknown words get the mean of all vectors, special tokens zeros.
+
+    Unknown words get the mean of all vectors, special tokens zeros.
     """
     lower = all(word == word.lower() for word in vectors.words[:1000])
     tokenizer = word_level_tokenizer(vectors.words, lowercase=lower)
@@ -45,7 +46,7 @@ def make_word_vector_model(vectors: WordVectors) -> Model:
 def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> int:
     """Copy word vectors into a model's embedding for the words of its vocabulary, and return the number of words found.
 
-    They go into the word embedding of a task's head, if it has one (`on elmo`), otherwise into the model's input embedding.
+    The vectors go into the word embedding of a task's head, if it has one (`on elmo`), otherwise into the model's input embedding.
     """
     tokenizer = model.require_tokenizer()
     table = word_embedding_table(model)

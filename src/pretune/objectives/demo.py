@@ -135,14 +135,13 @@ def demo_texts(value: Any) -> Iterable[str]:
 
 def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> dict[str, str]:
     """Return the demonstration of objectives that share a forward pass: the first sequence, arranged and corrupted.
-    // Built-in text is used if the objectives cannot use the user's.
+
+    Built-in text is used if the objectives cannot use the user's.
     """
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
-    joint, count = (
-        JointObjective(parts),
-        max(part.demonstration_sequences if isinstance(part, Task) else 1 for _, part in parts),
-    )
+    joint = JointObjective(parts)
+    count = max(part.demonstration_sequences if isinstance(part, Task) else 1 for _, part in parts)
     draws, packing = EpochRandom(seed), Packing(tokens=LENGTH * count, length=LENGTH, sequences=count)
     try:
         epoch = joint.arrange(data, packing, draws)

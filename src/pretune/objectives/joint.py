@@ -102,7 +102,8 @@ class JointObjective:
 
     def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
         """Return the losses of all objectives from one forward pass.
-        // If an objective replaces tokens on the device, the others read the replaced tokens.
+
+        If an objective replaces tokens on the device, the others read the replaced tokens.
         """
         # All layers contain the last one, so that the other objectives share the same forward pass.
         shared = CachedBackbone(backbone, keep="all" if self.reads_all_layers else None)

@@ -86,7 +86,8 @@ class Data:
 @dataclass
 class Loss:
     """The loss terms of a batch by name, each a sum over targets.
-    // The training loop divides each sum by the number of targets of all packs of a step.
+
+    The training loop divides each sum by the number of targets of all packs of a step.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -119,7 +120,7 @@ class Export:
     def tensors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the parameters of the exported part by name, given those of the whole model.
 
-        It shares the backbone's embedding, except for the projection from the embedding to its width.
+        The part shares the backbone's embedding, except for the projection from the embedding to its width.
         """
         shared = {
             name: x for name, x in state.items() if name.startswith("backbone.embed.") and ".project." not in name
@@ -214,7 +215,8 @@ class Objective:
 
 class TwoSided(Objective):
     """Base class of objectives that read a source and generate a target with an encoder-decoder.
-    // Subclasses implement `sides`, whose two limits allow the same number of sequences, and cannot share a forward pass with
+
+    Subclasses implement `sides`, whose two limits allow the same number of sequences, and cannot share a forward pass with
     other objectives.
     """
 
@@ -223,7 +225,8 @@ class TwoSided(Objective):
 
 class AddsTokens(Objective):
     """Base class of objectives that add tokens to the text, such as queries or a second copy.
-    // Subclasses implement `max_packing` and cannot share a forward pass with other objectives.
+
+    Subclasses implement `max_packing` and cannot share a forward pass with other objectives.
     """
 
     adds_tokens: ClassVar[bool] = True
@@ -267,7 +270,8 @@ def map_logits_in_chunks(
     head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, look: LogitsFunction
 ) -> list[tuple[Tensor, ...]]:
     """Apply `look(logits, target, weight)` to chunks of the targets and return the results, one per chunk.
-    // There is one chunk unless the logits would fill the memory; with several, logits are recomputed in the backward pass.
+
+    There is one chunk unless the logits would fill the memory; with several, logits are recomputed in the backward pass.
     """
 
     def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:

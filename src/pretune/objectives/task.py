@@ -212,7 +212,8 @@ class Task(Objective):
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
         """Return the majority-class baseline: its description, and one answer per example in `judged`.
-        // The answer is the most frequent one among the training examples, `learned`. None if the task has no such baseline.
+
+        The answer is the most frequent one among the training examples, `learned`. None if the task has no such baseline.
         """
         return None
 

@@ -97,7 +97,8 @@ class WrappedBackbone(TaskHeadParts):
 
 class CachedBackbone(WrappedBackbone):
     """A backbone that runs once per batch for all objectives that share a forward pass, and caches its states.
-    // With `keep`, every forward pass keeps these layers.
+
+    With `keep`, every forward pass keeps these layers.
     """
 
     def __init__(self, backbone: Backbone | Any, keep: Any = None) -> None:

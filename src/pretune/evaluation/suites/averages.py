@@ -28,7 +28,8 @@ class SuiteAverage:
 
 def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverage | None:
     """Return the mean over columns of the results table; None if all of them are missing.
-    // A column is a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column.
+
+    A column is a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column.
 
     A multilingual task is the mean over its languages. None is returned if all columns are missing.
     """

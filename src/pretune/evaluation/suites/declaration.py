@@ -198,7 +198,8 @@ class Suite:
 
     def available_tasks(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
         """Return the tasks whose files exist, and for each other task the reason.
-        // Without `learned`, tasks need no training files.
+
+        Without `learned`, tasks need no training files.
         """
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}

@@ -29,8 +29,10 @@ def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
 
 class TextStream:
     """A stream of pieces of a growing text that holds back what may still change.
-    // Incomplete characters and the beginning of a possible stop string are held back.
-    // >>> pieces = TextStream(["END"])
+
+    Incomplete characters and the beginning of a possible stop string are held back.
+
+    >>> pieces = TextStream(["END"])
     >>> [pieces.update("a st"), pieces.update("a story E"), pieces.update("a story END", complete=True)]
     ['a st', 'ory ', '']
     """

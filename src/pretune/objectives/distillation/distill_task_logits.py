@@ -79,7 +79,8 @@ class DistillLogits(WrappedTask):
 
     def table(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Return labels and teacher's probabilities, (rows, classes) each, and the teacher's weight, (rows,), on a device.
-        // The tensors are copied to each device once.
+
+        The tensors are copied to each device once.
         """
         if device not in self.tables:
             teaching = self.teaching

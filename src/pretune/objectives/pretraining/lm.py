@@ -45,7 +45,8 @@ class LM(TokenPrediction):
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the following token of each token as its target, or the preceding one if the model reads backward.
-        // The last token of a sequence has no target, unless the sequences have a column `next`.
+
+        The last token of a sequence has no target, unless the sequences have a column `next`.
         """
         if "next" in sequences.columns:
             following = sequences.columns["next"]

@@ -61,7 +61,8 @@ def sequence_starts(sequences: Sequences) -> Array:
 
 def span_units(sequences: Sequences, draws: EpochRandom, shares: Array) -> MaskingUnits:
     """Return spans of whole words as masking units; the share of spans with n words is shares[n - 1].
-    // No span crosses a special token. Units are chosen with equal probability, so the chosen ones follow the same length
+
+    No span crosses a special token. Units are chosen with equal probability, so the chosen ones follow the same length
     distribution, and all words are about equally likely to be masked.
     """
     pieces = word_units(sequences)

@@ -119,7 +119,8 @@ class RTD(ReadsDocuments):
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens for the generator, and set the original tokens as targets of generator and discriminator.
-        // The generator has targets at the masked tokens; the discriminator has all tokens in order.
+
+        The generator has targets at the masked tokens; the discriminator has all tokens in order.
         """
         mask = tokenizer.role("mask")
         at = choose_masked(sequences, self.mask_rate, draws)

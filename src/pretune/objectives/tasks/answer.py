@@ -256,7 +256,8 @@ def before_first_separator(sequences: Sequences) -> Array:
 
 def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[Array, Array]:
     """Return where the passage begins in each sequence, (m,), and the token that stands for no answer, (m,).
-    // `spans` (m, 2) are the lengths of question and passage. The token is the start token, or in families without one the last
+
+    `spans` (m, 2) are the lengths of question and passage. The token is the start token, or in families without one the last
     special token.
     """
     items = [item for item, _, _ in template.items(2)]
@@ -268,7 +269,8 @@ def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[A
 
 def best_spans(logits: Array, places: tuple[Array, Array], passage: str, longest: int) -> list[Candidate]:
     """Return the best non-blank spans of at most `longest` tokens in a window, given its logits (tokens, 2).
-    // `places` are the first and last characters of the tokens.
+
+    `places` are the first and last characters of the tokens.
     """
     count = len(logits)
     width = min(longest, count)

@@ -122,7 +122,8 @@ class Choose(CandidateTask):
 
 def choice_tokens(sequences: Sequences) -> Array:
     """Return a mask (n,) of the tokens that attend globally (Longformer): those of the choice, as in `transformers`.
-    // In a sequence of one text, it is the first token.
+
+    In a sequence of one text, it is the first token.
     """
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.index_in_sequence > 0))])
     before = separators[:-1] - np.repeat(separators[sequences.offsets[:-1]], sequences.lengths)  # in the same sequence

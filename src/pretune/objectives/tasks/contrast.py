@@ -210,7 +210,8 @@ class Contrast(Task):
 
 def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length: int) -> int:
     """Return the number of tokens of a prompt, including the special tokens before it; 0 without a prompt.
-    // Raise an error if the prompt leaves no room for text in sequences of `length` tokens.
+
+    Raise an error if the prompt leaves no room for text in sequences of `length` tokens.
     """
     tokens = len(tokenizer.encode(prompt)) if prompt else 0
     if tokens >= length - template.num_special_tokens(pair=False):
@@ -229,7 +230,8 @@ def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
 
 def in_batch_contrastive_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
     """Return the contrastive loss, given the similarities (m, m) of first and second texts.
-    // The targets (m, 2) are the numbers of the texts. Texts that are equal to a row's own, and padding, are not negatives.
+
+    The targets (m, 2) are the numbers of the texts. Texts that are equal to a row's own, and padding, are not negatives.
     """
     own = torch.eye(len(similar), dtype=torch.bool, device=similar.device)
     unused = targets.weight == 0
