@@ -60,7 +60,6 @@ class Packed:
     columns: dict[str, Tensor] = field(default_factory=dict)  # (n,) or (n, c): segment, order, stream, prefix …
     pattern: Pattern | None = None  # attention pattern, in addition to that of the layers; None: no restriction
     host_offsets: Array | None = None  # offsets on the host; None on a GPU, where reading them would synchronize
-    rows: Tensor | None = None  # (b, L) mask of real tokens in the padded input of an exported graph; None elsewhere
 
     def __len__(self) -> int:
         return self.ids.shape[0]

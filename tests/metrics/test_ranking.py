@@ -18,7 +18,9 @@ def test_scores_are_between_0_and_1_and_the_ideal_order_has_1(rows: list[tuple[i
     assert all(0 <= value <= 1.0000001 for value in found.values())
     best = query_metrics(groups, relevances, relevances.astype(float)).compute()
     assert set(np.round(list(best.values()), 6)) == ({1.0} if relevances.any() else {0.0})
-    moved = query_metrics(groups, relevances, 2.0 * scores + groups).compute()  # scores are compared only within a query
+    moved = query_metrics(
+        groups, relevances, 2.0 * scores + groups
+    ).compute()  # scores are compared only within a query
     assert moved == pytest.approx(found)
 
 

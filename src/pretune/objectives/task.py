@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from pretune.backbones.backbone import Backbone
 from pretune.metrics.additive import AdditiveMetrics
-from pretune.metrics.per_example import JudgedAnswer
+from pretune.metrics.per_example import ScoredAnswer
 from pretune.objectives.in_context_prompt import InContextPrompt
 from pretune.objectives.objective import Data, Objective
 from pretune.packed import Batch
@@ -32,12 +32,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import Row, TableChunk, table_rows
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
-
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
-    from pretune.metrics.additive import AdditiveMetrics
-    from pretune.metrics.per_example import ScoredAnswer
-    from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Answer = dict[str, Any]
 LANGUAGE_MODEL_HEADS = ("lm", "mlm")  # heads over the vocabulary, which tasks share with language models

@@ -192,7 +192,7 @@ def test_tokens_of_an_answer_decode_to_its_text(
     text, start = "".join(pieces), len("".join(pieces[:first]))
     span = AnswerSpan("".join(pieces[first : last + 1])[: -len(spaces[last])], start)
     questions = Questions(Path("x"), {}, ["the name"], [text], [[span]])
-    tokens = asked.tokenize(store(kind).tokenizer)
+    tokens = questions.tokenize(store(kind).tokenizer)
     begin, end = tokens.spans([[span]])[0] + tokens.rows.starts[0, 1]
     assert text[tokens.begins[begin] : tokens.ends[end]].split() == span.text.split()
 

@@ -38,7 +38,9 @@ def test_t5_gets_its_sentinels_from_the_pieces(config: dict[str, Any] | None, tm
         for text in (*RUSSIAN, "Кот, кот!", "<extra_id_0"):
             assert tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
         spelled = "Кот <extra_id_0> спал"
-        assert tokenizer.encode(spelled, allow_special=True) == reference(spelled, add_special_tokens=False)["input_ids"]
+        assert (
+            tokenizer.encode(spelled, allow_special=True) == reference(spelled, add_special_tokens=False)["input_ids"]
+        )
         assert tokenizer.role("sentinel 0") not in tokenizer.encode(spelled)
         with pytest.raises(PretuneError, match=r"no 'mask' token \(it has: end, padding, separator, unknown, 100 sent"):
             tokenizer.role("mask")

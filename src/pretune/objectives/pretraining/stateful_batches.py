@@ -40,9 +40,9 @@ def stream_epoch(
     lengths = np.where(lengths > 0, lengths + len(before) + len(after), 0)
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     # as many streams as windows of `packing.length` tokens fit into the packs of one step
-    count = max(1, packing.tokens // packing.length) * packing.lanes
-    streams = build_streams(bounds[:-1], lengths, lanes=count, window=packing.length, draws=draws)
-    return StreamEpoch(store, streams, packing.lanes, begin, bounds, before, after, backward)
+    count = max(1, packing.tokens // packing.length) * packing.packs_per_step
+    streams = build_streams(bounds[:-1], lengths, num_streams=count, window=packing.length, draws=draws)
+    return StreamEpoch(store, streams, packing.packs_per_step, begin, bounds, before, after, backward)
 
 
 @dataclass
@@ -60,27 +60,6 @@ class StreamEpoch:
     before: Array  # ids of the special tokens before each document
     after: Array  # ids of the special tokens after each document
     backward: bool = False  # whether time runs from the end of each stream to its start
-
-    @classmethod
-    def make(
-        cls,
-        store: Store,
-        documents: Array,
-        packing: Packing,
-        draws: EpochRandom,
-        before: Array = NONE,
-        after: Array = NONE,
-        backward: bool = False,
-    ) -> StreamEpoch:
-        """Make as many streams as windows of `packing.length` tokens fit into the packs of one step."""
-        edges = store.sentence_offsets[store.document_offsets]
-        begin, lengths = edges[documents], edges[documents + 1] - edges[documents]
-        lengths = np.where(lengths > 0, lengths + len(before) + len(after), 0)
-        bounds = np.concatenate([[0], np.cumsum(lengths)])
-        per_pack = max(1, packing.tokens // packing.length)
-        count = per_pack * packing.packs_per_step
-        lanes = build_streams(bounds[:-1], lengths, num_streams=count, window=packing.length, draws=draws)
-        return cls(store, lanes, packing.packs_per_step, begin, bounds, before, after, backward)
 
     def __len__(self) -> int:
         return len(self.streams) * self.groups

@@ -47,7 +47,7 @@ class CandidateTask(Task):
                 f"{self.name} needs rows with candidates; give it a .jsonl or .parquet file that has them"
             )
         labels = {"example": examples.owner, "group": examples.owner}
-        labels |= {"right": examples.right} if examples.answered else {}
+        labels |= {"right": examples.target_probabilities} if examples.answered else {}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
@@ -92,19 +92,6 @@ class CandidateTask(Task):
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
         """Return the target probability of each candidate as text."""
         return ", ".join(" / ".join(f"{share:g}" for share in row) for row in target)
-
-
-def arrange_candidates(name: str, data: Data, length: int) -> Arrangement:
-    """Return one sequence per candidate.
-
-    The candidates of an example are a group, and label `right` is each one's share in the right answer.
-    """
-    examples = data.rows
-    if not isinstance(examples, ChoiceExamples):
-        raise PretuneError(f"{name} needs rows with candidates; give it a .jsonl or .parquet file that has them")
-    labels = {"example": examples.owner, "group": examples.owner}
-    labels |= {"right": examples.target_probabilities} if examples.answered else {}
-    return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
 
 def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array]:

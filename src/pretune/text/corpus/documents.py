@@ -54,15 +54,15 @@ def read_documents(
     meter
         Counts the bytes read, for progress bars.
     """
-    columns = [column, *([spans] if spans else [])] if column else None
+    columns = [text_field, *([span_field] if span_field else [])] if text_field else None
     for file in files:
-        if spans and file_format(file) not in NESTED_FORMATS:
+        if span_field and file_format(file) not in NESTED_FORMATS:
             raise PretuneError(f"{file}: annotated spans can be read only from {' and '.join(NESTED_FORMATS)} files")
         if file_format(file) == ".txt":
-            documents = _read_text(file, layout, errors, meter)
+            documents = _read_text(file, split_by, encoding_errors, meter)
         else:
-            rows = read_rows(file, errors, meter, columns=columns)
-            documents = (_from_row(row, file, line, text_field, span_field, errors) for line, row in rows)
+            rows = read_rows(file, encoding_errors, meter, columns=columns)
+            documents = (_from_row(row, file, line, text_field, span_field, encoding_errors) for line, row in rows)
         yield from (document for document in documents if document.text and not document.text.isspace())
 
 
@@ -81,7 +81,7 @@ def read_rows(
     """
     match file_format(file):
         case ".jsonl":
-            return read_jsonl(file, encoding_errors, meter)
+            return read_jsonl(file, errors, meter)
         case ".parquet":
             return read_parquet(file, columns, meter)
         case ".csv" | ".tsv":
@@ -231,7 +231,9 @@ def _from_row(
                     f"correct the file{if_option('encoding-errors', ', or replace such characters with --encoding-errors replace')}"
                 ) from error
             value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    annotated = read_spans(row[span_field], len(value), f"{file}, line {line}, field {span_field!r}") if span_field else ()
+    annotated = (
+        read_spans(row[span_field], len(value), f"{file}, line {line}, field {span_field!r}") if span_field else ()
+    )
     return Document(value, file, line, annotated)
 
 

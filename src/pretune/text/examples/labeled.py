@@ -175,8 +175,8 @@ def read_labeled(
     if unlabeled:
         total = len(examples) + len(unlabeled)
         problem = f"{table.path}: {len(unlabeled)} of {total} rows have no label in {found['label']!r}"
-        drop_or_raise(problem, unlabeled, drop_bad)
-    if drop_bad and labels and (empty := examples.empty()):
+        drop_or_raise(problem, unlabeled, drop_invalid)
+    if drop_invalid and labels and (empty := examples.empty()):
         problem = f"{table.path}: {len(empty)} of {len(examples)} rows have no text"
         drop_or_raise(problem, [f"line {examples.lines[row]}" for row in empty], drop_invalid)
         examples = examples.take(sorted({*range(len(examples))} - {*empty}))
