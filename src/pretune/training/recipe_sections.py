@@ -259,9 +259,9 @@ def resolve_section(
             filled = Budget()  # a given limit replaces the preset's, even if it counts something else
         if section is Optimizer and known.get("name") in COUPLED:
             # The default suits decoupled weight decay; as part of the gradient it would dominate.
-            filled = replace(filled, decay=0.0)
+            filled = replace(filled, weight_decay=0.0)
         if section is Batching and "max_length" in known:
-            filled = replace(filled, stages=None)  # a given length replaces the preset's length schedule
+            filled = replace(filled, length_schedule=None)  # a given length replaces the preset's length schedule
         filled = replace(filled, **known)
     filled = _applicable(filled, {key for key, value in vars(given or section()).items() if value})
     return replace(filled, **dict.fromkeys((without or {}).get(section, ())))
