@@ -145,6 +145,7 @@ def test_the_2014_model_has_384_million_parameters() -> None:
     assert count == 160_000_000 + 80_000_000 + layers + 80_000 * 1001 == 384_112_000
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(
     "objective", ["translate(label_smoothing=0)", "skip_thought(pooling=last)", "spans", "denoise"]
 )

@@ -38,6 +38,7 @@ def texts(folder: Path, count: int = 48) -> Path:
     return folder / "more.txt"
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(
     ("student", "options"),
     [
@@ -102,6 +103,7 @@ def test_predictions_of_several_processes_are_the_same(tmp_path: Path, monkeypat
     assert one.shape == (48, 2)
 
 
+@pytest.mark.end_to_end
 def test_several_teachers_and_a_control(tmp_path: Path) -> None:
     data = start() / "train.csv"
     other = tune(tmp_path / "other", steps=40, seed=3)
@@ -141,6 +143,7 @@ def distill_from_text(teacher: Path, out: Path, **options: Any) -> pt.Run:
     return pt.distill(teacher, student="layers=2", data=start() / "text.txt", out=out, **given, **options)
 
 
+@pytest.mark.end_to_end
 def test_loss_weights_default_to_those_of_distilbert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     teacher, seen = train_masked_lm(tmp_path / "mlm"), list[dict[str, float]]()
     over = Loss.over
@@ -177,6 +180,7 @@ def test_loss_weights_default_to_those_of_distilbert(tmp_path: Path, monkeypatch
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.end_to_end
 def test_control_of_task_agnostic_distillation(tmp_path: Path) -> None:
     teacher = train_masked_lm(tmp_path / "mlm")
     run = distill_from_text(teacher, tmp_path / "student", baseline=True, monitor=pt.Monitoring(eval_every=1))
@@ -186,6 +190,7 @@ def test_control_of_task_agnostic_distillation(tmp_path: Path) -> None:
     assert not any("match_logits" in line for line in baseline.metrics())
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("verb", ["distill", "prune", "quantize", "finetune"])
 def test_nothing_is_written_outside_the_run_folder(verb: str, tmp_path: Path) -> None:
     data, more = start() / "train.csv", tmp_path / "inputs"

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("briefly")
 pytest.importorskip("onnxruntime")
 
 
+@pytest.mark.end_to_end
 def test_search_keeps_the_best_candidate(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.compress(

@@ -227,6 +227,7 @@ def int8_weights(file: Path) -> dict[str, Any]:
     return {name: weight for name, weight in found.items() if weight.dtype == np.int8 and weight.ndim > 1}
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("pooling", get_args(Pooling))
 def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Path) -> None:
     # Two texts are distinguished by segments, which ModernBERT does not have.

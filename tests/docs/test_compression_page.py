@@ -25,6 +25,7 @@ def test_every_section_names_its_sources() -> None:
         assert name == "Measured" or re.search(r"^Sources?: ", text, re.MULTILINE), name
 
 
+@pytest.mark.end_to_end
 @pytest.mark.usefixtures("briefly")
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -29,6 +29,7 @@ def test_every_suite_and_source_is_listed() -> None:
         assert re.search(r"^Sources?: ", text, re.MULTILINE), name
 
 
+@pytest.mark.end_to_end
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)

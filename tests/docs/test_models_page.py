@@ -53,6 +53,7 @@ def test_every_size_has_a_row_with_its_number_of_parameters() -> None:
         assert row in PAGE, "run script/models_page.py"
 
 
+@pytest.mark.end_to_end
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, english: list[str]) -> None:
     monkeypatch.chdir(tmp_path)
     save(Path("FOLDER"), "bert", "mlm")

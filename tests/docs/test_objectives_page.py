@@ -33,6 +33,7 @@ def test_every_section_is_an_objective_and_names_its_source() -> None:
         assert re.search(r"^Sources?: ", text, re.MULTILINE), name
 
 
+@pytest.mark.end_to_end
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("store").symlink_to(store().folder)

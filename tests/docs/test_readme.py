@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import ROOT
 
 SHORTER = {
@@ -25,6 +27,7 @@ def commands() -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
+@pytest.mark.end_to_end
 def test_every_command_runs(tmp_path: Path) -> None:
     (tmp_path / "script").symlink_to(ROOT / "script")
     script = "\n".join(commands())

@@ -16,6 +16,7 @@ from tests.support.texts import english_documents
 PAGE = (DOCS / "recurrent.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.end_to_end
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     texts = [" ".join(text.split())[:800] for text in english_documents()[:12]]

@@ -12,6 +12,8 @@ import yaml
 from pretune.cli import VERBS, make_command
 from tests.support.paths import DOCS
 
+pytestmark = pytest.mark.end_to_end
+
 PAGE = (DOCS / "scaling.md").read_text(encoding="utf-8")
 
 

@@ -71,6 +71,7 @@ def make_files() -> None:
     Path("texts.txt").write_text("a walk\na long day\n", encoding="utf-8")
 
 
+@pytest.mark.end_to_end
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_files()

@@ -26,6 +26,7 @@ def test_prefixes_have_every_label_in_proportion(labels: list[str], seed: int) -
             assert abs(found - size * labels.count(label) / len(labels)) <= 1.5
 
 
+@pytest.mark.end_to_end
 def test_learning_curve_with_control(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", steps=3, learning_curve=[8, 32], scratch_baseline=True, num_seeds=2, report=True)
     points = json.loads((run.folder / FILE).read_text())

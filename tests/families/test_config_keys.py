@@ -49,6 +49,7 @@ def read_by_transformers(name: str) -> set[str]:
     }
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", quick(CASES, ("bert", "modernbert", "gpt2", "t5")))
 def test_no_key_of_a_language_model_is_ignored(name: str, tmp_path: Path) -> None:
     check_config_keys(CASES[name], tmp_path)

@@ -171,6 +171,7 @@ def write_rows(file: Path, pairs: bool) -> Path:
     return file
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", ["openai-gpt", "lstm"])
 def test_a_task_with_pairs_adds_and_trains_a_missing_separator(name: str, tmp_path: Path) -> None:
     published(name, tmp_path / "start")

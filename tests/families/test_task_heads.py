@@ -235,6 +235,7 @@ LEARNED = [
 ]
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(("name", "kind", "head"), LEARNED, ids=[kind for _, kind, _ in LEARNED])
 def test_a_fine_tuned_model_exports_to_its_transformers_class(name: str, kind: str, head: str, tmp_path: Path) -> None:
     import transformers

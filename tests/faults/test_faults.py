@@ -64,6 +64,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Any], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("verb", WRITERS)
 def test_a_full_disk_is_reported_and_leaves_no_partial_files(verb: str, tmp_path: Path) -> None:
     """The error is one line, no partial file has its final name, and the same command succeeds once there is space."""

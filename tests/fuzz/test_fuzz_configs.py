@@ -91,6 +91,7 @@ LOADED = [
 ]
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("kind", LOADED, ids=lambda kind: kind.name)
 def test_damaged_configs(kind: Kind, tmp_path: Path) -> None:
     report = attack(kind, tmp_path, FEW // len(LOADED))
@@ -142,6 +143,7 @@ BUILT = [
 ]
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("kind", BUILT, ids=lambda kind: kind.name)
 def test_extreme_config_values_are_refused_or_loaded(kind: Kind, tmp_path: Path) -> None:
     report = attack(kind, tmp_path, FEW // 10)

@@ -156,6 +156,7 @@ def test_a_compressed_file_cut_in_half_is_refused(name: str, read: Any, packed: 
         read(path)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_damaged_texts(kind: Kind, tmp_path: Path) -> None:
     report = attack(kind, tmp_path, FEW)

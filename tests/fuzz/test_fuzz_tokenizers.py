@@ -141,6 +141,7 @@ KINDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_damaged_tokenizers(kind: Kind, tmp_path: Path) -> None:
     report = attack(kind, tmp_path, FEW)

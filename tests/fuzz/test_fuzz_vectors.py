@@ -97,6 +97,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_damaged_vectors(kind: Kind, tmp_path: Path) -> None:
     report = attack(kind, tmp_path, FEW)

@@ -32,6 +32,7 @@ KINDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_damaged_weights(kind: Kind, tmp_path: Path) -> None:
     report = attack(kind, tmp_path, FEW)

@@ -228,6 +228,7 @@ def test_the_error_for_an_unknown_family_lists_the_known_ones(folder: Path) -> N
         pt.load(folder)
 
 
+@pytest.mark.end_to_end
 def test_commands_continue_with_partial(folder: Path, tmp_path: Path) -> None:
     change(folder, **{"bert.adapter.weight": torch.zeros(2)})
     command = ["export", folder, "--out", tmp_path / "whole"]

@@ -31,6 +31,8 @@ from pretune.training.loop import Training, train
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 from tests.support.objective_data import TEMPLATE
 
+pytestmark = pytest.mark.end_to_end
+
 SENTENCES, WORDS = 4, 6
 
 

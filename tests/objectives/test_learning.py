@@ -85,6 +85,7 @@ def train_objective(name: str, steps: int) -> tuple[Training, dict[str, float]]:
     return training, train(training)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(
     ("name", "steps"),
     [

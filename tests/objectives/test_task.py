@@ -34,6 +34,7 @@ def prepare(name: str, folder: Path, count: int = 40) -> tuple[Any, Any]:
     return task.fit(examples), examples
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", ROWS)
 def test_fixed_shapes_change_nothing_and_compile_to_one_graph(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -77,6 +77,7 @@ def lost_once(number: int, *rest: Any) -> Any:
     return builder.build_unit(number, files, *rest[1:])
 
 
+@pytest.mark.end_to_end
 def test_cluster_prepares_the_same_bytes_despite_a_lost_worker(
     ray: Any, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_errors_of_a_cluster_equal_local_ones(ray: Any, texts: Path, tmp_path: P
         next(ray_jobs.run_on_ray(ray_jobs.check_visible, [(tmp_path / "elsewhere",)]))
 
 
+@pytest.mark.end_to_end
 def test_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tune(tmp_path / "run", steps=5)
     monkeypatch.setattr(prediction_table, "ROWS", 10)

@@ -139,6 +139,7 @@ def test_objectives_of_a_mixture_are_sampled_by_their_shares() -> None:
 # -- kill and resume ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", CASES)
 def test_resumed_training_is_bit_identical(name: str, tmp_path: Path) -> None:
     """The data position, optimizer state, recurrent state, and random numbers are restored bit for bit."""
@@ -180,6 +181,7 @@ save_file({{n: x.detach().contiguous() for n, x in t.root.tensors().items()}}, {
 """
 
 
+@pytest.mark.end_to_end
 def test_training_killed_during_a_checkpoint_resumes_bit_identically(tmp_path: Path) -> None:
     here = str(ROOT)
 

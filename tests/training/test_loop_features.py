@@ -184,6 +184,7 @@ def scale_gradient(training: Training, step: int, value: float) -> None:
     parameter.register_hook(spoil)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("value", [1e4, float("nan")])
 def test_spike_stops_training_or_is_skipped(value: float, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
@@ -205,6 +206,7 @@ def test_spike_stops_training_or_is_skipped(value: float, capsys: Any, monkeypat
     assert "step 26: the gradient norm is" in capsys.readouterr().err
 
 
+@pytest.mark.end_to_end
 def test_bench_device_enables_model_flops_utilization(tmp_path: Path, monkeypatch: Any) -> None:
     from pretune.runtime.devices import choose_device, peak_flops
     from pretune.verbs.evaluation import bench_device

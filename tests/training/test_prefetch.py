@@ -69,6 +69,7 @@ def test_prefetching_does_not_change_the_result(name: str) -> None:
     same(*made)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("limit", ["steps", "tokens", "flops"])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_prefetching_resumes_bit_identically(limit: str, ahead: bool, tmp_path: Path) -> None:

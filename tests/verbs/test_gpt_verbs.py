@@ -45,6 +45,7 @@ def test_generation_reproduces_the_text_and_stops_at_its_end(pretrained: Run) ->
     assert pt.generate(pretrained, ["the list of the string"], num_beams=3)[0]["text"] == row["text"]
 
 
+@pytest.mark.end_to_end
 def test_generate_on_the_command_line(pretrained: Run) -> None:
     prompts = ["the", "the class of"]
     options = ["--max-new-tokens", 12, "--temperature", 0.8, "--top-p", 0.9, "--seed", 1]

@@ -95,6 +95,7 @@ def question_answerer(folder: Path) -> Run:
 # -- tag ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.end_to_end
 def test_tags_are_learned(tagger: Run) -> None:
     results = tagger.results
     assert results["labels"] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
@@ -105,6 +106,7 @@ def test_tags_are_learned(tagger: Run) -> None:
     }
 
 
+@pytest.mark.end_to_end
 def test_texts_and_files_are_tagged(tagger: Run, folder: Path, tmp_path: Path) -> None:
     (row,) = tagger.predict("the Anna Boris went to Oslo")
     assert row["tags"] == ["O", "B-PER", "I-PER", "O", "O", "B-LOC"]
@@ -136,6 +138,7 @@ def test_tagger_works_in_transformers(tagger: Run) -> None:
     assert [(e["entity_group"], e["word"]) for e in theirs] == [(e["label"], e["text"]) for e in ours["entities"]]
 
 
+@pytest.mark.end_to_end
 def test_part_of_speech_tagging_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     rows = [
         f"{i + 1}\t{word}\t_\t{'PROPN' if tag != 'O' else 'X'}" + "\t_" * 6
@@ -151,6 +154,7 @@ def test_part_of_speech_tagging_on_the_command_line(folder: Path, tmp_path: Path
     assert load(tmp_path / "run").options == {"scheme": "plain", "default_tag": "X"}
 
 
+@pytest.mark.end_to_end
 def test_semantic_role_labeling_is_learned(folder: Path, tmp_path: Path) -> None:
     """The word before the predicate is its agent; only the mark shows which word is the predicate."""
     chance = random.Random(0)
@@ -212,6 +216,7 @@ def test_invalid_tags_give_a_one_line_error(
 # -- answer ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.end_to_end
 def test_answers_are_learned_and_a_threshold_is_chosen(question_answerer: Run) -> None:
     results = question_answerer.results
     assert results["dev/f1"] > 0.8

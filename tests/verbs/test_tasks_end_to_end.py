@@ -18,6 +18,8 @@ from tests.support.cli import run_command
 from tests.support.objective_data import TEMPLATE, few_words, write
 from tests.support.task_rows import ROWS
 
+pytestmark = pytest.mark.end_to_end
+
 STRATEGIES = ["frozen", "top(1)", "gradual", "lora(2)+reset(1)", "freelb(2)", "auto"]
 
 

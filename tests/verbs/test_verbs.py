@@ -97,6 +97,7 @@ def test_run_folder_has_recipe_metrics_and_results(pretrained: Run) -> None:
     assert pretrained.finished and pretrained.results["step"] == 60
 
 
+@pytest.mark.end_to_end
 def test_recipe_reproduces_its_run(pretrained: Run, tmp_path: Path) -> None:
     run_process("pretrain", "--recipe", pretrained.folder / "recipe.yaml", "--out", tmp_path / "again")
     first, second = (load_file(folder / "model.safetensors") for folder in (pretrained.folder, tmp_path / "again"))
@@ -118,6 +119,7 @@ def test_run_loads_in_transformers_and_fills_masks_the_same(pretrained: Run) -> 
     assert [c["token"] for c in ours] == theirs
 
 
+@pytest.mark.end_to_end
 def test_run_killed_five_times_and_resumed_has_the_same_weights(text: Path, tmp_path: Path) -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # pytest shows it when the test fails
@@ -164,6 +166,7 @@ def test_run_killed_five_times_and_resumed_has_the_same_weights(text: Path, tmp_
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
 
 
+@pytest.mark.end_to_end
 def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = ["pretrain", "bert-tiny", "--data", text, "--out", out, "--steps", "100000", *SMALL]
@@ -180,6 +183,7 @@ def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(text: Path, tmp_path
     assert list((out / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.end_to_end
 def test_resume_and_from_differ(pretrained: Run, tmp_path: Path) -> None:
     store = pretrained.folder.parent / "store"
     again = run("pretrain", "bert-tiny", "--data", store, "--out", pretrained.folder, "--steps", 60, check=False)
@@ -244,6 +248,7 @@ def test_predictions_are_in_order_for_any_batch_size(task: Run, monkeypatch: pyt
     assert all(abs(sum(row["probabilities"].values()) - 1) < 1e-5 for row in together)
 
 
+@pytest.mark.end_to_end
 def test_predicting_a_file_writes_all_rows(task: Run, labeled: Path, tmp_path: Path) -> None:
     out = tmp_path / "answers.jsonl"
     answer = run("predict", task.folder, labeled / "dev.csv", "--out", out, "--json")
@@ -257,6 +262,7 @@ def test_predicting_a_file_writes_all_rows(task: Run, labeled: Path, tmp_path: P
     assert "yes" in human or "no" in human
 
 
+@pytest.mark.end_to_end
 def test_dropout_can_be_changed(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     options = ("--epochs", "0.1", "--num-seeds", "1", "--dropout.hidden_dropout_prob", "0.3")
     run("finetune", pretrained.folder, labeled / "train.csv", *options, "--out", tmp_path / "a")
@@ -386,6 +392,7 @@ def test_embed_returns_one_vector_per_text(pretrained: Run, tmp_path: Path) -> N
     assert np.load(tmp_path / "v.npy").shape == (3, 128)
 
 
+@pytest.mark.end_to_end
 def test_show_describes_presets_objectives_runs_and_stores(pretrained: Run) -> None:
     presets = json.loads(run("show", "presets", "--json").stdout)["presets"]
     assert {row["preset"]: row["parameters"] for row in presets}["bert-base"] == 108_891_648
@@ -397,6 +404,7 @@ def test_show_describes_presets_objectives_runs_and_stores(pretrained: Run) -> N
     assert answer.returncode == 1 and "nothing of this name can be shown" in answer.stderr
 
 
+@pytest.mark.end_to_end
 def test_adapt_continues_pretraining_and_compares(pretrained: Run, text: Path, tmp_path: Path) -> None:
     arguments = [pretrained.folder, text, "--steps", 60, *SMALL, "--set", "optimizer.lr=1e-3", "--out", tmp_path / "a"]
     result = json.loads(run("adapt", *arguments, "--json").stdout)
@@ -416,6 +424,7 @@ def test_adapt_continues_pretraining_and_compares(pretrained: Run, text: Path, t
     assert pt.fill(still, ["the [MASK] of a list"])
 
 
+@pytest.mark.end_to_end
 def test_neighbors_are_sorted_by_similarity(pretrained: Run, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("A function returns the value.\nThe list is empty. Names are strings!\n\n", encoding="utf-8")
@@ -459,6 +468,7 @@ def test_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None:
     np.testing.assert_allclose(vectors[2], states[1 : 1 + len(ids)].mean(0).numpy(), atol=1e-5)
 
 
+@pytest.mark.end_to_end
 def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path) -> None:
     arguments = [
         "quickstart",

@@ -209,6 +209,7 @@ def test_evaluate_on_the_command_line(tmp_path: Path) -> None:
     assert set(result.json()["tasks"]) == {"wnli"}
 
 
+@pytest.mark.end_to_end
 def test_two_devices_give_the_same_predictions(tmp_path: Path) -> None:
     data, out, result = evaluated()
     shared = pt.evaluate(start() / "start", data=data, out=tmp_path / "out", devices=2, **OPTIONS)

@@ -54,6 +54,7 @@ SUITES = {
 }  # fmt: skip
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("suite", SUITES)
 @pytest.mark.parametrize("shots", [None, 1], ids=["fine-tuned", "in-context"])
 def test_generated_texts_are_scored(

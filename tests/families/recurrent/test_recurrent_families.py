@@ -109,6 +109,7 @@ def test_gradients_stop_at_the_truncated_bptt_window() -> None:
     assert reach == [0, 10]
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("preset", ["awd-lstm-tiny", "elmo-tiny", "rnnsearch-tiny"])
 def test_a_resumed_run_ends_with_identical_weights(preset: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(english_documents()[:4]), encoding="utf-8")

@@ -31,6 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     return learn("choose", train, folder / "run", dev)
 
 
+@pytest.mark.end_to_end
 def test_choose_learns_from_varying_numbers_of_choices(run: pt.Run, tmp_path: Path) -> None:
     assert run.results["dev/accuracy"] > 0.9
     asked = [{key: row[key] for key in ("premise", "choices")} for row in rows(6, seed=1)]

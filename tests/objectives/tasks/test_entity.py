@@ -16,6 +16,7 @@ from tests.support.objective_data import BEASTS, COLORS, learn, write
 from tests.support.task_rows import entity_rows as rows
 
 
+@pytest.mark.end_to_end
 def test_entity_learns(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", rows(140)), write(tmp_path / "dev.jsonl", rows(20, seed=1))
     run = learn("entity", train, tmp_path / "run", dev)

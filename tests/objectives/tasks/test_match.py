@@ -26,6 +26,7 @@ from tests.support.objective_data import BEASTS, COLORS, KINDS, TEMPLATE, few_wo
 from tests.support.task_rows import match_rows as rows
 
 
+@pytest.mark.end_to_end
 def test_match_learns_from_the_marked_spans(tmp_path: Path) -> None:
     """The same sentences have either label, depending on what is marked in them."""
     train, dev = write(tmp_path / "train.jsonl", rows(160)), write(tmp_path / "dev.jsonl", rows(40, seed=1))

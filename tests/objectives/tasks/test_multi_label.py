@@ -34,6 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     return learn("classify(multi_label=true)", train, folder / "run", dev, epochs=10)
 
 
+@pytest.mark.end_to_end
 def test_predictions_have_zero_one_or_several_labels(run: pt.Run) -> None:
     assert run.results["dev/exact_match"] > 0.9 and run.results["dev/micro_f1"] > 0.9
     none, two = pt.predict(run, ["i saw dog", "i saw red blue cat"])

@@ -18,6 +18,7 @@ from tests.support.objective_data import TEMPLATE, few_words, learn, write
 from tests.support.task_rows import rank_rows as rows
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("over", ["listwise", "pointwise"])
 def test_rank_learns(over: str, tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", rows(80)), write(tmp_path / "dev.jsonl", rows(20, seed=1))

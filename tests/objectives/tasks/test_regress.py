@@ -32,6 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     return learn("regress", train, folder / "run", dev)
 
 
+@pytest.mark.end_to_end
 def test_regress_learns_numbers_of_any_scale(run: pt.Run) -> None:
     assert run.results["dev/pearson"] > 0.95 and run.results["dev/spearman"] > 0.9
     assert run.results["dev/mse"] < 3000

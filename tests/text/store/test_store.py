@@ -184,6 +184,7 @@ build_store([folder / "a.jsonl"], Tokenizer.load(folder), folder / "store", Stor
 """
 
 
+@pytest.mark.end_to_end
 def test_store_killed_five_times_and_resumed_has_the_same_bytes(tmp_path: Path, english: list[str]) -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # pytest shows it when the test fails

@@ -13,6 +13,8 @@ from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from tests.support.tiny_training_cases import store
 
+pytestmark = pytest.mark.end_to_end
+
 
 @pytest.mark.parametrize(
     ("objective", "measured"),

@@ -51,11 +51,13 @@ def test_strategy_trains_only_its_parameters(strategy: str, expected: set[str], 
     assert changed_groups(tmp_path / "run") == expected
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("strategy", ["full", "top(2)", "gradual", "lora(4)", "reset(1)", "full+freelb(2)"])
 def test_strategy_learns(strategy: str, tmp_path: Path) -> None:
     assert tune(tmp_path / "run", strategy).results["dev/accuracy"] > 0.9
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(
     "objective",
     [

@@ -104,6 +104,7 @@ def test_classification_head_of_an_encoder_decoder_can_be_named(task_folder: Pat
     assert not load_task_model(run.folder, name="warm")[0].untrained
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
 def test_text_to_text_tasks_share_everything_but_their_prefixes(model: str, task_folder: Path, tmp_path: Path) -> None:
     objective = (

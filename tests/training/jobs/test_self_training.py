@@ -85,6 +85,7 @@ def test_students_on_several_devices_give_the_same_results(
     assert shared == [2, 2] and here.results["seeds"] == there.results["seeds"]
 
 
+@pytest.mark.end_to_end
 def test_several_teachers_are_averaged(self_training_folder: Path, tmp_path: Path) -> None:
     """As in PET, prompts with different clozes teach a classifier."""
     clozes = {"a": "it was [MASK] .", "b": "[MASK] !"}

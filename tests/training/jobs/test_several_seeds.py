@@ -25,6 +25,7 @@ def tune(out: Path, **settings: object) -> pt.Run:
     )  # fmt: skip
 
 
+@pytest.mark.end_to_end
 def test_best_of_three_seeds_is_kept_and_all_are_reported(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", num_seeds=3)
     summary = run.results["seeds"]

@@ -46,6 +46,7 @@ def learn(name: str, out: Path, **settings: Any) -> pt.Run:
     return pt.pretrain(name, files()[kind], out=out, **settings)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", TINY_PRESETS)
 def test_tiny_preset_runs(name: str, tmp_path: Path) -> None:
     settings = {

@@ -52,6 +52,7 @@ def ulmfit_result() -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.end_to_end
 def test_both_directions_learn_the_task_and_are_ensembled() -> None:
     result = ulmfit_result()
     assert set(result.scores) == {"forward", "backward", "both"}

@@ -206,6 +206,7 @@ RATES = {
 }
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", RATES)
 def test_every_optimizer_learns_and_resumes_bit_identically(name: str, tmp_path: Path) -> None:
     assert set(RATES) == set(KINDS)

@@ -23,6 +23,8 @@ from pretune.training.recipe_sections import Batching, Budget, Monitoring
 from tests.support.paths import ROOT
 from tests.support.tiny_training_cases import make
 
+pytestmark = pytest.mark.end_to_end
+
 
 @pytest.fixture(scope="module")
 def scenarios(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:

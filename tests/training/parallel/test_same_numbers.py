@@ -35,6 +35,7 @@ def results(how: str) -> dict[str, list[float]]:
     return json.loads(answer.stdout.splitlines()[-1])
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("how", ["alone", "ddp", "fsdp"])
 def test_losses_fall_and_are_equal_for_all_kinds_of_parallelism(name: str, how: str) -> None:

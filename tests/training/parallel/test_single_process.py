@@ -56,6 +56,7 @@ def train_losses(
     return [line["mlm"] for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())]
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(
     ("device", "parallel", "optimizer", "compiled"),
     [pytest.param(*way, marks=[pytest.mark.gpu] if way[0] == "cuda" else []) for way in CASES],
