@@ -31,7 +31,7 @@ OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 COMMAND = re.compile(r"(?:\bpretune (" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b)|\b(torchrun|ray start|pip|pytest|kubectl|srun|sbatch)\b")  # fmt: skip
 # Options of SLURM and torchrun in the job files of the docs.
 OTHERS = {
-    "job-name", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "requeue", "signal", "nproc-per-node",
+    "job-name", "time", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "requeue", "signal", "nproc-per-node",
     "rdzv-id", "rdzv-backend", "rdzv-endpoint", "max-restarts",
 }  # fmt: skip
 # Functions that insert the name of an option, and why the command has it.
@@ -167,15 +167,15 @@ def test_advice_is_given_if_the_command_has_the_option(tmp_path: Path) -> None:
     refused = run_command(
         "prepare", bad, "--tokenizer", "pretune-small-en", "--out", tmp_path / "store", check=False
     ).stderr
-    assert "or replace invalid bytes with --errors replace" in refused
-    with pytest.raises(PretuneError, match="--errors replace"):  # from Python, all advice is given
+    assert "or replace invalid bytes with --encoding-errors replace" in refused
+    with pytest.raises(PretuneError, match="--encoding-errors replace"):  # from Python, all advice is given
         read_labeled(bad)
 
 
 def test_options_of_a_command_are_known_only_while_it_runs() -> None:
     with command_options(["out", "steps"]):
         assert if_option("steps", "--steps") and not if_option("encoding-errors", "--encoding-errors")
-        with command_options(["errors"]):
+        with command_options(["encoding-errors"]):
             assert if_option("encoding-errors", "--encoding-errors") and not if_option("steps", "--steps")
         assert if_option("steps", "--steps")
     assert if_option("encoding-errors", "--encoding-errors")
@@ -200,5 +200,5 @@ def test_call_graph_follows_calls_methods_and_values() -> None:
     ]
     assert unknown_options("use `pretune prepare --encoding-errors replace`", ["finetune"]) == []
     assert unknown_options("use `pretune prepare --error replace`", ["finetune"]) == ["--error"]
-    assert unknown_options("--errors strict: no; leave it out, or --column", ["finetune", "prepare"]) == []
-    assert unknown_options("--errors strict: no; give --epochs", ["finetune", "prepare"]) == ["--epochs"]
+    assert unknown_options("--encoding-errors strict: no; leave it out, or --text-field", ["finetune", "prepare"]) == []
+    assert unknown_options("--encoding-errors strict: no; give --epochs", ["finetune", "prepare"]) == ["--epochs"]

@@ -284,7 +284,7 @@ def distill_language_model(job: DistillationJob) -> Run:
     name = next((name for name in ("mlm", "lm") if name in teacher.root.heads), None)
     if name is None:
         raise PretuneError(
-            f"{job.teachers[0]}: --data needs a masked or causal language model, which this is not; choose another teacher"
+            f"--data needs a masked or causal language model as the teacher, which {job.teachers[0]} is not; choose another one"
         )
     weights = loss_weights_of(job, name)
     matches = layer_matches(job, teacher) or (LayerMatch("cosine", weights["cosine"]),)

@@ -119,8 +119,8 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
     model = source.model
     if job.method == "qat" and job.train is None and not (source.folder / RANGES).is_file():
         raise PretuneError(
-            "--method qat trains the model for int8; give examples with --train, or a model that was fine-tuned with "
-            "--strategy full+int8"
+            "--method qat trains the model for int8; give examples with --train, or a model made by "
+            "`pretune finetune --strategy full+int8`"
         )
     if job.method == "weight-only" and backend != "torch":
         raise PretuneError("--method weight-only uses torch's int8 kernels; leave --backend out")

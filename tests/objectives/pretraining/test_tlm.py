@@ -114,7 +114,7 @@ def test_each_text_ends_with_the_last_token_of_the_template() -> None:
 
 def test_batches_depend_only_on_seed_epoch_and_index() -> None:
     def contents(draws: EpochRandom, index: int, tokens: int = 256) -> dict[int, list[Any]]:
-        made = source(exponent=0.5)
+        made = source(language_alpha=0.5)
         plan = TLM().arrange(made, Packing(tokens, 96), draws)
         noisy = TLM().corrupt(plan.pack(index), made.tokenizer, draws)
         parts = np.split(noisy.ids, noisy.offsets[1:-1])

@@ -74,7 +74,7 @@ def test_sequences_equal_those_of_tlm_and_targets_those_of_rtd(
 
 def test_batches_depend_only_on_seed_epoch_and_index() -> None:
     def contents(draws: EpochRandom, index: int, tokens: int = 256) -> dict[int, list[Any]]:
-        made = source(exponent=0.5)
+        made = source(language_alpha=0.5)
         noisy = TRTD().corrupt(TRTD().arrange(made, Packing(tokens, 96), draws).pack(index), made.tokenizer, draws)
         parts = np.split(noisy.ids, noisy.offsets[1:-1])
         return {int(i): part.tolist() for i, part in zip(noisy.index, parts, strict=True)}
@@ -130,7 +130,7 @@ def test_generator_and_discriminator_use_language_embeddings(name: str, tmp_path
     both, network, mixture = join_stores([store(), russian]), model(), parse_objective(name)
     network.add_heads(mixture.objectives)
     documents = np.arange(both.documents)
-    made = source(store=both, documents=documents, exponent=0.3)
+    made = source(store=both, documents=documents, language_alpha=0.3)
     made.template = network.family.template
     stream = DataStream(mixture.joints[0], made, Packing(1024, 96), seed=0)
     batch = stream.batch(0, 0, 0.0)
