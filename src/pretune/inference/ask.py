@@ -129,9 +129,8 @@ class ClozePredictor:
 
     def __init__(self, writer: TextGenerator | Seq2SeqGenerator, question: ClozeQuestion) -> None:
         self.model, self.question = writer.model, question
-        self.task = (
-            writer.task if isinstance(writer, Seq2SeqGenerator) else None
-        )  # defines the templates of an encoder-decoder
+        # The task defines the templates of an encoder-decoder.
+        self.task = writer.task if isinstance(writer, Seq2SeqGenerator) else None
         self.device = writer.device
 
     @torch.inference_mode()

@@ -92,9 +92,8 @@ def embed_texts(
             vectors = task.outputs(head, root.backbone, batch)
         else:
             vectors = head(root.backbone(*batch.packed, keep=[layer]).last, batch.packed[-1])
-        found |= zip(
-            batch.rows.tolist(), check_not_nan(vectors).float().cpu().numpy(), strict=False
-        )  # filler sequences have no row
+        # Filler sequences have no row.
+        found |= zip(batch.rows.tolist(), check_not_nan(vectors).float().cpu().numpy(), strict=False)
     return np.stack([found[row] for row in range(len(texts))])
 
 

@@ -76,12 +76,10 @@ class TemplateTokens:
 class ScoringMethod:
     """A method to score the tokens of texts with models that were trained for one objective."""
 
-    inputs: Callable[
-        [Array, Array, TemplateTokens], Iterator[ScoringInput]
-    ]  # (ids of a window, tokens to score, frame) → inputs
-    log_probabilities: Callable[
-        [nn.Module, Tensor, Tensor, Tensor], Tensor
-    ]  # (head, states, token embedding, ids) → log-probabilities
+    # (ids of a window, tokens to score, special tokens) → inputs
+    inputs: Callable[[Array, Array, TemplateTokens], Iterator[ScoringInput]]
+    # (head, states, token embedding, ids) → log-probabilities
+    log_probabilities: Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
     pattern: Pattern | None = None
     both_sides: bool = True  # whether the tokens after a token are part of its context
     exact: bool = True  # whether the log-probabilities of the tokens sum to that of the text

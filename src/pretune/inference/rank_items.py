@@ -33,9 +33,8 @@ def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1
     begin = np.maximum(begin, end - (length - template.num_special_tokens(pair=False)))
     arrangement = Arrangement(store, tokenizer, template, begin[:, None], (end - begin)[:, None])
     plan = plan_packs(arrangement.lengths, tokens=max(TOKENS, length), sequences=1 << 30, shuffle=False)
-    never = torch.ones(
-        model.backbone.embed.vocabulary, dtype=torch.bool
-    )  # special tokens and padding rows are not items
+    # Special tokens and padding rows are not items.
+    never = torch.ones(model.backbone.embed.vocabulary, dtype=torch.bool)
     never[: tokenizer.size] = torch.from_numpy(tokenizer.specials)
     root, device = model.root.eval(), model.backbone.embed.tokens.device
     ranks = []

@@ -29,9 +29,8 @@ class SuiteAverage:
 def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverage | None:
     """Return the mean over columns of the results table; None if all of them are missing.
 
-    A column is a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column.
-
-    A multilingual task is the mean over its languages. None is returned if all columns are missing.
+    A column is a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column. A multilingual task is the
+    mean over its languages.
     """
     found = {str(column): _column(suite, column, scores) for column in columns}
     there = [value for value in found.values() if value is not None]

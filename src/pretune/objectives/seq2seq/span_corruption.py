@@ -89,9 +89,8 @@ class SpanCorruption(Seq2Seq):
         """Return the numbers of tokens and of spans to replace, (b,) each, given the lengths of texts."""
         hidden = np.clip(np.round(self.noise_density * lengths), 1, np.maximum(1, lengths - 1)).astype(np.int64)
         spans = np.maximum(1, np.round(hidden / self.mean_span_length)).astype(np.int64)
-        return hidden, np.minimum(
-            spans, np.minimum(hidden, lengths - hidden + 1)
-        )  # at least one token between any two spans
+        # There is at least one token between any two spans.
+        return hidden, np.minimum(spans, np.minimum(hidden, lengths - hidden + 1))
 
     def choose(self, lengths: Array, draws: EpochRandom, index: Array) -> tuple[Array, Array, Array]:
         """Draw random spans; return their starts in the texts and lengths, (s,) each, and the number of spans per text, (b,).
@@ -148,9 +147,8 @@ def replace_by_sentinels(
 
     sizes = np.bincount(owner, weights=lengths + 1, minlength=len(texts.lengths)).astype(np.int64) + 1
     ids = np.empty(int(sizes.sum()), dtype=np.int64)
-    at = (
-        segment_starts(sizes)[owner] + segment_cumsum(lengths + 1, counts) - (lengths + 1)
-    )  # where each span's sentinel goes
+    # where the sentinel of each span goes
+    at = segment_starts(sizes)[owner] + segment_cumsum(lengths + 1, counts) - (lengths + 1)
     ids[at] = sentinel[number]
     ids[span_indices(at + 1, lengths)] = texts.ids[hidden]
     ids[np.cumsum(sizes) - 1] = sentinel[counts]

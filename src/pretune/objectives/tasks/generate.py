@@ -229,9 +229,8 @@ class Generate(TwoSided, Task):
         targets = [self.spell(target, data.template) for target in data.rows.labels]
         if data.template.target:
             source = compose_sequences([sources], data.tokenizer, read, length)
-            return source, compose_sequences(
-                [targets], data.tokenizer, written, length + 1
-            )  # the decoder never reads the last token
+            # The decoder never reads the last token of the target.
+            return source, compose_sequences([targets], data.tokenizer, written, length + 1)
         parts: list[Part] = [sources, self.delimit(data.tokenizer), targets]
         whole = compose_sequences(parts, data.tokenizer, (*read, *written[1:]), length)
         whole.labels["written"] = whole.spans[:, -1] + len(written) - 1
