@@ -39,7 +39,7 @@ def test_classifier_predictions_for_texts_and_pairs_match_transformers(name: str
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
     config = family.read_config(small | sizes | {"initializer_range": 0.2})
     model = Model(family, config, Network(family.build(config)), words, "classify", labels)
-    pooling = family.poolings.get("", "start")
+    pooling = family.poolings.get("", "cls")
     model.add_heads(parse_objective("classify", labels=tuple(labels), pooling=pooling).objectives)
     model.save(tmp_path)
     reference = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
@@ -64,7 +64,7 @@ def test_multiple_choice_round_trips_through_transformers(name: str, tmp_path: P
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
     config = family.read_config(small | sizes | {"initializer_range": 0.2})
     model = Model(family, config, Network(family.build(config)), words, "choose")
-    model.add_heads(parse_objective("choose", pooling=family.poolings.get("", "start")).objectives)
+    model.add_heads(parse_objective("choose", pooling=family.poolings.get("", "cls")).objectives)
     model.save(tmp_path / "ours")
     reference, report = AutoModelForMultipleChoice.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]

@@ -81,7 +81,7 @@ def enlarge(module: Any) -> None:
 @torch.no_grad()
 def read(model: Model, texts: list[tuple[str, str]]) -> tuple[list[tuple[Any, ...]], torch.Tensor]:
     """Return the inputs of the model for each pair, and its outputs."""
-    task = Classify(labels=("yes", "no"), pooling=model.family.poolings.get("", "start"), dropout=0.0)  # type: ignore[arg-type]
+    task = Classify(labels=("yes", "no"), pooling=model.family.poolings.get("", "cls"), dropout=0.0)  # type: ignore[arg-type]
     torch.manual_seed(0)
     head = task.head(model.backbone)
     enlarge(model.backbone)

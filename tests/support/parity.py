@@ -158,7 +158,7 @@ def compare_classifier(
     from transformers import AutoModelForSequenceClassification
 
     labels = ["bad", "good", "so so"]
-    objective = parse_objective("classify", labels=tuple(labels), pooling=family.poolings.get("", "start"))
+    objective = parse_objective("classify", labels=tuple(labels), pooling=family.poolings.get("", "cls"))
     config = family.read_config(small)
     model = Model(family, config, Network(family.build(config)), objective="classify", labels=labels)
     model.add_heads(objective.objectives)
