@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,18 @@ def test_its_tokenizer_is_found_by_name_unless_a_folder_has_the_same_name(
     monkeypatch.chdir(tmp_path)
     pt.train_tokenizer("text.txt", kind="byte-level-bpe", vocab_size=300, out=NAME)
     assert Tokenizer.load(NAME).size < 1000
+
+
+def test_its_vocabulary_has_one_token_per_id() -> None:
+    """A duplicate entry in tokenizer.json would leave an id without a token, whose embedding is never used."""
+    content = (bundled_folder(NAME) / "tokenizer.json").read_text(encoding="utf-8")
+    pairs = json.loads(content, object_pairs_hook=list)
+    model = dict(pairs)["model"]
+    entries = dict(model)["vocab"]
+    tokens, ids = zip(*entries, strict=True)
+    assert len(set(tokens)) == len(tokens)
+    assert sorted(ids) == list(range(len(ids)))
+    assert {"watching", "monitor"} <= set(tokens)
 
 
 def test_it_fills_most_clozes_correctly() -> None:
