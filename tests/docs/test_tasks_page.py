@@ -79,7 +79,9 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, objective in (("gpt2", ""), ("t5", ""), ("bert", "mlm")):
         tiny(f"{name}-tiny", known, Path("runs") / name, objective)
     script = "".join(line for text in SECTIONS.values() for line in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S))
-    script = script.replace("pretune-small-en", "runs/bert").replace("--confident 0.9", "--confident 0.5")
+    script = script.replace("pretune-small-en", "runs/bert").replace(
+        "--confidence-threshold 0.9", "--confidence-threshold 0.5"
+    )
     for line in script.splitlines():
         run_line(line, *(QUICK if line.startswith("pretune finetune ") else []))
     assert pt.Run("runs/ranked").recipe["columns"] == {"group": "id"}

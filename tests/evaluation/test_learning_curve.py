@@ -49,6 +49,6 @@ def test_several_devices_give_the_same_curve(tmp_path: Path, monkeypatch: pytest
 
 
 def test_invalid_sizes_are_rejected_before_training(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match="--curve 64: sizes must be between 2 and 63"):
+    with pytest.raises(PretuneError, match="--learning-curve 64: sizes must be between 2 and 63"):
         tune(tmp_path / "run", steps=1, learning_curve=[64], num_seeds=1)
     assert not (tmp_path / "run" / "results.json").exists()

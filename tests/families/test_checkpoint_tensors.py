@@ -104,7 +104,7 @@ def test_a_number_of_layers_that_contradicts_the_config_is_refused(
     last = {tensor: x for tensor, x in content.items() if number.search(tensor)}
     one_more = {number.sub(lambda match: f"{match[1]}.{layers}.", tensor): x for tensor, x in last.items()}
     edit_tensors(tmp_path, **one_more)
-    words = rf"layers: {layers + 1} in {re.escape(stack)}, but {layers} in config\.json; pass --partial to continue without them"
+    words = rf"layers: {layers + 1} in {re.escape(stack)}, but {layers} in config\.json; pass --ignore-mismatched to continue without them"
     with pytest.raises(PretuneError, match=words):
         pt.load(tmp_path)
     assert len(pt.load(tmp_path, ignore_mismatched=True).backbone.layers) == layers
@@ -154,7 +154,9 @@ def test_an_unknown_head_is_refused(tmp_path: Path) -> None:
     save("bert", "BertForSequenceClassification", tmp_path)
     edit_tensors(tmp_path, **{"classifier2.weight": torch.zeros(2, 32)})
     for read in (pt.load, load_model):
-        with pytest.raises(PretuneError, match=r"unknown tensors for bert: classifier2\.weight; pass --partial"):
+        with pytest.raises(
+            PretuneError, match=r"unknown tensors for bert: classifier2\.weight; pass --ignore-mismatched"
+        ):
             read(tmp_path)
 
 

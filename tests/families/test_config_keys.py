@@ -169,7 +169,7 @@ def test_unknown_keys_are_ignored_with_partial(tmp_path: Path, monkeypatch: pyte
     edit_config(tmp_path, glyph_embedding_dim=1728)
     logged: list[str] = []
     monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
-    with pytest.raises(PretuneError, match="glyph_embedding_dim; pass --partial to continue without them"):
+    with pytest.raises(PretuneError, match="glyph_embedding_dim; pass --ignore-mismatched to continue without them"):
         pt.load(tmp_path)
     model = pt.load(tmp_path, ignore_mismatched=True)
     assert len(logged) == 1 and logged[0].endswith("may change its output: glyph_embedding_dim; they are ignored")

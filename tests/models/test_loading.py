@@ -169,7 +169,7 @@ def test_all_mismatched_tensors_are_listed_in_one_error(folder: Path) -> None:
     assert str(error.value) == (
         f"{folder}: tensors of the wrong shape: bert.embeddings.position_embeddings.weight is (8, 32), not (40, 32), "
         f"{layer}.query.weight is (31, 30), not (32, 32); tensors missing: {layer}.key.bias; "
-        "unknown tensors for bert: bert.adapter.weight; pass --partial to continue without them"
+        "unknown tensors for bert: bert.adapter.weight; pass --ignore-mismatched to continue without them"
     )
 
 

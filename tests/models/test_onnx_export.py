@@ -202,7 +202,7 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
             verb(tmp_path / "graph", out=tmp_path / "never", **options)  # type: ignore[operator]
     with pytest.raises(PretuneError, match="is an ONNX graph already"):
         pt.export(tmp_path / "graph", format="onnx", out=tmp_path / "never")
-    with pytest.raises(PretuneError, match="applies only with --to hf"):
+    with pytest.raises(PretuneError, match="applies only with --format hf"):
         pt.export(trained(), format="onnx", dtype="float16", out=tmp_path / "never")
     with pytest.raises(PretuneError, match="an ONNX graph cannot be saved"):
         model.save(tmp_path / "copy")

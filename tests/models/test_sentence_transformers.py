@@ -394,7 +394,7 @@ def test_unsupported_similarities_are_refused_for_training_only(bert: Path, tmp_
 def test_invalid_export_options_are_refused(bert: Path, tmp_path: Path) -> None:
     vectors: dict[str, Any] = {"to": "sentence-transformers", "out": tmp_path / "out"}
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"pooling": "mean", "out": tmp_path / "out"}, "apply only with --to sentence-transformers"),
+        ({"pooling": "mean", "out": tmp_path / "out"}, "apply only with --format sentence-transformers"),
         ({**vectors, "pooling": "man"}, r"unknown pooling 'man' of a text embedding; did you mean 'mean'\?"),
         ({**vectors, "head": "mlm"}, "--head mlm: sentence-transformers folders have no such head"),
         ({**vectors, "max_length": 99}, "choose a length from 3 to 24 tokens"),

@@ -124,7 +124,7 @@ def test_adapt_and_pretrain_read_text_like_prepare(model: Path, tokenizer: Any, 
         "objective": "mlm",
     }
     assert pt.pretrain("bert-tiny", table, out=tmp_path / "b", **given).finished
-    with pytest.raises(PretuneError, match="--column applies only to tables"):
+    with pytest.raises(PretuneError, match="--text-field applies only to tables"):
         pt.pretrain("bert-tiny", tmp_path / "b/store", text_field="remark", out=tmp_path / "c")
 
 

@@ -51,7 +51,7 @@ def test_task_learns_and_output_keeps_the_rows(name: str, tmp_path: Path, monkey
     write(Path("dev.jsonl"), few)
     run_json(
         f"finetune bert-tiny train.jsonl --dev dev.jsonl --objective '{name}' --tokenizer {few_words()} --out run "
-        "--epochs 12 --set optimizer.lr=2e-3 --set batch.max_length=32 --set batch.size=32 --seeds 1"
+        "--epochs 12 --set optimizer.lr=2e-3 --set batch.max_length=32 --set batch.size=32 --num-seeds 1"
     )
     done = pt.Run("run")
     decides = next(
@@ -78,7 +78,7 @@ def test_seeds_splits_reports_and_ensembles(
     monkeypatch.chdir(tmp_path)
     write(Path("train.jsonl"), rows := ROWS[name](60))
     run_json(
-        f"finetune {tiny} train.jsonl --objective '{name}' --out run --epochs 1 --seeds 2 --set batch.max_length=32 "
+        f"finetune {tiny} train.jsonl --objective '{name}' --out run --epochs 1 --num-seeds 2 --set batch.max_length=32 "
         "--set monitor.patience=1"
     )
     done = pt.Run("run")

@@ -222,7 +222,9 @@ def test_file_of_the_wrong_length_is_rejected_with_the_right_one(tmp_path: Path)
     write(tmp_path / "RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     task = find_suite("glue").tasks["rte"]
-    with pytest.raises(PretuneError, match=r"RTE/dev.tsv: 1 rows instead of the 277 of RTE's dev split; .* --subsets"):
+    with pytest.raises(
+        PretuneError, match=r"RTE/dev.tsv: 1 rows instead of the 277 of RTE's dev split; .* --allow-incomplete"
+    ):
         task.read("dev", tmp_path)
     assert not task.read("train", tmp_path).complete  # this is reported
 

@@ -119,7 +119,7 @@ def test_a_resumed_run_ends_with_identical_weights(preset: str, tmp_path: Path) 
     pairs = [tmp_path / "pairs.en.txt", tmp_path / "pairs.fr.txt"]
     data = pairs if preset.startswith("rnn") else tmp_path / "text.txt"
     settings = {"batch": pt.Batching(tokens=80, max_length=20), "data": data}
-    small = {"kind": "characters" if preset.startswith("elmo") else "words", "size": 300}
+    small = {"kind": "characters" if preset.startswith("elmo") else "words", "vocab_size": 300}
     small |= {"target": 200} if preset.startswith("rnn") else {}
     monitor = pt.Monitoring(log_every=1, save_every=2, held_out_fraction=0.0, eval_every=0)
 

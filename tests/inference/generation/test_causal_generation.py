@@ -110,15 +110,10 @@ def test_cached_logits_equal_uncached_logits_at_every_step(pair: tuple[Any, Mode
 RULES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "repetition penalty": {"repetition_penalty": 1.5},
-    "no repeated pairs": {"no_repeat_ngram": 2},
-    "no repeated token": {"no_repeat_ngram": 1},
-    "both": {"repetition_penalty": 1.2, "no_repeat_ngram": 3},
+    "no repeated pairs": {"no_repeat_ngram_size": 2},
+    "no repeated token": {"no_repeat_ngram_size": 1},
+    "both": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
 }
-
-
-def transformers_options(rules: dict[str, Any]) -> dict[str, Any]:
-    names = {"beams": "num_beams", "no_repeat_ngram": "no_repeat_ngram_size"}
-    return {names.get(name, name): value for name, value in rules.items()}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -126,9 +121,7 @@ def test_greedy_decoding_equals_transformers_for_any_batch(pair: tuple[Any, Mode
     reference, model, _ = pair
     end = {frequent_token(model)}
     found = generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=12, **RULES[rule]), end)
-    assert found == [
-        generate_with_transformers(reference, prompt, end, **transformers_options(RULES[rule])) for prompt in PROMPTS
-    ]
+    assert found == [generate_with_transformers(reference, prompt, end, **RULES[rule]) for prompt in PROMPTS]
     if rule == "greedy":
         assert len(set(map(len, found))) > 1  # some ended, at different steps
 
@@ -139,12 +132,9 @@ def test_beam_search_equals_transformers(pair: tuple[Any, Model, Path], penalty:
     reference, model, _ = pair
     ending = False
     for end in (set(), {frequent_token(model)}, {5, 17}):
-        rules = {"beams": 4, "length_penalty": penalty, **RULES[rule]}
+        rules = {"num_beams": 4, "length_penalty": penalty, **RULES[rule]}
         found = generate_ids(model, PROMPTS, GenerationConfig(max_new_tokens=10, **rules), end)
-        assert found == [
-            generate_with_transformers(reference, p, end, max_new_tokens=10, **transformers_options(rules))
-            for p in PROMPTS
-        ]
+        assert found == [generate_with_transformers(reference, p, end, max_new_tokens=10, **rules) for p in PROMPTS]
         ending |= any(len(text) < 10 for text in found)
     assert ending
 
@@ -330,13 +320,13 @@ def test_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[Any,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokens": 0}, "tokens 0 is too small; give 1 or more"),
-        ({"beams": 0}, "beams 0 is too small"),
+        ({"max_new_tokens": 0}, "max_new_tokens 0 is too small; give 1 or more"),
+        ({"num_beams": 0}, "num_beams 0 is too small"),
         ({"top_k": 0}, "top_k 0 is too small"),
         ({"top_p": 1.5}, "top_p 1.5 is not a probability; give at most 1"),
         ({"temperature": 0.0}, "temperature 0 is not positive"),
         ({"repetition_penalty": -1.0}, "repetition_penalty -1 is not positive"),
-        ({"beams": 2, "temperature": 1.0}, "leave out temperature, top_k, and top_p, or the beams"),
+        ({"num_beams": 2, "temperature": 1.0}, "leave out temperature, top_k, and top_p, or num_beams"),
     ],
 )
 def test_invalid_settings_are_rejected(options: dict[str, Any], message: str) -> None:

@@ -24,8 +24,8 @@ from tests.support.tiny_models import read, tiny
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud", "good", "bad"]
 CHOICES = ("good", "good fire", "bad", "stone cloud tree")
 SETTINGS: list[dict[str, Any]] = [
-    {}, {"temperature": 3.0}, {"top_k": 5, "temperature": 9.0}, {"top_p": 0.5}, {"beams": 3}, {"beams": 2, "length_penalty": 0.0},
-    {"no_repeat_ngram": 1, "repetition_penalty": 5.0}, {"beams": 2, "no_repeat_ngram": 1},
+    {}, {"temperature": 3.0}, {"top_k": 5, "temperature": 9.0}, {"top_p": 0.5}, {"num_beams": 3}, {"num_beams": 2, "length_penalty": 0.0},
+    {"no_repeat_ngram_size": 1, "repetition_penalty": 5.0}, {"num_beams": 2, "no_repeat_ngram_size": 1},
 ]  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_texts_end_before_stop_strings(settings: dict[str, Any], writer: TextGen
     stop = tuple({text[len(text) // 2 :][:3] for text in whole if text.strip()}) or ("re",)
     stopped = generate(writer, prompts, GenerationConfig(12, stop=stop, **settings))
     assert not any(string in text for text in stopped for string in stop)
-    if "beams" not in settings:
+    if "num_beams" not in settings:
         assert stopped == [truncate_at_stop(text, stop) for text in whole]
 
 
@@ -135,7 +135,7 @@ def test_command_line_streams_and_restricts_choices(folder: Path, monkeypatch: p
         ("gpt2", {"choices": ["good", " "]}, "choices: there is an empty text"),
         ("gpt2", {"choices": ["good", "☃"]}, "choice '☃': this tokenizer cannot spell it"),
         ("t5", {"choices": ["good", "☃"]}, "answer '☃': this tokenizer has no tokens for it"),
-        ("gpt2", {"stream": True, "beams": 2}, "leave out the beams"),
+        ("gpt2", {"stream": True, "num_beams": 2}, "leave out num_beams"),
         ("gpt2", {"languages": "en-ro"}, "--languages applies only to models that take language tokens"),
         ("t5", {"languages": "en-ro"}, "--languages applies only to models that take language tokens"),
         ("gpt2", {"prompts": ["red " * 1022], "choices": CHOICES}, "no room"),

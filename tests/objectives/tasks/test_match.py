@@ -75,7 +75,7 @@ def test_spans_are_read_from_offsets_or_words(tmp_path: Path) -> None:
         ({"start1": "x", "end1": 3, "word2": "cat"}, "line 1: 'x' in 'start1' is not a number of characters"),
         (
             {"word1": "dog", "word2": "cat"},
-            r"line 1: 'dog' \('word1'\) is not in its text; correct them, or leave them out with --drop-bad",
+            r"line 1: 'dog' \('word1'\) is not in its text; correct them, or leave them out with --drop-invalid",
         ),
         ({"word2": "cat"}, "no columns locate span 1; choose those with its bounds or its words with --columns.start1"),
         ({"start1": 3, "end1": 4, "word2": "cat"}, "line 1: ' ' has no tokens"),

@@ -58,7 +58,7 @@ def test_column_is_inferred_or_given(tmp_path: Path) -> None:
     assert texts(path, text_field="abstract") == ["x"]
     with pytest.raises(
         PretuneError,
-        match=r"line 1: no field named 'text'; the fields are 'title', 'abstract'; choose one with --column",
+        match=r"line 1: no field named 'text'; the fields are 'title', 'abstract'; choose one with --text-field",
     ):
         texts(path)
     with pytest.raises(PretuneError, match=r"did you mean 'abstract'\?"):

@@ -58,7 +58,7 @@ def test_invalid_utf8_is_reported_with_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"fine\nbad \xff here\n")
     with pytest.raises(
-        PretuneError, match=r"a\.txt, line 2: not valid UTF-8 \(byte 0xff at column 5\).*--errors replace"
+        PretuneError, match=r"a\.txt, line 2: not valid UTF-8 \(byte 0xff at column 5\).*--encoding-errors replace"
     ):
         list(read_lines(path))
     assert [line for _, line in read_lines(path, "replace")] == ["fine", "bad � here"]

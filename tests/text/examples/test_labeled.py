@@ -92,7 +92,7 @@ def test_additional_roles_and_nested_fields_are_read(tmp_path: Path) -> None:
         ("text,label\na,x\n", {"label": "lable"}, "no column 'lable' for the label; .* did you mean 'label'"),
         ("text,label\na,x\n", {"labels": "label"}, "unknown column role 'labels'"),
         ("text,a,b\nx,1,2\ny,3,4\n", {}, "cannot infer the label column; the columns are 'text', 'a', 'b'; choose one with --label"),
-        ("text,label\na,x\nb,\n", {}, "1 of 2 rows have no label in 'label': line 3; correct them, or leave them out with --drop-bad"),
+        ("text,label\na,x\nb,\n", {}, "1 of 2 rows have no label in 'label': line 3; correct them, or leave them out with --drop-invalid"),
         ("text,label\na,x,y\n", {}, "line 2: expected 2 fields as in the header, but found 3"),
     ],
 )  # fmt: skip

@@ -86,7 +86,7 @@ def test_unlabeled_rows_are_listed_or_dropped(objective: str, tmp_path: Path) ->
     labels = [1, 2, 3] * 20 if objective == "regress" else BOTH
     file = write(tmp_path / "train.csv", TEXTS, ["", " ", *labels[2:]])
     with pytest.raises(
-        PretuneError, match=r"2 of 60 rows have no label in 'label': line 2, line 3; correct .* --drop-bad"
+        PretuneError, match=r"2 of 60 rows have no label in 'label': line 2, line 3; correct .* --drop-invalid"
     ):
         read_data(file, objective)
     made = read_data(file, objective, drop_invalid=True)

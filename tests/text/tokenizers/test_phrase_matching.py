@@ -109,6 +109,6 @@ def test_phrases_verb_writes_a_file_that_mlm_reads(tmp_path: Path) -> None:
     facts = pt.phrases(store.folder, out=tmp_path / "phrases.txt", min_count=5, min_pmi=2.5).facts
     assert facts["phrases"] == len((tmp_path / "phrases.txt").read_text().splitlines()) >= 3
     assert 3 in load_phrases(str(tmp_path / "phrases.txt"), store.tokenizer).known
-    with pytest.raises(PretuneError, match="no phrase occurs 10000 times; lower --least"):
+    with pytest.raises(PretuneError, match="no phrase occurs 10000 times; lower --min-count"):
         pt.phrases(store, out=tmp_path / "none.txt", min_count=10_000)
     assert not (tmp_path / "none.txt").exists()

@@ -177,7 +177,7 @@ def test_search_that_cannot_start_leaves_no_files(tmp_path: Path, monkeypatch: p
     with pytest.raises(PretuneError, match=r"nowhere\.csv: no such file"):
         pt.tune(folder / "start", "nowhere.csv", dev=folder / "train.csv", out=out, num_trials=1)
     assert not out.exists()
-    with pytest.raises(PretuneError, match="give --trials or --seconds"):
+    with pytest.raises(PretuneError, match="give --num-trials or --max-seconds"):
         pt.tune(folder / "start", folder / "train.csv", dev=folder / "train.csv", out=out)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(PretuneError, match=r"pip install 'pretune\[tune\]'"):

@@ -51,7 +51,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (pretraining, pretraining_model, pretraining_settings):
         monkeypatch.setattr(module, "is_preset", lambda name: name == "tiny-pairs")
     monkeypatch.setattr(
-        pretraining_settings, "find_preset", lambda name: {"tokenizer": {"kind": "wordpiece", "size": 90}}
+        pretraining_settings, "find_preset", lambda name: {"tokenizer": {"kind": "wordpiece", "vocab_size": 90}}
     )
 
 
@@ -118,7 +118,7 @@ def test_rows_and_running_text_cannot_be_mixed(tmp_path: Path) -> None:
 def test_running_text_uses_the_same_pipeline(tmp_path: Path, objective: str) -> None:
     text = [f"The {a} sees the {b}. The {b} sees the {a}. It rains. The {a} sleeps." for a in WORDS for b in WORDS]
     (tmp_path / "a.txt").write_text("\n".join(text), encoding="utf-8")
-    tokenizer = {"kind": "wordpiece", "size": 90, "sentinels": 8}
+    tokenizer = {"kind": "wordpiece", "vocab_size": 90, "extra_ids": 8}
     run = pretrain(
         "tiny-pairs",
         str(tmp_path / "a.txt"),

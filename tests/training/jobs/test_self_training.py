@@ -150,12 +150,12 @@ def test_invalid_options_are_rejected(self_training_folder: Path, tmp_path: Path
     with pytest.raises(pt.PretuneError, match="the confidence must be a probability"):
         train(unlabeled=self_training_folder / "more.csv", confidence_threshold=1.5)
     with pytest.raises(
-        pt.PretuneError, match=r"confident about none of 40 texts \(at most 0\.\d\d\); lower --confident"
+        pt.PretuneError, match=r"confident about none of 40 texts \(at most 0\.\d\d\); lower --confidence-threshold"
     ):
         train(unlabeled=self_training_folder / "more.csv", confidence_threshold=1.0)
-    with pytest.raises(pt.PretuneError, match="--soft 0: the temperature must be above 0"):
+    with pytest.raises(pt.PretuneError, match="--distill-temperature 0: the temperature must be above 0"):
         train(unlabeled=self_training_folder / "more.csv", distill_temperature=0.0)
-    with pytest.raises(pt.PretuneError, match="--soft applies only with --unlabeled"):
+    with pytest.raises(pt.PretuneError, match="--distill-temperature applies only with --unlabeled"):
         train(distill_temperature=1.0)
     with pytest.raises(pt.PretuneError, match="only tasks with one label per text can label texts: classify, prompt"):
         tune(

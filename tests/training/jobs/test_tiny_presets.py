@@ -53,7 +53,7 @@ def test_tiny_preset_runs(name: str, tmp_path: Path) -> None:
         "batch": pt.Batching(tokens=256, max_length=64),
         "monitor": pt.Monitoring(log_every=1, held_out_fraction=0.0),
     }
-    small = {**find_preset(name)["tokenizer"], "size": 600}
+    small = {**find_preset(name)["tokenizer"], "vocab_size": 600}
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     run = learn(name, tmp_path / "run", budget=pt.Budget(steps=2), **settings, **tokenizer)
     assert run.finished
@@ -76,14 +76,14 @@ def test_only_stateful_objectives_carry_recurrent_state(
         "batch": pt.Batching(tokens=512, max_length=64),
         "monitor": pt.Monitoring(save_every=0, held_out_fraction=0.0),
     }
-    learn(name, tmp_path / "run", budget=pt.Budget(steps=4), tokenizer={"kind": "words", "size": 600}, **settings)
+    learn(name, tmp_path / "run", budget=pt.Budget(steps=4), tokenizer={"kind": "words", "vocab_size": 600}, **settings)
     assert seen == [False, *[continues_state] * 3]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", TINY_PRESETS)
 def test_tiny_preset_has_the_same_losses_on_gpu_and_cpu(name: str, tmp_path: Path) -> None:
-    small = {**find_preset(name)["tokenizer"], "size": 600}
+    small = {**find_preset(name)["tokenizer"], "vocab_size": 600}
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     lines = []
     for device in ("cpu", "cuda"):
@@ -119,7 +119,7 @@ def test_every_family_has_a_tiny_preset_with_the_same_recipe() -> None:
         preset, system = find_preset(name), find_preset(parent_preset(name))
         assert (preset["family"], preset["objective"]) == (system["family"], system["objective"])
         assert preset["optimizer"]["name"] == system["optimizer"]["name"]
-        assert preset["tokenizer"] == system["tokenizer"] | {"size": 4096}
+        assert preset["tokenizer"] == system["tokenizer"] | {"vocab_size": 4096}
         plan = resolve_pretraining(name, ["texts"], "run", {}, 0, None)
         assert plan.budget.tokens is None and plan.batch.length_schedule is None
         assert 0 < (plan.budget.steps or 0) <= 2000
@@ -161,7 +161,7 @@ def test_electra_saves_both_networks(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
     settings = {"batch": pt.Batching(tokens=256, max_length=64), "monitor": pt.Monitoring(held_out_fraction=0.0)}
-    tokenizer = {**find_preset("electra-tiny")["tokenizer"], "size": 600}
+    tokenizer = {**find_preset("electra-tiny")["tokenizer"], "vocab_size": 600}
     learn("electra-tiny", tmp_path / "run", budget=pt.Budget(steps=1), tokenizer=tokenizer, **settings)
     for kind, folder, width in ((AutoModelForPreTraining, "run", 128), (AutoModelForMaskedLM, "run/generator", 32)):
         loaded, report = kind.from_pretrained(tmp_path / folder, output_loading_info=True)

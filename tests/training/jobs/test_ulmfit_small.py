@@ -54,7 +54,9 @@ def test_ulmfit_beats_plain_finetuning_and_random_initialization(tmp_path: Path)
     random.Random(1).shuffle(rows)
     dev = write(tmp_path / "dev.jsonl", rows[:JUDGED])
     texts = write(tmp_path / "texts.jsonl", [{"text": row["text"]} for row in rows[JUDGED:]])
-    lm = pt.pretrain("ulmfit-tiny", corpus, tokenizer={"size": 8000}, budget=pt.Budget(steps=600), out=tmp_path / "lm")
+    lm = pt.pretrain(
+        "ulmfit-tiny", corpus, tokenizer={"vocab_size": 8000}, budget=pt.Budget(steps=600), out=tmp_path / "lm"
+    )
     scores: dict[str, list[float]] = {"ulmfit": [], "without": [], "scratch": []}
     steady = pt.Schedule(kind="constant", warmup_ratio=0.0)
     same = {"optimizer": replace(OPTIMIZER, lr=RATE, layer_decay=1.0), "schedule": steady}

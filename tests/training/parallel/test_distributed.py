@@ -100,7 +100,7 @@ def pretrain_with_killed_workers(
     expected = pretune.pretrain(
         "bert-tiny", text, out=tmp_path / "alone", budget=Budget(steps=steps),
         batch=Batching(tokens=512, microbatch_tokens=128, max_length=64), monitor=Monitoring(log_every=1, save_every=2),
-        tokenizer={"kind": "wordpiece", "size": 400},
+        tokenizer={"kind": "wordpiece", "vocab_size": 400},
     )  # fmt: skip
     recipe = tmp_path / "alone" / "recipe.yaml"
     launch = ["--nproc-per-node", "2", "--max-restarts", str(restarts), "--monitor-interval", "0.1"]

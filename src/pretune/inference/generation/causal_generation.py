@@ -66,7 +66,7 @@ class GenerationConfig:
                 )
         if self.num_beams > 1 and self.is_sampling:
             raise PretuneError(
-                "beam search and sampling cannot be combined; leave out temperature, top_k, and top_p, or the beams"
+                "beam search and sampling cannot be combined; leave out temperature, top_k, and top_p, or num_beams"
             )
 
     @property
@@ -344,7 +344,7 @@ class TextGenerator:
 def check_streamable(decoding: GenerationConfig) -> None:
     """Raise an error if the decoding is beam search, whose text is known only at the end."""
     if decoding.num_beams > 1:
-        raise PretuneError("beam search knows its text only at the end and cannot be streamed; leave out the beams")
+        raise PretuneError("beam search knows its text only at the end and cannot be streamed; leave out num_beams")
 
 
 def make_column_major(root: nn.Module) -> None:
