@@ -38,14 +38,14 @@ def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
     }
 
 
-def encoder_classes(name: str) -> dict[frozenset[str], str]:
+def encoder_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
     """Return the classes of `transformers` that most encoders have, by their heads; `name` is their prefix."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
         frozenset({"classify"}): f"{name}ForSequenceClassification",
         frozenset({"choose"}): f"{name}ForMultipleChoice",
-        **token_classes(name),
+        **token_classes(name, answering),
     }
 
 

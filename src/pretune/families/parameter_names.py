@@ -32,6 +32,11 @@ def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> l
     return rows
 
 
+def own_rows(*names: str) -> list[Row]:
+    """Return the name-table rows of backbone parameters whose published names are pretune's own."""
+    return [(name, f"backbone.{name}") for name in names]
+
+
 def pooled_heads(pooler: str, output: str) -> list[Row]:
     """Return the name-table rows of classification and multiple-choice heads, given the names of pooler and output layer."""
     return [
