@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
+from pretune.backbones.backbone import BackboneOutput, LayeredBackbone, LayerSelection, selected_layers
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
@@ -16,7 +16,7 @@ from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.packed import Packed
 
 
-class EncoderDecoder(TaskHeadParts, nn.Module):
+class EncoderDecoder(LayeredBackbone):
     """A backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source."""
 
     def __init__(
@@ -40,16 +40,6 @@ class EncoderDecoder(TaskHeadParts, nn.Module):
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head = encoder.vocabulary_head
         self.copy_parts(encoder)
-
-    @property
-    def width(self) -> int:
-        """The width of the decoder's hidden states."""
-        return self.embed.width
-
-    @property
-    def depth(self) -> int:
-        """The number of decoder layers after the embeddings."""
-        return len(self.layers)
 
     @property
     def max_positions(self) -> int | None:

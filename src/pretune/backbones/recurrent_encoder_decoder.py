@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
+from pretune.backbones.backbone import BackboneOutput, LayeredBackbone, LayerSelection, selected_layers
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_state import RecurrentCache, RecurrentState
@@ -70,7 +70,7 @@ class Maxout(nn.Module):
         return torch.maximum(first, second)
 
 
-class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
+class RecurrentEncoderDecoder(LayeredBackbone):
     """A recurrent backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source.
 
     The decoder starts from the encoder's final states: layer by layer where both stacks have the same cells, otherwise
@@ -128,11 +128,6 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
     def width(self) -> int:
         """The width of the decoder's hidden states."""
         return self._width
-
-    @property
-    def depth(self) -> int:
-        """The number of decoder layers after the embeddings."""
-        return len(self.layers)
 
     @property
     def alignment(self) -> RecurrentAttention | None:
