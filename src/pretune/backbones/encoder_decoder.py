@@ -28,10 +28,7 @@ class EncoderDecoder(LayeredBackbone):
         score: nn.Module | None = None,
         norm: nn.Module | None = None,
     ) -> None:
-        """Assemble the network; `embed`, `layers`, `score` and `norm` belong to the decoder.
-
-        The decoder's token embedding may be that of the encoder.
-        """
+        """Assemble the network; `embed`, whose tokens may be the encoder's, and all that follows belong to the decoder."""
         super().__init__()
         self.encoder = encoder
         self.embed = embed
@@ -49,10 +46,7 @@ class EncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states of the requested decoder layers, (n, width) each.
-
-        With a `KVCache`, the target's tokens continue the sequences that it holds, and the source is encoded only once.
-        """
+        """Return the requested decoder layers, (n, width) each; the target continues the sequences of a `KVCache`."""
         encoded = self.encoder(source).last if state is None or state.source is None else None
         return self.decode(target, source, encoded, state, keep)
 

@@ -139,10 +139,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states of the requested decoder layers, (n, width) each.
-
-        With a cache, the target's tokens continue the sequences that it holds, and the source is encoded only once.
-        """
+        """Return the requested decoder layers, (n, width) each; the target continues the sequences of a cache."""
         if state is not None and state.source is not None:
             return BackboneOutput(self.run(target, state.source, state, keep)[0], state)
         encoded, begin = self.encode(source)

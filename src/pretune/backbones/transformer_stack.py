@@ -68,10 +68,7 @@ class TransformerStack(LayeredBackbone):
     def forward(
         self, packed: Packed, state: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states of the requested layers, (n, width) each.
-
-        With a `KVCache`, the tokens continue the sequences that it holds.
-        """
+        """Return the requested layers, (n, width) each; the tokens continue the sequences of a `KVCache`."""
         stack = self.stack
         wanted = selected_layers(keep, len(stack))
         x = self.embed(packed)

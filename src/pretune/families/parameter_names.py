@@ -153,7 +153,9 @@ class NameTable:
 
     def current_names(self, published: Iterable[str]) -> dict[str, str]:
         """Map the names of a checkpoint, of any age, with or without prefix, to those in the table's rows."""
-        current = {name: self._current(name) for name in published}
+        current = {name: name for name in published}
+        for old, new in self.renamed.items():
+            current = {name: now.replace(old, new) for name, now in current.items()}
         if self.prefix and not any(name.startswith(self.prefix) for name in current.values()):
             # A head that is saved beside a bare backbone has no prefix.
             known = self.recognizes
@@ -324,12 +326,6 @@ class NameTable:
     def _is_transposed(self, name: str) -> bool:
         """Return whether the layout stores a matrix as (inputs, outputs)."""
         return any(pattern.fullmatch(name) for pattern in self.transposed)
-
-    def _current(self, name: str) -> str:
-        """Return a published name with its outdated parts replaced."""
-        for old, new in self.renamed.items():
-            name = name.replace(old, new)
-        return name
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

@@ -50,10 +50,7 @@ class Linear(nn.Linear):
 
 
 class OutputLinear(Linear):
-    """The last linear layer of a head: its outputs are logits, scores, or vectors to compare.
-
-    The optimizer Muon updates it with AdamW, like embeddings.
-    """
+    """The last linear layer of a head, whose outputs are predictions; the optimizer Muon updates it with AdamW."""
 
 
 class LayerNorm(nn.LayerNorm):

@@ -52,10 +52,7 @@ class GPTConfig:
 
 
 def assemble(config: Any, block: type[PostNorm] | type[PreNorm], inner: int, activation: str) -> TransformerStack:
-    """Assemble a stack from a configuration with GPT's keys, without initializing it; pre-norm stacks end with a norm.
-
-    `inner` is the width of the feed-forward layers, and `activation` the name of their activation.
-    """
+    """Assemble a stack from a configuration with GPT's keys, without initializing it; `inner` is the feed-forward width."""
     width, dropout = config.n_embd, config.resid_pdrop
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 

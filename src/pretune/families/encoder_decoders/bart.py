@@ -182,10 +182,7 @@ def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
 def supported_values(
     before: bool = False, embedded: bool = True, last: bool = False, sinusoidal: bool = False
 ) -> dict[str, Sequence[Any]]:
-    """Return the supported values of config.json keys, many of which only older files have.
-
-    These are pre-norm layers, a norm of the embeddings, a final norm, and sinusoidal positions.
-    """
+    """Return the supported values of config.json keys, given where norms are and which positions there are."""
     return {
         **ENCODER_DECODER_VALUES,
         "normalize_before": (before,),

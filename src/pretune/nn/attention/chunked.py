@@ -143,8 +143,7 @@ def attend_chunks(
     places = torch.empty_like(order).scatter_(2, order, chunks.slots.expand_as(order))
     places = places + torch.arange(rounds, device=q.device)[:, None] * (chunks.count * size)
     out, amount = out.flatten(1, 2)[head, places], amount.flatten(1, 2)[head, places]
-    mixed: Tensor = (out * amount.softmax(1).to(out.dtype)).sum(1).transpose(0, 1)
-    return mixed
+    return (out * amount.softmax(1).to(out.dtype)).sum(1).transpose(0, 1)
 
 
 @dataclass(frozen=True)
