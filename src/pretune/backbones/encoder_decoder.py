@@ -58,10 +58,7 @@ class EncoderDecoder(LayeredBackbone):
         state: KVCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Run the decoder on encoder states (m, width) of the source, which can be reused for any number of targets.
-
-        `encoded` may be None if the cache already holds the keys and values of the source.
-        """
+        """Run the decoder on encoder states (m, width), which may be None if the cache holds their keys and values."""
         wanted = selected_layers(keep, len(self.layers))
         x: Tensor = self.embed(target)
         if state is None:

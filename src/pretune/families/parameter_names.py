@@ -22,10 +22,7 @@ TOKEN_HEADS: tuple[Row, ...] = (
 
 
 def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> list[Row]:
-    """Return the name-table rows of the output layer of a language-model head, for tied and for untied embeddings.
-
-    `own_bias` is the published name of the bias of an untied output layer, where it has another name.
-    """
+    """Return the name-table rows of a language-model head; `own_bias` is another name of the bias of an untied one."""
     rows: list[Row] = [(weight, f"heads.{head}.output.weight")]
     if bias:
         rows += [(bias, f"heads.{head}.bias"), (own_bias or bias, f"heads.{head}.output.bias")]
