@@ -45,11 +45,11 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import DataStreams, make_streams
 from pretune.training.jobs.finetuning_strategies import Strategy, choose_strategy
 from pretune.training.jobs.pretraining_model import check_length, rounded_size
-from pretune.training.jobs.pretraining_settings import SECTIONS
 from pretune.training.loop import Training, train_run
 from pretune.training.optim.optimizers import scale_lr_to_batch
 from pretune.training.recipe_sections import (
     ON_TEXT,
+    SECTIONS,
     Batching,
     Budget,
     Monitoring,

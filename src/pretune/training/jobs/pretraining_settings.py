@@ -27,6 +27,7 @@ from pretune.training.jobs.recipe_scaling import GUESSED_PEAK_FLOPS, UTILIZATION
 from pretune.training.parallel.distributed import ParallelMode, ReduceDtype
 from pretune.training.recipe_sections import (
     ON_ROWS,
+    SECTIONS,
     Batching,
     Budget,
     Monitoring,
@@ -37,8 +38,6 @@ from pretune.training.recipe_sections import (
 )
 
 Fields = dict[str, Any]
-SECTIONS: dict[str, type[Any]] = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
-SECTIONS |= {"monitor": Monitoring}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,7 +208,9 @@ def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
     if finished := finished_run(out / "task"):
         return finished
     epochs = stages.epochs or (MANY_EPOCHS if rows < FEW else FEW_EPOCHS)
-    shared = {name: getattr(stages, name) for name in ("train", "dev", "columns", "seed", "seeds", "dropout", "device")}
+    shared = {
+        name: getattr(stages, name) for name in ("train", "dev", "columns", "seed", "num_seeds", "dropout", "device")
+    }
     options = {
         **shared,
         "out": out / "task",
