@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -59,25 +59,6 @@ TEXTS = (
 )
 
 
-class GraphScorer(Protocol):
-    """The interface of what computes the logits of an ONNX graph: a task, or a language-model head."""
-
-    @property
-    def name(self) -> str:
-        """The name of the head that computes the logits."""
-
-    @property
-    def output_per(self) -> str:
-        """The unit that gets logits: "sequence" or "token"."""
-
-    @property
-    def pattern(self) -> Pattern | None:
-        """The attention pattern, or None for full attention."""
-
-    def outputs(self, head: nn.Module, backbone: Any, batch: Batch) -> Tensor:
-        """Return the logits of a batch."""
-
-
 @dataclass(frozen=True)
 class LanguageModel:
     """A masked or causal language-model head, with logits over the vocabulary for each token."""
@@ -94,6 +75,9 @@ class LanguageModel:
         """Return the logits, (n, vocabulary)."""
         logits: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
         return logits
+
+
+GraphScorer = Task | LanguageModel  # what computes the logits of an ONNX graph
 
 
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> GraphScorer | None:

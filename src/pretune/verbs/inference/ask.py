@@ -115,13 +115,8 @@ def ask(
         columns = {"text": "text"}
     elif not judged:
         columns.pop("label", None)
-    beside, kept, said, expected, rows = (
-        PredictionColumns(False, nested=out is None),
-        list[Any](),
-        list[Any](),
-        list[str](),
-        0,
-    )
+    beside, rows = PredictionColumns(False, nested=out is None), 0
+    kept, said, expected = list[Any](), list[Any](), list[str]()
     asked: LabeledRows | None = None
     with ExitStack() as stack:
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out, safe=safe_csv))
