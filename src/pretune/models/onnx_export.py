@@ -17,18 +17,7 @@ from torch import Tensor, nn
 from torch.onnx import symbolic_helper
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.backbones.onnx_runtime import (
-    GLOBAL,
-    GRAPH,
-    IDS,
-    LOGITS,
-    MASK,
-    SEGMENTS,
-    STATES,
-    OnnxBackbone,
-    open_session,
-    padded_inputs,
-)
+from pretune.backbones.onnx_runtime import GRAPH, INPUTS, LOGITS, STATES, OnnxBackbone, open_session, padded_inputs
 from pretune.models.hf_config import CONFIG_FILE, DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model
@@ -48,7 +37,6 @@ EXPORTER: Any = torch.onnx  # parts of its public API have no types
 SYMBOLIC_HELPER: Any = symbolic_helper
 OPSET = 18  # the first with a scatter that takes the maximum
 TOLERANCE = 1e-3  # the largest accepted difference between graph and model, relative to the largest output
-INPUTS = (IDS, MASK, SEGMENTS, GLOBAL)
 LANGUAGE_MODELS = ("mlm", "lm")  # heads that map states and token embeddings to logits over the vocabulary
 # The texts on which a graph is compared with its model before it is written.
 TEXTS = (
