@@ -20,7 +20,7 @@ from pretune.text.spans import span_indices
 
 GRAPH = "model.onnx"
 # The names that Optimum gives the inputs and outputs of its graphs.
-IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"
+INPUTS = IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"
 STATES, LOGITS = "last_hidden_state", "logits"
 
 

@@ -93,22 +93,12 @@ def generate(
     from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import stream_text
+    from pretune.verbs.shared_inputs import job_options
 
     if not prompts:
         raise PretuneError('there is no prompt; give one, or "" to generate from the beginning')
-    how = GenerationConfig(
-        max_new_tokens,
-        temperature,
-        top_k,
-        top_p,
-        num_beams,
-        length_penalty,
-        repetition_penalty,
-        no_repeat_ngram_size,
-        seed,
-        tuple(stop),
-        tuple(choices),
-    )
+    given = job_options(GenerationConfig, locals()) | {"stop": tuple(stop), "choices": tuple(choices)}
+    how = GenerationConfig(**given)
     reference = os.fspath(model)
     writer: TextGenerator | Seq2SeqGenerator
     if is_encoder_decoder(reference):

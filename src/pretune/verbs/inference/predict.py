@@ -123,11 +123,8 @@ def predict(
             blank += len(answers.blank)
             bar.update(rows, f"{rows:,} rows")
         if blank == rows and not files:
-            raise PretuneError(
-                "there is nothing to predict: the text is empty"
-                if rows == 1
-                else "there is nothing to predict: all texts are empty"
-            )
+            empty = "the text is empty" if rows == 1 else "all texts are empty"
+            raise PretuneError(f"there is nothing to predict: {empty}")
     report_blank(blank, rows)
     if truncated:
         log_info(f"{truncated} of {rows} texts were truncated to the model's maximum length")

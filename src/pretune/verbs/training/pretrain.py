@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.runtime.output_paths import check_run_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import DATA_RULES, LANGUAGE_RULE, NO_ROW_KEYS, paths, starts_from_preset
+from pretune.verbs.option_modes import DATA_RULES, LANGUAGE_RULE, NO_ROW_KEYS, data_files, paths, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def needs_tokenizer(o: Options) -> bool:
     """Return whether some of the data is not tokenized yet."""
-    from pretune.training.jobs.pretraining_settings import is_store, split_language
-
-    return not paths(o.data) or any(not is_store(split_language(str(path))[1]) for path in paths(o.data))
+    return not paths(o.data) or bool(data_files(o))
 
 
 def has_weights(o: Options) -> bool:
