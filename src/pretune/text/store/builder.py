@@ -30,7 +30,7 @@ from pretune.runtime.atomic_io import remove_temporaries, sync_folder, write_byt
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.parsing import file_digest, write_checksummed_json
 from pretune.runtime.progress import ProgressBar, SilentProgress, log_info, progress
-from pretune.runtime.ray_jobs import Engine, absolute_if_exists, check_visible, run_on_ray
+from pretune.runtime.ray_jobs import Executor, absolute_if_exists, check_visible, run_on_ray
 from pretune.text.corpus.documents import Document, SplitBy, read_documents
 from pretune.text.corpus.files import ByteMeter, Errors
 from pretune.text.store.shards import (
