@@ -197,7 +197,7 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
         model.backbone(pack_lists([[5, 6]]), keep=[1])
     with pytest.raises(PretuneError, match="cannot be trained"):
         pt.finetune(tmp_path / "graph", start() / "train.csv", out=tmp_path / "run", num_seeds=1)
-    for verb, options in ((pt.prune, {"units": 0.5}), (pt.quantize, {})):
+    for verb, options in ((pt.prune, {"ffn_units": 0.5}), (pt.quantize, {})):
         with pytest.raises(PretuneError, match="an ONNX graph cannot be changed"):
             verb(tmp_path / "graph", out=tmp_path / "never", **options)  # type: ignore[operator]
     with pytest.raises(PretuneError, match="is an ONNX graph already"):
