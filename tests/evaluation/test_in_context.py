@@ -61,8 +61,8 @@ def in_context(task: str, suite: str, rows: list[dict[str, Any]], shots: int = 0
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
 def test_task_is_scored_in_context(model: str, shots: int, tmp_path: Path) -> None:
     data = cola(tmp_path / "data")
-    options: dict[str, Any] = {"suite": "glue", "data": data, "out": tmp_path / "out", "subsets": True}
-    options |= {"seeds": 2} if shots else {}  # without examples nothing is sampled
+    options: dict[str, Any] = {"suite": "glue", "data": data, "out": tmp_path / "out", "allow_incomplete": True}
+    options |= {"num_seeds": 2} if shots else {}  # without examples nothing is sampled
     result = pt.evaluate(models() / model, shots=shots, **options)
     found = result.evaluation.tasks["cola"]
     assert len(found["scores"]["matthews"]) == (2 if shots else 1) and found["examples"] == 8
@@ -88,7 +88,7 @@ def test_several_devices_give_the_same_scores(tmp_path: Path, monkeypatch: pytes
             work(*job)
 
     monkeypatch.setattr(suite_runner, "run_jobs", share_out)
-    options: dict[str, Any] = {"suite": "glue", "data": cola(tmp_path / "data"), "seeds": 2, "shots": 1}
+    options: dict[str, Any] = {"suite": "glue", "data": cola(tmp_path / "data"), "num_seeds": 2, "shots": 1}
     here, there = (
         pt.evaluate(models() / "gpt2", out=tmp_path / str(n), allow_incomplete=True, devices=n, **options)
         for n in (1, 2)
@@ -101,7 +101,7 @@ def test_zero_shot_needs_no_training_file_and_is_compared_with_finetuning(
 ) -> None:
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
     data = cola(tmp_path / "data")
-    options: dict[str, Any] = {"suite": "glue", "data": data, "subsets": True}
+    options: dict[str, Any] = {"suite": "glue", "data": data, "allow_incomplete": True}
     tuned = pt.evaluate(models() / "gpt2", out=tmp_path / "tuned", budget=pt.Budget(steps=1), num_seeds=1, **options)
     (data / "CoLA" / "train.tsv").unlink()
     in_context = pt.evaluate(models() / "gpt2", out=tmp_path / "asked", shots=0, **options)
@@ -155,7 +155,7 @@ def test_tags_are_skipped_and_masked_models_rejected(tmp_path: Path) -> None:
     for split in ("train", "testa", "testb"):
         (tmp_path / "CoNLL-2003").mkdir(exist_ok=True)
         (tmp_path / "CoNLL-2003" / f"eng.{split}").write_text("red X Y O\n\n" * 2)
-    options: dict[str, Any] = {"suite": "text", "data": tmp_path, "subsets": True, "shots": 0}
+    options: dict[str, Any] = {"suite": "text", "data": tmp_path, "allow_incomplete": True, "shots": 0}
     with pytest.raises(PretuneError, match="supports none of these"):
         pt.evaluate(models() / "gpt2", out=tmp_path / "out", **options)
     data = cola(tmp_path / "glue")

@@ -42,7 +42,7 @@ def test_learning_curve_with_control(tmp_path: Path) -> None:
 
 def test_several_devices_give_the_same_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = share_here(monkeypatch)
-    options = {"steps": 2, "curve": [8], "control": True, "seeds": 2}
+    options = {"steps": 2, "learning_curve": [8], "scratch_baseline": True, "num_seeds": 2}
     here, there = (tune(tmp_path / str(n), devices=n, **options).folder / FILE for n in (1, 2))
     assert here.read_bytes() == there.read_bytes()
     assert shared == [2, 2]  # the run itself, then the whole curve at once

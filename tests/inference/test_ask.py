@@ -53,7 +53,7 @@ def test_answers_are_ranked_and_scored(writer: Path) -> None:
 
 
 def test_answers_are_generated(writer: Path, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"cloze": "{text} feels [MASK]", "tokens": 4}
+    asked: dict[str, Any] = {"template": "{text} feels [MASK]", "max_new_tokens": 4}
     found = pt.ask(writer / "run", ["fire 3", "cloud 2"], **asked)
     assert [row["answer"] for row in found] == ["very warm", "cold"]
     pt.ask(writer / "run", ["fire 3", "cloud 2"], **asked, out=tmp_path / "out.jsonl")
@@ -126,7 +126,7 @@ def test_examples_come_from_a_file_by_seed(
     writer: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
-    question = {"cloze": "{text} feels [MASK]", "answers": ANSWERS[:2], "examples": writer / "train.csv", "shots": 2}
+    question = {"template": "{text} feels [MASK]", "answers": ANSWERS[:2], "examples": writer / "train.csv", "shots": 2}
     first, again, other = (pt.ask(writer / "start", ["fire"], **question, seed=seed)[0] for seed in (0, 0, 1))
     assert first == again != other
     assert "4 of 36 rows, 2 per class with seed 0" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_long_texts_are_truncated_to_leave_room_for_examples_and_answers(writer:
         ({"answers": ["a"]}, "there is only one answer to choose from, 'a'"),
         ({"answers": ["a:x", "b"]}, "for all answers, or for none"),
         ({"calibrate": True}, "--calibrate applies only with --answers"),
-        ({"cloze": "nothing here"}, r"expected \[MASK\] once"),
+        ({"template": "nothing here"}, r"expected \[MASK\] once"),
         ({"inputs": []}, "nothing to ask about"),
         (
             {"examples": "train.csv", "answers": ["hot", "cold"]},

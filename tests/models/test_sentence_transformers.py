@@ -107,7 +107,7 @@ def test_modules_after_the_pooling_are_read_and_written(bert: Path, tmp_path: Pa
     same(embed_texts(folder, TEXTS), expected)
     assert np.allclose(np.linalg.norm(expected, axis=1), 1)
     facts = pt.export(folder, out=tmp_path / "ours").facts
-    assert facts["layout"] == "sentence-transformers" and facts["pooling"] == "start+max"
+    assert facts["format"] == "sentence-transformers" and facts["pooling"] == "cls+max"
     assert facts["dimension"] == 8 and facts["normalized"] and facts["max_length"] == 20
     same(theirs(tmp_path / "ours"), expected)
     pt.load(folder).save(tmp_path / "run")  # as in a run folder, without the files of sentence-transformers
@@ -271,7 +271,7 @@ def rows(path: Path) -> Path:
 
 def learn(folder: Path, out: Path, objective: str = "contrast", **options: Any) -> Path:
     """Fine-tune for a few steps."""
-    given: dict[str, Any] = {"seeds": 1, "report": False, "epochs": 1, "optimizer": pt.Optimizer(lr=1e-2)} | options
+    given: dict[str, Any] = {"num_seeds": 1, "report": False, "epochs": 1, "optimizer": pt.Optimizer(lr=1e-2)} | options
     return pt.finetune(folder, rows(out.parent / "rows.csv"), out=out, objective=objective, **given).folder
 
 
@@ -319,7 +319,7 @@ def test_other_objectives_keep_the_modules_that_apply(
 def test_classifiers_use_the_pooling_of_the_folder(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "max"), length=12)
     (tmp_path / "labeled.csv").write_text("text,label\n" + "a class,x\nan object,y\n" * 6)
-    settings: dict[str, Any] = {"seeds": 1, "report": False, "epochs": 1}
+    settings: dict[str, Any] = {"num_seeds": 1, "report": False, "epochs": 1}
     run = pt.finetune(folder, tmp_path / "labeled.csv", out=tmp_path / "run", **settings)
     model = pt.load(run)
     assert model.root.heads["classify"].pooling == "max" and model.longest == 12
@@ -362,7 +362,7 @@ def test_a_named_contrast_task_has_its_own_vectors(bert: Path, tmp_path: Path) -
     run = pt.finetune(bert, files, out=tmp_path / "run", objective=objective, num_seeds=1, report=False, epochs=1)
     vectors = embed_texts(run.folder, TEXTS)
     same(vectors, embed_texts(run.folder, TEXTS, pooling="max"))
-    assert pt.export(run, out=tmp_path / "hf").facts["layout"] == "hf"
+    assert pt.export(run, out=tmp_path / "hf").facts["format"] == "hf"
     facts = pt.export(run, format="sentence-transformers", out=tmp_path / "st").facts
     assert facts["dropped_heads"] == ["kind"]
     same(theirs(tmp_path / "st"), vectors)

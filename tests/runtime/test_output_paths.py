@@ -106,7 +106,7 @@ def test_existing_run_is_resumed_or_rejected_first(name: str, tmp_path: Path) ->
 def test_search_and_evaluation_with_other_settings_are_rejected_first(tmp_path: Path) -> None:
     (tmp_path / RECIPE).write_text("model: another\n")
     with pytest.raises(PretuneError, match="this run was started with other settings"):
-        call("tune", tmp_path, model=start() / "start", trials=1)
+        call("tune", tmp_path, model=start() / "start", num_trials=1)
     write_checksummed_json(tmp_path / "suite.json", {"model": "another"})
     with pytest.raises(PretuneError, match=r"contains an evaluation with other settings \(model"):
         pt.evaluate("nowhere", data=start(), suite="glue", out=tmp_path)

@@ -86,7 +86,7 @@ def test_model_is_adapted_to_a_few_documents(model: Path, documents: int, tmp_pa
     text.write_text("\n\n".join("\n".join(sentences(60, seed)) for seed in range(documents)), encoding="utf-8")
     made = pt.adapt(model, text, split_by="file" if documents == 1 else "auto", out=tmp_path / "run", budget=pt.Budget(steps=2), **FEW)  # type: ignore[arg-type]  # fmt: skip
     assert made.before["mlm"] > 0 and made.after["mlm"] > 0
-    assert made.run.recipe["layout"] == ("file" if documents == 1 else "auto")
+    assert made.run.recipe["split_by"] == ("file" if documents == 1 else "auto")
 
 
 def test_too_little_text_is_rejected_before_training(
@@ -118,8 +118,8 @@ def test_adapt_and_pretrain_read_text_like_prepare(model: Path, tokenizer: Any, 
     tokenizer.save(tmp_path / "tokenizer")
     given = {
         **options,
-        "column": "remark",
-        "errors": "replace",
+        "text_field": "remark",
+        "encoding_errors": "replace",
         "tokenizer": str(tmp_path / "tokenizer"),
         "objective": "mlm",
     }

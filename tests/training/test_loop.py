@@ -318,7 +318,7 @@ def test_schedules_match_their_papers() -> None:
 
 
 def test_given_settings_override_the_preset_and_the_defaults() -> None:
-    filled = resolve_section(Optimizer, Optimizer(lr=1.0), {"lr": 2.0, "decay": 0.5})
+    filled = resolve_section(Optimizer, Optimizer(lr=1.0), {"lr": 2.0, "weight_decay": 0.5})
     assert (filled.lr, filled.weight_decay, filled.betas) == (1.0, 0.5, (0.9, 0.999))
     assert resolve_section(Budget, Budget(seconds=5), {"steps": 100}).limits == {"seconds": 5.0}
     assert resolve_section(Monitoring, None).save_every == 100

@@ -47,7 +47,7 @@ def write_suite_files(folder: Path) -> Path:
 
 
 OPTIONS: dict[str, Any] = {
-    "suite": "glue", "seeds": 2, "subsets": True, "budget": pt.Budget(steps=8), "optimizer": pt.Optimizer(lr=3e-3),
+    "suite": "glue", "num_seeds": 2, "allow_incomplete": True, "budget": pt.Budget(steps=8), "optimizer": pt.Optimizer(lr=3e-3),
     "batch": pt.Batching(size=16),
 }  # fmt: skip
 
@@ -143,7 +143,7 @@ def test_task_can_use_the_model_of_another_task(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.jsonl"
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in content))
-    options = {**OPTIONS, "suite": "russian-superglue", "seeds": 1}
+    options = {**OPTIONS, "suite": "russian-superglue", "num_seeds": 1}
     result = pt.evaluate(start() / "start", data=tmp_path, out=tmp_path / "out", **options)
     found = result.evaluation.tasks
     assert set(found) == {"lidirus", "terra"} and found["lidirus"]["examples"] == 16

@@ -14,7 +14,7 @@ from tests.support.one_word_task import start
 from tests.support.superglue_rows import SUPERGLUE, WORDS, lines
 
 OPTIONS: dict[str, Any] = {
-    "seeds": 1, "subsets": True, "budget": pt.Budget(steps=2), "batch": pt.Batching(size=8, max_length=32),
+    "num_seeds": 1, "allow_incomplete": True, "budget": pt.Budget(steps=2), "batch": pt.Batching(size=8, max_length=32),
 }  # fmt: skip
 
 

@@ -199,7 +199,7 @@ def test_sentence_vectors_match_sentence_transformers(modules: str, tmp_path: Pa
     assert expected.shape == (len(RUSSIAN), 20 if modules == "all" else 32)
     close(torch.from_numpy(embed_texts(tmp_path / "st", RUSSIAN)), expected)
     facts = pt.export(tmp_path / "st", out=tmp_path / "ours").facts
-    assert facts["layout"] == "sentence-transformers" and facts["max_length"] == 12
+    assert facts["format"] == "sentence-transformers" and facts["max_length"] == 12
     close(theirs(tmp_path / "ours"), expected)
     close(torch.from_numpy(embed_texts(tmp_path / "ours", RUSSIAN)), expected)
 

@@ -250,14 +250,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_spans_only_change_word_starts_for_any_number_of_processes(tmp_path: Path) -> None:
     plain = prepared(tmp_path)
-    assert set(plain.manifest["settings"]) == {"language", "layout", "column", "errors", "shard_bytes"}
+    assert set(plain.manifest["settings"]) == {"language", "split_by", "text_field", "encoding_errors", "shard_bytes"}
     assert set(StoreSettings().describe()) == set(plain.manifest["settings"])
     without = plain.gather_words(np.array([0]), np.array([plain.tokens]))
     shutil.rmtree(tmp_path / "store")
     results = []
     for processes in (1, 2):
         store = prepared(tmp_path, processes=processes, span_field="names")
-        assert store.manifest["settings"]["spans"] == "names"
+        assert store.manifest["settings"]["span_field"] == "names"
         words = store.gather_words(np.array([0]), np.array([store.tokens]))
         assert words.sum() < without.sum() and not (words & ~without).any()
         results.append(contents(tmp_path / "store"))

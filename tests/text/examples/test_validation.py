@@ -23,8 +23,8 @@ def write(file: Path, texts: list[str], labels: list[Any]) -> Path:
 def read_data(file: Path, objective: str = "classify", **options: Any) -> Any:
     given = {
         "train": str(file), "dev": None, "out": file.parent / "run", "columns": {}, "objective": objective,
-        "strategy": "full", "epochs": 1, "budget": None, "deterministic": False, "seed": 0, "seeds": 1,
-        "tokenizer": None, "scratch": False, "device": None,
+        "strategy": "full", "epochs": 1, "budget": None, "deterministic": False, "seed": 0, "num_seeds": 1,
+        "tokenizer": None, "from_scratch": False, "device": None,
     }  # fmt: skip
     return read_task_data(resolve_finetuning("bert-tiny", given | options))
 

@@ -206,7 +206,7 @@ def test_command_line_takes_named_files(material: Path, tmp_path: Path) -> None:
     page = (tmp_path / "run" / "report.html").read_text()
     assert "mood: scores" in page and "warm: scores" in page
     again = pt.Run(tmp_path / "run").recipe
-    assert again["train"] == files(material, "mood", "warm") and again["sampling"] == "annealed"
+    assert again["train"] == files(material, "mood", "warm") and again["task_sampling"] == "annealed"
     run_command(
         "finetune", "--recipe", tmp_path / "run" / "recipe.yaml", "--out", tmp_path / "again", "--set", "report=false", "--json",
     )  # fmt: skip

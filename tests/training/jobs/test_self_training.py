@@ -62,7 +62,7 @@ def test_soft_labels_transfer_the_uncertainty_of_the_teacher(self_training_folde
         self_training_folder / "start", self_training_folder / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=30,
         shots=5, unlabeled=self_training_folder / "more.csv", distill_temperature=2.0, budget=None, epochs=12,
     )  # fmt: skip
-    assert run.results["rows"] == 50 and run.recipe["soft"] == 2.0
+    assert run.results["rows"] == 50 and run.recipe["distill_temperature"] == 2.0
     texts = (self_training_folder / "more.txt").read_text().split("\n")[:40]
     ours, theirs = (
         np.array([answer["probabilities"]["yes"] for answer in one.predict(texts)])

@@ -62,7 +62,7 @@ def test_ulmfit_beats_plain_finetuning_and_random_initialization(tmp_path: Path)
     same = {"optimizer": replace(OPTIMIZER, lr=RATE, layer_decay=1.0), "schedule": steady}
     others: dict[str, dict[str, Any]] = {
         "without": same,
-        "scratch": {"optimizer": pt.Optimizer(lr=4e-3), "scratch": True},
+        "scratch": {"optimizer": pt.Optimizer(lr=4e-3), "from_scratch": True},
     }
     for seed in range(3):
         train = write(tmp_path / f"train-{seed}.jsonl", random.Random(seed).sample(rows[JUDGED:], LABELS))

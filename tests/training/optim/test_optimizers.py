@@ -254,7 +254,7 @@ def test_layer_decay_lowers_the_learning_rate_of_lower_layers() -> None:
 def test_l2_regularization_is_off_by_default() -> None:
     assert resolve_section(Optimizer, Optimizer(name="adam")).weight_decay == 0.0
     assert resolve_section(Optimizer, Optimizer(name="adam", weight_decay=0.1)).weight_decay == 0.1
-    assert resolve_section(Optimizer, None, {"name": "sgd", "decay": 1e-6}).weight_decay == 1e-6
+    assert resolve_section(Optimizer, None, {"name": "sgd", "weight_decay": 1e-6}).weight_decay == 1e-6
     assert (
         resolve_section(Optimizer, Optimizer(name="lamb")).weight_decay
         == resolve_section(Optimizer, None).weight_decay
