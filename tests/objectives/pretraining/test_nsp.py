@@ -84,7 +84,7 @@ def test_corpora_without_pairs_are_rejected() -> None:
 def test_joint_objectives_are_parsed_and_checked() -> None:
     assert str(parse_objective("mlm + nsp")) == "mlm+nsp"
     assert str(parse_objective("3*mlm|lm")) == "0.75*mlm|0.25*lm"
-    assert parse_objective("mlm(mask_rate=0.3,unit=word)").objectives[0].rate == 0.3  # type: ignore[attr-defined]
+    assert parse_objective("mlm(mask_rate=0.3,unit=word)").objectives[0].mask_rate == 0.3  # type: ignore[attr-defined]
     for text, message in {
         "mlm+lm": "incompatible attention patterns \\(mlm full and lm causal\\); alternate them with |",
         "nsp+classify": "nsp and classify each need their own arrangement of the text",
