@@ -98,7 +98,7 @@ class PaddedModel(nn.Module):
             pattern=self.scorer.pattern if self.scorer is not None else None,
             mask=real,
         )
-        backbone = CachedBackbone(self.root.backbone)
+        backbone: Any = CachedBackbone(self.root.backbone)
         states = backbone(packed).last
 
         def padded(x: Tensor) -> Tensor:  # (n, d) → (b, L, d); a lookup is much faster than a scatter
