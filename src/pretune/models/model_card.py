@@ -41,7 +41,7 @@ print(len(vectors), len(vectors[0]))""",
     "predict": """for row in pretune.predict($name, [$text, $other]):
     print(row)""",
     "fill": """print(pretune.fill($name, [$masked])[0]["filled"])""",
-    "generate": """print(pretune.generate($name, ["The train"], tokens=20)[0])""",
+    "generate": """print(pretune.generate($name, ["The train"], max_new_tokens=20)[0])""",
     "load": """model = pretune.load($name)
 print(model.family.name, model.config)""",
 }
