@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,7 +176,6 @@ def quickstart(
     0.62
     """
     import json
-    import os
     import shutil
 
     from pretune.runtime.atomic_io import write_bytes, write_json

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pretune.verbs import options as opt
 from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import Options, only, verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 class Description(ResultSummary):
@@ -34,7 +31,7 @@ def shows_objectives(o: Options) -> bool:
 
 
 @verb(only("text", "seed", where="to objectives", when=shows_objectives))
-def show(what: str | Path | Run, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
+def show(what: str | Path | opt.Run, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
     """Show the presets, the objectives with examples, or the contents of a run, store, or model folder.
 
     Parameters

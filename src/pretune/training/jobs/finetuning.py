@@ -91,9 +91,7 @@ class FinetuningJob:
     task_sampling: str = "proportional"  # how several tasks are sampled
     unlabeled: str | None = None  # texts for a teacher to label
     confidence_threshold: float = 0.9  # minimum confidence of the teacher
-    distill_temperature: float | None = (
-        None  # temperature of the teacher's probabilities as soft labels; None: hard labels
-    )
+    distill_temperature: float | None = None  # of the teacher's probabilities as soft labels; None: hard labels
     teacher: tuple[str, ...] | None = None  # runs that label as an ensemble; None: train one
     ignore_mismatched: bool = False  # load the model even if tensors are missing or unexpected
     drop_invalid: bool = False  # skip examples whose spans are not in their texts

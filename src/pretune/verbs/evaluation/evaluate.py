@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,8 +149,6 @@ def evaluate(
     >>> evaluate("runs/mine", suite="glue", data="glue/", out="runs/mine-glue").evaluation.means  # doctest: +SKIP
     >>> evaluate("runs/mine", data="held_out.txt").describe()["bits_per_byte"]  # doctest: +SKIP
     """
-    import os
-
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import log_info
     from pretune.verbs.shared_inputs import columns_by_role, job_options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from pretune.verbs.verb import only, verb
 )
 def ask(
     model: opt.Model,
-    inputs: Sequence[str | Path] | str | Path = (),
+    inputs: opt.Paths = (),
     *,
     template: str = "{text} [MASK]",
     answers: Sequence[str] = (),
@@ -79,7 +80,6 @@ def ask(
     >>> ask("runs/mine", ["a delightful film"], template="It was [MASK].", answers=["good", "bad"])[0]["label"]  # doctest: +SKIP
     'good'
     """
-    import os
     from contextlib import ExitStack
 
     from pretune.inference.ask import ClozeQuestion, load_cloze_predictor, score_answers, shuffle_examples

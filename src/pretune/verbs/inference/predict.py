@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ def has_classes(o: Options) -> bool:
 )
 def predict(
     model: opt.FineTunedModels,
-    inputs: Sequence[str | Path] | str | Path = (),
+    inputs: opt.Paths = (),
     *,
     text: opt.Text = None,
     pair: opt.Pair = None,

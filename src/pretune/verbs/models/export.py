@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,6 @@ def export(
     >>> export("runs/mine", head="mlm", out="for-others").facts["class"]  # doctest: +SKIP
     'BertForMaskedLM'
     """
-    import os
 
     import torch
 

@@ -14,7 +14,6 @@ from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.text.store.store import Store
-    from pretune.training.run_folder import Run
 
 
 def needs_tokenizer(o: Options) -> bool:
@@ -43,7 +42,7 @@ def in_parallel(o: Options) -> bool:
     out=check_run_folder,
 )
 def pretrain(
-    model: str | Path | Run,
+    model: str | Path | opt.Run,
     data: Store | Sequence[str | Path] | str | Path | None = None,
     *,
     out: opt.RunFolder,
@@ -60,7 +59,7 @@ def pretrain(
     batch: opt.TextBatch = None,
     monitor: opt.TextMonitor = None,
     seed: opt.Seed = 0,
-    init_from: str | Path | Run | None = None,
+    init_from: str | Path | opt.Run | None = None,
     deterministic: opt.Deterministic = False,
     resume: opt.Resume = False,
     device: opt.Device = None,
@@ -68,7 +67,7 @@ def pretrain(
     reduce_dtype: Literal["fp32", "bf16"] | None = None,
     ignore_mismatched: opt.IgnoreMismatched = False,
     word_vectors: opt.WordVectors = None,
-) -> Run:
+) -> opt.Run:
     """Pretrain a model on raw text within a training budget.
 
     If the data are text files, a tokenizer is trained and a token store prepared in the run folder first. An interrupted run
