@@ -92,7 +92,7 @@ def test_joint_objectives_are_parsed_and_checked() -> None:
         "mlm+rtd": "mlm and rtd each corrupt the text; alternate them with |",
         "nsp+sop": "nsp and sop each need their own arrangement of the text",
         "mlmm": "unknown objective 'mlmm'; did you mean 'mlm'",
-        "mlm(rat=1)": "unknown option 'rat'; did you mean 'rate'",
+        "mlm(mask_rat=1)": "unknown option 'mask_rat'; did you mean 'mask_rate'",
         "mlm&nsp": "this is not an objective; write something like",
         "0*mlm": "all weights are 0",
     }.items():

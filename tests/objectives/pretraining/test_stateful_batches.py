@@ -176,5 +176,5 @@ def test_direction_of_model_and_objective_must_agree() -> None:
 
     with pytest.raises(PretuneError, match=r"reads backward, .*; pretrain it with lm\(backward=true\)"):
         parse_objective("lm").objectives[0].head(stack(20, backward=True))
-    with pytest.raises(PretuneError, match=r"reads forward; pretrain it with lm$"):
+    with pytest.raises(PretuneError, match=r"reads forward, .*; pretrain it with lm$"):
         parse_objective("lm(backward=true)").objectives[0].head(stack(20))
