@@ -40,6 +40,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             first.setdefault(item.nodeid.partition("[")[0], item)
         config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
         items[:] = first.values()
+    for item in items:
+        if item.get_closest_marker("end_to_end") and not item.get_closest_marker("timeout"):
+            item.add_marker(
+                pytest.mark.timeout(1800)
+            )  # a limit for hanging tests that slow and busy machines do not reach
     items.sort(key=lambda item: item.path.name not in LONG)
 
 

@@ -163,7 +163,7 @@ def test_keys_that_may_change_the_output_are_refused_by_name(keys: dict[str, Any
             read(tmp_path)
 
 
-def test_unknown_keys_are_ignored_with_partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_keys_are_ignored_with_ignore_mismatched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["bert"]
     reference = case.reference(tmp_path, {})
     edit_config(tmp_path, glyph_embedding_dim=1728)

@@ -229,7 +229,7 @@ def test_the_error_for_an_unknown_family_lists_the_known_ones(folder: Path) -> N
 
 
 @pytest.mark.end_to_end
-def test_commands_continue_with_partial(folder: Path, tmp_path: Path) -> None:
+def test_commands_continue_with_ignore_mismatched(folder: Path, tmp_path: Path) -> None:
     change(folder, **{"bert.adapter.weight": torch.zeros(2)})
     command = ["export", folder, "--out", tmp_path / "whole"]
     refused = run_command(*command, check=False)
@@ -240,7 +240,7 @@ def test_commands_continue_with_partial(folder: Path, tmp_path: Path) -> None:
     assert_same(pt.load(folder, ignore_mismatched=True).root, pt.load(tmp_path / "whole").root)
 
 
-def test_every_verb_that_reads_a_model_accepts_partial(tmp_path: Path, english: list[str]) -> None:
+def test_every_verb_that_reads_a_model_accepts_ignore_mismatched(tmp_path: Path, english: list[str]) -> None:
     model, rows, notes = (tmp_path / name for name in ("model", "rows.csv", "notes.txt"))
     save_random_model(model, "bert", "mlm")
     change(model, **{"bert.adapter.weight": torch.zeros(2)})
