@@ -104,7 +104,7 @@ def test_a_suite_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.Mon
     assert suite.title == "Toys" and [row.name for row in published_results(suite)] == ["Human"]
     (tmp_path / "a.tsv").write_text("a red stone\tred\na blue stone\tblue\n" * 8)
     model = tiny("bert-tiny", read(["a red blue stone"] * 9), tmp_path / "model")
-    options: dict[str, Any] = {"data": tmp_path, "out": tmp_path / "out", "budget": pt.Budget(steps=1), "seeds": 1}
+    options: dict[str, Any] = {"data": tmp_path, "out": tmp_path / "out", "budget": pt.Budget(steps=1), "num_seeds": 1}
     result = pt.evaluate(model, suite="toy-suite", **options)
     assert result.table()["Toys"][1]["system"] == "Human"
 

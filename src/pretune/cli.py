@@ -161,7 +161,7 @@ def make_app() -> App:
 def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
     """Return the command of a verb for cyclopts, with the verb's options, --recipe, --set and --json."""
     description, notes = parse_docstring(verb)
-    homes: dict[str, tuple[str, ...]] = {}  # option → path of its recipe key
+    homes: dict[str, str] = {}  # option → its section of the recipe, if it is in one
     options: list[inspect.Parameter] = []
     positional = True
     for parameter in inspect.signature(verb).parameters.values():
@@ -170,11 +170,10 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         if section is not None:
             if section.flat:  # other sections are set with --set
                 for field in fields(section):  # type: ignore[arg-type]
-                    homes[field.name] = (parameter.name, field.name)
+                    homes[field.name] = parameter.name
                     kind = section_keys(section)[field.name]
                     options.append(_option(field.name, kind, field.default, field.metadata.get("help", "")))
             continue
-        homes[parameter.name] = (parameter.name,)
         many = _simplify(hint) == list[str]
         positional &= parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         given = parameter.default is inspect.Parameter.empty or isinstance(parameter.default, str)
@@ -197,7 +196,7 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         values = without_defaults(verb, read_recipe(given.pop("recipe"))) if given.get("recipe") else {}
         values = merge_recipes(values, parse_settings(given.pop("set", ())))
         for option, value in given.items():
-            values = merge_recipes(values, _nest(homes[option], value))
+            values = merge_recipes(values, {homes[option]: {option: value}} if option in homes else {option: value})
         with command_options(option.name.rstrip("_").replace("_", "-") for option in options):
             result = verb(**validate_arguments(verb, values, name))
         _destroy_process_group()
@@ -237,13 +236,6 @@ def _describe_settings(verb: Callable[..., Any]) -> str:
             sections.append(f"{name} ({', '.join(keys)})")
     text = "KEY=VALUE for any key of the recipe"
     return f"{text}, e.g. optimizer.lr=1e-4. Sections and keys: {'; '.join(sections)}." if sections else f"{text}."
-
-
-def _nest(path: tuple[str, ...], value: Any) -> Values:
-    """Return a value inside nested dictionaries, one per key of a path."""
-    for key in reversed(path):
-        value = {key: value}
-    return dict(value)
 
 
 def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool = False) -> inspect.Parameter:

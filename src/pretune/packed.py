@@ -65,13 +65,13 @@ class Packed:
         return self.ids.shape[0]
 
     def to(self, device: torch.device) -> Packed:
-        """Return a copy on a device, transferred asynchronously."""
+        """Return a copy of the packed sequences on a device, transferred asynchronously."""
         moved = self.map(lambda tensor: copy_async(tensor, device))
         moved.host_offsets = self.host_offsets if device.type == "cpu" else None
         return moved
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Packed:
-        """Return a copy with `change` applied to every tensor."""
+        """Return a copy of the packed sequences with `change` applied to every tensor."""
         return replace(
             self,
             ids=change(self.ids),
@@ -90,11 +90,11 @@ class Targets:
     weight: Tensor  # (m,) float32; 0 where the slot is unused
 
     def to(self, device: torch.device) -> Targets:
-        """Return a copy on a device, transferred asynchronously."""
+        """Return a copy of the targets on a device, transferred asynchronously."""
         return self.map(lambda tensor: copy_async(tensor, device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Targets:
-        """Return a copy with `change` applied to every tensor."""
+        """Return a copy of the targets with `change` applied to every tensor."""
         return Targets(change(self.at), change(self.target), change(self.weight))
 
 
@@ -115,20 +115,20 @@ class Batch:
         return int(self.counts.get("tokens", 0))
 
     def to(self, device: torch.device) -> Batch:
-        """Return a copy on a device, transferred asynchronously."""
+        """Return a copy of the batch on a device, transferred asynchronously."""
         return self._map(lambda part: part.to(device))
 
     def pinned(self) -> Batch:
-        """Return a copy in pinned memory, which a GPU reads without blocking the host."""
+        """Return a copy of the batch in pinned memory, which a GPU reads without blocking the host."""
         return self._map(lambda part: part.map(Tensor.pin_memory))
 
     def _map(self, change: Callable[[Any], Any]) -> Batch:
-        """Return a copy with `change` applied to every `Packed` and every `Targets`."""
+        """Return a copy of the batch with `change` applied to every `Packed` and every `Targets`."""
         targets = {name: change(targets) for name, targets in self.targets.items()}
         return replace(self, packed=tuple(map(change, self.packed)), targets=targets)
 
     def with_zero_weights(self) -> Batch:
-        """Return a copy whose targets all have weight 0, for a process that has no batch of its own in a training step."""
+        """Return a copy of the batch whose targets have weight 0, for a process that has no batch of its own in a step."""
         targets = {name: replace(t, weight=torch.zeros_like(t.weight)) for name, t in self.targets.items()}
         return replace(self, targets=targets, counts=dict.fromkeys(self.counts, 0.0))
 

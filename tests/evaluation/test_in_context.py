@@ -163,7 +163,7 @@ def test_tags_are_skipped_and_masked_models_rejected(tmp_path: Path) -> None:
         pt.evaluate(models() / "bert", out=tmp_path / "out", **{**options, "suite": "glue", "data": data})
     with pytest.raises(PretuneError, match="0 or more"):
         pt.evaluate(models() / "gpt2", out=tmp_path / "out", **{**options, "shots": -1})
-    with pytest.raises(PretuneError, match="--scratch applies only to fine-tuning"):
+    with pytest.raises(PretuneError, match="--from-scratch applies only to fine-tuning"):
         pt.evaluate(models() / "gpt2", out=tmp_path / "out", from_scratch=True, **options)
 
 
@@ -271,8 +271,8 @@ def test_a_new_task_brings_its_prompt(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_invalid_prompts_are_rejected() -> None:
     rows = [{"text": "a", "label": "0"}]
-    with pytest.raises(PretuneError, match="a prompt has no key 'word'; did you mean 'words'"):
-        in_context("cola", "glue", rows, word={})
+    with pytest.raises(PretuneError, match="a prompt has no key 'templat'; did you mean 'template'"):
+        in_context("cola", "glue", rows, templat="")
     asking = in_context("cola", "glue", rows, template="{text} {pear} [MASK]")
     with pytest.raises(PretuneError, match=r"the prompt has \{pear\}, but rows have no such field"):
         asking.predictor(0, asking.fill_slots(rows))

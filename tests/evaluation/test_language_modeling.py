@@ -30,7 +30,7 @@ class LetterTokenizer:
     def encode_many(self, texts: list[str]) -> tuple[Any, Any]:
         return np.array([i for text in texts for i in self.encode(text)]), np.array([len(text) for text in texts])
 
-    def has(self, role: str) -> bool:
+    def has_role(self, role: str) -> bool:
         return role == "unknown"
 
     def role(self, name: str) -> int:

@@ -25,7 +25,7 @@ def test_a_preset_based_on_another_trains_with_its_own_sizes_and_recipe(tmp_path
     mine = write(
         tmp_path,
         "like: bert-tiny\nobjective: mlm\nconfig: {hidden_size: 32, intermediate_size: 64}\n"
-        "tokenizer: {kind: words, vocab_size: 60}\nbatch: {tokens: 256, length: 32}\noptimizer: {lr: 3.0e-3}\n",
+        "tokenizer: {kind: words, vocab_size: 60}\nbatch: {tokens: 256, max_length: 32}\noptimizer: {lr: 3.0e-3}\n",
     )
     run = pt.pretrain(mine, corpus, budget=Budget(steps=2), out=tmp_path / "run")
     assert pt.load(run).backbone.width == 32

@@ -96,7 +96,7 @@ def start(kind: str, folder: Path) -> Path:
 def test_a_task_trains_on_features_of_a_frozen_model(kind: str, objective: str, tmp_path: Path) -> None:
     begun = start(kind, tmp_path)
     (tmp_path / "v.txt").write_text("good " + " ".join(["1"] * 16) + "\nbad " + " ".join(["-1"] * 16), encoding="utf-8")
-    vectors = {"vectors": tmp_path / "v.txt"} if kind == "elmo" else {}
+    vectors = {"word_vectors": tmp_path / "v.txt"} if kind == "elmo" else {}
     task = pt.finetune(
         begun, tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / "task", strategy="frozen", epochs=6,
         objective=objective, optimizer=pt.Optimizer(lr=2e-2), num_seeds=1, report=False, **vectors,

@@ -28,9 +28,8 @@ import pretune
 from pretune import PretuneError
 from pretune.nn.dropout import Dropout
 from pretune.text.store.builder import StoreSettings, build_store
-from pretune.training import loop
 from pretune.training.loop import train
-from pretune.training.parallel import rank_consistency
+from pretune.training.parallel import distributed, rank_consistency
 from pretune.training.parallel.distributed import parallelize
 from pretune.training.recipe_sections import Budget, Optimizer, resolve_section
 from tests.support.tiny_training_cases import losses, make, store
@@ -129,7 +128,7 @@ def count_gradient_exchanges() -> dict[str, int]:
         return replica
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "parallelize", watched)
+        patch.setattr(distributed, "parallelize", watched)
         train(make("mlm+nsp", 2, None, "ddp", pack=128))
     with Operations() as seen:
         train(make("mlm+nsp", 2, None, "fsdp", pack=128))

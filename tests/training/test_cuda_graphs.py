@@ -32,7 +32,7 @@ class InPlaceGradients(CudaGraphs):
         if stream not in self.recordings:
             reached = torch.autograd.grad(part, list(self.model.parameters()), retain_graph=True, allow_unused=True)
             learned = {p for p, gradient in zip(self.model.parameters(), reached, strict=True) if gradient is not None}
-            self.recordings[stream] = SimpleNamespace(learned=learned)  # type: ignore[assignment]
+            self.recordings[stream] = SimpleNamespace(trained=learned)  # type: ignore[assignment]
             self.untrained.clear()
         self.taken.add(stream)
         part.backward()

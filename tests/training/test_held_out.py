@@ -95,7 +95,7 @@ def test_too_little_text_is_rejected_before_training(
     text = tmp_path / "notes.txt"
     text.write_text(" ".join(sentences(4)), encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr("pretune.training.jobs.pretraining.train", lambda *_, **__: pytest.fail("it was trained"))
+        patch.setattr("pretune.training.loop.train", lambda *_, **__: pytest.fail("it was trained"))
         with pytest.raises(
             PretuneError, match=r"notes.txt: there is too little text to hold some out .* monitor.held_out_fraction=0"
         ):

@@ -157,7 +157,7 @@ def test_vocabulary_and_positions_can_be_changed(tmp_path: Path) -> None:
     facts = pt.export(run, new_tokenizer=tmp_path / "words", max_positions=100, out=tmp_path / "out").facts
     assert facts["vocabulary"]["tokens"] == new.size
     assert facts["vocabulary"]["matched"] > 40
-    assert facts["positions"] == {"positions": 100, "were": 24, "new_ones": "copied over and over"}
+    assert facts["positions"] == {"positions": 100, "before": 24, "initialization": "copied"}
     reference = load_with_transformers("AutoModelForMaskedLM", tmp_path / "out")
     assert reference.config.vocab_size == new.size and reference.config.max_position_embeddings == 100
     assert reference(**inputs(tmp_path / "out", TEXT * 8)).logits.shape[1] > 50

@@ -241,7 +241,7 @@ def test_questions_are_answered_for_texts_and_files(question_answerer: Run, fold
     )
     scores = pt.predict([question_answerer, question_answerer], folder / "dev.json", score=True).facts["scores"]
     assert scores[0]["f1"] == scores[2]["f1"] == question_answerer.results["dev/f1"]
-    with pytest.raises(pt.PretuneError, match=r"no field 'passage'.* give it a file"):
+    with pytest.raises(pt.PretuneError, match=r"no field 'passage'.* give a file"):
         question_answerer.predict(["who?"])
 
 

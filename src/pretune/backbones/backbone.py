@@ -63,6 +63,27 @@ class TaskHeadParts:
         self.choice_pooler, self.choice_output = other.choice_pooler, other.choice_output
 
 
+class LayeredBackbone(TaskHeadParts, nn.Module):
+    """The base class of backbones with a list of layers above their embeddings."""
+
+    embed: Any
+    layers: nn.ModuleList
+
+    @property
+    def width(self) -> int:
+        """The width of the hidden states."""
+        return int(self.embed.width)
+
+    @property
+    def depth(self) -> int:
+        """The number of layers after the embeddings; of a decoder, if there is one."""
+        return len(self.layers)
+
+    def groups(self) -> list[tuple[str, list[nn.Module]]]:
+        """Return the names and modules of groups of parameters, from the embeddings to the top; shared layers appear once."""
+        return [("embed", [self.embed]), *((f"layer {i}", [layer]) for i, layer in enumerate(self.layers))]
+
+
 class Backbone(Protocol):
     """A network that turns packed tokens into hidden states."""
 

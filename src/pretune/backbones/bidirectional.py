@@ -64,8 +64,7 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
     @property
     def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
-        positions: int | None = self.ahead.max_positions
-        return positions
+        return self.ahead.max_positions
 
     def forward(self, packed: Packed, state: None = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the hidden states of the requested layers, (n, width) each; layer 0 is the embedding, twice."""

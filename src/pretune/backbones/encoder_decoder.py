@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
+from pretune.backbones.backbone import BackboneOutput, LayeredBackbone, LayerSelection, selected_layers
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
@@ -16,7 +16,7 @@ from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.packed import Packed
 
 
-class EncoderDecoder(TaskHeadParts, nn.Module):
+class EncoderDecoder(LayeredBackbone):
     """A backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source."""
 
     def __init__(
@@ -28,10 +28,7 @@ class EncoderDecoder(TaskHeadParts, nn.Module):
         score: nn.Module | None = None,
         norm: nn.Module | None = None,
     ) -> None:
-        """Assemble the network; `embed`, `layers`, `score` and `norm` belong to the decoder.
-
-        The decoder's token embedding may be that of the encoder.
-        """
+        """Assemble the network; `embed`, whose tokens may be the encoder's, and all that follows belong to the decoder."""
         super().__init__()
         self.encoder = encoder
         self.embed = embed
@@ -42,16 +39,6 @@ class EncoderDecoder(TaskHeadParts, nn.Module):
         self.copy_parts(encoder)
 
     @property
-    def width(self) -> int:
-        """The width of the decoder's hidden states."""
-        return self.embed.width
-
-    @property
-    def depth(self) -> int:
-        """The number of decoder layers after the embeddings."""
-        return len(self.layers)
-
-    @property
     def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
         return self.encoder.max_positions
@@ -59,10 +46,7 @@ class EncoderDecoder(TaskHeadParts, nn.Module):
     def forward(
         self, source: Packed, target: Packed, state: KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states of the requested decoder layers, (n, width) each.
-
-        With a `KVCache`, the target's tokens continue the sequences that it holds, and the source is encoded only once.
-        """
+        """Return the requested decoder layers, (n, width) each; the target continues the sequences of a `KVCache`."""
         encoded = self.encoder(source).last if state is None or state.source is None else None
         return self.decode(target, source, encoded, state, keep)
 
@@ -74,10 +58,7 @@ class EncoderDecoder(TaskHeadParts, nn.Module):
         state: KVCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Run the decoder on encoder states (m, width) of the source, which can be reused for any number of targets.
-
-        `encoded` may be None if the cache already holds the keys and values of the source.
-        """
+        """Run the decoder on encoder states (m, width), which may be None if the cache holds their keys and values."""
         wanted = selected_layers(keep, len(self.layers))
         x: Tensor = self.embed(target)
         if state is None:

@@ -20,7 +20,7 @@ from pretune.text.spans import span_indices
 
 GRAPH = "model.onnx"
 # The names that Optimum gives the inputs and outputs of its graphs.
-IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"
+INPUTS = IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"
 STATES, LOGITS = "last_hidden_state", "logits"
 
 
@@ -106,10 +106,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
 
 
 def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
-    """Yield the padded inputs of an ONNX graph by name, (b, L) each, and the indices (n,) of their tokens in the batch.
-
-    Sequences of similar length form one batch, since the graph computes padding tokens too.
-    """
+    """Yield batches of similar length as inputs of an ONNX graph, (b, L) each, and the indices (n,) of their tokens."""
     # Batches may be on a GPU; ONNX Runtime computes on the host.
     offsets = packed.host_offsets if packed.host_offsets is not None else packed.offsets.cpu().numpy()
     starts, lengths = offsets[:-1], np.diff(offsets)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
+from pretune.backbones.backbone import BackboneOutput, LayeredBackbone, LayerSelection, selected_layers
 from pretune.backbones.bidirectional import reversed_packed
 from pretune.backbones.recurrent_state import RecurrentCache, RecurrentState
 from pretune.nn.attention.query_key_layout import permute_rows, reverse_index
@@ -16,7 +16,7 @@ from pretune.nn.recurrent import CellState, RecurrentLayer, TimeMajorRows, Varia
 from pretune.packed import Packed
 
 
-class RecurrentBackbone(TaskHeadParts, nn.Module):
+class RecurrentBackbone(LayeredBackbone):
     """An embedding and a unidirectional stack of LSTM or GRU layers.
 
     In stateful batches, each sequence continues from the state that its predecessor left. The column `document_start` marks the
@@ -60,11 +60,6 @@ class RecurrentBackbone(TaskHeadParts, nn.Module):
         """The widths of the embeddings and of the hidden states of each layer."""
         cells: list[Any] = [layer.cells for layer in self.layers]
         return [int(self.embed.width), *(one.outputs for one in cells)]
-
-    @property
-    def depth(self) -> int:
-        """The number of layers after the embeddings."""
-        return len(self.layers)
 
     @exclude_from_compile  # the layout depends on the lengths, which differ from batch to batch
     def forward(
@@ -113,7 +108,3 @@ class RecurrentBackbone(TaskHeadParts, nn.Module):
     def restore_state(self, tensors: dict[str, Tensor]) -> RecurrentState:
         """Return the recurrent state from the tensors of a checkpoint."""
         return RecurrentState.from_tensors(tensors)
-
-    def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the names and modules of groups of parameters, from the embeddings to the top layer."""
-        return [("embed", [self.embed]), *((f"layer {i}", [layer]) for i, layer in enumerate(self.layers))]

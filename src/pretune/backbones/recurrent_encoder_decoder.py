@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
+from pretune.backbones.backbone import BackboneOutput, LayeredBackbone, LayerSelection, selected_layers
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_state import RecurrentCache, RecurrentState
@@ -70,7 +70,7 @@ class Maxout(nn.Module):
         return torch.maximum(first, second)
 
 
-class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
+class RecurrentEncoderDecoder(LayeredBackbone):
     """A recurrent backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source.
 
     The decoder starts from the encoder's final states: layer by layer where both stacks have the same cells, otherwise
@@ -130,11 +130,6 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
         return self._width
 
     @property
-    def depth(self) -> int:
-        """The number of decoder layers after the embeddings."""
-        return len(self.layers)
-
-    @property
     def alignment(self) -> RecurrentAttention | None:
         """The attention to the source, or None for a model without attention."""
         parts: dict[str, Any] = dict(self.top.items())
@@ -144,10 +139,7 @@ class RecurrentEncoderDecoder(TaskHeadParts, nn.Module):
     def forward(
         self, source: Packed, target: Packed, state: RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states of the requested decoder layers, (n, width) each.
-
-        With a cache, the target's tokens continue the sequences that it holds, and the source is encoded only once.
-        """
+        """Return the requested decoder layers, (n, width) each; the target continues the sequences of a cache."""
         if state is not None and state.source is not None:
             return BackboneOutput(self.run(target, state.source, state, keep)[0], state)
         encoded, begin = self.encode(source)

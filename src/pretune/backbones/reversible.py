@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, selected_layers
+from pretune.backbones.backbone import BackboneOutput, LayeredBackbone, LayerSelection, selected_layers
 from pretune.backbones.segment_memory import within_documents
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
@@ -20,7 +20,7 @@ from pretune.packed import Packed, pack
 from pretune.text.spans import span_indices
 
 
-class ReversibleBackbone(TaskHeadParts, nn.Module):
+class ReversibleBackbone(LayeredBackbone):
     """A backbone of reversible layers: the embeddings start both residual streams, and a norm follows on both concatenated."""
 
     sharded_together = True  # the layers are recomputed together, so they must not be sharded one by one
@@ -45,11 +45,6 @@ class ReversibleBackbone(TaskHeadParts, nn.Module):
     def width(self) -> int:
         """The width of the hidden states: both streams concatenated."""
         return 2 * self.embed.width
-
-    @property
-    def depth(self) -> int:
-        """The number of layers after the embeddings."""
-        return len(self.layers)
 
     @property
     def max_positions(self) -> int | None:
@@ -77,10 +72,10 @@ class ReversibleBackbone(TaskHeadParts, nn.Module):
         return BackboneOutput(layers if newest is None else [layer[newest] for layer in layers], state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the names and modules of groups of parameters, from the embeddings to the top layer."""
-        middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
-        middle[-1][1].append(self.norm)
-        return [("embed", [self.embed]), *middle]
+        """Return the names and modules of groups of parameters, from the embeddings to the top layer and the norm."""
+        groups = super().groups()
+        groups[-1][1].append(self.norm)
+        return groups
 
 
 def _with_cached_tokens(packed: Packed, cache: KVCache) -> tuple[Packed, Tensor]:

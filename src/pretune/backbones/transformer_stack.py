@@ -8,7 +8,7 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts, TaskParts, selected_layers
+from pretune.backbones.backbone import BackboneOutput, LayeredBackbone, LayerSelection, TaskParts, selected_layers
 from pretune.backbones.segment_memory import MemoryContext, SegmentMemory, within_documents
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
@@ -18,7 +18,7 @@ from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.packed import Packed
 
 
-class TransformerStack(TaskHeadParts, nn.Module):
+class TransformerStack(LayeredBackbone):
     """A backbone of embeddings, a stack of Transformer layers, and a final norm if the layers are pre-norm."""
 
     def __init__(
@@ -51,11 +51,6 @@ class TransformerStack(TaskHeadParts, nn.Module):
         self.set_task_parts(embed.width, **parts)
 
     @property
-    def width(self) -> int:
-        """The width of the hidden states."""
-        return self.embed.width
-
-    @property
     def max_positions(self) -> int | None:
         """The number of positions, or None if sequences may have any length."""
         return self.embed.positions.max_positions if isinstance(self.embed.positions, LearnedPositions) else None
@@ -73,10 +68,7 @@ class TransformerStack(TaskHeadParts, nn.Module):
     def forward(
         self, packed: Packed, state: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states of the requested layers, (n, width) each.
-
-        With a `KVCache`, the tokens continue the sequences that it holds.
-        """
+        """Return the requested layers, (n, width) each; the tokens continue the sequences of a `KVCache`."""
         stack = self.stack
         wanted = selected_layers(keep, len(stack))
         x = self.embed(packed)
@@ -112,7 +104,7 @@ class TransformerStack(TaskHeadParts, nn.Module):
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return the names and modules of groups of parameters, from the embeddings to the top; shared layers appear once."""
-        middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
-        middle[-1][1].append(self.norm)
-        lowest = [part for part in (self.embed, self.score, self.distances) if part is not None]
-        return [("embed", lowest), *middle]
+        groups = super().groups()
+        groups[0][1].extend(part for part in (self.score, self.distances) if part is not None)
+        groups[-1][1].append(self.norm)
+        return groups

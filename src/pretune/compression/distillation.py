@@ -136,12 +136,11 @@ def distill_task(job: DistillationJob) -> Run:
     matches = layer_matches(job, teacher.model)
     objective = teacher.objective
     labeled, texts = read_data(job, objective, task, labels)
-    start = initialize_student(job.student, teacher.model, job.teachers[0], job.out)
-    plan = job.finetuning(start.model, job.out, objective, train=job.train or job.unlabeled)
-    plan = replace(plan, tokenizer=start.tokenizer)
+    start, tokenizer = initialize_student(job.student, teacher.model, job.teachers[0], job.out)
+    plan = replace(job.finetuning(start, job.out, objective, train=job.train or job.unlabeled), tokenizer=tokenizer)
     material = add_predictions(job, labeled, texts)
     if matches:
-        frozen = frozen_teacher(job, teacher.model, Tokenizer.load(start.tokenizer or find_folder(start.model)))
+        frozen = frozen_teacher(job, teacher.model, Tokenizer.load(tokenizer or find_folder(start)))
         material = replace(material, hidden_distillation=DistillHidden(frozen, matches))
     run = finetune(plan, material)
     write_run_recipe(job.out, "distill", job.recipe())
@@ -288,11 +287,11 @@ def distill_language_model(job: DistillationJob) -> Run:
         )
     weights = loss_weights_of(job, name)
     matches = layer_matches(job, teacher) or (LayerMatch("cosine", weights["cosine"]),)
-    start = initialize_student(job.student, teacher, job.teachers[0], job.out)
+    start, _ = initialize_student(job.student, teacher, job.teachers[0], job.out)
     options: dict[str, Any] = {**job.sections, "objective": name, "budget": job.budget}
     options |= {"tokenizer": str(find_folder(job.teachers[0])), **({} if job.generate_tokens else reading(job))}
     data = [str(generate_texts(job, teacher))] if job.generate_tokens else job.data
-    plan = resolve_pretraining(start.model, data, job.out, options, job.seed, job.device, TASK_AGNOSTIC_SETTINGS)
+    plan = resolve_pretraining(start, data, job.out, options, job.seed, job.device, TASK_AGNOSTIC_SETTINGS)
 
     def add_distillation(mixture: Mixture, tokenizer: Tokenizer) -> Mixture:
         root = frozen_teacher(job, teacher, tokenizer)

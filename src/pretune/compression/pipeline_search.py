@@ -1,6 +1,6 @@
 """A search over pipelines of distillation, pruning, and quantization for the best model that meets a target.
 
-A pipeline joins steps with `>`: layers=6 (distill into this many lower layers), heads=0.4, ffn_ffn_units=0.5, or sparsity=0.8 (prune this
+A pipeline joins steps with `>`: layers=6 (distill into this many lower layers), heads=0.4, ffn_units=0.5, or sparsity=0.8 (prune this
 fraction and fine-tune), and int8. Pipelines with a common prefix share its models.
 """
 

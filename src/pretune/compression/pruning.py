@@ -9,14 +9,8 @@ from typing import Any, Self
 
 import torch
 
+from pretune.backbones import pruned_shape
 from pretune.backbones.onnx_runtime import OnnxBackbone
-from pretune.backbones.pruned_shape import (
-    PrunedShape,
-    architecture_signature,
-    feed_forwards,
-    prunable_attentions,
-    prune_layers,
-)
 from pretune.compression.importance import gradient_importance, heads_to_keep, magnitude_importance, units_to_keep
 from pretune.compression.layer_dropping import layer_similarity, layers_to_keep, parse_drop
 from pretune.models.adapt_vocabulary import replace_vocabulary
@@ -80,8 +74,8 @@ def prune_model(
     if pruning.drop_layers:
         report["layers"] = drop_layers(model, pruning.drop_layers, examples, pruning.seed)
     for name, find, keep_most in (
-        ("heads", prunable_attentions, heads_to_keep),
-        ("ffn_units", feed_forwards, units_to_keep),
+        ("heads", pruned_shape.prunable_attentions, heads_to_keep),
+        ("ffn_units", pruned_shape.feed_forwards, units_to_keep),
     ):
         if share := getattr(pruning, name):
             parts = dict(find(model.backbone))
@@ -117,7 +111,7 @@ def drop_layers(model: Model, text: str, examples: ImportanceData, seed: int) ->
     """Drop layers of a model, given an expression such as top(4), and return how many there were and which remain."""
     backbone, depth = model.backbone, model.backbone.depth
     kept = layers_to_keep(*parse_drop(text), depth, lambda: layer_similarity(backbone, examples.batches), seed)
-    model.shape = prune_layers(backbone, model.shape, kept)
+    model.shape = pruned_shape.prune_layers(backbone, model.shape, kept)
     return {"before": depth, "after": len(kept), "kept": [layer + 1 for layer in kept]}
 
 
@@ -153,7 +147,7 @@ def update_config(model: Model) -> None:
     try_config(model, {}, replace(model.shape, heads={}))  # if no head was removed
 
 
-def try_config(model: Model, changes: dict[str, Any], shape: PrunedShape) -> None:
+def try_config(model: Model, changes: dict[str, Any], shape: pruned_shape.PrunedShape) -> None:
     """Set the configuration and the pruned shape of a model, if the two together describe its actual architecture."""
     if shape == model.shape:
         return
@@ -163,5 +157,5 @@ def try_config(model: Model, changes: dict[str, Any], shape: PrunedShape) -> Non
             other = shape.apply(model.family.build(config))
     except (PretuneError, RuntimeError, IndexError, AttributeError):
         return  # the configuration cannot express this shape
-    if architecture_signature(other) == architecture_signature(model.backbone):
+    if pruned_shape.architecture_signature(other) == pruned_shape.architecture_signature(model.backbone):
         model.config, model.shape = config, shape

@@ -17,16 +17,9 @@ from pretune.compression.compression_job import CompressionJob
 from pretune.compression.onnx_int8 import quantize_graph_dynamic, quantize_graph_learned, quantize_graph_static
 from pretune.compression.pruning import editable_copy
 from pretune.compression.task_model import TrainedModel, compare_models
+from pretune.models import onnx_export
 from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model
-from pretune.models.onnx_export import (
-    GraphScorer,
-    choose_scorer,
-    graph_outputs,
-    model_outputs,
-    write_graph,
-    write_graph_folder,
-)
 from pretune.nn.quantized.int8 import check_kind, replace_linears
 from pretune.nn.quantized.quantization_aware import set_input_ranges
 from pretune.nn.recurrent import has_recurrent_layers
@@ -163,19 +156,19 @@ def write_quantized(job: QuantizationJob, backend: Backend, source: TrainedModel
         model.save(out, HALF_PRECISION.get(job.method, torch.float32))
         return
     # Without logits for a language model: its output matrix would be in the graph twice.
-    scorer = None if source.task is None else choose_scorer(model, [source.task])
+    scorer = None if source.task is None else onnx_export.choose_scorer(model, [source.task])
     with TemporaryDirectory() as folder:
         graph = Path(folder) / GRAPH
         if job.method == "qat":
             write_qat_graph(model, scorer, read_ranges(source.folder / RANGES), graph, out / GRAPH)
         else:
-            write_graph(model, graph, scorer)
+            onnx_export.write_graph(model, graph, scorer)
         if job.method == "static":
             batches = source.importance_data(rows).batches or list(text_batches(model, synthetic_texts(), length=128))
             quantize_graph_static(graph, out / GRAPH, job.per_channel, batches)
         elif job.method == "dynamic":
             quantize_graph_dynamic(graph, out / GRAPH, job.per_channel)
-    write_graph_folder(model, out)
+    onnx_export.write_graph_folder(model, out)
 
 
 def read_ranges(path: Path) -> dict[str, float]:
@@ -184,7 +177,7 @@ def read_ranges(path: Path) -> dict[str, float]:
 
 
 def write_qat_graph(
-    model: Model, scorer: GraphScorer | None, ranges: Mapping[str, float], draft: Path, out: Path
+    model: Model, scorer: onnx_export.GraphScorer | None, ranges: Mapping[str, float], draft: Path, out: Path
 ) -> None:
     """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.
 
@@ -192,12 +185,14 @@ def write_qat_graph(
     model. They cannot be much closer: a value halfway between two steps may be rounded either way, and each layer amplifies
     the difference.
     """
-    plain = model_outputs(model, scorer)
+    plain = onnx_export.model_outputs(model, scorer)
     set_input_ranges(model.backbone, ranges)
-    trained = model_outputs(model, scorer)
-    write_graph(model, draft, scorer, check=False)
+    trained = onnx_export.model_outputs(model, scorer)
+    onnx_export.write_graph(model, draft, scorer, check=False)
     quantize_graph_learned(draft, out)
-    for (name, before), (_, after), found in zip(plain, trained, graph_outputs(model, scorer, out), strict=True):
+    for (name, before), (_, after), found in zip(
+        plain, trained, onnx_export.graph_outputs(model, scorer, out), strict=True
+    ):
         noise = float((after - before).square().mean().sqrt()) + 0.01 * float(before.square().mean().sqrt())
         if not float((found - after).square().mean().sqrt()) < 2 * noise:
             raise PretuneError(

@@ -9,7 +9,6 @@ NAME         a preset, randomly initialized, with the teacher's tokenizer; or a 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from pretune.backbones.pruned_shape import prune_layers
@@ -25,14 +24,6 @@ from pretune.runtime.output_paths import intermediate_folder
 from pretune.training.run_folder import finish_run, start_run
 
 _CUT = re.compile(r"(layers|first|shared)=(\d+)")
-
-
-@dataclass(frozen=True)
-class InitialStudent:
-    """The model that a student is initialized from, and a tokenizer folder if it has no tokenizer."""
-
-    model: str
-    tokenizer: str | None = None
 
 
 def parse_student(student: str) -> tuple[str, int] | None:
@@ -54,20 +45,23 @@ def student_depth(student: str, teacher: Model) -> int:
     return int(model.backbone.depth)
 
 
-def initialize_student(student: str, teacher: Model, reference: str, out: Path) -> InitialStudent:
-    """Return the model that a student starts from; one derived from the teacher is saved in OUT/intermediate/start."""
+def initialize_student(student: str, teacher: Model, reference: str, out: Path) -> tuple[str, str | None]:
+    """Return the model that a student starts from, and a tokenizer folder if the model has no tokenizer.
+
+    A model derived from the teacher is saved in OUT/intermediate/start.
+    """
     if is_preset(student):
-        return InitialStudent(student, str(find_folder(reference)))
+        return student, str(find_folder(reference))
     cut = parse_student(student)
     if cut is None:
-        return InitialStudent(str(find_folder(student)))
+        return str(find_folder(student)), None
     method, count = cut
     model = convert_to_albert(teacher, count) if method == "shared" else keep_layers_of(teacher, count, method, student)
     folder, facts = intermediate_folder(out, "start"), {"teacher": reference, "student": student}
     start_run(folder, "distill", facts, resume=False)
     model.save(folder)
     finish_run(folder, facts)
-    return InitialStudent(str(folder))
+    return str(folder), None
 
 
 def keep_layers_of(teacher: Model, count: int, method: str, text: str) -> Model:

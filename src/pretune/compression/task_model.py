@@ -70,10 +70,8 @@ class TrainedModel:
         if rows is None or task is None:
             return ImportanceData([])
         rows = rows.take(range(min(MAX_EXAMPLES, len(rows))))
-        tokenizer, length = (
-            self.model.require_tokenizer(),
-            min(MAX_LENGTH, self.model.backbone.max_positions or MAX_LENGTH),
-        )
+        tokenizer = self.model.require_tokenizer()
+        length = min(MAX_LENGTH, self.model.backbone.max_positions or MAX_LENGTH)
         examples = task.tokenize_examples(Data(tokenizer, self.model.family.template, rows=rows), length)
         batches = list(batches_by_length(examples, lambda part: task.corrupt(part, tokenizer, EpochRandom(0))))
 

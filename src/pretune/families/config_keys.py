@@ -76,3 +76,13 @@ ENCODER_VALUES: Mapping[str, Sequence[Any]] = {
 ENCODER_DECODER_VALUES: Mapping[str, Sequence[Any]] = {**ENCODER_VALUES, "is_encoder_decoder": (True,)}
 # The supported values for decoders without an encoder, whatever `is_decoder` says.
 DECODER_VALUES: Mapping[str, Sequence[Any]] = {"add_cross_attention": (False,), "is_encoder_decoder": (False,)}
+
+
+def summary_values(kind: str, activation: str, to_labels: bool) -> dict[str, Sequence[Any]]:
+    """Return the supported values of the keys of a head that reads one token: which one, with what activation and output."""
+    return {
+        "summary_type": (kind,),
+        "summary_use_proj": (True,),
+        "summary_activation": (activation,),
+        "summary_proj_to_labels": (to_labels,),
+    }

@@ -31,7 +31,8 @@ def detect_family(
         raise PretuneError(
             f"{where}: there is no model_type, and no family has tensors with these names; write the model_type into the file"
         )
-    if len(fits) > 1 and any(family.table.prefix and not _has_prefix(family, tensors) for family in fits):
+    prefixes = {prefix for family in fits if (prefix := family.table.prefix)}
+    if len(fits) > 1 and not all(any(name.startswith(prefix) for name in tensors) for prefix in prefixes):
         # Without a prefix, the names of BERT, RoBERTa and others are the same.
         could = ", ".join(sorted(family.name for family in fits))
         raise PretuneError(
@@ -47,11 +48,6 @@ def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any
     if not any(table.depths(names).values()):
         return len(tensors), 0
     return sum(not table.recognizes(name) for name in names), len(family.unknown_keys(content))
-
-
-def _has_prefix(family: Family, tensors: list[str]) -> bool:
-    """Return whether some tensor name has the prefix of a family's backbone."""
-    return any(name.startswith(family.table.prefix) for name in tensors)
 
 
 def _share_of_keys(family: Family, content: Mapping[str, Any]) -> float:

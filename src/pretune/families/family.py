@@ -38,14 +38,14 @@ def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
     }
 
 
-def encoder_classes(name: str) -> dict[frozenset[str], str]:
+def encoder_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
     """Return the classes of `transformers` that most encoders have, by their heads; `name` is their prefix."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
         frozenset({"classify"}): f"{name}ForSequenceClassification",
         frozenset({"choose"}): f"{name}ForMultipleChoice",
-        **token_classes(name),
+        **token_classes(name, answering),
     }
 
 
@@ -87,10 +87,7 @@ class Family:
         return class_name in {*self.classes.values(), *self.other_classes}
 
     def read_config(self, content: Mapping[str, Any], where: str = "") -> Any:
-        """Return the configuration in the content of a config.json; raise an error for unsupported values.
-
-        `where` is the file, for error messages.
-        """
+        """Return the configuration in the content of a config.json, the file `where`, or raise an error."""
         where = where or self.name
         values = {key: value for key, value in content.items() if key not in self.aliases}
         for alias, key in self.aliases.items():

@@ -22,14 +22,16 @@ TOKEN_HEADS: tuple[Row, ...] = (
 
 
 def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> list[Row]:
-    """Return the name-table rows of the output layer of a language-model head, for tied and for untied embeddings.
-
-    `own_bias` is the published name of the bias of an untied output layer, where it has another name.
-    """
+    """Return the name-table rows of a language-model head; `own_bias` is another name of the bias of an untied one."""
     rows: list[Row] = [(weight, f"heads.{head}.output.weight")]
     if bias:
         rows += [(bias, f"heads.{head}.bias"), (own_bias or bias, f"heads.{head}.output.bias")]
     return rows
+
+
+def own_rows(*names: str) -> list[Row]:
+    """Return the name-table rows of backbone parameters whose published names are pretune's own."""
+    return [(name, f"backbone.{name}") for name in names]
 
 
 def pooled_heads(pooler: str, output: str) -> list[Row]:
@@ -148,7 +150,9 @@ class NameTable:
 
     def current_names(self, published: Iterable[str]) -> dict[str, str]:
         """Map the names of a checkpoint, of any age, with or without prefix, to those in the table's rows."""
-        current = {name: self._current(name) for name in published}
+        current = {name: name for name in published}
+        for old, new in self.renamed.items():
+            current = {name: now.replace(old, new) for name, now in current.items()}
         if self.prefix and not any(name.startswith(self.prefix) for name in current.values()):
             # A head that is saved beside a bare backbone has no prefix.
             known = self.recognizes
@@ -319,12 +323,6 @@ class NameTable:
     def _is_transposed(self, name: str) -> bool:
         """Return whether the layout stores a matrix as (inputs, outputs)."""
         return any(pattern.fullmatch(name) for pattern in self.transposed)
-
-    def _current(self, name: str) -> str:
-        """Return a published name with its outdated parts replaced."""
-        for old, new in self.renamed.items():
-            name = name.replace(old, new)
-        return name
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

@@ -41,7 +41,7 @@ print(len(vectors), len(vectors[0]))""",
     "predict": """for row in pretune.predict($name, [$text, $other]):
     print(row)""",
     "fill": """print(pretune.fill($name, [$masked])[0]["filled"])""",
-    "generate": """print(pretune.generate($name, ["The train"], tokens=20)[0])""",
+    "generate": """print(pretune.generate($name, ["The train"], max_new_tokens=20)[0])""",
     "load": """model = pretune.load($name)
 print(model.family.name, model.config)""",
 }
@@ -221,7 +221,9 @@ def metadata(
     subject: CardModel, history: TrainingHistory | None, license: str | None, before: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the metadata of a model card, which the Hugging Face Hub reads from its front matter."""
-    language = before.get("language") or known_language(history)
+    # English is the default of the option, so that it does not tell the language of the text.
+    written = str(history.recipe.get("language", "")) if history is not None else ""
+    language = before.get("language") or ("" if written in ("en", "lines") else written)
     tag = subject.purpose[1]
     tags = ["pretune", *([subject.library] if subject.library != "pretune" else [])]
     tags += ["feature-extraction"] if tag == "sentence-similarity" else []
@@ -239,12 +241,6 @@ def metadata(
         result = {"task": {"type": tag or "other"}, "dataset": dataset, "metrics": metrics}
         found["model-index"] = [{"name": subject.name, "results": [result]}]
     return {name: value for name, value in found.items() if value}
-
-
-def known_language(history: TrainingHistory | None) -> str:
-    """Return the language of the training text, or "" if it is unknown; English, the default of the option, counts as unknown."""
-    language = str(history.recipe.get("language", "")) if history is not None else ""
-    return "" if language in ("en", "lines") else language
 
 
 def description(subject: CardModel, source: Path | None) -> str:
@@ -299,15 +295,14 @@ def score_table(history: TrainingHistory) -> str:
     if isinstance(seeds, Mapping) and "count" in seeds:
         text = f"On {history.scored_on}{date}, of the best of {seeds['count']} seeds; then mean ± standard deviation:"
         spread = {name: seeds.get(f"dev/{name}", {}) for name in history.scores}
-        spreads = {name: f"{x['mean']:.4g} ± {x['sd']:.2g}" for name, x in spread.items() if is_spread(x)}
+        spreads = {
+            name: f"{x['mean']:.4g} ± {x['sd']:.2g}"
+            for name, x in spread.items()
+            if isinstance(x, Mapping) and all(isinstance(x.get(key), int | float) for key in ("mean", "sd"))
+        }
         rows = {name: f"{value:.4g} | {spreads.get(name, '')}" for name, value in history.scores.items()}
         return f"{text}\n\n{markdown_table(('metric', 'kept', 'all seeds'), rows)}"
     return f"{text}\n\n{markdown_table(('metric', 'value'), history.scores)}"
-
-
-def is_spread(value: Any) -> bool:
-    """Return whether a value of results.json has a mean and a standard deviation over seeds."""
-    return isinstance(value, Mapping) and all(isinstance(value.get(name), int | float) for name in ("mean", "sd"))
 
 
 def limitations(subject: CardModel, history: TrainingHistory | None) -> str:

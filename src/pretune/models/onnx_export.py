@@ -10,25 +10,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.onnx import symbolic_helper
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.backbones.onnx_runtime import (
-    GLOBAL,
-    GRAPH,
-    IDS,
-    LOGITS,
-    MASK,
-    SEGMENTS,
-    STATES,
-    OnnxBackbone,
-    open_session,
-    padded_inputs,
-)
+from pretune.backbones.onnx_runtime import GRAPH, INPUTS, LOGITS, STATES, OnnxBackbone, open_session, padded_inputs
 from pretune.models.hf_config import CONFIG_FILE, DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model
@@ -48,7 +37,6 @@ EXPORTER: Any = torch.onnx  # parts of its public API have no types
 SYMBOLIC_HELPER: Any = symbolic_helper
 OPSET = 18  # the first with a scatter that takes the maximum
 TOLERANCE = 1e-3  # the largest accepted difference between graph and model, relative to the largest output
-INPUTS = (IDS, MASK, SEGMENTS, GLOBAL)
 LANGUAGE_MODELS = ("mlm", "lm")  # heads that map states and token embeddings to logits over the vocabulary
 # The texts on which a graph is compared with its model before it is written.
 TEXTS = (
@@ -57,25 +45,6 @@ TEXTS = (
     "She read the letter twice, folded it, and put it back into the drawer without a word to anybody in the house.",
     "Prices rose by 3.5 % in March; nobody had expected that.",
 )
-
-
-class GraphScorer(Protocol):
-    """The interface of what computes the logits of an ONNX graph: a task, or a language-model head."""
-
-    @property
-    def name(self) -> str:
-        """The name of the head that computes the logits."""
-
-    @property
-    def output_per(self) -> str:
-        """The unit that gets logits: "sequence" or "token"."""
-
-    @property
-    def pattern(self) -> Pattern | None:
-        """The attention pattern, or None for full attention."""
-
-    def outputs(self, head: nn.Module, backbone: Any, batch: Batch) -> Tensor:
-        """Return the logits of a batch."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +63,9 @@ class LanguageModel:
         """Return the logits, (n, vocabulary)."""
         logits: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
         return logits
+
+
+GraphScorer = Task | LanguageModel  # what computes the logits of an ONNX graph
 
 
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> GraphScorer | None:
@@ -126,7 +98,7 @@ class PaddedModel(nn.Module):
             pattern=self.scorer.pattern if self.scorer is not None else None,
             mask=real,
         )
-        backbone = CachedBackbone(self.root.backbone)
+        backbone: Any = CachedBackbone(self.root.backbone)
         states = backbone(packed).last
 
         def padded(x: Tensor) -> Tensor:  # (n, d) → (b, L, d); a lookup is much faster than a scatter

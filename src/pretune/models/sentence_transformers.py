@@ -224,9 +224,10 @@ def read_transform(kind: str, folder: Path) -> TransformSpec:
         return DropoutSpec(validate_schema(content.get("dropout", 0.2), Share, f"{path}: dropout"))
     if kind == "LayerNorm":
         check_keys(path, content, {"dimension"})
-        return LayerNormSpec(require_size(path, content, "dimension"))
+        return LayerNormSpec(validate_schema(content.get("dimension"), Size, f"{path}: dimension"))
     if kind == "Dense":
-        sizes = {name: require_size(path, content, name) for name in ("in_features", "out_features")}
+        names = ("in_features", "out_features")
+        sizes = {name: validate_schema(content.get(name), Size, f"{path}: {name}") for name in names}
         check_keys(path, content, {*sizes, *places, "bias", "activation_function", "use_residual"})
         activation = str(content.get("activation_function", "torch.nn.modules.activation.Tanh"))
         if not activation.startswith("torch.nn.modules."):
@@ -292,11 +293,6 @@ def check_keys(path: Path, content: Collection[str], known: Collection[str]) -> 
         raise PretuneError(
             f"{path}: unknown settings {', '.join(unknown)}, which may change the embeddings; remove them if they do not"
         )
-
-
-def require_size(path: Path, content: Mapping[str, Any], name: str) -> int:
-    """Return the setting `name` of a file; raise an error if it is not a positive integer."""
-    return validate_schema(content.get(name), Size, f"{path}: {name}")
 
 
 def write_layout(

@@ -40,13 +40,9 @@ class BatchNorm(nn.Module):
             batch_variance = (weight * (rows - batch_mean).square()).sum(0)
             mean = torch.where(several, batch_mean, self.mean)
             variance = torch.where(several, batch_variance, self.variance)
-            self.update_statistics(mean.detach(), variance.detach())
+            with torch.no_grad():
+                self.seen += 1
+                part = (1 / self.seen).clamp(min=self.momentum)
+                self.mean.lerp_(mean, part)
+                self.variance.lerp_(variance, part)
         return ((rows - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
-
-    @torch.no_grad()
-    def update_statistics(self, mean: Tensor, variance: Tensor) -> None:
-        """Update the running mean and variance with those of a batch, (width,) each."""
-        self.seen += 1
-        part = (1 / self.seen).clamp(min=self.momentum)
-        self.mean.lerp_(mean, part)
-        self.variance.lerp_(variance, part)

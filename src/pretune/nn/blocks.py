@@ -45,8 +45,7 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply the sublayer to hidden states: (n, width) → (n, width)."""
-        out: Tensor = x + self.dropout(self.part(self.norm(x), context), context.depth)
-        return out
+        return x + self.dropout(self.part(self.norm(x), context), context.depth)
 
 
 class TransformerLayer(nn.Module):

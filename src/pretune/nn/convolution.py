@@ -50,5 +50,4 @@ class WithConvolution(nn.Module):
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply the layer and the convolution to hidden states: (n, width) → (n, width)."""
         convolved = self.activation(self.dropout(self.convolution(x, context.layout), context.depth))
-        out: Tensor = self.norm(self.layer(x, context) + convolved)
-        return out
+        return self.norm(self.layer(x, context) + convolved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -23,36 +24,6 @@ def relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    """Return GELU in its tanh approximation (Hendrycks and Gimpel, 2016)."""
-    return F.gelu(x, approximate="tanh")
-
-
-def quick_gelu(x: Tensor) -> Tensor:
-    """Return GELU approximated by x · sigmoid(1.702 x) (Hendrycks and Gimpel, 2016)."""
-    return x * (1.702 * x).sigmoid()
-
-
-def clipped_gelu(x: Tensor) -> Tensor:
-    """Return GELU clipped to [-10, 10], a range suitable for int8 quantization."""
-    return F.gelu(x).clip(-10.0, 10.0)
-
-
-def laplace(x: Tensor) -> Tensor:
-    """Return the Laplace activation of MEGA (Ma et al., 2022), a normal cumulative distribution function."""
-    return 0.5 * (1.0 + torch.erf((x - 0.707107) / (0.282095 * 2.0**0.5)))
-
-
-def linear(x: Tensor) -> Tensor:
-    """Return x unchanged (the activation `linear`)."""
-    return x
-
-
-def sqrt_softplus(x: Tensor) -> Tensor:
-    """Return the square root of softplus."""
-    return F.softplus(x).sqrt()
-
-
 class _Activations(dict[str, Activation]):
     """Activations by name; an unknown name is an error with suggestions."""
 
@@ -60,12 +31,13 @@ class _Activations(dict[str, Activation]):
         raise PretuneError(f"unknown activation {name!r}; {suggest(str(name), self)}")
 
 
+gelu_tanh = partial(F.gelu, approximate="tanh")  # the tanh approximation (Hendrycks and Gimpel, 2016)
 # Every activation that has a name in `transformers`, except those with parameters (prelu, xielu), for which the checkpoint
 # layouts of the families have no place.
 ACTIVATIONS = _Activations(
     {
         "gelu": F.gelu,
-        "gelu_10": clipped_gelu,
+        "gelu_10": lambda x: F.gelu(x).clip(-10.0, 10.0),  # a range suitable for int8 quantization
         "gelu_accurate": gelu_tanh,
         "gelu_fast": gelu_tanh,
         "gelu_new": gelu_tanh,
@@ -74,17 +46,17 @@ ACTIVATIONS = _Activations(
         "gelu_pytorch_tanh": gelu_tanh,
         "gelu_tanh": gelu_tanh,
         "hardswish": F.hardswish,
-        "laplace": laplace,
+        "laplace": lambda x: 0.5 * (1.0 + torch.erf((x - 0.707107) / (0.282095 * 2.0**0.5))),  # MEGA (Ma et al., 2022)
         "leaky_relu": F.leaky_relu,
-        "linear": linear,
+        "linear": lambda x: x,
         "mish": F.mish,
-        "quick_gelu": quick_gelu,
+        "quick_gelu": lambda x: x * (1.702 * x).sigmoid(),  # GELU approximated (Hendrycks and Gimpel, 2016)
         "relu": F.relu,
         "relu2": relu_squared,
         "relu6": F.relu6,
         "sigmoid": torch.sigmoid,
         "silu": F.silu,
-        "sqrtsoftplus": sqrt_softplus,
+        "sqrtsoftplus": lambda x: F.softplus(x).sqrt(),
         "swish": F.silu,
         "tanh": torch.tanh,
     }

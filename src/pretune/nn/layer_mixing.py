@@ -135,12 +135,10 @@ class LayerFeatures(nn.Module):
         if top == "mlp":
             self.mlp: nn.Module = nn.Sequential(Linear(self.width, width), nn.Tanh())
             self.width = width
-        elif top == "bilstm":
-            self.lstms: nn.Module = BiLSTM(self.width, width // 2)
-            self.width = 2 * (width // 2)
-        elif top == "biattentive":
-            self.lstms = Biattentive(self.width, 2 * (width // 2))
-            self.width = 2 * (width // 2)
+        elif top:
+            half = width // 2
+            self.lstms = BiLSTM(self.width, half) if top == "bilstm" else Biattentive(self.width, 2 * half)
+            self.width = 2 * half
         self.top = top
 
     def forward(self, states: list[Tensor], packed: Packed) -> Tensor:
@@ -158,7 +156,5 @@ class LayerFeatures(nn.Module):
             case _:
                 x = torch.stack(states).sum(0)
         if self.top == "mlp":
-            x = self.mlp(x)
-        elif self.top in ("bilstm", "biattentive"):
-            x = self.lstms(x, packed)
-        return x
+            return self.mlp(x)
+        return self.lstms(x, packed) if self.top else x

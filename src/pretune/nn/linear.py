@@ -15,15 +15,12 @@ from pretune.nn.operation_counts import OperationSizes
 
 
 class Linear(nn.Linear):
-    """A linear layer; `stacked` is the number of matrices concatenated in its weight (3 for queries, keys, values).
-
-    `input_quantizer`, if given, rounds the input (quantization-aware training).
-    """
+    """A linear layer; `stacked` is the number of matrices concatenated in its weight (3 for queries, keys, values)."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True, stacked: int = 1) -> None:
         super().__init__(inputs, outputs, bias)
         self.stacked = stacked
-        self.input_quantizer: nn.Module | None = None
+        self.input_quantizer: nn.Module | None = None  # rounds the input in quantization-aware training
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: (…, inputs) → (…, outputs)."""
@@ -50,10 +47,7 @@ class Linear(nn.Linear):
 
 
 class OutputLinear(Linear):
-    """The last linear layer of a head: its outputs are logits, scores, or vectors to compare.
-
-    The optimizer Muon updates it with AdamW, like embeddings.
-    """
+    """The last linear layer of a head, whose outputs are predictions; the optimizer Muon updates it with AdamW."""
 
 
 class LayerNorm(nn.LayerNorm):

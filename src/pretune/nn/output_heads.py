@@ -43,17 +43,13 @@ class UntiedVocabularyHead(nn.Module):
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
         """Compute logits from states (m, width): (m, vocabulary). The token embedding is not used."""
-        out: Tensor = self.output(self.transform(states))
-        return out
+        return self.output(self.transform(states))
 
 
 def vocabulary_head(
     vocabulary: int, width: int, *, tied: bool, transform: nn.Module | None = None, bias: bool = True
 ) -> TiedVocabularyHead | UntiedVocabularyHead:
-    """Return a language model head whose output matrix is the token embedding if `tied`, and its own otherwise.
-
-    `width` is the width of token vectors, which is also the output width of the transform.
-    """
+    """Return a language model head, with its own output matrix unless `tied`; `width` is that of the token vectors."""
     if tied:
         return TiedVocabularyHead(vocabulary, transform, bias)
     return UntiedVocabularyHead(vocabulary, width, bias, transform)
@@ -101,8 +97,7 @@ class DenseTransform(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform states: (m, width) → (m, outputs)."""
-        out: Tensor = self.norm(self.activation(self.dense(x)))
-        return out
+        return self.norm(self.activation(self.dense(x)))
 
 
 class ResidualFeedForward(nn.Module):
@@ -116,8 +111,7 @@ class ResidualFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform states: (m, width) → (m, width)."""
-        out: Tensor = self.norm(x + self.dropout(self.feed_forward(self.dropout_inputs(x))))
-        return out
+        return self.norm(x + self.dropout(self.feed_forward(self.dropout_inputs(x))))
 
 
 class TokenHead(nn.Module):
@@ -131,5 +125,4 @@ class TokenHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Compute the logits of tokens: (m, width) → (m, outputs)."""
-        out: Tensor = self.output(self.dropout(self.transform(states)))
-        return out
+        return self.output(self.dropout(self.transform(states)))

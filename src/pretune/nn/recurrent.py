@@ -131,10 +131,7 @@ class VariationalDropout(nn.Module):
 
 
 class RecurrentCells(nn.Module):
-    """A unidirectional LSTM or GRU layer.
-
-    An LSTM has a single bias (the second one in torch is redundant); a GRU has two.
-    """
+    """A unidirectional LSTM with a single bias (the second one in torch is redundant), or a GRU with two."""
 
     def __init__(
         self,
@@ -258,10 +255,7 @@ class RecurrentCells(nn.Module):
 
 
 class FlattenWeights(torch.autograd.Function):
-    """A cast of weights, stored in one contiguous block of memory.
-
-    This is the layout that cuDNN requires; it would otherwise copy the weights one by one after they were cast one by one.
-    """
+    """A cast of weights to one contiguous block of memory, as cuDNN requires; it would otherwise copy them one by one."""
 
     @staticmethod
     def forward(ctx: Any, kind: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:

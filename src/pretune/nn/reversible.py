@@ -27,19 +27,15 @@ class ReversibleBranch(nn.Module):
     """A residual branch, dropout(part(norm(x))), whose output is added to the other stream."""
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0, chunk_size: int = 0) -> None:
-        """Build the branch.
-
-        `chunk_size` is the number of tokens that a feed-forward network processes at a time to save memory; 0: all. Dropout
-        inside the part is the same for every chunk.
-        """
+        """Build the branch; `chunk_size` is the number of tokens that the part processes at a time (0: all)."""
         super().__init__()
         self.part, self.norm, self.dropout, self.chunk_size = part, norm, Dropout(dropout), chunk_size
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply the branch to one stream: (n, width) → (n, width)."""
+        # Chunks save memory; dropout inside the part is the same for each of them.
         chunks = torch.split(x, self.chunk_size) if self.chunk_size else (x,)
-        out: Tensor = self.dropout(torch.cat([self.part(self.norm(x), context) for x in chunks]), context.depth)
-        return out
+        return self.dropout(torch.cat([self.part(self.norm(x), context) for x in chunks]), context.depth)
 
     def in_dtype(self, x: Tensor, context: AttentionContext, kind: torch.dtype) -> Tensor:
         """Apply the branch to an fp32 stream, computing in another dtype, and return fp32."""

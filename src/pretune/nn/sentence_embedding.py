@@ -6,6 +6,7 @@ then dense layers, layer normalization, dropout and scaling to unit length, in a
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, Self
@@ -73,7 +74,7 @@ class LayerNormSpec:
 
     def build(self) -> nn.Module:
         """Build the layer that this describes, with new parameters."""
-        return NormLayer(self.dimension)
+        return nn.Sequential(OrderedDict(norm=LayerNormLayer(self.dimension)))
 
 
 @dataclass(frozen=True)
@@ -289,19 +290,6 @@ class DenseLayer(nn.Module):
         """Apply the layer to vectors: (rows, inputs) → (rows, outputs)."""
         y: Tensor = self.activation(self.linear(x))
         return y if self.residual is None else y + self.residual(x)
-
-
-class NormLayer(nn.Module):
-    """Layer normalization of vectors, as `LayerNormSpec` describes."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = LayerNormLayer(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalize vectors, (rows, width)."""
-        y: Tensor = self.norm(x)
-        return y
 
 
 class NormalizeLayer(nn.Module):

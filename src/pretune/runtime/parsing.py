@@ -120,7 +120,7 @@ def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any
 
 
 def validate_schema(value: Any, schema: type[Schema], where: str) -> Schema:
-    """Check a parsed value against a schema and return it as that type.
+    """Check a parsed value against a schema (a type) and return it as that type; raise an error if it does not match.
 
     >>> validate_schema({"step": 3}, dict[str, int], "state.json")
     {'step': 3}

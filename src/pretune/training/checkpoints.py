@@ -246,12 +246,6 @@ def read_state(folder: Path) -> CheckpointState:
     return state
 
 
-def restore_parameters(tensors: Tensors, saved: Tensors) -> None:
-    """Copy saved tensors into the parameters and buffers of a model with the same names."""
-    for name, tensor in tensors.items():
-        copy_into(tensor, saved[name])
-
-
 def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
     """Return the state tensors of optimizers, named INDEX/PARAMETER/KEY by optimizer, parameter, and key."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in root.named_parameters()}

@@ -13,8 +13,9 @@ counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,10 @@ class Flops:
     """A counter of the FLOPs of batches, which determines the sizes of the model only once."""
 
     root: nn.Module
-    sizes: dict[nn.Module, OperationSizes] = field(default_factory=dict)
-    heads: dict[tuple[nn.Module, tuple[str, ...]], HeadSizes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._sizes = cache(module_sizes)
+        self._head_sizes = cache(head_sizes)
 
     def training(self, batch: Batch) -> float:
         """Return the FLOPs of one forward and backward pass."""
@@ -81,23 +84,11 @@ class Flops:
         """Return the FLOPs of a head by item; a part with a loss term of its own (rtd's generator) is a separate item."""
         named = [(child, term) for child, _ in head.named_children() for term in (child, f"{name}_{child}")]
         others = {child: term for child, term in named if term in batch.targets}
-        items = {name: self._part(head, tuple(others)).flops(batch.counts.get(name, 0.0), lengths)}
+        tied = self.root.backbone.embed.tokens.numel()  # type: ignore[union-attr, operator]
+        items = {name: self._head_sizes(head, tied, tuple(others)).flops(batch.counts.get(name, 0.0), lengths)}
         for child, term in others.items():
-            items[term] = self._part(head.get_submodule(child)).flops(batch.counts[term], lengths)
+            items[term] = self._head_sizes(head.get_submodule(child), tied).flops(batch.counts[term], lengths)
         return items
-
-    def _sizes(self, module: nn.Module) -> OperationSizes:
-        """Return the sizes of a module that determine its FLOPs, cached."""
-        if module not in self.sizes:
-            self.sizes[module] = module_sizes(module)
-        return self.sizes[module]
-
-    def _part(self, part: nn.Module, without: tuple[str, ...] = ()) -> HeadSizes:
-        """Return the sizes of a part of a head without some of its children, cached."""
-        if (part, without) not in self.heads:
-            tokens: Any = self.root.backbone.embed.tokens  # type: ignore[union-attr]
-            self.heads[part, without] = head_sizes(part, tokens.numel(), without)
-        return self.heads[part, without]
 
 
 def module_sizes(module: nn.Module) -> OperationSizes:
@@ -123,7 +114,7 @@ class HeadSizes:
         return float(2 * self.weights * targets + inside)
 
 
-def head_sizes(part: nn.Module, tied: int, without: Sequence[str] = ()) -> HeadSizes:
+def head_sizes(part: nn.Module, tied: int, without: tuple[str, ...] = ()) -> HeadSizes:
     """Return the sizes of a part of a head without some children; `tied` is the number of weights of the token embedding."""
     if isinstance(part, TransformerStack):
         return HeadSizes(0, [module_sizes(part)])

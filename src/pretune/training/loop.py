@@ -37,14 +37,8 @@ from pretune.training.metrics_log import Logging, MetricsLog
 from pretune.training.optim.optimizers import make_capturable, make_optimizers, set_lr
 from pretune.training.optim.schedules import lr_factor
 from pretune.training.optim.weight_averaging import WeightAverage
-from pretune.training.parallel.distributed import (
-    ParallelMode,
-    ReduceDtype,
-    World,
-    gradient_sync,
-    parallelize,
-    report_lost_process,
-)
+from pretune.training.parallel import distributed
+from pretune.training.parallel.distributed import World
 from pretune.training.parallel.fsdp_tensors import full_scalar, is_sharded, reshard_model, unshard_model
 from pretune.training.prefetch import Prefetcher, StepBatches
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule
@@ -68,8 +62,8 @@ class Training:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     run: Path | None = None  # folder for metrics and checkpoints
     world: World = field(default_factory=World)
-    parallel: ParallelMode = "ddp"
-    reduce_dtype: ReduceDtype = "fp32"  # dtype in which gradients are summed over processes
+    parallel: distributed.ParallelMode = "ddp"
+    reduce_dtype: distributed.ReduceDtype = "fp32"  # dtype in which gradients are summed over processes
     compiled: bool = False
     cuda_graphs: bool = False  # record steps once as CUDA graphs and replay them; not for stateful data
     ahead: bool | None = None  # prefetch batches in a thread; None: only with a GPU
@@ -87,7 +81,7 @@ class Training:
 def train_run(training: Training, resume: bool, is_deterministic: bool) -> dict[str, float]:
     """Train in a run folder and return the last metrics; if interrupted, log how to resume and raise KeyboardInterrupt."""
     try:
-        with deterministic(is_deterministic), report_lost_process(training.world):
+        with deterministic(is_deterministic), distributed.report_lost_process(training.world):
             last = train(training, resume)
     except Stopped:
         advice = if_option("resume", "; resume with the same command and --resume")
@@ -104,7 +98,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     t.root.to(t.device).train()
     t.root.set_activation_dtype(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
     dropout_seed = share_dropout_seed(t.root, t.device)
-    model = parallelize(t.root, t.world, t.parallel, t.reduce_dtype)
+    model = distributed.parallelize(t.root, t.world, t.parallel, t.reduce_dtype)
     optimizers = make_optimizers(t.root, t.optimizer, t.starts)
     checkpoint = load_newest(t.run, t.world) if resume and t.run is not None else None
     clock = Clock(t.budget, dict(checkpoint[0]["clock"]), t.now) if checkpoint else Clock(t.budget, now=t.now)
@@ -268,7 +262,7 @@ def accumulate_gradients(
         joint = t.streams.streams[pack.stream].joint
         batch.state = t.recurrent_states.get(pack.slot)
         reseed(dropout_seed, t.seed, step.number - 1, pack)
-        with gradient_sync(model, last=number == len(batches.packs) - 1):
+        with distributed.gradient_sync(model, last=number == len(batches.packs) - 1):
             loss, objective = execution.run(pack.stream, joint, batch, step.totals)
         step.objectives.append(objective)
         if number < len(batches.real):  # the others are blank, to keep processes in step

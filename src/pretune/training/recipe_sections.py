@@ -22,48 +22,43 @@ from pretune.runtime.value_ranges import (
     check_number,
 )
 
-Any_ = TypeVar("Any_", bound=RecipeSection)
+SHARE, COUNT_OR_0 = Interval(0, 1, above=True), Interval(0, 1e12)
+Any_ = TypeVar("Any_", bound="TrainingSection")
 
 
-RECIPE_KEYS = {
-    "Budget": "budget",
-    "Optimizer": "optimizer",
-    "Schedule": "schedule",
-    "Batching": "batch",
-    "Monitoring": "monitor",
-}
+def _key(within: Interval, text: str = "") -> Any:
+    """Return a key of a section: a number, or a tuple of numbers, in an interval; `text` is the help of its option."""
+    return field(default=None, metadata={"within": within, "help": text})
 
 
-def check_numbers(section: RecipeSection, **intervals: Interval) -> None:
-    """Raise an error if a number of a section, or one in a tuple, is outside its interval."""
-    for name, within in intervals.items():
-        value = getattr(section, name)
-        for number in value if isinstance(value, tuple) else [value]:
-            check_number(f"{RECIPE_KEYS[type(section).__name__]}.{name}", number, within)
+class TrainingSection(RecipeSection):
+    """A section of a training recipe, which raises an error for numbers outside their intervals."""
 
+    recipe_key: ClassVar[str]  # its key in a recipe
 
-def _help(text: str) -> Any:
-    return field(default=None, metadata={"help": text})
+    def __post_init__(self) -> None:
+        for key in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, key.name)
+            for number in (value if isinstance(value, tuple) else [value]) if "within" in key.metadata else ():
+                check_number(f"{self.recipe_key}.{key.name}", number, key.metadata["within"])
 
 
 @dataclass(frozen=True)
-class Budget(RecipeSection):
+class Budget(TrainingSection):
     """The limits of a training; it ends when the first one is reached.
 
     >>> Budget(seconds=900)
     Budget(steps=None, tokens=None, flops=None, seconds=900)
     """
 
+    recipe_key: ClassVar[str] = "budget"
     flat: ClassVar[bool] = True
-    steps: int | None = _help("Maximum number of training steps.")
-    tokens: float | None = _help("Maximum number of training tokens.")
-    flops: float | None = _help("Maximum number of floating-point operations of training.")
-    seconds: float | None = _help(
-        "Maximum training time in seconds, checked after each step; evaluation is not counted."
+    steps: int | None = _key(POSITIVE, "Maximum number of training steps.")
+    tokens: float | None = _key(POSITIVE, "Maximum number of training tokens.")
+    flops: float | None = _key(POSITIVE, "Maximum number of floating-point operations of training.")
+    seconds: float | None = _key(
+        POSITIVE, "Maximum training time in seconds, checked after each step; evaluation is not counted."
     )
-
-    def __post_init__(self) -> None:
-        check_numbers(self, steps=POSITIVE, tokens=POSITIVE, flops=POSITIVE, seconds=POSITIVE)
 
     def check(self) -> None:
         """Raise an error if no limit is set."""
@@ -79,80 +74,68 @@ class Budget(RecipeSection):
 
 
 @dataclass(frozen=True)
-class Optimizer(RecipeSection):
+class Optimizer(TrainingSection):
     """The optimizer and its settings; `muon` is for hidden matrices, and AdamW updates all other parameters."""
 
+    recipe_key: ClassVar[str] = "optimizer"
     name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = None
-    lr: float | None = None  # peak learning rate
-    betas: tuple[float, float] | None = None
-    eps: float | None = None
+    lr: float | None = _key(POSITIVE)  # peak learning rate
+    betas: tuple[float, float] | None = _key(FRACTION_BELOW_1)
+    eps: float | None = _key(NOT_NEGATIVE)
     # Norms and biases are not decayed. Decoupled, except for adam, sgd, and asgd, for which the default is 0.
-    weight_decay: float | None = None
-    max_grad_norm: float | None = None  # gradient clipping; 0: no clipping
-    muon_lr: float | None = None  # learning rate of muon for matrices
-    momentum: float | None = None  # of muon and sgd
-    layer_decay: float | None = None  # the learning rate of each layer relative to that of the layer above it
-    head_lr_factor: float | None = None  # learning rate of heads (such as rtd's generator) relative to the backbone's
-    ema_decay: float | None = None  # decay of an exponential moving average of the weights, which becomes the model
-    average_fraction: float | None = None  # fraction of the budget, at its end, over which weights are averaged
-    reference_batch_size: int | None = None  # tokens or rows that lr is meant for; it is scaled in proportion to others
-
-    def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            lr=POSITIVE,
-            betas=FRACTION_BELOW_1,
-            eps=NOT_NEGATIVE,
-            weight_decay=NOT_NEGATIVE,
-            max_grad_norm=NOT_NEGATIVE,
-            muon_lr=POSITIVE,
-            momentum=FRACTION_BELOW_1,
-            layer_decay=Interval(0, 1, above=True),
-            head_lr_factor=POSITIVE,
-            ema_decay=FRACTION_BELOW_1,
-            average_fraction=Interval(0, 1, above=True),
-            reference_batch_size=COUNT,
-        )
+    weight_decay: float | None = _key(NOT_NEGATIVE)
+    max_grad_norm: float | None = _key(NOT_NEGATIVE)  # gradient clipping; 0: no clipping
+    muon_lr: float | None = _key(POSITIVE)  # learning rate of muon for matrices
+    momentum: float | None = _key(FRACTION_BELOW_1)  # of muon and sgd
+    layer_decay: float | None = _key(SHARE)  # the learning rate of each layer relative to that of the layer above it
+    # Learning rate of heads (such as rtd's generator) relative to the backbone's.
+    head_lr_factor: float | None = _key(POSITIVE)
+    # Decay of an exponential moving average of the weights, which becomes the model.
+    ema_decay: float | None = _key(FRACTION_BELOW_1)
+    average_fraction: float | None = _key(SHARE)  # fraction of the budget, at its end, over which weights are averaged
+    # Tokens or rows that lr is meant for; it is scaled in proportion to others.
+    reference_batch_size: int | None = _key(COUNT)
 
 
 @dataclass(frozen=True)
-class Schedule(RecipeSection):
+class Schedule(TrainingSection):
     """The learning rate schedule over the budget, whether that counts steps, tokens, FLOPs, or seconds."""
 
+    recipe_key: ClassVar[str] = "schedule"
     kind: (
         Literal[
             "linear", "cosine", "constant", "inverse-sqrt", "slanted-triangular", "one-cycle", "warmup-stable-decay"
         ]
         | None
     ) = None
-    warmup_ratio: float | None = None  # fraction of the budget for warmup
-    min_lr_ratio: float | None = None  # final learning rate relative to the peak
-    decay_ratio: float | None = None  # `warmup-stable-decay`: fraction of the budget, at its end, for the decay
-    dropout_until: float | None = None  # fraction of the budget after which dropout is turned off (ALBERT)
-
-    def __post_init__(self) -> None:
-        check_numbers(self, warmup_ratio=FRACTION, min_lr_ratio=FRACTION, decay_ratio=FRACTION, dropout_until=FRACTION)
+    warmup_ratio: float | None = _key(FRACTION)  # fraction of the budget for warmup
+    min_lr_ratio: float | None = _key(FRACTION)  # final learning rate relative to the peak
+    # `warmup-stable-decay`: fraction of the budget, at its end, for the decay.
+    decay_ratio: float | None = _key(FRACTION)
+    dropout_until: float | None = _key(FRACTION)  # fraction of the budget after which dropout is turned off (ALBERT)
 
 
 @dataclass(frozen=True)
-class Batching(RecipeSection):
+class Batching(TrainingSection):
     """The sizes of batches and sequences."""
 
-    tokens: int | None = None  # per step
-    max_length: int | None = None  # tokens per sequence
-    microbatch_tokens: int | None = None  # per forward pass; gradients are accumulated over the microbatches of a step
-    size: int | None = None  # labeled rows per step, instead of tokens
+    recipe_key: ClassVar[str] = "batch"
+    tokens: int | None = _key(COUNT)  # per step
+    max_length: int | None = _key(COUNT)  # tokens per sequence
+    # Per forward pass; gradients are accumulated over the microbatches of a step.
+    microbatch_tokens: int | None = _key(COUNT)
+    size: int | None = _key(COUNT)  # labeled rows per step, instead of tokens
     # ((fraction of the budget, max_length until then), …), instead of max_length
     length_schedule: tuple[tuple[float, int], ...] | None = None
     gradient_checkpointing: bool | None = None  # recompute activations in the backward pass to save memory
     # (initial fraction of a step's tokens, fraction of the budget until the full size)
-    size_warmup: tuple[float, float] | None = None
+    size_warmup: tuple[float, float] | None = _key(FRACTION)
     language_alpha: float | None = None  # languages are sampled by their share of the text to this power
 
     def __post_init__(self) -> None:
-        check_numbers(self, tokens=COUNT, max_length=COUNT, microbatch_tokens=COUNT, size=COUNT, size_warmup=FRACTION)
+        super().__post_init__()
         for share, length in self.length_schedule or ():
-            if share not in Interval(0, 1, above=True) or length not in COUNT:
+            if share not in SHARE or length not in COUNT:
                 raise PretuneError(
                     f"batch.length_schedule={quote(self.length_schedule)}: each entry must be a fraction of the budget, above 0 and "
                     "at most 1, and the maximum sequence length until then"
@@ -165,35 +148,26 @@ class Batching(RecipeSection):
 
 
 @dataclass(frozen=True)
-class Monitoring(RecipeSection):
+class Monitoring(TrainingSection):
     """The settings for logging, evaluation, checkpoints, spike detection, and early stopping."""
 
-    log_every: int | None = None  # steps between log lines
-    eval_every: int | None = None  # steps between evaluations; 0: only at the end
-    held_out_fraction: float | None = None  # fraction of the documents held out for evaluation
-    max_eval_batches: int | None = None  # microbatches of held-out text
-    save_every: int | None = None  # steps between checkpoints; 0: only when interrupted
-    save_total_limit: int | None = None  # number of checkpoints to keep
+    recipe_key: ClassVar[str] = "monitor"
+    log_every: int | None = _key(COUNT)  # steps between log lines
+    eval_every: int | None = _key(COUNT_OR_0)  # steps between evaluations; 0: only at the end
+    held_out_fraction: float | None = _key(FRACTION_BELOW_1)  # fraction of the documents held out for evaluation
+    max_eval_batches: int | None = _key(COUNT)  # microbatches of held-out text
+    save_every: int | None = _key(COUNT_OR_0)  # steps between checkpoints; 0: only when interrupted
+    save_total_limit: int | None = _key(COUNT)  # number of checkpoints to keep
     log_layer_grad_norms: bool | None = None  # log the gradient norm of each layer
-    spike_threshold: float | None = None  # a loss or gradient norm this many times its running mean is a spike; slower
+    # A loss or gradient norm this many times its running mean is a spike; slower.
+    spike_threshold: float | None = _key(POSITIVE)
     on_spike: Literal["stop", "skip"] | None = None  # stop training, or skip the step
-    patience: int | None = None  # early stopping: evaluations without an improvement; the best parameters are returned
-
-    def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            log_every=COUNT,
-            eval_every=Interval(0, 1e12),
-            held_out_fraction=FRACTION_BELOW_1,
-            max_eval_batches=COUNT,
-            save_every=Interval(0, 1e12),
-            save_total_limit=COUNT,
-            spike_threshold=POSITIVE,
-            patience=Interval(0, 1e12),
-        )
+    # Early stopping: evaluations without an improvement; the best parameters are returned.
+    patience: int | None = _key(COUNT_OR_0)
 
 
-DEFAULTS: dict[type[RecipeSection], RecipeSection] = {
+SECTIONS: dict[str, type[Any]] = {kind.recipe_key: kind for kind in (Budget, Optimizer, Schedule, Batching, Monitoring)}
+DEFAULTS: dict[type[TrainingSection], TrainingSection] = {
     Budget: Budget(),
     Optimizer: Optimizer("adamw", 1e-4, (0.9, 0.999), 1e-6, 0.01, 1.0, 0.02),
     Schedule: Schedule("linear", 0.1, 0.0, 0.2),
@@ -208,7 +182,7 @@ COUPLED = ("adam", "sgd", "asgd")  # weight decay is part of the gradient
 ADAPTIVE = ("adamw", "adam", "radam", "lamb", "muon")  # muon uses AdamW for all but hidden matrices
 
 # Keys that apply only to some kinds of optimizer or schedule: section → (key of the kind, key → kinds).
-BY_KIND: dict[type[RecipeSection], tuple[str, dict[str, tuple[str, ...]]]] = {
+BY_KIND: dict[type[TrainingSection], tuple[str, dict[str, tuple[str, ...]]]] = {
     Optimizer: (
         "name",
         {"betas": ADAPTIVE, "eps": ADAPTIVE, "momentum": ("muon", "sgd"), "muon_lr": ("muon",)},
@@ -222,7 +196,7 @@ BY_KIND: dict[type[RecipeSection], tuple[str, dict[str, tuple[str, ...]]]] = {
     ),
 }
 # Keys that apply only if another one is set: section → key → the other one.
-NEEDS: dict[type[RecipeSection], dict[str, str]] = {
+NEEDS: dict[type[TrainingSection], dict[str, str]] = {
     Monitoring: {
         "on_spike": "spike_threshold",
         "max_eval_batches": "held_out_fraction",
@@ -230,18 +204,18 @@ NEEDS: dict[type[RecipeSection], dict[str, str]] = {
     },
 }
 # Keys that apply only to training on running text, and those that apply only to training on labeled rows.
-ON_TEXT: dict[type[RecipeSection], tuple[str, ...]] = {
+ON_TEXT: dict[type[TrainingSection], tuple[str, ...]] = {
     Batching: ("tokens", "microbatch_tokens", "length_schedule", "size_warmup", "language_alpha"),
     Monitoring: ("held_out_fraction", "max_eval_batches"),
 }
-ON_ROWS: dict[type[RecipeSection], tuple[str, ...]] = {Batching: ("size",), Monitoring: ("patience",)}
+ON_ROWS: dict[type[TrainingSection], tuple[str, ...]] = {Batching: ("size",), Monitoring: ("patience",)}
 
 
 def resolve_section(
     section: type[Any_],
     given: Any_ | None,
     preset: dict[str, Any] | None = None,
-    without: Mapping[type[RecipeSection], tuple[str, ...]] | None = None,
+    without: Mapping[type[TrainingSection], tuple[str, ...]] | None = None,
 ) -> Any_:
     """Fill a section with the given values, then the preset's, then the defaults.
 
@@ -267,11 +241,11 @@ def resolve_section(
     return replace(filled, **dict.fromkeys((without or {}).get(section, ())))
 
 
-def convert_values(section: type[RecipeSection], values: Mapping[str, Any]) -> dict[str, Any]:
+def convert_values(section: type[TrainingSection], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a preset's values of a section, converted to the types the section declares."""
     hints = get_type_hints(section)
     types = {key.name: hints[key.name] for key in fields(section)}  # type: ignore[arg-type]
-    name = RECIPE_KEYS[section.__name__]
+    name = section.recipe_key
     for key in values.keys() - types.keys():
         raise PretuneError(f"{name} has no key {quote(key)}; {suggest(key, types)}")
     return {key: validate_schema(as_tuples(value), types[key], f"{name}.{key}") for key, value in values.items()}
@@ -280,7 +254,7 @@ def convert_values(section: type[RecipeSection], values: Mapping[str, Any]) -> d
 def _applicable(filled: Any_, given: set[str]) -> Any_:
     """Return a section without the keys that do not apply to its kind; raise an error if one of them was given."""
     kind_of, kinds = BY_KIND.get(type(filled), ("", {}))
-    name = RECIPE_KEYS[type(filled).__name__]
+    name = filled.recipe_key
     unused = {}
     for key, where in kinds.items():
         if (kind := getattr(filled, kind_of)) not in where:

@@ -14,8 +14,9 @@ from torch import Tensor
 from pretune.runtime.progress import log_info
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step
-from pretune.training.checkpoints import CheckpointWriter, optimizer_tensors, restore_optimizers, restore_parameters
+from pretune.training.checkpoints import CheckpointWriter, optimizer_tensors, restore_optimizers
 from pretune.training.interrupts import Stopped, stop_signals
+from pretune.training.parallel.fsdp_tensors import copy_into
 from pretune.training.prefetch import Prefetcher
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Checkpointing(Callback):
     def restore_all(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore the model, the optimizers, the position in the data, and all callbacks from a checkpoint."""
         t = self.t
-        restore_parameters(t.root.tensors(), tensors["root"])
+        for name, tensor in t.root.tensors().items():
+            copy_into(tensor, tensors["root"][name])
         restore_optimizers(t.root, self.optimizers, tensors["optimizer"])
         for callback in self.callbacks:
             callback.restore(state.get(callback.name, {}), tensors.get(callback.name, {}))

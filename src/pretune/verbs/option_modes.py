@@ -28,12 +28,6 @@ EPOCHS_RULE = only(
     where="without a budget (--steps, --tokens, --flops or --seconds), which replaces it",
     when=lambda o: not has_budget(o),
 )
-TOKENIZER_RULE = only(
-    "tokenizer", where="to a preset; a trained model has its own", when=lambda o: starts_from_preset(o)
-)
-MISMATCH_RULE = only(
-    "ignore_mismatched", where="to models with weights, not to a preset", when=lambda o: not starts_from_preset(o)
-)
 
 
 def has_budget(o: Options) -> bool:
@@ -117,6 +111,10 @@ def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") ->
     return [rules[name] for name in names]
 
 
+TOKENIZER_RULE = only("tokenizer", where="to a preset; a trained model has its own", when=starts_from_preset)
+MISMATCH_RULE = only(
+    "ignore_mismatched", where="to models with weights, not to a preset", when=lambda o: not starts_from_preset(o)
+)
 COLUMNS_RULE = only("text", "pair", "columns", where="to files, not to texts", when=reads_files)
 LANGUAGE_RULE = only(
     "language", where="to text files without a language prefix (LANGUAGE=PATH), not to stores", when=reads_plain_text

@@ -18,7 +18,7 @@ from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optim
 if TYPE_CHECKING:
     from pretune.text.store.store import Store as OpenStore
     from pretune.text.tokenizers.tokenizer import Tokenizer as LoadedTokenizer
-    from pretune.training.run_folder import Run
+    from pretune.training.run_folder import Run as Run
 
     Models: TypeAlias = str | Path | Run | Sequence[str | Path | Run]
 else:  # the classes themselves would load torch, which `--help` does without

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,49 +98,43 @@ class QuickstartResult:
 
     def page(self) -> str:
         """Return the HTML report."""
-        from pretune.runtime.html_report import (
-            ChartLine,
-            command_block,
-            paragraph,
-            render_chart,
-            render_page,
-            render_table,
-            section,
-        )
+        from pretune.runtime import html_report as html
 
         lines = []
         for name, outcome in self.outcomes.items():
             if outcome.curves:
-                lines += [ChartLine(NAMES[name], curve, faint=True) for curve in outcome.curves]
-                lines.append(ChartLine(NAMES[name], outcome.mean_curve()))
+                lines += [html.ChartLine(NAMES[name], curve, faint=True) for curve in outcome.curves]
+                lines.append(html.ChartLine(NAMES[name], outcome.mean_curve()))
             else:
-                lines.append(ChartLine(NAMES[name], [(0.0, outcome.describe()["mean"])], horizontal=True))
+                lines.append(html.ChartLine(NAMES[name], [(0.0, outcome.describe()["mean"])], horizontal=True))
         means = [outcome.describe()["mean"] for outcome in self.outcomes.values()]
         adapted = self.adapted.table()
         metrics = self.adapted.run.metrics()
         training = [(line["seconds"], line["mlm"]) for line in metrics if "mlm" in line]
         held_out = [(line.get("seconds", 0.0), line["dev/mlm"]) for line in metrics if "dev/mlm" in line]
         held_out = [held_out[0], (self.adapted.run.results["seconds"], held_out[-1][1])]
-        return render_page(
+        return html.render_page(
             "What transfer learning contributes",
-            section(
+            html.section(
                 f"{self.labels} labels per class: four kinds of customer messages, 200 test messages",
-                paragraph("Three learners trained on the same few labels. Each seed samples other labels."),
-                render_table(self.rows(), best=means.index(max(means))),
-                render_chart(lines, x_label="epochs", y_label="test accuracy"),
+                html.paragraph("Three learners trained on the same few labels. Each seed samples other labels."),
+                html.render_table(self.rows(), best=means.index(max(means))),
+                html.render_chart(lines, x_label="epochs", y_label="test accuracy"),
             ),
-            section(
+            html.section(
                 f"{training[-1][0]:.0f} seconds of adaptation to new text: the docstrings of this Python",
-                render_chart(
-                    [ChartLine("training text", training), ChartLine("held-out text", held_out)],
+                html.render_chart(
+                    [html.ChartLine("training text", training), html.ChartLine("held-out text", held_out)],
                     x_label="seconds",
                     y_label="masked language modeling loss",
                 ),
-                render_table(adapted["held_out_text"]),
-                paragraph("Masked words in held-out text, and the three most likely predictions before and after:"),
-                render_table(self.adapted.fills) if self.adapted.fills else "",
+                html.render_table(adapted["held_out_text"]),
+                html.paragraph(
+                    "Masked words in held-out text, and the three most likely predictions before and after:"
+                ),
+                html.render_table(self.adapted.fills) if self.adapted.fills else "",
             ),
-            section("The same on your own data", command_block(*self.commands())),
+            html.section("The same on your own data", html.command_block(*self.commands())),
             f"<small>pretune quickstart: {self.seconds:.0f} seconds, model {self.model}</small>",
         )
 
@@ -181,11 +175,12 @@ def quickstart(
     >>> quickstart(num_seeds=1, seconds=10).describe()["pretrained"]["mean"]  # doctest: +SKIP
     0.62
     """
-    import os
+    import json
     import shutil
 
     from pretune.runtime.atomic_io import write_bytes, write_json
     from pretune.sample_data import example
+    from pretune.text.corpus.python_docstrings import read_docstrings
     from pretune.text.examples.labeled import read_labeled
     from pretune.training.recipe_sections import Batching, Budget, Monitoring
     from pretune.verbs.training.adapt import adapt
@@ -203,7 +198,8 @@ def quickstart(
     for seed in range(num_seeds):
         learn(model, pool, test, outcomes, labels_per_class, epochs, seed, folder)
     texts = folder / "documentation.jsonl"
-    write_documentation(texts)
+    documents = (json.dumps({"text": text}) + "\n" for text in read_docstrings(DOCUMENTATION))
+    write_bytes(texts, "".join(documents).encode())
     adapted = adapt(
         model,
         texts,
@@ -230,6 +226,8 @@ def learn(
     folder: Path,
 ) -> None:
     """Train all three learners on one sample of labels, and add their accuracies to the outcomes."""
+    import csv
+
     from pretune.runtime.progress import log_info
     from pretune.sample_data import example
     from pretune.text.examples.few_shot import sample_rows_per_class
@@ -244,7 +242,8 @@ def learn(
     right = sum(answer == label for answer, label in zip(answers, test.labels, strict=True))
     outcomes["bag_of_words"].accuracies.append(right / len(test))
     file = folder / f"labels-{seed}.csv"
-    write_rows(file, texts, known)
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("text", "label"), *zip(texts, known, strict=True)])
     steps = -(-len(rows) // ROWS)  # per epoch
     for name in ("pretrained", "scratch"):
         log_info(f"seed {seed}: training {NAMES[name]} on {len(rows)} labels")
@@ -268,23 +267,3 @@ def learn(
         curve = [(line["step"] / steps, line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]
         outcomes[name].accuracies.append(run.results["dev/accuracy"])
         outcomes[name].curves.append(curve)
-
-
-def write_rows(file: Path, texts: Sequence[str], labels: Sequence[str]) -> None:
-    """Write texts and labels to a .csv file."""
-    import csv
-
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerows([("text", "label"), *zip(texts, labels, strict=True)])
-
-
-def write_documentation(file: Path) -> None:
-    """Write the docstrings of the installed Python to a .jsonl file, one document per line."""
-    import json
-
-    from pretune.runtime.atomic_io import write_bytes
-    from pretune.text.corpus.python_docstrings import read_docstrings
-
-    lines = (json.dumps({"text": text}) for text in read_docstrings(DOCUMENTATION))
-    write_bytes(file, ("\n".join(lines) + "\n").encode())

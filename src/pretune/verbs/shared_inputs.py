@@ -90,8 +90,7 @@ def split_models(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple
     """Return all models, including those at the beginning of the inputs, and the remaining inputs."""
     from pretune.models.bundled import bundled_names
 
-    one = isinstance(model, str | os.PathLike)
-    runs = [os.fspath(reference) for reference in ([model] if one else model)]
+    runs = as_path_list(model)
     rest = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
     while rest and (os.path.isfile(os.path.join(rest[0], "config.json")) or rest[0] in bundled_names()):
         runs.append(os.fspath(rest.pop(0)))
@@ -106,7 +105,6 @@ def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], 
     >>> split_files(["It is in a.csv", "no file"])
     ([], ['It is in a.csv', 'no file'])
     """
-    from pretune.runtime.errors import PretuneError
     from pretune.text.corpus.files import file_suffix, find_files
     from pretune.text.examples.labeled import FORMATS
 

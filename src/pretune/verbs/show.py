@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pretune.verbs import options as opt
+from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import Options, only, verb
 
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
-
-@dataclass(frozen=True)
-class Description:
+class Description(ResultSummary):
     """Facts about presets, objectives, a run, a store, or a model."""
-
-    facts: dict[str, Any]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the facts."""
-        return self.facts
 
     def table(self) -> dict[str, Any]:
         """Return the facts to print in the terminal, without the decoder inputs, which follow from the targets."""
@@ -36,13 +27,11 @@ class Description:
 
 def shows_objectives(o: Options) -> bool:
     """Return whether the command shows examples of objectives."""
-    import os
-
     return os.fspath(o.what) == "objectives" or _is_objective(os.fspath(o.what))
 
 
 @verb(only("text", "seed", where="to objectives", when=shows_objectives))
-def show(what: str | Path | Run, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
+def show(what: str | Path | opt.Run, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
     """Show the presets, the objectives with examples, or the contents of a run, store, or model folder.
 
     Parameters
@@ -57,8 +46,6 @@ def show(what: str | Path | Run, *, text: str | None = None, seed: opt.Seed = 0)
     >>> [row["shape"] for row in show("presets").facts["presets"] if row["preset"] == "bert-base"]
     ['12x768']
     """
-    import os
-
     name = os.fspath(what)
     if name == "presets":
         return Description({"presets": _presets()})

@@ -187,7 +187,7 @@ def test_invalid_requests_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "other" / "file").write_text("x")
     with pytest.raises(PretuneError, match="exists and is not an evaluation"):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "other", **OPTIONS)
-    with pytest.raises(PretuneError, match="choose at least 1 device"):
+    with pytest.raises(PretuneError, match="the number of seeds must be at least 1"):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", num_seeds=0)
 
 

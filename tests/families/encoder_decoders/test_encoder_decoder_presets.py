@@ -66,4 +66,4 @@ def test_every_encoder_decoder_preset_is_complete_and_has_a_parameter_count_here
     assert {name for name in writing if not name.endswith("-tiny")} == set(COUNTS)
     for name in writing:
         assert {"source", "departures", "tokenizer", "batch", "optimizer", "schedule", "budget"} <= presets[name].keys()
-        assert presets[name]["tokenizer"]["size"] <= presets[name]["config"]["vocab_size"]
+        assert presets[name]["tokenizer"]["vocab_size"] <= presets[name]["config"]["vocab_size"]

@@ -136,8 +136,8 @@ def test_command_line_streams_and_restricts_choices(folder: Path, monkeypatch: p
         ("gpt2", {"choices": ["good", "☃"]}, "choice '☃': this tokenizer cannot spell it"),
         ("t5", {"choices": ["good", "☃"]}, "answer '☃': this tokenizer has no tokens for it"),
         ("gpt2", {"stream": True, "num_beams": 2}, "leave out num_beams"),
-        ("gpt2", {"languages": "en-ro"}, "--languages applies only to models that take language tokens"),
-        ("t5", {"languages": "en-ro"}, "--languages applies only to models that take language tokens"),
+        ("gpt2", {"language_pair": "en-ro"}, "--language-pair applies only to models that take language tokens"),
+        ("t5", {"language_pair": "en-ro"}, "--language-pair applies only to models that take language tokens"),
         ("gpt2", {"prompts": ["red " * 1022], "choices": CHOICES}, "no room"),
     ],
 )

@@ -84,7 +84,7 @@ def test_corpora_without_pairs_are_rejected() -> None:
 def test_joint_objectives_are_parsed_and_checked() -> None:
     assert str(parse_objective("mlm + nsp")) == "mlm+nsp"
     assert str(parse_objective("3*mlm|lm")) == "0.75*mlm|0.25*lm"
-    assert parse_objective("mlm(mask_rate=0.3,unit=word)").objectives[0].rate == 0.3  # type: ignore[attr-defined]
+    assert parse_objective("mlm(mask_rate=0.3,unit=word)").objectives[0].mask_rate == 0.3  # type: ignore[attr-defined]
     for text, message in {
         "mlm+lm": "incompatible attention patterns \\(mlm full and lm causal\\); alternate them with |",
         "nsp+classify": "nsp and classify each need their own arrangement of the text",
@@ -92,7 +92,7 @@ def test_joint_objectives_are_parsed_and_checked() -> None:
         "mlm+rtd": "mlm and rtd each corrupt the text; alternate them with |",
         "nsp+sop": "nsp and sop each need their own arrangement of the text",
         "mlmm": "unknown objective 'mlmm'; did you mean 'mlm'",
-        "mlm(rat=1)": "unknown option 'rat'; did you mean 'rate'",
+        "mlm(mask_rat=1)": "unknown option 'mask_rat'; did you mean 'mask_rate'",
         "mlm&nsp": "this is not an objective; write something like",
         "0*mlm": "all weights are 0",
     }.items():

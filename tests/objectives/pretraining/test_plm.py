@@ -185,7 +185,7 @@ def test_invalid_options_are_rejected() -> None:
     for text, message in [
         ("plm(k=1)", "k=1 leaves no context"),
         ("plm(num_parts=0)", "parts=0: expected a number that is at least 1"),
-        ("plm(max_ngram=0)", "longest=0: expected a number that is at least 1"),
+        ("plm(max_ngram=0)", "max_ngram=0: expected a number that is at least 1"),
         ("plm+nsp", "plm adds tokens to the text"),
         ("plm+mlm", "plm adds tokens to the text"),
     ]:

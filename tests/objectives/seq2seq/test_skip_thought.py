@@ -34,7 +34,7 @@ def test_neighbors_are_the_sentences_before_and_after(kind: Kind, seed: int, len
         assert side is not None and len(side.lengths) == 2 * len(sequences.lengths)
         assert len(sequences.ids) <= 512 and len(side.ids) <= 512
         assert sequences.lengths.max() <= length and side.lengths.max() <= length
-        starts = plan.source.starts[chosen, 0]  # type: ignore[attr-defined]
+        starts = plan.arrangement.starts[chosen, 0]  # type: ignore[attr-defined]
         centers = np.searchsorted(made.sentence_offsets, starts)
         seen += centers.tolist()
         if index != seed % len(plan):

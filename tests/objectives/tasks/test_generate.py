@@ -308,7 +308,7 @@ def test_several_file_formats_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("generate(metric=blue)", "judged='blue': input should be .* or 'bleu'"),
+        ("generate(metric=blue)", "metric='blue': input should be .* or 'bleu'"),
         ("generate(max_new_tokens=0)", "tokens=0: expected a number that is at least 1"),
         ("generate(language_pair=en)", "does not name two languages; write, for example, language_pair=en-ro"),
         ("generate(label_smoothing=2)", "the share must be at least 0 and less than 1"),

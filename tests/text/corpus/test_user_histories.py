@@ -18,7 +18,7 @@ def test_interactions_become_histories_in_order_of_time(tmp_path: Path) -> None:
     rows = "user_id,item_id,rating,timestamp\n1,a,5,30\n2,x,1,5\n1,b,4,9\n1,c,3,100\n2,y,2,6\n"
     facts = pt.histories(write(tmp_path / "log.csv", rows), out=tmp_path / "h.txt", min_items=2).facts
     assert (tmp_path / "h.txt").read_text() == "b a c\nx y\n"
-    assert facts == {"histories": str(tmp_path / "h.txt"), "users": 2, "left_out": 0, "items": 5, "events": 5}
+    assert facts == {"histories": str(tmp_path / "h.txt"), "users": 2, "dropped_users": 0, "items": 5, "events": 5}
 
 
 def test_rows_of_whole_histories_are_read(tmp_path: Path) -> None:

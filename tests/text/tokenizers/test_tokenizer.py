@@ -304,7 +304,7 @@ def test_missing_tokenizers_raise_errors(tmp_path: Path, prepare: Callable[[Path
 
 def test_report_describes_the_training_text() -> None:
     report = trained("wordpiece").report
-    assert report["size"] == 1200
+    assert report["vocab_size"] == 1200
     assert 1 < report["held_out"]["fertility"] < 5
     assert report["held_out"]["coverage"] > 0.95
     assert report["held_out"]["unknown_rate"] < 0.05
@@ -350,8 +350,8 @@ def test_empty_corpus_is_rejected() -> None:
 
 
 def test_unknown_kinds_raise_errors() -> None:
-    with pytest.raises(PretuneError, match="unknown kind of tokenizer 'byte'; did you mean 'byte-level-bpe'"):
-        train_on_documents([], "byte", 1000)  # type: ignore[arg-type]
+    with pytest.raises(PretuneError, match="unknown kind of tokenizer 'byte-bpe'; did you mean 'byte-level-bpe'"):
+        train_on_documents([], "byte-bpe", 1000)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -193,10 +193,10 @@ def test_seeds_on_several_devices_give_the_same_results(
     assert shared == [2] and here.results["seeds"] == there.results["seeds"]
 
 
-def test_command_line_takes_named_files(material: Path, tmp_path: Path) -> None:
-    arguments = [f"{name}={file}" for name, file in files(material, "mood", "warm").items()]
+def test_command_line_takes_named_files(task_folder: Path, tmp_path: Path) -> None:
+    arguments = [f"{name}={file}" for name, file in files(task_folder, "mood", "warm").items()]
     results = run_command(
-        "finetune", material / "bert", *arguments, "--dev", arguments[1], "--steps", 2, "--task-sampling", "annealed",
+        "finetune", task_folder / "bert", *arguments, "--dev", arguments[1], "--steps", 2, "--task-sampling", "annealed",
         "--num-seeds", 2, "--out", tmp_path / "run", "--strategy", "full+freelb(2)", "--json",
     ).json()  # fmt: skip
     taken = json.loads((tmp_path / "run" / "split.json").read_text())  # of the larger one, some are to judge by
@@ -206,7 +206,7 @@ def test_command_line_takes_named_files(material: Path, tmp_path: Path) -> None:
     page = (tmp_path / "run" / "report.html").read_text()
     assert "mood: scores" in page and "warm: scores" in page
     again = pt.Run(tmp_path / "run").recipe
-    assert again["train"] == files(material, "mood", "warm") and again["task_sampling"] == "annealed"
+    assert again["train"] == files(task_folder, "mood", "warm") and again["task_sampling"] == "annealed"
     run_command(
         "finetune", "--recipe", tmp_path / "run" / "recipe.yaml", "--out", tmp_path / "again", "--set", "report=false", "--json",
     )  # fmt: skip
@@ -227,7 +227,7 @@ def test_resumed_run_is_bit_identical(task_folder: Path, tmp_path: Path) -> None
         with pytest.raises(InterruptedError):
             one("cut")
     again = one("cut", resume=True)
-    assert all(again.results[name] == whole.results[name] for name in ("turns", "dev/score", "step"))
+    assert all(again.results[name] == whole.results[name] for name in ("batches", "dev/score", "step"))
     first, second = (load_file(run.folder / "model.safetensors") for run in (whole, again))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 

@@ -7,6 +7,7 @@ the paper's delimiter, which is not in the published vocabulary and is added for
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,12 +15,12 @@ from typing import Any
 from torch import nn
 
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.families.config_keys import DECODER_VALUES
+from pretune.families.config_keys import DECODER_VALUES, summary_values
 from pretune.families.family import Family
 from pretune.families.parameter_names import NameTable, Row, output_rows
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal
-from pretune.nn.blocks import PostNorm, TransformerLayer
+from pretune.nn.blocks import PostNorm, PreNorm, TransformerLayer
 from pretune.nn.embedding.positional_encoding import LearnedPositions
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
@@ -50,38 +51,39 @@ class GPTConfig:
     eos_token_id: int | None = None
 
 
-def build(config: GPTConfig) -> TransformerStack:
-    """Build the GPT backbone from its configuration."""
+def assemble(config: Any, block: type[PostNorm] | type[PreNorm], inner: int, activation: str) -> TransformerStack:
+    """Assemble a stack from a configuration with GPT's keys, without initializing it; `inner` is the feed-forward width."""
     width, dropout = config.n_embd, config.resid_pdrop
-    activation = ACTIVATIONS["gelu_new" if config.afn == "gelu" else config.afn]
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 
     def layer() -> TransformerLayer:
         attention = SelfAttention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
-        feed_forward = FeedForward(width, 4 * width, activation)
-        return TransformerLayer.normalized(PostNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
+        feed_forward = FeedForward(width, inner, ACTIVATIONS[activation])
+        return TransformerLayer.normalized(block, norm, dropout, attention=attention, feed_forward=feed_forward)
 
-    encoder = TransformerStack(
+    def head() -> nn.Module:
+        made = vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings, bias=False)
+        return initialize(made, config.initializer_range)
+
+    return TransformerStack(
         embed=Embeddings(
             config.vocab_size, width, positions=LearnedPositions(config.n_positions, width), dropout=config.embd_pdrop
         ),
         layers=[layer() for _ in range(config.n_layer)],
-        vocabulary_head=lambda: head_of(config),
+        norm=norm() if block is PreNorm else None,
+        vocabulary_head=head,
         classifier=partial(OutputLinear, width, bias=False),
         choice_output=partial(OutputLinear, width),
     )
-    return initialize(encoder, config.initializer_range)
 
 
-def head_of(config: Any) -> nn.Module:
-    """Build the language-model head from a configuration with GPT's keys."""
-    head = vocabulary_head(config.vocab_size, config.n_embd, tied=config.tie_word_embeddings, bias=False)
-    return initialize(head, config.initializer_range)
+def build(config: GPTConfig) -> TransformerStack:
+    """Build the GPT backbone from its configuration."""
+    activation = "gelu_new" if config.afn == "gelu" else config.afn
+    return initialize(assemble(config, PostNorm, 4 * config.n_embd, activation), config.initializer_range)
 
 
-# The rows that GPT and GPT-2 share.
-_LAYER = "transformer.h.{i}"
-_OURS = "backbone.layers.{i}"
+_LAYER, _OURS = "transformer.h.{i}", "backbone.layers.{i}"
 MATRICES = (
     (f"{_LAYER}.attn.c_attn.{{p}}", f"{_OURS}.attention.part.qkv.{{p}}"),
     (f"{_LAYER}.attn.c_proj.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
@@ -93,17 +95,8 @@ LAYERS = (
     (f"{_LAYER}.ln_1.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
     (f"{_LAYER}.ln_2.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
 )
-TRANSPOSED = tuple(published.replace("{p}", "weight") for published, _ in MATRICES)
-OUTPUT = "lm_head.weight"
-UNUSED = {f"{_LAYER}.attn.bias": "the causal mask", f"{_LAYER}.attn.masked_bias": "the constant for masked logits"}
 # The head for multiple choice scores the last token with a linear layer; these keys must agree.
-CHOICE: Row = ("multiple_choice_head.summary.{p}", "heads.choose.output.{p}")
-SUMMARY = {
-    "summary_type": ("cls_index",),
-    "summary_use_proj": (True,),
-    "summary_activation": ("",),
-    "summary_proj_to_labels": (True,),
-}
+SUMMARY = summary_values("cls_index", activation="", to_labels=True)
 ALIASES = {
     "max_position_embeddings": "n_positions",
     "hidden_size": "n_embd",
@@ -116,6 +109,28 @@ HARMLESS = {
     "n_special": "how it was trained",
     "predict_special_tokens": "how it was trained",
 }
+
+
+def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
+    """Return the name table of GPT or GPT-2, given the published names of their embeddings, with further rows."""
+    return NameTable(
+        (tokens, "backbone.embed.tokens"),
+        (positions, "backbone.embed.positions.weight"),
+        *LAYERS,
+        *output_rows("lm", "lm_head.weight"),
+        ("score.{p}", "heads.classify.output.{p}"),
+        ("multiple_choice_head.summary.{p}", "heads.choose.output.{p}"),
+        *rows,
+        prefix="transformer.",
+        embedding=(tokens,),
+        output="lm_head.weight",
+        unused={
+            f"{_LAYER}.attn.bias": "the causal mask",
+            f"{_LAYER}.attn.masked_bias": "the constant for masked logits",
+            **(unused or {}),
+        },
+        transposed=[published.replace("{p}", "weight") for published, _ in MATRICES],
+    )
 
 
 def classes(name: str) -> dict[frozenset[str], str]:
@@ -135,18 +150,10 @@ GPT = Family(
     config=GPTConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False),
-    table=NameTable(
-        ("transformer.tokens_embed.weight", "backbone.embed.tokens"),
-        ("transformer.positions_embed.weight", "backbone.embed.positions.weight"),
-        *LAYERS,
-        *output_rows("lm", OUTPUT),
-        ("score.{p}", "heads.classify.output.{p}"),
-        CHOICE,
-        prefix="transformer.",
-        embedding=("transformer.tokens_embed.weight",),
-        output=OUTPUT,
-        unused={**UNUSED, "transformer.position_ids": "the numbers 0, 1, 2 …"},
-        transposed=TRANSPOSED,
+    table=table(
+        "transformer.tokens_embed.weight",
+        "transformer.positions_embed.weight",
+        unused={"transformer.position_ids": "the numbers 0, 1, 2 …"},
     ),
     classes=classes("OpenAIGPT"),
     poolings={"": "last"},

@@ -6,21 +6,14 @@ Departures: attention dropout is off by default (the fast attention kernels have
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import DECODER_VALUES
 from pretune.families.decoders import gpt
 from pretune.families.family import Family, token_classes
-from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
-from pretune.nn.attention.multi_head import SelfAttention
-from pretune.nn.attention.patterns import causal
-from pretune.nn.blocks import PreNorm, TransformerLayer
-from pretune.nn.embedding.positional_encoding import LearnedPositions
-from pretune.nn.embedding.token_embedding import Embeddings
-from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.families.parameter_names import TOKEN_HEADS
+from pretune.nn.blocks import PreNorm
 from pretune.nn.initialization import initialize
-from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.text.tokenizers.template import Template
 
 
@@ -51,25 +44,8 @@ class GPT2Config:
 
 def build(config: GPT2Config) -> TransformerStack:
     """Build the GPT-2 backbone from its configuration."""
-    width, dropout = config.n_embd, config.resid_pdrop
-    norm = partial(LayerNorm, width, config.layer_norm_epsilon)
-
-    def layer() -> TransformerLayer:
-        attention = SelfAttention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
-        feed_forward = FeedForward(width, config.n_inner or 4 * width, ACTIVATIONS[config.activation_function])
-        return TransformerLayer.normalized(PreNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
-
-    encoder = TransformerStack(
-        embed=Embeddings(
-            config.vocab_size, width, positions=LearnedPositions(config.n_positions, width), dropout=config.embd_pdrop
-        ),
-        layers=[layer() for _ in range(config.n_layer)],
-        norm=norm(),
-        vocabulary_head=lambda: gpt.head_of(config),
-        classifier=partial(OutputLinear, width, bias=False),
-        choice_output=partial(OutputLinear, width),
-    )
-    return initialize(encoder, config.initializer_range, output_scale=(2 * config.n_layer) ** -0.5)
+    stack = gpt.assemble(config, PreNorm, config.n_inner or 4 * config.n_embd, config.activation_function)
+    return initialize(stack, config.initializer_range, output_scale=(2 * config.n_layer) ** -0.5)
 
 
 GPT2 = Family(
@@ -78,20 +54,11 @@ GPT2 = Family(
     build=build,
     # A single text has no special tokens; documents are separated by <|endoftext|>.
     template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
-    table=NameTable(
-        ("transformer.wte.weight", "backbone.embed.tokens"),
-        ("transformer.wpe.weight", "backbone.embed.positions.weight"),
-        *gpt.LAYERS,
+    table=gpt.table(
+        "transformer.wte.weight",
+        "transformer.wpe.weight",
         ("transformer.ln_f.{p}", "backbone.norm.{p}"),
-        *output_rows("lm", gpt.OUTPUT),
-        ("score.{p}", "heads.classify.output.{p}"),
-        gpt.CHOICE,
         *TOKEN_HEADS,
-        prefix="transformer.",
-        embedding=("transformer.wte.weight",),
-        output=gpt.OUTPUT,
-        unused=gpt.UNUSED,
-        transposed=gpt.TRANSPOSED,
     ),
     classes={**gpt.classes("GPT2"), **token_classes("GPT2")},
     poolings={"": "last"},

@@ -5,9 +5,10 @@ Departures: attention dropout is off by default (the fast attention kernels have
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -19,7 +20,7 @@ from pretune.families.parameter_names import NameTable, Row
 from pretune.nn.attention.multi_head import CrossAttention, SelfAttention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.blocks import PostNorm, PreNorm, TransformerLayer
-from pretune.nn.embedding.positional_encoding import LearnedPositions
+from pretune.nn.embedding.positional_encoding import LearnedPositions, SinusoidalPositions
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
@@ -57,13 +58,27 @@ class BartConfig:
 
 def assemble(
     config: BartConfig,
-    embed: Callable[[], Embeddings],
     block: type[PostNorm] | type[PreNorm] = PostNorm,
     norm: Callable[[], nn.Module] = nn.Identity,
+    sinusoidal: bool = False,
 ) -> EncoderDecoder:
-    """Assemble and initialize an encoder and a decoder on new embeddings, each with blocks of one kind and a final `norm`."""
+    """Assemble and initialize an encoder and a decoder, each with its embeddings, blocks of one kind, and a final `norm`.
+
+    Positions are learned, and embeddings are normalized, unless positions are `sinusoidal` (Marian).
+    """
     width, std = config.d_model, config.init_std
     activation = ACTIVATIONS[config.activation_function]
+
+    def embed() -> Embeddings:
+        learned = partial(LearnedPositions, config.max_position_embeddings, width, first=2)
+        return Embeddings(
+            config.vocab_size,
+            width,
+            positions=SinusoidalPositions(width, halves=True) if sinusoidal else learned(),
+            scale=width**0.5 if config.scale_embedding else 1.0,
+            norm=None if sinusoidal else LayerNorm(width),
+            dropout=config.dropout,
+        )
 
     def layer(heads: int, inner: int, decoder: bool) -> TransformerLayer:
         pattern, dropout = causal if decoder else full, config.attention_dropout
@@ -93,22 +108,9 @@ def assemble(
     return initialize(model, std)
 
 
-def embeddings(config: BartConfig) -> Embeddings:
-    """Build token and learned position embeddings with a norm, from a configuration with BART's keys."""
-    width = config.d_model
-    return Embeddings(
-        config.vocab_size,
-        width,
-        positions=LearnedPositions(config.max_position_embeddings, width, first=2),
-        scale=width**0.5 if config.scale_embedding else 1.0,
-        norm=LayerNorm(width),
-        dropout=config.dropout,
-    )
-
-
 def build(config: BartConfig) -> EncoderDecoder:
     """Build the BART backbone from its configuration."""
-    return assemble(config, embed=lambda: embeddings(config))
+    return assemble(config)
 
 
 def _layer(published: str, ours: str) -> list[Row]:
@@ -143,9 +145,6 @@ POSITIONS: list[Row] = [
     ("model.encoder.layernorm_embedding.{p}", "backbone.encoder.embed.norm.{p}"),
     ("model.decoder.layernorm_embedding.{p}", "backbone.embed.norm.{p}"),
 ]
-EMBEDDING = ("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-OUTPUT = "lm_head.weight"
-UNUSED = dict.fromkeys(("model.encoder.version", "model.decoder.version"), "a number of fairseq's")
 # The task heads of BART and mBART: the decoder reads the encoder's input, shifted right.
 TASK_HEADS: list[Row] = [
     ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
@@ -167,9 +166,31 @@ HARMLESS = {
 }
 
 
-def norms(before: bool, embedded: bool, last: bool) -> dict[str, tuple[bool]]:
-    """Return the supported values of older config.json keys: pre-norm layers, a norm of the embeddings, and a final norm."""
-    return {"normalize_before": (before,), "normalize_embedding": (embedded,), "add_final_layer_norm": (last,)}
+def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
+    """Return a name table with the rows of all three families and further ones."""
+    return NameTable(
+        *COMMON,
+        *rows,
+        prefix="model.",
+        embedding=("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+        output="lm_head.weight",
+        unused=dict.fromkeys(("model.encoder.version", "model.decoder.version"), "a number of fairseq's")
+        | dict(unused or {}),
+    )
+
+
+def supported_values(
+    before: bool = False, embedded: bool = True, last: bool = False, sinusoidal: bool = False
+) -> dict[str, Sequence[Any]]:
+    """Return the supported values of config.json keys, given where norms are and which positions there are."""
+    return {
+        **ENCODER_DECODER_VALUES,
+        "normalize_before": (before,),
+        "normalize_embedding": (embedded,),
+        "add_final_layer_norm": (last,),
+        "static_position_embeddings": (sinusoidal,),
+        "add_bias_logits": (False,),
+    }
 
 
 BART = Family(
@@ -182,18 +203,10 @@ BART = Family(
         segments=False,
         target=("end", "start", "A", "end"),
     ),
-    table=NameTable(
-        *COMMON, *POSITIONS, *TASK_HEADS, prefix="model.", embedding=EMBEDDING, output=OUTPUT, unused=UNUSED
-    ),
+    table=table(*POSITIONS, *TASK_HEADS),
     classes=seq2seq_classes("Bart"),
     poolings={"": "last"},
     aliases=ALIASES,
-    supported={
-        **ENCODER_DECODER_VALUES,
-        **norms(before=False, embedded=True, last=False),
-        "static_position_embeddings": (False,),
-        "add_bias_logits": (False,),
-        "do_blenderbot_90_layernorm": (False,),
-    },
+    supported={**supported_values(), "do_blenderbot_90_layernorm": (False,)},
     harmless=HARMLESS,
 )

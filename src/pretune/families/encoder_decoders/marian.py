@@ -13,12 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.config_keys import ENCODER_DECODER_VALUES
 from pretune.families.encoder_decoders import bart
 from pretune.families.family import Family
-from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable
-from pretune.nn.embedding.positional_encoding import SinusoidalPositions
-from pretune.nn.embedding.token_embedding import Embeddings
+from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES
 from pretune.text.tokenizers.template import Template
 
 
@@ -38,18 +35,7 @@ class MarianConfig(bart.BartConfig):
 
 def build(config: MarianConfig) -> EncoderDecoder:
     """Build the Marian backbone from its configuration."""
-    width = config.d_model
-
-    def embed() -> Embeddings:
-        return Embeddings(
-            config.vocab_size,
-            width,
-            positions=SinusoidalPositions(width, halves=True),
-            scale=width**0.5 if config.scale_embedding else 1.0,
-            dropout=config.dropout,
-        )
-
-    return bart.assemble(config, embed)
+    return bart.assemble(config, sinusoidal=True)
 
 
 MARIAN = Family(
@@ -57,18 +43,11 @@ MARIAN = Family(
     config=MarianConfig,
     build=build,
     template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end")),
-    table=NameTable(
-        *bart.COMMON,
-        prefix="model.",
-        embedding=bart.EMBEDDING,
-        output=bart.OUTPUT,
-        unused={
-            **bart.UNUSED,
-            **dict.fromkeys(
-                ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-                "sinusoidal positions, computed for any length",
-            ),
-        },
+    table=bart.table(
+        unused=dict.fromkeys(
+            ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+            "sinusoidal positions, computed for any length",
+        )
     ),
     classes={
         frozenset(): "MarianModel",
@@ -77,10 +56,7 @@ MARIAN = Family(
     poolings={"": "last"},
     aliases=bart.ALIASES,
     supported={
-        **ENCODER_DECODER_VALUES,
-        **bart.norms(before=False, embedded=False, last=False),
-        "static_position_embeddings": (True,),
-        "add_bias_logits": (False,),
+        **bart.supported_values(embedded=False, sinusoidal=True),
         "share_encoder_decoder_embeddings": (True,),
     },
     harmless={**bart.HARMLESS, "decoder_vocab_size": "source and target share one vocabulary"},

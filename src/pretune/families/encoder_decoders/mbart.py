@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.config_keys import ENCODER_DECODER_VALUES
 from pretune.families.encoder_decoders import bart
 from pretune.families.family import Family, seq2seq_classes
-from pretune.families.parameter_names import NameTable
 from pretune.nn.blocks import PreNorm
 from pretune.nn.linear import LayerNorm
 from pretune.text.tokenizers.template import Template
@@ -32,7 +30,7 @@ class MBartConfig(bart.BartConfig):
 
 def build(config: MBartConfig) -> EncoderDecoder:
     """Build the mBART backbone from its configuration."""
-    return bart.assemble(config, lambda: bart.embeddings(config), PreNorm, partial(LayerNorm, config.d_model))
+    return bart.assemble(config, PreNorm, partial(LayerNorm, config.d_model))
 
 
 MBART = Family(
@@ -42,26 +40,16 @@ MBART = Family(
     template=Template(
         single=("A", "end", "language"), pair=("B", "end", "language"), segments=False, target=("language", "A", "end")
     ),
-    table=NameTable(
-        *bart.COMMON,
+    table=bart.table(
         *bart.POSITIONS,
         ("model.encoder.layer_norm.{p}", "backbone.encoder.norm.{p}"),
         ("model.decoder.layer_norm.{p}", "backbone.norm.{p}"),
         *bart.TASK_HEADS,
-        prefix="model.",
-        embedding=bart.EMBEDDING,
-        output=bart.OUTPUT,
-        unused=bart.UNUSED,
     ),
     classes=seq2seq_classes("MBart"),
     # The classifier reads the state of </s>, which precedes the language token.
     poolings={"": "second_to_last"},
     aliases=bart.ALIASES,
-    supported={
-        **ENCODER_DECODER_VALUES,
-        **bart.norms(before=True, embedded=True, last=True),
-        "static_position_embeddings": (False,),
-        "add_bias_logits": (False,),
-    },
+    supported=bart.supported_values(before=True, last=True),
     harmless=bart.HARMLESS,
 )

@@ -7,23 +7,20 @@ parameter names are pretune's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Literal
 
-from torch import nn
-
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.families.family import Family
-from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.families.parameter_names import SEQ2SEQ_OBJECTIVES, NameTable, own_rows
 from pretune.nn.attention.recurrent_attention import AttentionRange, Compatibility, RecurrentAttention
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.initialization import initialize_uniform
-from pretune.nn.output_heads import TiedVocabularyHead, UntiedVocabularyHead
+from pretune.nn.output_heads import TiedVocabularyHead, vocabulary_head
 from pretune.nn.recurrent import CellKind, RecurrentCells, RecurrentLayer
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.template import Template
@@ -80,14 +77,12 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
         )
     extra = encoded * ((config.vector_at == "every") + (config.input_feeding and alignment is not None))
     top = config.maxout_size or width
-    head: Callable[[], nn.Module] = partial(UntiedVocabularyHead, target, top, bias=True)
     written = Embeddings(target, words)
     if config.tie_word_embeddings:
         if (target, top) != (config.vocab_size, words):
             raise PretuneError(
                 "seq2seq: tie_word_embeddings needs one vocabulary, and hidden states as wide as the embeddings; set it to false"
             )
-        head = partial(TiedVocabularyHead, target)
         written.tokens = embed.tokens
     backbone = RecurrentEncoderDecoder(
         encoder,
@@ -98,20 +93,9 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
         feed=config.input_feeding and alignment is not None,
         readout=config.maxout_size,
         dropout=config.dropout,
-        vocabulary_head=head,
+        vocabulary_head=partial(vocabulary_head, target, top, tied=config.tie_word_embeddings),
     )
     return initialize_uniform(backbone, config.initializer_range, embeddings_only=False)
-
-
-def _rows() -> list[Row]:
-    """Return the name-table rows of the backbone, whose published names are pretune's own."""
-    names = [
-        *("encoder.embed.tokens", "embed.tokens", "encoder.layers.{i}.cells.{p}", "layers.{i}.cells.{p}"),
-        *(f"encoder.{way}.layers.{{i}}.cells.{{p}}" for way in ("ahead", "back")),
-        *("top.bridge.{p}", "top.alignment.{p}", "top.readout.0.{p}", "top.readout.both.{p}"),
-        *(f"top.alignment.{part}.{{p}}" for part in ("query", "key", "place")),
-    ]
-    return [(name, f"backbone.{name}") for name in names]
 
 
 SEQ2SEQ = Family(
@@ -120,7 +104,12 @@ SEQ2SEQ = Family(
     build=build,
     template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("start", "A", "end")),
     table=NameTable(
-        *_rows(),
+        *own_rows(
+            *("encoder.embed.tokens", "embed.tokens", "encoder.layers.{i}.cells.{p}", "layers.{i}.cells.{p}"),
+            *(f"encoder.{way}.layers.{{i}}.cells.{{p}}" for way in ("ahead", "back")),
+            *("top.bridge.{p}", "top.alignment.{p}", "top.readout.0.{p}", "top.readout.both.{p}"),
+            *(f"top.alignment.{part}.{{p}}" for part in ("query", "key", "place")),
+        ),
         *((f"{name}.bias", f"heads.{name}.bias") for name in SEQ2SEQ_OBJECTIVES),
         *((f"{name}.output.{{p}}", f"heads.{name}.output.{{p}}") for name in SEQ2SEQ_OBJECTIVES),
         ("classifier.{p}", "heads.classify.output.{p}"),

@@ -93,20 +93,9 @@ class MT5Config(T5Config):
 def build(config: T5Config) -> EncoderDecoder:
     """Build the T5 backbone: an encoder and a decoder that share the token embedding."""
     encoder = _encoder(config)
-    model = EncoderDecoder(
-        encoder,
-        embed=_embeddings(config),
-        score=_relative_bias(config, bidirectional=False),
-        layers=[_layer(config, decoder=True) for _ in range(config.num_decoder_layers or config.num_layers)],
-        norm=_last_norm(config),
-    )
+    model = EncoderDecoder(encoder, **_stack(config, decoder=True))
     model.embed.tokens = encoder.embed.tokens
     return initialize_by_fan_in(model, config.initializer_factor)
-
-
-def build_encoder(config: T5Config) -> TransformerStack:
-    """Build the T5 encoder alone as a backbone."""
-    return initialize_by_fan_in(_encoder(config), config.initializer_factor)
 
 
 def _encoder(config: T5Config) -> TransformerStack:
@@ -118,14 +107,21 @@ def _encoder(config: T5Config) -> TransformerStack:
         made = vocabulary_head(config.vocab_size, width, tied=tied, transform=scale, bias=False)
         return initialize_by_fan_in(made, factor)
 
-    return TransformerStack(
-        embed=_embeddings(config),
-        score=_relative_bias(config, bidirectional=True),
-        layers=[_layer(config, decoder=False) for _ in range(config.num_layers)],
-        norm=_last_norm(config),
-        vocabulary_head=head,
-        pooler=lambda: initialize_by_fan_in(DenseTransform(width, ACTIVATIONS["tanh"]), factor),
-    )
+    pooler = partial(DenseTransform, width, ACTIVATIONS["tanh"])
+    parts = _stack(config, decoder=False)
+    return TransformerStack(**parts, vocabulary_head=head, pooler=lambda: initialize_by_fan_in(pooler(), factor))
+
+
+def _stack(config: T5Config, decoder: bool) -> dict[str, Any]:
+    """Return the parts of the T5 encoder or decoder: embeddings, relative position bias, layers, and the final norm."""
+    width, dropout = config.d_model, config.dropout_rate
+    layers = config.num_decoder_layers or config.num_layers if decoder else config.num_layers
+    return {
+        "embed": Embeddings(config.vocab_size, width, dropout=dropout),
+        "score": _relative_bias(config, bidirectional=not decoder),
+        "layers": [_layer(config, decoder) for _ in range(layers)],
+        "norm": nn.Sequential(RMSNorm(width, config.layer_norm_epsilon), Dropout(dropout)),
+    }
 
 
 def _layer(config: T5Config, decoder: bool) -> TransformerLayer:
@@ -141,16 +137,6 @@ def _layer(config: T5Config, decoder: bool) -> TransformerLayer:
     parts[name] = kind(width, config.d_ff, ACTIVATIONS[config.activation], bias=False, dropout=dropout)
     norm = partial(RMSNorm, width, config.layer_norm_epsilon)
     return TransformerLayer.normalized(PreNorm, norm, dropout, **parts)
-
-
-def _embeddings(config: T5Config) -> Embeddings:
-    """Build the token embeddings of T5."""
-    return Embeddings(config.vocab_size, config.d_model, dropout=config.dropout_rate)
-
-
-def _last_norm(config: T5Config) -> nn.Module:
-    """Build the norm and the dropout at the end of a T5 stack."""
-    return nn.Sequential(RMSNorm(config.d_model, config.layer_norm_epsilon), Dropout(config.dropout_rate))
 
 
 def _relative_bias(config: T5Config, bidirectional: bool) -> T5RelativeBias:
@@ -264,7 +250,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
     )
     encoder = replace(
         family,
-        build=build_encoder,
+        build=lambda config: initialize_by_fan_in(_encoder(config), config.initializer_factor),
         template=replace(TEMPLATE, target=()),
         table=ENCODER_TABLE,
         classes={frozenset(): f"{prefix}EncoderModel", frozenset({"tag"}): f"{prefix}ForTokenClassification"},

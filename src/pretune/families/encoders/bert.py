@@ -75,11 +75,13 @@ def embeddings_of(
     columns: Iterable[ColumnEmbedding] = (),
     first: int | None = 0,
     scale: float = 1.0,
+    padding: int | None = None,
 ) -> Embeddings:
     """Build the embeddings from a configuration with BERT's keys.
 
     `project` maps from their width to that of the layers; `first` is the index of the first position (RoBERTa), or None
-    without position embeddings (DeBERTa); `scale` multiplies the token embeddings (BigBird).
+    without position embeddings (DeBERTa); `scale` multiplies the token embeddings (BigBird); positions do not count tokens
+    with the id `padding` (MPNet).
     """
     if first is not None and config.max_position_embeddings <= first:
         raise PretuneError(
@@ -97,6 +99,7 @@ def embeddings_of(
         norm=LayerNorm(width, config.layer_norm_eps),
         dropout=config.hidden_dropout_prob,
         project=project,
+        padding=padding,
     )
 
 

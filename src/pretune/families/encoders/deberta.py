@@ -19,7 +19,7 @@ from torch import nn
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders import bert
-from pretune.families.family import Family, SupportedValues, token_classes
+from pretune.families.family import Family, SupportedValues, encoder_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row, pooled_heads
 from pretune.nn.attention.disentangled import (
     DisentangledAttention,
@@ -176,16 +176,6 @@ def _table(*own: Row) -> NameTable:
     )
 
 
-def _classes(name: str) -> Mapping[frozenset[str], str]:
-    """Return the classes of `transformers` for each set of heads, with the class prefix of a version."""
-    return {
-        frozenset(): f"{name}Model",
-        frozenset({"mlm"}): f"{name}ForMaskedLM",
-        frozenset({"classify"}): f"{name}ForSequenceClassification",
-        **token_classes(name),
-    }
-
-
 _SUPPORTED: Mapping[str, SupportedValues] = {
     **ENCODER_VALUES,
     "relative_attention": (True,),
@@ -212,7 +202,8 @@ DEBERTA = Family(
         (f"{_SELF}.pos_q_proj.weight", f"{_PROJECT}.position_query"),
         (f"{_SELF}.pos_q_proj.bias", f"{_PROJECT}.position_query_bias"),
     ),
-    classes=_classes("Deberta"),
+    # `transformers` has no class for multiple choice.
+    classes={heads: name for heads, name in encoder_classes("Deberta").items() if "choose" not in heads},
     supported={**_SUPPORTED, "talking_head": (False,)},
     harmless=_HARMLESS,
 )
@@ -227,7 +218,7 @@ DEBERTA_V2 = Family(
         ("deberta.encoder.conv.conv.{p}", "backbone.layers.0.convolution.{p}"),
         ("deberta.encoder.conv.LayerNorm.{p}", "backbone.layers.0.norm.{p}"),
     ),
-    classes={**_classes("DebertaV2"), frozenset({"choose"}): "DebertaV2ForMultipleChoice"},
+    classes=encoder_classes("DebertaV2"),
     supported={**_SUPPORTED, "share_att_key": (True,), "norm_rel_ebd": ("none", "layer_norm"), "conv_groups": (1,)},
     harmless=_HARMLESS,
 )

@@ -9,20 +9,11 @@ from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
-from pretune.families.encoders.bert import post_norm_layer, unused
+from pretune.families.encoders.bert import BertConfig, encoder_of, unused
 from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows, pooled_heads
-from pretune.nn.attention.multi_head import SelfAttention
-from pretune.nn.blocks import TransformerLayer
 from pretune.nn.embedding.positional_encoding import LearnedPositions
-from pretune.nn.embedding.token_embedding import Embeddings
-from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.initialization import initialize
-from pretune.nn.linear import LayerNorm
-from pretune.nn.output_heads import DenseTransform, vocabulary_head
 from pretune.text.tokenizers.template import Template
-
-EPS = 1e-12  # of all norms; not in config.json
 
 
 @dataclass(frozen=True)
@@ -45,32 +36,24 @@ class DistilBertConfig:
 
 def build(config: DistilBertConfig) -> TransformerStack:
     """Build the DistilBERT backbone from its configuration."""
-    width, activation = config.dim, ACTIVATIONS[config.activation]
-
-    def layer() -> TransformerLayer:
-        attention = SelfAttention(width, config.n_heads, dropout=config.attention_dropout)
-        return post_norm_layer(attention, width, config.hidden_dim, activation, EPS, config.dropout)
-
-    positions = LearnedPositions(config.max_position_embeddings, width)
-    encoder = TransformerStack(
-        embed=Embeddings(
-            config.vocab_size, width, positions=positions, norm=LayerNorm(width, EPS), dropout=config.dropout
-        ),
-        layers=[layer() for _ in range(config.n_layers)],
-        vocabulary_head=lambda: initialize(
-            vocabulary_head(
-                config.vocab_size,
-                width,
-                tied=config.tie_word_embeddings,
-                transform=DenseTransform(width, activation, LayerNorm(width, EPS)),
-            ),
-            config.initializer_range,
-        ),
-        pooler=lambda: initialize(DenseTransform(width, ACTIVATIONS["relu"]), config.initializer_range),
+    same = BertConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.dim,
+        num_hidden_layers=config.n_layers,
+        num_attention_heads=config.n_heads,
+        intermediate_size=config.hidden_dim,
+        hidden_act=config.activation,
+        hidden_dropout_prob=config.dropout,
+        attention_probs_dropout_prob=config.attention_dropout,
+        max_position_embeddings=config.max_position_embeddings,
+        type_vocab_size=0,
+        initializer_range=config.initializer_range,
+        tie_word_embeddings=config.tie_word_embeddings,
     )
-    initialize(encoder, config.initializer_range)
+    encoder = encoder_of(same, pooler_activation="relu")
     if config.sinusoidal_pos_embds:
-        positions.freeze_sinusoidal()
+        assert isinstance(encoder.embed.positions, LearnedPositions)
+        encoder.embed.positions.freeze_sinusoidal()
     return encoder
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.families.config_keys import ENCODER_VALUES
+from pretune.families.config_keys import ENCODER_VALUES, summary_values
 from pretune.families.encoders.bert import BERT, BertConfig, embeddings_of, encoder_of, encoder_rows, unused
 from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
@@ -62,10 +62,7 @@ ELECTRA = Family(
         **ENCODER_VALUES,
         "position_embedding_type": ("absolute",),
         # The only supported input of the head for multiple choice.
-        "summary_type": ("first",),
-        "summary_use_proj": (True,),
-        "summary_activation": ("gelu",),
-        "summary_proj_to_labels": (False,),
+        **summary_values("first", activation="gelu", to_labels=False),
     },
     companions=("generator",),
 )

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.encoders import bert, roberta
 from pretune.families.family import Family, encoder_classes
 from pretune.nn.attention.multi_head import GlobalAttention
 from pretune.nn.attention.patterns import window
-from pretune.nn.blocks import TransformerLayer
 from pretune.runtime.errors import PretuneError
 
 
@@ -41,16 +41,11 @@ class LongformerConfig(roberta.RobertaConfig):
         return [size // 2 for size in sizes]
 
 
-def layer_of(config: LongformerConfig, size: int) -> TransformerLayer:
-    """Build a Longformer layer whose tokens attend to `size` tokens on each side."""
-    dropout = config.attention_probs_dropout_prob
-    attention = GlobalAttention(config.hidden_size, config.num_attention_heads, pattern=window(size), dropout=dropout)
-    return bert.layer_of(config, attention)
-
-
 def build(config: LongformerConfig) -> TransformerStack:
     """Build the Longformer backbone from its configuration."""
-    return roberta.build(config, [layer_of(config, size) for size in config.windows()])
+    attention = partial(GlobalAttention, config.hidden_size, config.num_attention_heads)
+    patterns, dropout = map(window, config.windows()), config.attention_probs_dropout_prob
+    return roberta.build(config, [bert.layer_of(config, attention(pattern=p, dropout=dropout)) for p in patterns])
 
 
 _SELF = "longformer.encoder.layer.{i}.attention.self"

@@ -8,20 +8,17 @@ Departures: attention dropout is off by default; classifiers have no dropout bef
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders import roberta
-from pretune.families.encoders.bert import BertConfig, encoder_of, layer_of
+from pretune.families.encoders.bert import BertConfig, embeddings_of, encoder_of, layer_of
 from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import Row
 from pretune.nn.attention.multi_head import RelativeAttention
 from pretune.nn.attention.relative_position_bias import T5RelativeBias
 from pretune.nn.blocks import TransformerLayer
-from pretune.nn.embedding.positional_encoding import LearnedPositions
-from pretune.nn.embedding.token_embedding import Embeddings
-from pretune.nn.linear import LayerNorm
 
 # Constants that config.json does not have.
 PADDING = 1
@@ -33,7 +30,7 @@ class MPNetConfig(BertConfig):
     """The configuration of MPNet: BERT\'s keys and one more."""
 
     vocab_size: int = 30527
-    type_vocab_size: int = 0  # there are no segment embeddings, whatever a file says
+    type_vocab_size: int = 0
     relative_attention_num_buckets: int = 32
 
 
@@ -48,14 +45,8 @@ def build(config: MPNetConfig) -> TransformerStack:
 
     return encoder_of(
         config,
-        embed=Embeddings(
-            config.vocab_size,
-            width,
-            positions=LearnedPositions(config.max_position_embeddings - PADDING - 1, width, PADDING + 1),
-            norm=LayerNorm(width, config.layer_norm_eps),
-            dropout=config.hidden_dropout_prob,
-            padding=PADDING,
-        ),
+        # There are no segment embeddings, whatever a file says.
+        embed=embeddings_of(replace(config, type_vocab_size=0), width, first=PADDING + 1, padding=PADDING),
         score=T5RelativeBias(heads, config.relative_attention_num_buckets, MAX_DISTANCE),
         layers=[layer() for _ in range(config.num_hidden_layers)],
         head_activation="gelu",

@@ -38,10 +38,7 @@ TEMPLATE = Template(
 
 
 def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
-    """Return the name table of RoBERTa with the prefix of a family, and with further rows.
-
-    `encoder` replaces the rows of BERT's encoder (MPNet).
-    """
+    """Return RoBERTa's name table with the prefix of a family and further rows; `encoder` replaces BERT's (MPNet)."""
     return NameTable(
         *(encoder_rows(name) if encoder is None else encoder),
         *rows,

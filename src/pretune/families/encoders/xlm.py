@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.families.config_keys import ENCODER_VALUES
+from pretune.families.config_keys import ENCODER_VALUES, summary_values
 from pretune.families.encoders.bert import post_norm_layer
-from pretune.families.family import Family, token_classes
+from pretune.families.family import Family, encoder_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal, full
@@ -23,6 +23,20 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import vocabulary_head
 from pretune.text.tokenizers.template import Template
+
+# A head of XLM and XLNet that pretune does not have: its class, its keys in config.json, and its tensors.
+BEAM_CLASS = "a question-answering head with beam search over start and end positions"
+BEAM_KEYS = dict.fromkeys(
+    ("start_n_top", "end_n_top"), "only for the question-answering head with beam search, which is not supported"
+)
+
+
+def beam_head(prefix: str = "") -> dict[str, str]:
+    """Return the published names of the question-answering head with beam search, and a description for each."""
+    ends = ("dense_{i}.{p}", "LayerNorm.{p}")
+    names = ("start_logits.dense.{p}", *(f"end_logits.{end}" for end in ends), "answer_class.dense_{i}.{p}")
+    return {f"{prefix}{name}": "the question-answering head with beam search" for name in names}
+
 
 # Width between the pooled state and the score of a choice: the number of classes in `transformers`, by default two.
 SUMMARY_WIDTH = 2
@@ -116,26 +130,10 @@ XLM = Family(
         embedding=("transformer.embeddings.weight",),
         output="pred_layer.proj.weight",
         unused={"transformer.position_ids": "the numbers 0, 1, 2 …"},
-        unsupported=dict.fromkeys(
-            (
-                "qa_outputs.start_logits.dense.{p}",
-                "qa_outputs.end_logits.dense_{i}.{p}",
-                "qa_outputs.end_logits.LayerNorm.{p}",
-                "qa_outputs.answer_class.dense_{i}.{p}",
-            ),
-            "the question-answering head with beam search",
-        ),
+        unsupported=beam_head("qa_outputs."),
     ),
-    classes={
-        frozenset(): "XLMModel",
-        frozenset({"mlm"}): "XLMWithLMHeadModel",
-        frozenset({"classify"}): "XLMForSequenceClassification",
-        frozenset({"choose"}): "XLMForMultipleChoice",
-        **token_classes("XLM", "QuestionAnsweringSimple"),
-    },
-    unsupported_classes={
-        "XLMForQuestionAnswering": "a question-answering head with beam search over start and end positions"
-    },
+    classes={**encoder_classes("XLM", "QuestionAnsweringSimple"), frozenset({"mlm"}): "XLMWithLMHeadModel"},
+    unsupported_classes={"XLMForQuestionAnswering": BEAM_CLASS},
     aliases={
         "n_words": "vocab_size",
         "pad_index": "pad_token_id",
@@ -149,18 +147,12 @@ XLM = Family(
         "asm": (False,),  # adaptive softmax
         "share_inout_emb": (True,),
         # The only supported inputs of the heads for classification and multiple choice.
-        "summary_type": ("first",),
-        "summary_use_proj": (True,),
-        "summary_activation": ("",),
-        "summary_proj_to_labels": (True,),
+        **summary_values("first", activation="", to_labels=True),
     },
     harmless={
         **dict.fromkeys(("bos_index", "eos_index", "unk_index", "mask_index"), "also in the tokenizer's files"),
         **dict.fromkeys(("asm_cutoffs", "asm_div_value"), "only for the adaptive softmax, which is not supported"),
-        **dict.fromkeys(
-            ("start_n_top", "end_n_top"),
-            "only for the question-answering head with beam search, which is not supported",
-        ),
+        **BEAM_KEYS,
         **dict.fromkeys(("encoder_only", "max_vocab", "min_count", "same_enc_dec"), "how it was trained"),
         "lang_id": "the target language of `generate` in `transformers`",
     },

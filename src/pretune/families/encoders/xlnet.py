@@ -14,6 +14,8 @@ from functools import partial
 
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.config_keys import ENCODER_VALUES
+from pretune.families.decoders.transfo_xl import TRANSFO_XL
+from pretune.families.encoders.xlm import BEAM_CLASS, BEAM_KEYS, beam_head
 from pretune.families.family import Family, token_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, output_rows, pooled_heads
 from pretune.nn.attention.multi_head import RelativeAttention, head_width_of
@@ -112,15 +114,7 @@ XLNET = Family(
         prefix="transformer.",
         embedding=("transformer.word_embedding.weight",),
         output="lm_loss.weight",
-        unsupported=dict.fromkeys(
-            (
-                "start_logits.dense.{p}",
-                "end_logits.dense_{i}.{p}",
-                "end_logits.LayerNorm.{p}",
-                "answer_class.dense_{i}.{p}",
-            ),
-            "the question-answering head with beam search",
-        ),
+        unsupported=beam_head(),
         transposed=[f"{_ATTENTION}.{part}" for part in "qkvr"],
         folded={f"{_ATTENTION}.{part}": f"{_ATTENTION}.r_w_bias" for part in "qkvor"},
     ),
@@ -131,16 +125,9 @@ XLNET = Family(
         frozenset({"choose"}): "XLNetForMultipleChoice",
         **token_classes("XLNet", "QuestionAnsweringSimple"),
     },
-    unsupported_classes={
-        "XLNetForQuestionAnswering": "a question-answering head with beam search over start and end positions"
-    },
+    unsupported_classes={"XLNetForQuestionAnswering": BEAM_CLASS},
     poolings={"": "last"},
-    aliases={
-        "n_token": "vocab_size",
-        "hidden_size": "d_model",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
+    aliases=TRANSFO_XL.aliases,
     supported={
         **ENCODER_VALUES,
         "attn_type": ("bi",),  # restricted by the factorization order
@@ -155,9 +142,6 @@ XLNET = Family(
     },
     harmless={
         **dict.fromkeys(("use_mems_eval", "use_mems_train"), "pretune uses the memory in stateful batches"),
-        **dict.fromkeys(
-            ("start_n_top", "end_n_top"),
-            "only for the question-answering head with beam search, which is not supported",
-        ),
+        **BEAM_KEYS,
     },
 )

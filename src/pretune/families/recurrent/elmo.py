@@ -13,7 +13,7 @@ from functools import partial
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.families.family import Family
-from pretune.families.parameter_names import NameTable, Row
+from pretune.families.parameter_names import NameTable, own_rows
 from pretune.nn.embedding.character_cnn import CharacterEmbeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.output_heads import UntiedVocabularyHead
@@ -75,22 +75,18 @@ def build(config: ElmoConfig) -> BidirectionalBackbone:
     return BidirectionalBackbone(ahead, back)
 
 
-def _rows() -> list[Row]:
-    """Return the name-table rows of the backbone, whose published names are pretune's own."""
-    names = [
-        *("embed.symbols", "embed.filters.{i}.{p}", "embed.project.{p}"),
-        *(f"embed.highways.{{i}}.{part}.{{p}}" for part in ("transform", "gate")),
-        *(f"{way}.layers.{{i}}.cells.{{p}}" for way in ("ahead", "back")),
-    ]
-    return [(name, f"backbone.{name}") for name in names]
-
-
 ELMO = Family(
     name="elmo",
     config=ElmoConfig,
     build=build,
     template=Template(single=("start", "A", "end"), pair=("B", "end"), segments=False),
-    table=NameTable(*_rows(), ("bilm.{p}", "heads.bilm.output.{p}"), ("classifier.{p}", "heads.classify.output.{p}")),
+    table=NameTable(
+        *own_rows("embed.symbols", "embed.filters.{i}.{p}", "embed.project.{p}"),
+        *own_rows(*(f"embed.highways.{{i}}.{part}.{{p}}" for part in ("transform", "gate"))),
+        *own_rows(*(f"{way}.layers.{{i}}.cells.{{p}}" for way in ("ahead", "back"))),
+        ("bilm.{p}", "heads.bilm.output.{p}"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+    ),
     classes={frozenset(): "TwoWays"},
     in_transformers=False,
 )

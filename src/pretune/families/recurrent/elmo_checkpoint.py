@@ -6,8 +6,7 @@ bias of the forget gate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,11 @@ def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str,
             f"{folder}: a published ELMo has two files, {OPTIONS} and one that ends in .hdf5, and one of them is missing; add it"
         )
     config = read_options(read_mapping(options_file, "ELMo's options"), vocabulary, options_file)
-    with _readable(weights_file), h5py.File(weights_file, "r") as file:
-        tensors = read_weights(file, config)
+    try:
+        with h5py.File(weights_file, "r") as file:
+            tensors = read_weights(file, config)
+    except (OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise PretuneError(f"{weights_file}: the file is damaged or does not hold ELMo weights ({error})") from error
     with torch.device("meta"):
         expected = dict(build(config).named_parameters())  # the shared embedding appears once
     wrong = {name for name, x in expected.items() if name not in tensors or tensors[name].shape != x.shape}
@@ -56,15 +58,6 @@ def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str,
         )
     check_finite(tensors, weights_file)
     return config, tensors
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn errors of h5py on damaged or incomplete files into a `PretuneError`."""
-    try:
-        yield
-    except (OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise PretuneError(f"{path}: the file is damaged or does not hold ELMo weights ({error})") from error
 
 
 def _files(folder: Path) -> tuple[Path | None, Path | None]:

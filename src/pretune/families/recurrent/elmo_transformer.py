@@ -13,7 +13,7 @@ from functools import partial
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families.family import Family
-from pretune.families.parameter_names import NameTable, Row
+from pretune.families.parameter_names import NameTable, Row, own_rows
 from pretune.nn.attention.multi_head import SelfAttention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.blocks import PreNorm, TransformerLayer
@@ -71,8 +71,7 @@ def _rows(stack: str) -> list[Row]:
     layer = f"{stack}.layers.{{i}}"
     attention = ("attention.part.qkv", "attention.part.output", "attention.norm")
     feed_forward = ("feed_forward.part.inner", "feed_forward.part.output", "feed_forward.norm")
-    names = [*(f"{layer}.{part}.{{p}}" for part in (*attention, *feed_forward)), f"{stack}.norm.{{p}}"]
-    return [(name, f"backbone.{name}") for name in names]
+    return own_rows(*(f"{layer}.{part}.{{p}}" for part in (*attention, *feed_forward)), f"{stack}.norm.{{p}}")
 
 
 ELMO_TRANSFORMER = Family(

@@ -6,19 +6,16 @@ There is no published checkpoint layout; parameter names are pretune's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-
-from torch import nn
 
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.families.family import Family
 from pretune.families.parameter_names import NameTable
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.initialization import initialize_uniform
-from pretune.nn.output_heads import TiedVocabularyHead, UntiedVocabularyHead
+from pretune.nn.output_heads import vocabulary_head
 from pretune.nn.recurrent import CellKind, RecurrentCells, RecurrentLayer
 from pretune.text.tokenizers.template import Template
 
@@ -48,9 +45,6 @@ def build(config: LSTMConfig) -> RecurrentBackbone:
     top = config.embedding_size if config.tie_word_embeddings else config.hidden_size
     widths = [config.embedding_size, *[config.hidden_size] * (config.num_hidden_layers - 1), top]
     dropouts = [config.hidden_dropout] * (config.num_hidden_layers - 1) + [config.output_dropout]
-    head: Callable[[], nn.Module] = partial(UntiedVocabularyHead, config.vocab_size, top, bias=True)
-    if config.tie_word_embeddings:
-        head = partial(TiedVocabularyHead, config.vocab_size)
     backbone = RecurrentBackbone(
         Embeddings(config.vocab_size, config.embedding_size, word_dropout=config.word_dropout),
         [
@@ -59,7 +53,7 @@ def build(config: LSTMConfig) -> RecurrentBackbone:
         ],
         dropout=config.input_dropout,
         window=config.bptt,
-        vocabulary_head=head,
+        vocabulary_head=partial(vocabulary_head, config.vocab_size, top, tied=config.tie_word_embeddings),
         backward=config.backward,
     )
     return initialize_uniform(backbone, config.initializer_range)

@@ -68,7 +68,7 @@ class Seq2SeqGenerator:
         """Return the decoding settings and the allowed next tokens."""
         if not decoding.choices:
             return decoding, None
-        closed = replace(self.task, closed=True, labels=decoding.choices)
+        closed = replace(self.task, constrained=True, labels=decoding.choices)
         trie = closed.closed_trie(self.model.require_tokenizer(), self.model.family.template)
         return replace(decoding, max_new_tokens=trie.longest), trie.after
 

@@ -101,10 +101,7 @@ def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
 
 
 def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
-    """Return BigBird's pattern for blocks of `size` tokens; `numbers` (heads, blocks, random) select its random blocks.
-
-    Patterns with the same `name` are considered equal.
-    """
+    """Return BigBird's pattern for blocks of `size` tokens; `numbers` (heads, blocks, random) select its random blocks."""
     heads, _, random = numbers.shape
     short = (5 + 2 * random) * size
 

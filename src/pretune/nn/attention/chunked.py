@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pretune.nn.attention.patterns import Pattern
-from pretune.nn.attention.query_key_layout import AttentionLayout, TokenLayout, starts_and_lengths
+from pretune.nn.attention.query_key_layout import AttentionLayout, TokenColumns, TokenLayout, starts_and_lengths
 from pretune.nn.attention.scaled_dot_product import ScoreMod
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -84,16 +84,6 @@ def _cut(side: TokenLayout, size: int) -> Chunks:
     )
 
 
-class _Chosen:
-    """The columns of the tokens at some indices, looked up lazily."""
-
-    def __init__(self, side: TokenLayout, at: Tensor) -> None:
-        self.side, self.at = side, at
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.at if name == "row" else self.side.columns[name][self.at]
-
-
 def attend_chunks(
     q: Tensor,
     k: Tensor,
@@ -137,7 +127,7 @@ def attend_chunks(
     q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # (heads, n, d)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     logits = (q[head, at] @ k[head, seen_at].transpose(-2, -1)).float() * scale
-    query, key = _Chosen(side, at[..., :, None]), _Chosen(side, seen_at[..., None, :])
+    query, key = TokenColumns(side, at[..., :, None]), TokenColumns(side, seen_at[..., None, :])
     if score is not None:
         logits = score(logits, head[..., None], query, key)
     seen = real[..., None, :] & pattern.allow(query, key)  # (heads, rounds · chunks, size, (before + 1) · size)
@@ -153,8 +143,7 @@ def attend_chunks(
     places = torch.empty_like(order).scatter_(2, order, chunks.slots.expand_as(order))
     places = places + torch.arange(rounds, device=q.device)[:, None] * (chunks.count * size)
     out, amount = out.flatten(1, 2)[head, places], amount.flatten(1, 2)[head, places]
-    mixed: Tensor = (out * amount.softmax(1).to(out.dtype)).sum(1).transpose(0, 1)
-    return mixed
+    return (out * amount.softmax(1).to(out.dtype)).sum(1).transpose(0, 1)
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,7 @@ class RelativeEmbeddings(nn.Module):
 
     def forward(self) -> Tensor:
         """Return the normalized embeddings, (count, width)."""
-        out: Tensor = self.norm(self.weight)
-        return out
+        return self.norm(self.weight)
 
 
 class Projections(Protocol):

@@ -47,9 +47,9 @@ def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
 def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Return the number of selected key blocks per query block, and all key blocks with the selected ones first.
 
-    `blocks`, (heads, query blocks, key blocks), is True for selected pairs; a batch dimension is added. Ranks are counted, not sorted: inside a compiled model, a sort of some fifty
-    blocks took the compiler minutes.
+    `blocks`, (heads, query blocks, key blocks), is True for selected pairs; a batch dimension is added.
     """
+    # Ranks are counted, not sorted: inside a compiled model, a sort of some fifty blocks took the compiler minutes.
     count = blocks.sum(-1, keepdim=True)
     place = torch.where(blocks, blocks.cumsum(-1), count + (~blocks).cumsum(-1)) - 1
     every = torch.arange(blocks.shape[-1], device=blocks.device, dtype=torch.int32).expand(blocks.shape)

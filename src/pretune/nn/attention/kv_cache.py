@@ -67,22 +67,6 @@ class LayerCache:
     keys: Tensor
     values: Tensor
 
-    @classmethod
-    def make(cls, slots: CacheSlots, like: KeysValues) -> LayerCache:
-        """Allocate slots for keys and values with the head count and width of `like`, a pair of (n, heads, d) tensors."""
-        # Zeros, because a weight of 0 times uninitialized memory may be NaN.
-        keys, values = (x.new_zeros(len(slots.used), slots.slots, *x.shape[1:]) for x in like)
-        return cls(slots, keys, values)
-
-    def write(self, new: KeysValues) -> None:
-        """Write the keys and values of the newest tokens, (n, heads, d) each."""
-        self.slots.write(self.keys, new[0])
-        self.slots.write(self.values, new[1])
-
-    def flattened(self) -> KeysValues:
-        """Return the keys and values in all slots, (sequences · slots, heads, d) each."""
-        return self.keys.flatten(0, 1), self.values.flatten(0, 1)
-
 
 class KVCache:
     """A key-value cache for all attention layers of a decoder.
@@ -122,24 +106,25 @@ class KVCache:
 
     def extend(self, keys: Tensor, values: Tensor) -> KeysValues:
         """Append the keys and values of the new tokens, (n, heads, d), and return those of all tokens."""
-        if self.next_layer == len(self.layers):
-            self.layers.append(LayerCache.make(self.target_slots, (keys, values)))
-        self.layers[self.next_layer].write((keys, values))
-        return self._advance()
+        return self._write(self.target_slots, (keys, values))
 
     def source_keys_values(self, make: Callable[[], KeysValues]) -> KeysValues:
         """Return the keys and values of the source, which `make` computes in the first forward pass."""
-        if self.next_layer == len(self.layers):
-            assert self.source is not None
-            new = make()
-            self.layers.append(LayerCache.make(self.source, new))
-            self.layers[-1].write(new)
-        return self._advance()
+        assert self.source is not None
+        return self._write(self.source, make() if self.next_layer == len(self.layers) else None)
 
-    def _advance(self) -> KeysValues:
-        """Return all keys and values of the present attention layer, and go on to the next one."""
+    def _write(self, slots: CacheSlots, new: KeysValues | None) -> KeysValues:
+        """Write new keys and values, if any, into the present attention layer, return all of it, and go on to the next layer."""
+        if new is not None and self.next_layer == len(self.layers):
+            # Zeros, because a weight of 0 times uninitialized memory may be NaN.
+            keys, values = (x.new_zeros(len(slots.used), slots.slots, *x.shape[1:]) for x in new)
+            self.layers.append(LayerCache(slots, keys, values))
+        layer = self.layers[self.next_layer]
+        if new is not None:
+            slots.write(layer.keys, new[0])
+            slots.write(layer.values, new[1])
         self.next_layer += 1
-        return self.layers[self.next_layer - 1].flattened()
+        return layer.keys.flatten(0, 1), layer.values.flatten(0, 1)
 
     def select(self, chosen: Array) -> None:
         """Continue sequence i from the state of sequence `chosen[i]`, as beam search and finished sequences require."""

@@ -78,11 +78,7 @@ class SelfAttention(PrunableHeads):
         dropout: float = 0.0,
         attend: AttentionFunction | None = None,
     ) -> None:
-        """Build the layer.
-
-        `norm` normalizes the queries and keys of each head (QK-norm); `attend` replaces the function of that name, without
-        support for dropout and caches.
-        """
+        """Build the layer; `norm` is QK-norm, and `attend` replaces that function, without dropout and caches."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.rotary, self.norm, self.dropout = pattern, rotary, norm, dropout
@@ -126,8 +122,7 @@ class SelfAttention(PrunableHeads):
         if self.norm is None and angles is not None and in_kernel:
             from pretune.nn.kernels.rotary import rotate
 
-            rotated: Tensor = rotate(qkv, *angles, 1.0)
-            return rotated
+            return rotate(qkv, *angles, 1.0)
         q, k, v = qkv.unbind(1)
         if self.norm is not None:
             q, k = self.norm(q), self.norm(k)
@@ -199,11 +194,7 @@ class RelativeAttention(ResidualBranch):
         dropout: float = 0.0,
         stages: int | None = None,
     ) -> None:
-        """Build the layer.
-
-        Without a `score`, the layer uses the score modification of the stack. `content_bias` is added to the queries for q·k only, as in
-        Transformer-XL. `stages` is passed to `attend`.
-        """
+        """Build the layer; `score` is by default that of the stack, and `content_bias` is added to queries for q·k only."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score

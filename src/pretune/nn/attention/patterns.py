@@ -69,12 +69,7 @@ def _shorter(a: int, b: int) -> int:
     return max(a, b) if min(a, b) == -1 else min(a, b)
 
 
-def _everything(query: PatternColumns, key: PatternColumns) -> Any:
-    """Return True for every pair of a query and a key."""
-    return (query["position"] >= 0) | (key["position"] >= 0)
-
-
-full = Pattern("full", _everything, (-1, -1))
+full = Pattern("full", lambda query, key: (query["position"] >= 0) | (key["position"] >= 0), (-1, -1))
 causal = Pattern("causal", lambda query, key: key["position"] <= query["position"], (-1, 0))
 
 

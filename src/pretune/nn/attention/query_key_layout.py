@@ -286,10 +286,7 @@ def starts_and_lengths(side: TokenLayout) -> tuple[Array, Array]:
 
 
 def length_groups(lengths: Array) -> list[int]:
-    """Return the bounds of groups of sequences of similar length, given all lengths in decreasing order.
-
-    A group ends where sequences are shorter than two thirds of its longest one.
-    """
+    """Return the bounds of groups with lengths above two thirds of their longest, given all lengths in decreasing order."""
     bounds = [0]
     while len(bounds) < MOST_GROUPS:
         shorter = int(np.searchsorted(-lengths, -lengths[bounds[-1]] * 2 / 3, side="right")) if len(lengths) else 0

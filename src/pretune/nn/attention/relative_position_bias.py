@@ -16,10 +16,7 @@ from pretune.runtime.arrays import Array
 
 
 class T5RelativeBias(nn.Module):
-    """T5's relative position bias (Raffel et al., 2020): a learned scalar per head and bucket of distances.
-
-    Half of the buckets are single small distances; the others grow logarithmically up to `max_distance`.
-    """
+    """T5's relative position bias (Raffel et al., 2020); half of the buckets grow logarithmically up to `max_distance`."""
 
     def __init__(
         self,

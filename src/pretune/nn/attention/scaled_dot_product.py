@@ -135,8 +135,7 @@ def _tiles(qkv: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float 
     assert pattern.reach is not None
     left, right = (UNLIMITED if reach < 0 else reach for reach in pattern.reach)
     scale = qkv.shape[-1] ** -0.5 if scale is None else scale
-    mixed: Tensor = short_attention(qkv, *layout.queries.bounds, scale, left, right)[0]
-    return mixed
+    return short_attention(qkv, *layout.queries.bounds, scale, left, right)[0]
 
 
 # -- flex -----------------------------------------------------------------------------------------------------------

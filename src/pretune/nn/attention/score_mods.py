@@ -113,10 +113,7 @@ class DisentangledScore(nn.Module):
         return torch.where(distance.abs() <= exact, distance, far * distance.sign())
 
     def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the score modification that adds both terms.
-
-        `queries` and `keys`, (2 · used, heads, d), are those of the relative position vectors.
-        """
+        """Return the modification by both terms; `queries` and `keys` of relative positions are (2 · used, heads, d)."""
         near, furthest = len(keys) // 2, min(layout.keys.max_length, self.max_distance)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near

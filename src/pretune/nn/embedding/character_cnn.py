@@ -99,8 +99,7 @@ class CharacterEmbeddings(nn.Module):
         x = self.activation(torch.cat([filters(letters) for filters in self.filters], 1))
         for highway in self.highways:
             x = highway(x)
-        out: Tensor = self.project(x)
-        return out
+        return self.project(x)
 
     def add_operations(self, sizes: OperationSizes) -> None:
         """Add the weights of the filters to the sizes that determine the FLOPs, as if no word occurred twice."""

@@ -136,5 +136,4 @@ class ProjectedEmbeddings(nn.Module):
 
     def forward(self, packed: Packed) -> Tensor:
         """Return the projected column `vectors`: (n, vectors) → (n, width)."""
-        out: Tensor = self.project(packed.columns["vectors"])
-        return out
+        return self.project(packed.columns["vectors"])

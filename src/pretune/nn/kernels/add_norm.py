@@ -108,9 +108,7 @@ def add_norm(
 
 
 @add_norm.register_fake
-def _(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, salt: int, rate: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(x, y, weight, bias, seed, salt, rate, eps):
     rows = x.new_empty(x.shape[0], dtype=torch.float32)
     return torch.empty_like(x), torch.empty_like(x), rows, torch.empty_like(rows)
 
@@ -131,9 +129,7 @@ def add_norm_backward(
 
 
 @add_norm_backward.register_fake
-def _(
-    slope: Tensor, total: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, seed: Tensor, salt: int, rate: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(slope, total, mean, scale, weight, seed, salt, rate):
     return torch.empty_like(total), torch.empty_like(total), mean.new_empty(2, total.shape[1])
 
 

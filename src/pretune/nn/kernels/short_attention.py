@@ -154,16 +154,9 @@ def _(qkv: Tensor, first: Tensor, last: Tensor, scale: float, left: int, right: 
 
 @torch.library.custom_op("pretune::attend_tiles_backward", mutates_args=(), device_types="cuda")
 def short_attention_backward(
-    slope: Tensor,
-    qkv: Tensor,
-    out: Tensor,
-    level: Tensor,
-    first: Tensor,
-    last: Tensor,
-    scale: float,
-    left: int,
-    right: int,
-) -> Tensor:
+    slope: Tensor, qkv: Tensor, out: Tensor, level: Tensor, first: Tensor, last: Tensor,
+    scale: float, left: int, right: int,
+) -> Tensor:  # fmt: skip
     """Return the gradient of queries, keys and values, (n, 3, heads, d), given that of the output, (n, heads, d)."""
     n, _, heads, width = qkv.shape
     grad = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
@@ -176,17 +169,7 @@ def short_attention_backward(
 
 
 @short_attention_backward.register_fake
-def _(
-    slope: Tensor,
-    qkv: Tensor,
-    out: Tensor,
-    level: Tensor,
-    first: Tensor,
-    last: Tensor,
-    scale: float,
-    left: int,
-    right: int,
-) -> Tensor:
+def _(slope, qkv, out, level, first, last, scale, left, right):
     return qkv.new_empty(qkv.shape)
 
 

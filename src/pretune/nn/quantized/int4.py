@@ -52,30 +52,31 @@ def unpack_int4(weight: Tensor) -> Tensor:
     return torch.stack([weight & 15, weight >> 4], -1).flatten(1)
 
 
-class Int4Linear(nn.Module):
-    """A linear layer with int4 weights."""
+class QuantizedLinear(nn.Module):
+    """The base class of linear layers with quantized weights, which have the sizes and the bias of another layer."""
 
     weight: Tensor
     scale: Tensor
 
-    def __init__(self, inputs: int, outputs: int, bias: bool, stacked: int) -> None:
+    def __init__(self, linear: Linear, weight: Tensor, scale: Tensor) -> None:
+        """Build the layer from another one, whose weights are quantized to `weight` and `scale`."""
         super().__init__()
-        check_int4()
-        self.in_features, self.out_features, self.stacked = inputs, outputs, stacked
-        self.register_buffer("weight", torch.zeros(outputs, inputs // 2, dtype=torch.uint8))
-        self.register_buffer("scale", torch.ones(outputs, inputs // GROUP, 2, dtype=torch.bfloat16))
-        self.bias = nn.Parameter(torch.zeros(outputs), requires_grad=False) if bias else None
+        self.in_features, self.out_features, self.stacked = linear.in_features, linear.out_features, linear.stacked
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale)
+        bias = linear.bias
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
         self.packed_weight: Any = None  # the weights in the order that the kernels require
+
+
+class Int4Linear(QuantizedLinear):
+    """A linear layer with int4 weights."""
 
     @classmethod
     def from_linear(cls, linear: Linear) -> Int4Linear:
         """Return a linear layer with its weights quantized to int4."""
-        quantized = cls(linear.in_features, linear.out_features, linear.bias is not None, linear.stacked)
-        if not linear.weight.is_meta:
-            quantized.weight, quantized.scale = to_int4(linear.weight.detach())
-        if quantized.bias is not None and linear.bias is not None:
-            quantized.bias.data = linear.bias.detach().clone()
-        return quantized
+        check_int4()
+        return cls(linear, *to_int4(linear.weight.detach()))
 
     def dequantize(self) -> Tensor:
         """Return the dequantized weights, (outputs, inputs)."""

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -26,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.linear import Linear
-from pretune.nn.quantized.int4 import Int4Linear, check_int4, fits_int4
+from pretune.nn.quantized.int4 import Int4Linear, QuantizedLinear, check_int4, fits_int4
 from pretune.runtime.compressed_tensors import quantize_rows
 from pretune.runtime.errors import PretuneError
 
@@ -79,30 +77,18 @@ def check_kind(kind: str) -> None:
         )
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(QuantizedLinear):
     """A linear layer with int8 weights: row i of the weight matrix is `weight[i] · scale[i]`."""
 
-    weight: Tensor
-    scale: Tensor
-
-    def __init__(self, inputs: int, outputs: int, bias: bool, stacked: int, kind: str) -> None:
-        super().__init__()
-        check_kind(kind)
-        self.in_features, self.out_features, self.stacked, self.kind = inputs, outputs, stacked, kind
-        self.register_buffer("weight", torch.zeros(outputs, inputs, dtype=torch.int8))
-        self.register_buffer("scale", torch.ones(outputs))
-        self.bias = nn.Parameter(torch.zeros(outputs), requires_grad=False) if bias else None
-        self.packed_weight: Any = None  # the weights in the order that the kernels require
+    kind: str
 
     @classmethod
     def from_linear(cls, linear: Linear, kind: str) -> Int8Linear:
         """Return a linear layer with its weights quantized to int8."""
-        quantized = cls(linear.in_features, linear.out_features, linear.bias is not None, linear.stacked, kind)
-        if not linear.weight.is_meta:
-            largest = LARGEST_7_BIT if kind == "dynamic" else 127
-            quantized.weight, quantized.scale = quantize_rows(linear.weight.detach().float(), largest)
-        if quantized.bias is not None and linear.bias is not None:
-            quantized.bias.data = linear.bias.detach().clone()
+        check_kind(kind)
+        largest = LARGEST_7_BIT if kind == "dynamic" else 127
+        quantized = cls(linear, *quantize_rows(linear.weight.detach().float(), largest))
+        quantized.kind = kind
         return quantized
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,26 +111,19 @@ class Int8Linear(nn.Module):
 
 def linear_dynamic(x: Tensor, packed: Any) -> Tensor:
     """Return the product of x and packed int8 weights, with x quantized by its range: (n, inputs) → (n, outputs)."""
-    out: Tensor = torch.ops.quantized.linear_dynamic(x, packed)
-    return out
+    return torch.ops.quantized.linear_dynamic(x, packed)
 
 
 def pack_weight(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str) -> Any:
     """Return int8 weights in the order that the kernels of an engine require."""
-    with using_engine(engine), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecation of quantized tensors
-        zeros = torch.zeros(len(scale), dtype=torch.long)
-        quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
-        return torch.ops.quantized.linear_prepack(quantized, None if bias is None else bias.detach())
-
-
-@contextmanager
-def using_engine(engine: str) -> Iterator[None]:
-    """Select torch's int8 engine while weights are packed; packed weights remember their engine."""
     before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = engine
+    torch.backends.quantized.engine = engine  # only while weights are packed: packed weights remember their engine
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecation of quantized tensors
+            zeros = torch.zeros(len(scale), dtype=torch.long)
+            quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
+            return torch.ops.quantized.linear_prepack(quantized, None if bias is None else bias.detach())
     finally:
         torch.backends.quantized.engine = before
 

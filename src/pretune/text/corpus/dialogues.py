@@ -41,7 +41,7 @@ class Dialogues:
 
     @cached_property
     def distinct(self) -> Array:
-        """Return an integer per turn, (turns,), that is equal for turns with equal text."""
+        """Return a number for the text of each turn, (turns,); turns with the same text have the same number."""
         numbers: dict[str, int] = {}
         return np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
 

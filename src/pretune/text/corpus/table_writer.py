@@ -35,7 +35,7 @@ class TableColumns:
         self.number = count(1)  # row numbers
 
     def cells(self, rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the number and the cells of each row."""
+        """Yield the row number, counted over all calls, and the cells of each row, in the order of the columns."""
         self.names = self.names or list(dict.fromkeys(name for row in rows for name in row))
         known = set(self.names)
         for row, number in zip(rows, self.number, strict=False):

@@ -37,9 +37,11 @@ class Cloze:
         if not any(slot in text for slot in slots):
             text = " ".join([TEXT, *([PAIR] if pair else []), text])
         if (count := text.count(GAP)) != 1:
-            raise PretuneError(f"cloze {text!r}: expected {GAP} once, for the answer, but found it {count} times")
+            problem = f"expected {GAP} once, in place of the answer, but found it {count} times"
+            raise PretuneError(f"cloze {text!r}: {problem}")
         if (PAIR in text) != pair:
-            advice = f"are pairs of texts; add {PAIR} for the second text" if pair else f"are not pairs; remove {PAIR}"
+            advice = f"are pairs of texts; add {PAIR} for the second text"
+            advice = advice if pair else f"are not pairs of texts; remove {PAIR}"
             raise PretuneError(f"cloze {text!r}: the examples {advice}")
         either = "|".join(map(re.escape, [*slots, GAP]))
         return cls(tuple(filter(None, re.split(rf"(\s*(?:{either}))", text))))

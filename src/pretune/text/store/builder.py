@@ -30,7 +30,7 @@ from pretune.runtime.atomic_io import remove_temporaries, sync_folder, write_byt
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.parsing import file_digest, write_checksummed_json
 from pretune.runtime.progress import ProgressBar, SilentProgress, log_info, progress
-from pretune.runtime.ray_jobs import Executor
+from pretune.runtime.ray_jobs import Executor, absolute_if_exists, check_visible, run_on_ray
 from pretune.text.corpus.documents import Document, SplitBy, read_documents
 from pretune.text.corpus.files import ByteMeter, Errors
 from pretune.text.store.shards import (
@@ -48,6 +48,7 @@ SHARD_BYTES = 32 << 20  # text per shard
 PART_BYTES = 1 << 20  # text passed to a worker at once
 UNIT_BYTES = 8 << 20  # size on disk of a unit of files; shards do not cross units
 Item = TypeVar("Item")
+_tokenizer = cache(Tokenizer.from_state)  # of a worker on a cluster
 PartBuilder = Callable[[bytes], dict[str, Array]]  # builds a part of a shard from packed texts
 
 
@@ -151,8 +152,6 @@ def _build_on_cluster(
     bar: ProgressBar,
 ) -> list[dict[str, Any]]:
     """Build all shards on a Ray cluster, with one job per unit of files, and return their manifest entries in order."""
-    from pretune.runtime.ray_jobs import absolute_if_exists, run_on_ray
-
     state, entries, done = tokenizer.state(), list[dict[str, Any]](), 0
     jobs = (
         (number, [absolute_if_exists(file) for file in unit], state, absolute_if_exists(folder), asdict(settings))
@@ -167,17 +166,10 @@ def _build_on_cluster(
 
 def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
     """Build the missing shards of a unit of files, as a job on a cluster; return the manifest entries of all its shards."""
-    from pretune.runtime.ray_jobs import check_visible
-
     for path in (folder, *files):
         check_visible(Path(path))
     unit = number, [Path(file) for file in files]
     return _build_all([unit], _tokenizer(tokenizer), Path(folder), StoreSettings(**settings), 1, SilentProgress())
-
-
-@cache
-def _tokenizer(state: str) -> Tokenizer:
-    return Tokenizer.from_state(state)
 
 
 def _build_all(

@@ -16,13 +16,7 @@ from pretune.text.tokenizers.sentencepiece import CONTROL, NORMAL, UNKNOWN, Piec
 # Names of special tokens in tokenizer_config.json and special_tokens_map.json.
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
-BRACKETS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
+BRACKETS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 ANGLES = {
     "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>", "pad_token": "<pad>",
     "cls_token": "<s>", "mask_token": "<mask>",

@@ -23,7 +23,7 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class WordStarts:
-    """A function, based on tables by token id, that returns which tokens of a sequence start a word."""
+    """A function that returns which tokens of a sequence start a word, based on tables with one entry per token id."""
 
     def __init__(
         self, backend: tokenizers.Tokenizer, vocabulary: list[str], specials: Mask, unknown: int | None

@@ -67,19 +67,13 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
     seconds = SETTINGS["budget"]["seconds"] if budget is None or not budget.limits else budget.seconds
     if seconds is None:
         return SETTINGS
-    if seconds < SHORT_BUDGET:
-        factor = SETTINGS["batch"]["tokens"] // SMALL_BATCH
-        optimizer = SETTINGS["optimizer"] | {"lr": SETTINGS["optimizer"]["lr"] / factor}
-        return SETTINGS | {
-            "batch": {"tokens": SMALL_BATCH},
-            "optimizer": optimizer,
-            "monitor": {"max_eval_batches": factor},
-        }
-    return SETTINGS | {
-        "monitor": {
-            "max_eval_batches": min(int(seconds // 60), resolve_section(Monitoring, None).max_eval_batches or 1)
-        }
-    }
+    if seconds >= SHORT_BUDGET:
+        batches = min(int(seconds // 60), resolve_section(Monitoring, None).max_eval_batches or 1)
+        return SETTINGS | {"monitor": {"max_eval_batches": batches}}
+    factor = SETTINGS["batch"]["tokens"] // SMALL_BATCH
+    optimizer = SETTINGS["optimizer"] | {"lr": SETTINGS["optimizer"]["lr"] / factor}
+    small: dict[str, Any] = {"batch": {"tokens": SMALL_BATCH}, "optimizer": optimizer}
+    return SETTINGS | small | {"monitor": {"max_eval_batches": factor}}
 
 
 def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:

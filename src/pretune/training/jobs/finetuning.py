@@ -42,22 +42,13 @@ from pretune.text.examples.splits import FEWEST, split_examples, warn_of_duplica
 from pretune.text.examples.validation import check_classes, check_texts
 from pretune.text.packing.sequences import Arrangement, Packing
 from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training import recipe_sections
 from pretune.training.data_streams import DataStreams, make_streams
 from pretune.training.jobs.finetuning_strategies import Strategy, choose_strategy
 from pretune.training.jobs.pretraining_model import check_length, rounded_size
-from pretune.training.jobs.pretraining_settings import SECTIONS
 from pretune.training.loop import Training, train_run
 from pretune.training.optim.optimizers import scale_lr_to_batch
-from pretune.training.recipe_sections import (
-    ON_TEXT,
-    Batching,
-    Budget,
-    Monitoring,
-    Optimizer,
-    Schedule,
-    as_recipe,
-    resolve_section,
-)
+from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 from pretune.training.run_folder import Run, finish_run, start_run
 
 DEV_PREDICTIONS = "dev_answers.jsonl"  # predictions for the dev examples, in their order
@@ -100,9 +91,7 @@ class FinetuningJob:
     task_sampling: str = "proportional"  # how several tasks are sampled
     unlabeled: str | None = None  # texts for a teacher to label
     confidence_threshold: float = 0.9  # minimum confidence of the teacher
-    distill_temperature: float | None = (
-        None  # temperature of the teacher's probabilities as soft labels; None: hard labels
-    )
+    distill_temperature: float | None = None  # of the teacher's probabilities as soft labels; None: hard labels
     teacher: tuple[str, ...] | None = None  # runs that label as an ensemble; None: train one
     ignore_mismatched: bool = False  # load the model even if tensors are missing or unexpected
     drop_invalid: bool = False  # skip examples whose spans are not in their texts
@@ -119,7 +108,7 @@ class FinetuningJob:
 
     def recipe(self) -> dict[str, Any]:
         """Return all settings that determine the result, under the names of the verb's options."""
-        content = as_recipe(self, leave_out=("out", "device", "devices", "columns"))
+        content = recipe_sections.as_recipe(self, leave_out=("out", "device", "devices", "columns"))
         own = {role: name for role, name in self.columns.items() if role in ROLES}
         further = {role: name for role, name in self.columns.items() if role not in ROLES}
         return {**content, **own, **({"columns": further} if further else {})}
@@ -130,7 +119,12 @@ def resolve_finetuning(model: str, options: dict[str, Any]) -> FinetuningJob:
     defaults = dict(SETTINGS)
     for task in tasks_in(parse_objective(options["objective"])):
         defaults |= task.settings
-    sections = {key: resolve_section(SECTIONS[key], options.get(key), defaults[key], ON_TEXT) for key in SETTINGS}
+    sections = {
+        key: recipe_sections.resolve_section(
+            recipe_sections.SECTIONS[key], options.get(key), defaults[key], recipe_sections.ON_TEXT
+        )
+        for key in SETTINGS
+    }
     return FinetuningJob(model=model, **{**options, **sections})
 
 
@@ -396,15 +390,10 @@ def find_task(mixture: Mixture) -> Task:
 
 
 def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
-    """Return the model to fine-tune, with heads for all objectives, and with word vectors if the job names a file of them."""
-    model = model_with_heads(plan, mixture)
-    if plan.word_vectors is not None:
-        copy_word_vectors(model, read_word_vectors(plan.word_vectors), plan.word_vectors)
-    return model
+    """Return the model to fine-tune, pretrained or (for a preset or from scratch) with random weights, with all heads.
 
-
-def model_with_heads(plan: FinetuningJob, mixture: Mixture) -> Model:
-    """Return the model of a job, pretrained or (for a preset or from scratch) with random weights, with heads."""
+    Word vectors are copied into its embeddings if the job names a file of them.
+    """
     if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(
@@ -429,8 +418,9 @@ def model_with_heads(plan: FinetuningJob, mixture: Mixture) -> Model:
             own = f"heads.{task.shared_head}."
             if not any(name.startswith(own) for name in model.untrained):
                 task.begin(model.root.heads[task.name])
-        return model
     model.add_heads(mixture.objectives, plan.seed)
+    if plan.word_vectors is not None:
+        copy_word_vectors(model, read_word_vectors(plan.word_vectors), plan.word_vectors)
     return model
 
 

@@ -25,13 +25,8 @@ from pretune.training.jobs.pretraining_model import check_stages, count_paramete
 from pretune.training.jobs.pretraining_settings import PretrainingJob
 from pretune.training.loop import Training, evaluate_loss, train_run
 from pretune.training.optim.optimizers import scale_lr_to_batch
+from pretune.training.parallel import rank_consistency
 from pretune.training.parallel.distributed import World
-from pretune.training.parallel.rank_consistency import (
-    check_agreement,
-    check_shared_folder,
-    describe_data,
-    warn_of_idle_processes,
-)
 from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, remove_if_refused, start_run
 
 ObjectiveTransform = Callable[[Mixture, Tokenizer], Mixture]
@@ -54,10 +49,10 @@ def pretrain(
     plan.budget.check()
     device = choose_device(plan.device)
     world = World.join(device)
-    check_agreement(world, "recipe", plan.recipe() | {"parallel": plan.parallel})
+    rank_consistency.check_agreement(world, "recipe", plan.recipe() | {"parallel": plan.parallel})
     if was_restarted() and (plan.out / RESULTS).is_file():  # a process was lost after the end
         return Run(plan.out)
-    check_shared_folder(world, plan.out)
+    rank_consistency.check_shared_folder(world, plan.out)
     new = not (plan.out / RECIPE).is_file()
     resuming = world.run_on_first(lambda: start_run(plan.out, "pretrain", plan.recipe(), resume or was_restarted()))
     with remove_if_refused(plan.out, new and world.first):
@@ -89,7 +84,7 @@ def prepare_training(
 ) -> tuple[Model, Mixture, Training]:
     """Read the data and build the model; return the model, the objectives to train with, and the job for the loop."""
     tokenizer, own, held_out = world.run_on_first_then_others(lambda: get_data(plan, rows, store))
-    check_agreement(world, "data", describe_data(tokenizer, own))
+    rank_consistency.check_agreement(world, "data", rank_consistency.describe_data(tokenizer, own))
     names = languages_in(own)
     learned = mixture if transform is None else transform(mixture, tokenizer)
     model = get_model(plan, tokenizer, learned, names)
@@ -110,7 +105,7 @@ def prepare_training(
         length_schedule=stages,
         size_warmup=plan.batch.size_warmup,
     )
-    warn_of_idle_processes(world, streams)
+    rank_consistency.warn_of_idle_processes(world, streams)
     packing = streams.streams[0].packing
     joint, batches = held_out_batches(
         mixture.joints[0], replace(data, language_alpha=1.0, **held_out), packing, plan.monitor

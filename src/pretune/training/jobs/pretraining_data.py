@@ -85,11 +85,7 @@ def get_store(plan: PretrainingJob) -> Store:
     files: dict[str, list[Path]] = {}
     for language, path in inputs:
         files.setdefault(language or plan.language, []).extend(find_files(path))
-    reading: Fields = {
-        "split_by": plan.split_by,
-        "text_field": plan.text_field,
-        "encoding_errors": plan.encoding_errors,
-    }
+    reading: Fields = {name: getattr(plan, name) for name in ("split_by", "text_field", "encoding_errors")}
     tokenizer = get_tokenizer(plan, read_documents(chain(*files.values()), **reading))
     built = []
     for language, group in files.items():

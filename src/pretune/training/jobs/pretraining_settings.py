@@ -22,23 +22,13 @@ from pretune.runtime.recipe import merge_recipes
 from pretune.text.corpus.documents import SplitBy
 from pretune.text.corpus.files import Errors
 from pretune.text.store.store import MANIFEST
+from pretune.training import recipe_sections
 from pretune.training.flops import module_sizes
 from pretune.training.jobs.recipe_scaling import GUESSED_PEAK_FLOPS, UTILIZATION, ScalableRecipe, parse_budget, scale_to
 from pretune.training.parallel.distributed import ParallelMode, ReduceDtype
-from pretune.training.recipe_sections import (
-    ON_ROWS,
-    Batching,
-    Budget,
-    Monitoring,
-    Optimizer,
-    Schedule,
-    as_recipe,
-    resolve_section,
-)
+from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 
 Fields = dict[str, Any]
-SECTIONS: dict[str, type[Any]] = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
-SECTIONS |= {"monitor": Monitoring}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +60,7 @@ class PretrainingJob:
 
     def recipe(self) -> dict[str, Any]:
         """Return all settings that determine the result, under the names of the verb's options."""
-        return as_recipe(self, leave_out=("out", "device", "parallel"))
+        return recipe_sections.as_recipe(self, leave_out=("out", "device", "parallel"))
 
 
 def resolve_pretraining(
@@ -92,22 +82,18 @@ def resolve_pretraining(
     if options.get("scale_to"):
         preset = scale_preset(preset, model, options, device)
     resolved: Fields = {key.name: options[key.name] for key in fields(PretrainingJob) if options.get(key.name)}
-    for name, kind in SECTIONS.items():
-        resolved[name] = resolve_section(kind, options.get(name), preset.get(name), ON_ROWS)
+    for name, kind in recipe_sections.SECTIONS.items():
+        resolved[name] = recipe_sections.resolve_section(
+            kind, options.get(name), preset.get(name), recipe_sections.ON_ROWS
+        )
     resolved["objective"] = options.get("objective") or preset.get("objective") or "mlm"
     trained = preset.get("tokenizer") or {"kind": "wordpiece", "vocab_size": 30_000}
-    resolved["tokenizer"] = choose_tokenizer(options.get("tokenizer"), trained, data)
+    given = options.get("tokenizer")
+    resolved["tokenizer"] = given if isinstance(given, str) else merge_recipes(trained, given or {})
+    if data and all(is_store(split_language(str(path))[1]) for path in data):
+        resolved["tokenizer"] = None  # stores have one
     resolved |= {"model": model, "data": [str(path) for path in data], "out": Path(out), "seed": seed, "device": device}
     return PretrainingJob(**resolved)
-
-
-def choose_tokenizer(
-    given: str | Fields | None, defaults: Fields, data: Sequence[str | Path] = ()
-) -> str | Fields | None:
-    """Return the folder of a tokenizer, or the settings to train one; None if all data are stores, which have one."""
-    if data and all(is_store(split_language(str(path))[1]) for path in data):
-        return None
-    return given if isinstance(given, str) else merge_recipes(defaults, given or {})
 
 
 def scale_preset(preset: Fields, model: str, options: Fields, device: str | None) -> Fields:
@@ -116,8 +102,10 @@ def scale_preset(preset: Fields, model: str, options: Fields, device: str | None
         raise PretuneError("--scale-to already sets the budget; remove the other limit")
     if options.get("optimizer") is not None and options["optimizer"].name:  # its learning rates are scaled
         preset = merge_recipes(preset, {"optimizer": {"name": options["optimizer"].name}})
-    kinds = {key.name: SECTIONS[key.name] for key in fields(ScalableRecipe)}
-    recipe = ScalableRecipe(**{key: resolve_section(kind, None, preset.get(key)) for key, kind in kinds.items()})
+    kinds = {key.name: recipe_sections.SECTIONS[key.name] for key in fields(ScalableRecipe)}
+    recipe = ScalableRecipe(
+        **{key: recipe_sections.resolve_section(kind, None, preset.get(key)) for key, kind in kinds.items()}
+    )
     with torch.device("meta"):
         if preset:
             backbone: Any = make_model(model).backbone

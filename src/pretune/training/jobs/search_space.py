@@ -27,7 +27,7 @@ def make_space(layers: int, options: Mapping[str, Any]) -> tuple[SearchSpace, Se
     """Return the space of settings to search, and their default values; settings that `options` sets are not searched.
 
     >>> make_space(2, {"lr": 1e-4, "epochs": 3, "batch": 8, "layer_decay": 1.0})
-    ({'layers': Range(low=1, high=2, step=None, log=False)}, {'layers': 2})
+    ({'layers': SearchRange(low=1, high=2, step=None, log=False)}, {'layers': 2})
     """
     space = {**BOUNDS, "layers": SearchRange(1, layers)}
     defaults: Settings = {

@@ -56,11 +56,8 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     teachers = [str(teacher.folder)] if teacher else plan.teacher or ()
     probabilities = label_with_teachers(teachers, texts, labels, cache, ignore_mismatched=plan.ignore_mismatched)
     likely = [labels[number] for number in probabilities.argmax(-1)]
-    chosen = (
-        list(range(len(texts)))
-        if plan.distill_temperature is not None
-        else select_confident(plan, probabilities.max(-1), likely)
-    )
+    soft = plan.distill_temperature is not None
+    chosen = list(range(len(texts))) if soft else select_confident(plan, probabilities.max(-1), likely)
     file = plan.out / INTERMEDIATE / "student.jsonl"
     both = append_rows(rows, texts.take(chosen), [likely[row] for row in chosen], file)
     write_bytes(file, to_json_lines(both).encode())
@@ -69,11 +66,8 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
         targets = np.concatenate([one_hot(rows.labels or [], labels), probabilities])
         data = replace(data, teacher_targets=TeacherTargets(targets, len(rows), plan.distill_temperature))
     student = finetune(plan, data, resume)
-    results = {
-        **student.results,
-        "labeled": len(rows),
-        "pseudo_labeled": dict(Counter((both.labels or [])[len(rows) :])),
-    }
+    counts = dict(Counter((both.labels or [])[len(rows) :]))
+    results = {**student.results, "labeled": len(rows), "pseudo_labeled": counts}
     if teacher is not None:
         results |= {f"teacher/{name}": value for name, value in teacher.results.items() if name.startswith("dev/")}
     return finish_run(student.folder, results), data

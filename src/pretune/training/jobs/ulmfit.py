@@ -80,6 +80,11 @@ class UlmfitJob:
     num_seeds: int | None = 1
     device: str | None = None
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The options for reading files of unlabeled texts, by name."""
+        return {name: getattr(self, name) for name in ("split_by", "text_field", "encoding_errors")}
+
 
 @dataclass(frozen=True)
 class UlmfitResult:
@@ -147,8 +152,7 @@ def adapt(
     start, store = out / "start", out / "store"
     if not (start / "config.json").is_file():
         match_model_vocabulary(model, files, start, stages)
-    settings = StoreSettings(stages.language, stages.split_by, stages.text_field, stages.encoding_errors)
-    tokens = build_store(files, Tokenizer.load(start), store, settings)
+    tokens = build_store(files, Tokenizer.load(start), store, StoreSettings(stages.language, **stages.reading))
     backward = reading_direction(model) == "backward"
     options = {
         "objective": "lm(stateful=true,backward=true)" if backward else "lm(stateful=true)",
@@ -181,12 +185,9 @@ def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stage
     tokenizer = old.require_tokenizer()
     if tokenizer.kind == "WordLevel":
         size, lowercase = stages.vocab_size or tokenizer.size, lowercases(tokenizer)
-        texts = list(
-            read_documents(
-                files, split_by=stages.split_by, text_field=stages.text_field, encoding_errors=stages.encoding_errors
-            )
+        own = train_tokenizer(
+            list(read_documents(files, **stages.reading)), "words", size, lowercase=lowercase, least=MIN_COUNT
         )
-        own = train_tokenizer(texts, "words", size, lowercase=lowercase, least=MIN_COUNT)
         words = list(dict.fromkeys([*own.vocabulary, *tokenizer.vocabulary]))[:size]
         old, report = replace_vocabulary(old, word_level_tokenizer(words, lowercase=lowercase))
         log_info(f"vocabulary: {report['tokens']:,} words, of which {model} has embeddings for {report['matched']:,}")
@@ -208,7 +209,9 @@ def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
     if finished := finished_run(out / "task"):
         return finished
     epochs = stages.epochs or (MANY_EPOCHS if rows < FEW else FEW_EPOCHS)
-    shared = {name: getattr(stages, name) for name in ("train", "dev", "columns", "seed", "seeds", "dropout", "device")}
+    shared = {
+        name: getattr(stages, name) for name in ("train", "dev", "columns", "seed", "num_seeds", "dropout", "device")
+    }
     options = {
         **shared,
         "out": out / "task",

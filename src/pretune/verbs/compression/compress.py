@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS
 from pretune.verbs.verb import only, verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 @verb(
@@ -47,7 +43,7 @@ def compress(
     monitor: opt.RowMonitor = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
-) -> Run:
+) -> opt.Run:
     """Compress a fine-tuned model to a target: try pipelines of distillation, pruning, and quantization, and keep the best.
 
     pareto.png plots quality against size and against latency.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import EPOCHS_RULE, ROW_KEYS, TEXT_KEYS, reading_rules
 from pretune.verbs.verb import Options, only, verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 def uses_predictions(o: Options) -> bool:
@@ -55,7 +52,7 @@ def distill(
     out: opt.RunFolder,
     train: str | Path | None = None,
     unlabeled: str | Path | None = None,
-    data: Sequence[str | Path] | str | Path = (),
+    data: opt.Paths = (),
     split_by: opt.SplitBy = "auto",
     text_field: opt.TextField = None,
     encoding_errors: opt.EncodingErrors = "strict",
@@ -82,7 +79,7 @@ def distill(
     executor: opt.Executor = "local",
     seed: opt.Seed = 0,
     device: opt.Device = None,
-) -> Run:
+) -> opt.Run:
     """Distill a model, or an ensemble of several, into a smaller student of any family.
 
     With --train or --unlabeled, the student learns the teacher's task; with --data, it becomes a general language model. The result

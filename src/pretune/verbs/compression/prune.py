@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import EPOCHS_RULE, NO_TEXT_KEYS, TRAINING, has_budget, reading_rules
 from pretune.verbs.verb import Options, only, verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 def trains(o: Options) -> bool:
@@ -70,7 +66,7 @@ def prune(
     seed: opt.Seed = 0,
     device: opt.Device = None,
     ignore_mismatched: opt.IgnoreMismatched = False,
-) -> Run:
+) -> opt.Run:
     """Prune layers, heads, feed-forward units, weights, or vocabulary, then fine-tune to recover.
 
     The result compares the pruned model with the original by quality, size, and speed.

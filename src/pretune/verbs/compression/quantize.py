@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS
 from pretune.verbs.verb import only, verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 @verb(
@@ -62,7 +59,7 @@ def quantize(
     seed: opt.Seed = 0,
     device: opt.Device = None,
     ignore_mismatched: opt.IgnoreMismatched = False,
-) -> Run:
+) -> opt.Run:
     """Quantize a model, and compare it with the original by quality, size, and speed.
 
     The new folder is used like any model. int8 models give the same results on every processor, with or without VNNI, because the

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pretune.runtime.output_paths import check_any_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import CORPUS_RULES
+from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
@@ -116,19 +116,8 @@ def train_tokenizer(
     return tokenizer
 
 
-@dataclass(frozen=True)
-class TokenizerInspection:
-    """Facts about a tokenizer, and the tokens of some texts."""
-
-    facts: dict[str, Any]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the facts."""
-        return self.facts
-
-
 @verb()
-def inspect_tokenizer(tokenizer: opt.Tokenizer, texts: Sequence[str] = ()) -> TokenizerInspection:
+def inspect_tokenizer(tokenizer: opt.Tokenizer, texts: Sequence[str] = ()) -> ResultSummary:
     """Show how a tokenizer splits texts, its special tokens, and its first merges.
 
     Parameters
@@ -152,7 +141,7 @@ def inspect_tokenizer(tokenizer: opt.Tokenizer, texts: Sequence[str] = ()) -> To
         ids = loaded.encode(text)
         splits.append({"text": text, "tokens": " ".join(loaded.tokens(ids)), "ids": ids, "decoded": loaded.decode(ids)})
     named = {name: loaded.vocabulary[i] for name, i in loaded.roles.items() if " " not in name}
-    return TokenizerInspection(
+    return ResultSummary(
         {
             "kind": loaded.kind,
             "vocab_size": loaded.size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,22 +149,17 @@ def evaluate(
     >>> evaluate("runs/mine", suite="glue", data="glue/", out="runs/mine-glue").evaluation.means  # doctest: +SKIP
     >>> evaluate("runs/mine", data="held_out.txt").describe()["bits_per_byte"]  # doctest: +SKIP
     """
-    import os
-
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import log_info
+    from pretune.verbs.shared_inputs import columns_by_role, job_options
 
     if suite is None:
         from pretune.evaluation.language_modeling import ReadingOptions, evaluate_language
         from pretune.inference.likelihood import LikelihoodScorer
 
         scorer = LikelihoodScorer.load(os.fspath(model), device, ignore_mismatched)
-        columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
-        return ResultSummary(
-            evaluate_language(
-                scorer, data, ReadingOptions(max_length, stride, limit, split_by, encoding_errors), columns
-            )
-        )
+        reading = ReadingOptions(max_length, stride, limit, split_by, encoding_errors)
+        return ResultSummary(evaluate_language(scorer, data, reading, columns_by_role(None, text=text, pair=pair)))
     from pretune.evaluation.suites.declaration import find_suite
     from pretune.evaluation.suites.suite_report import write_report
     from pretune.evaluation.suites.suite_runner import EvaluationJob, evaluate_suite
@@ -172,8 +168,8 @@ def evaluate(
         raise PretuneError("--suite needs a folder for the evaluation; name one with --out")
     folders = [data] if isinstance(data, str | os.PathLike) else list(data)
     if len(folders) != 1 or not Path(folders[0]).is_dir():
-        given = ", ".join(map(str, folders))
-        raise PretuneError(f"{given}: not a folder; --data must name the folder with the files of {suite}")
+        named = ", ".join(map(str, folders))
+        raise PretuneError(f"{named}: not a folder; --data must name the folder with the files of {suite}")
     if num_seeds < 1:
         raise PretuneError(f"--num-seeds {num_seeds}: the number of seeds must be at least 1")
     if shots is not None and shots < 0:
@@ -181,22 +177,9 @@ def evaluate(
     if shots == 0:
         num_seeds = 1  # without examples nothing is sampled
     arguments = dict(locals())
-    settings = {name: arguments[name] for name in (*FINETUNING, "ignore_mismatched")}
-    chosen = find_suite(suite, language).select_tasks(list(tasks))
-    request = EvaluationJob(
-        os.fspath(model),
-        chosen,
-        Path(folders[0]),
-        Path(out),
-        num_seeds,
-        seed,
-        settings,
-        allow_incomplete,
-        keep_models,
-        device,
-        shots,
-        devices,
-    )
-    evaluation = evaluate_suite(request)
+    given = job_options(EvaluationJob, arguments) | {"data": Path(folders[0]), "out": Path(out)}
+    given["suite"] = find_suite(suite, language).select_tasks(list(tasks))
+    given["settings"] = {name: arguments[name] for name in (*FINETUNING, "ignore_mismatched")}
+    evaluation = evaluate_suite(EvaluationJob(**given))
     log_info(f"report: {write_report(evaluation, Path(out))}")
     return SuiteResult(evaluation, Path(out))

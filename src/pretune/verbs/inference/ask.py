@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from pretune.verbs.verb import only, verb
 )
 def ask(
     model: opt.Model,
-    inputs: Sequence[str | Path] | str | Path = (),
+    inputs: opt.Paths = (),
     *,
     template: str = "{text} [MASK]",
     answers: Sequence[str] = (),
@@ -79,7 +80,6 @@ def ask(
     >>> ask("runs/mine", ["a delightful film"], template="It was [MASK].", answers=["good", "bad"])[0]["label"]  # doctest: +SKIP
     'good'
     """
-    import os
     from contextlib import ExitStack
 
     from pretune.inference.ask import ClozeQuestion, load_cloze_predictor, score_answers, shuffle_examples
@@ -89,7 +89,7 @@ def ask(
     from pretune.text.corpus.table_writer import check_table_suffix, table_writer
     from pretune.text.examples.few_shot import sample_examples, sample_per_class
     from pretune.text.examples.labeled import LabeledRows, read_labeled
-    from pretune.verbs.shared_inputs import split_files
+    from pretune.verbs.shared_inputs import columns_by_role, split_files
 
     files, texts = split_files(inputs)
     if not files and not texts:
@@ -98,7 +98,7 @@ def ask(
         check_table_suffix(out)
         if Path(out).resolve() in {file.resolve() for file in files}:
             raise PretuneError(f"{out}: --out is also an input file; choose another --out")
-    columns = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name}
+    columns = columns_by_role(None, text=text, pair=pair, label=label)
     if any(":" in answer for answer in answers) and not all(":" in answer for answer in answers):
         raise PretuneError(f"--answers {', '.join(answers)}: give a label (LABEL:ANSWER) for all answers, or for none")
     labels = [answer.partition(":")[0].strip() for answer in answers]
@@ -115,13 +115,8 @@ def ask(
         columns = {"text": "text"}
     elif not judged:
         columns.pop("label", None)
-    beside, kept, said, expected, rows = (
-        PredictionColumns(False, nested=out is None),
-        list[Any](),
-        list[Any](),
-        list[str](),
-        0,
-    )
+    beside, rows = PredictionColumns(False, nested=out is None), 0
+    kept, said, expected = list[Any](), list[Any](), list[str]()
     asked: LabeledRows | None = None
     with ExitStack() as stack:
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out, safe=safe_csv))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
 from pathlib import Path
 
 from pretune.runtime.output_paths import check_new_file
@@ -15,7 +15,7 @@ from pretune.verbs.verb import only, verb
 @verb(only("text", where="to files, not to texts", when=reads_files), out=check_new_file)
 def embed(
     model: opt.Model,
-    inputs: Sequence[str | Path] | str | Path = (),
+    inputs: opt.Paths = (),
     *,
     text: opt.Text = None,
     pooling: opt.Pooling = None,
@@ -49,7 +49,6 @@ def embed(
     2
     """
     import io
-    import os
 
     import numpy as np
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from pretune.verbs import options as opt
@@ -41,8 +42,6 @@ def fill(
     --------
     >>> fill("runs/mine", ["The capital of France is [MASK]."])[0]["filled"]  # doctest: +SKIP
     """
-    import os
-
     from pretune.inference.fill import MaskFiller
     from pretune.runtime.errors import PretuneError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from pretune.verbs import options as opt
@@ -16,8 +17,6 @@ def samples(o: Options) -> bool:
 
 def takes_languages(o: Options) -> bool:
     """Return whether a model takes tokens for its source and target language."""
-    import os
-
     from pretune.models.hf_config import read_config
     from pretune.models.name_resolution import find_folder
 
@@ -87,28 +86,16 @@ def generate(
     --------
     >>> generate("runs/mine", ["Once upon a time"], temperature=0.8, top_p=0.9, seed=1)[0]["text"]  # doctest: +SKIP
     """
-    import os
-
     from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
     from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import stream_text
+    from pretune.verbs.shared_inputs import job_options
 
     if not prompts:
         raise PretuneError('there is no prompt; give one, or "" to generate from the beginning')
-    how = GenerationConfig(
-        max_new_tokens,
-        temperature,
-        top_k,
-        top_p,
-        num_beams,
-        length_penalty,
-        repetition_penalty,
-        no_repeat_ngram_size,
-        seed,
-        tuple(stop),
-        tuple(choices),
-    )
+    given = job_options(GenerationConfig, locals()) | {"stop": tuple(stop), "choices": tuple(choices)}
+    how = GenerationConfig(**given)
     reference = os.fspath(model)
     writer: TextGenerator | Seq2SeqGenerator
     if is_encoder_decoder(reference):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ def neighbors(
     word: str,
     context: str = "",
     *,
-    corpus: Sequence[str | Path] | str | Path = (),
+    corpus: opt.Paths = (),
     occurrences: int = 3,
     top_k: int = 10,
     layer: int = -1,
@@ -58,8 +58,6 @@ def neighbors(
     >>> neighbors("runs/mine", "bank", "He sat on the bank of the river.", corpus="corpus/")[0]["word"]  # doctest: +SKIP
     'shore'
     """
-    import os
-
     from pretune.inference.neighbors import find_neighbors
     from pretune.sample_data import example
     from pretune.text.corpus.documents import read_documents

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ def has_classes(o: Options) -> bool:
 )
 def predict(
     model: opt.FineTunedModels,
-    inputs: Sequence[str | Path] | str | Path = (),
+    inputs: opt.Paths = (),
     *,
     text: opt.Text = None,
     pair: opt.Pair = None,
@@ -123,11 +122,8 @@ def predict(
             blank += len(answers.blank)
             bar.update(rows, f"{rows:,} rows")
         if blank == rows and not files:
-            raise PretuneError(
-                "there is nothing to predict: the text is empty"
-                if rows == 1
-                else "there is nothing to predict: all texts are empty"
-            )
+            empty = "the text is empty" if rows == 1 else "all texts are empty"
+            raise PretuneError(f"there is nothing to predict: {empty}")
     report_blank(blank, rows)
     if truncated:
         log_info(f"{truncated} of {rows} texts were truncated to the model's maximum length")

@@ -32,7 +32,7 @@ def reads_tables(o: Options) -> bool:
 )
 def translate(
     model: opt.Models,
-    inputs: Sequence[str | Path] | str | Path = (),
+    inputs: opt.Paths = (),
     *,
     text: opt.Text = None,
     references: str | Path | None = None,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.results import ResultSummary
@@ -84,19 +86,16 @@ def export(
     >>> export("runs/mine", head="mlm", out="for-others").facts["class"]  # doctest: +SKIP
     'BertForMaskedLM'
     """
-    import os
 
     import torch
 
-    from pretune.models.adapt_vocabulary import extend_positions
-    from pretune.models.adapt_vocabulary import replace_vocabulary as match
+    from pretune.models.adapt_vocabulary import extend_positions, replace_vocabulary
     from pretune.models.hf_config import DEFAULT_MAX_LENGTH
     from pretune.models.loading import load
     from pretune.models.model_card import write_card
     from pretune.models.name_resolution import find_folder
     from pretune.models.weight_files import parse_size
     from pretune.objectives import Task
-    from pretune.runtime.errors import PretuneError
     from pretune.text.tokenizers.tokenizer import Tokenizer
 
     out, reference = Path(out), os.fspath(model)
@@ -124,14 +123,12 @@ def export(
     report: dict[str, Any] = {}
     facts: dict[str, Any]
     if tokenizer is not None:
-        loaded, report["vocabulary"] = match(loaded, tokenizer)
+        loaded, report["vocabulary"] = replace_vocabulary(loaded, tokenizer)
     if max_positions is not None:
         loaded, report["positions"] = extend_positions(loaded, max_positions, position_init)
     if max_length is not None:
-        least, most = (
-            loaded.family.template.num_special_tokens(pair=False) + 1,
-            loaded.backbone.max_positions or max_length,
-        )
+        least = loaded.family.template.num_special_tokens(pair=False) + 1
+        most = loaded.backbone.max_positions or max_length
         if not least <= max_length <= most:
             raise PretuneError(
                 f"--max-length {max_length}: choose a length from {least} to {most} tokens for {reference}"
@@ -194,7 +191,6 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
     from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
     from pretune.objectives.tasks.contrast import Contrast
     from pretune.objectives.tasks.layer_features import LayerFeaturesHead
-    from pretune.runtime.errors import PretuneError
 
     name, own = model.embedding_head or ("", None)
     if head is not None and head != name:
@@ -226,7 +222,6 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
     from torch import nn
 
     from pretune.objectives import task_names
-    from pretune.runtime.errors import PretuneError
 
     wanted = [] if names == "none" else names.split("+")
     heads = model.root.heads

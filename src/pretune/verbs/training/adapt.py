@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,8 +57,6 @@ def adapt(
     >>> adapted.after["mlm"] < adapted.before["mlm"]  # doctest: +SKIP
     True
     """
-    import os
-
     from pretune.models.name_resolution import find_folder
     from pretune.training.jobs import adapting, pretraining_settings
     from pretune.training.run_folder import check_same_recipe

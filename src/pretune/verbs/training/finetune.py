@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pretune.runtime.output_paths import check_run_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import EPOCHS_RULE, MISMATCH_RULE, NO_TEXT_KEYS, TOKENIZER_RULE, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 def several_tasks(o: Options) -> bool:
@@ -82,7 +80,7 @@ def finetune(
     unlabeled: str | Path | None = None,
     confidence_threshold: float = 0.9,
     distill_temperature: float | None = None,
-    teacher: Sequence[str | Path | Run] | str | Path | Run = (),
+    teacher: Sequence[str | Path | opt.Run] | str | Path | opt.Run = (),
     seed: opt.Seed = 0,
     num_seeds: int | None = None,
     report: bool = True,
@@ -97,7 +95,7 @@ def finetune(
     devices: opt.Devices = 1,
     ignore_mismatched: opt.IgnoreMismatched = False,
     word_vectors: opt.WordVectors = None,
-) -> Run:
+) -> opt.Run:
     """Fine-tune a model on labeled examples of one task, or of several tasks at once.
 
     Tasks are text and pair classification, regression, multiple choice, matching, ranking, sequence tagging, extractive question
@@ -147,8 +145,6 @@ def finetune(
     >>> task = finetune("runs/mine", "train.csv", dev="dev.csv", out="runs/task")  # doctest: +SKIP
     >>> task.predict(["a delightful film"])  # doctest: +SKIP
     """
-    import os
-
     from pretune.evaluation.learning_curve import check_sizes, run_learning_curve
     from pretune.evaluation.task_report import write_report
     from pretune.runtime.errors import PretuneError

@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.runtime.output_paths import check_run_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import DATA_RULES, LANGUAGE_RULE, NO_ROW_KEYS, paths, starts_from_preset
+from pretune.verbs.option_modes import DATA_RULES, LANGUAGE_RULE, NO_ROW_KEYS, data_files, paths, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.text.store.store import Store
-    from pretune.training.run_folder import Run
 
 
 def needs_tokenizer(o: Options) -> bool:
     """Return whether some of the data is not tokenized yet."""
-    from pretune.training.jobs.pretraining_settings import is_store, split_language
-
-    return not paths(o.data) or any(not is_store(split_language(str(path))[1]) for path in paths(o.data))
+    return not paths(o.data) or bool(data_files(o))
 
 
 def has_weights(o: Options) -> bool:
@@ -45,7 +42,7 @@ def in_parallel(o: Options) -> bool:
     out=check_run_folder,
 )
 def pretrain(
-    model: str | Path | Run,
+    model: str | Path | opt.Run,
     data: Store | Sequence[str | Path] | str | Path | None = None,
     *,
     out: opt.RunFolder,
@@ -62,7 +59,7 @@ def pretrain(
     batch: opt.TextBatch = None,
     monitor: opt.TextMonitor = None,
     seed: opt.Seed = 0,
-    init_from: str | Path | Run | None = None,
+    init_from: str | Path | opt.Run | None = None,
     deterministic: opt.Deterministic = False,
     resume: opt.Resume = False,
     device: opt.Device = None,
@@ -70,7 +67,7 @@ def pretrain(
     reduce_dtype: Literal["fp32", "bf16"] | None = None,
     ignore_mismatched: opt.IgnoreMismatched = False,
     word_vectors: opt.WordVectors = None,
-) -> Run:
+) -> opt.Run:
     """Pretrain a model on raw text within a training budget.
 
     If the data are text files, a tokenizer is trained and a token store prepared in the run folder first. An interrupted run

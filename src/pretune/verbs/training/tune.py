@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pretune.runtime.output_paths import RECIPE, check_resumable_folder
 from pretune.training.recipe_sections import Batching, Optimizer
@@ -11,9 +12,6 @@ from pretune.verbs import options as opt
 from pretune.verbs.option_modes import MISMATCH_RULE, NO_TEXT_KEYS, TOKENIZER_RULE
 from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 @verb(NO_TEXT_KEYS, TOKENIZER_RULE, MISMATCH_RULE, out=check_resumable_folder(RECIPE, "a search"))
@@ -79,7 +77,6 @@ def tune(
     --------
     >>> tune("runs/mine", "train.csv", dev="dev.csv", out="runs/tuned", num_trials=20)  # doctest: +SKIP
     """
-    import os
     import shutil
     from contextlib import nullcontext
     from dataclasses import asdict, replace
@@ -108,7 +105,7 @@ def tune(
         "seed": seed, "tokenizer": tokenizer, "deterministic": deterministic, "ignore_mismatched": ignore_mismatched,
     }  # fmt: skip
 
-    def attempt(chosen: dict[str, Any], folder: Path) -> Run:
+    def attempt(chosen: dict[str, Any], folder: Path) -> opt.Run:
         picked = {**given, **chosen}
         moving = picked["layers"] or layers
         options: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
     from pretune.training.jobs.ulmfit import UlmfitResult
-    from pretune.training.run_folder import Run
 
 
 @verb(
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     out=check_resumable_folder("texts.jsonl", "a run of ULMFiT"),
 )
 def ulmfit(
-    model: str | Path | Run,
+    model: str | Path | opt.Run,
     train: opt.TrainFile,
     *,
     out: str | Path,
-    backward_model: str | Path | Run | None = None,
+    backward_model: str | Path | opt.Run | None = None,
     dev: str | Path | None = None,
     unlabeled: Sequence[str | Path] = (),
     split_by: opt.SplitBy = "auto",
@@ -91,8 +91,6 @@ def ulmfit(
     >>> fitted = ulmfit("runs/lm", "imdb.csv", backward_model="runs/backward", out="runs/imdb")  # doctest: +SKIP
     >>> predict(fitted.classifiers, ["a delightful film"])  # doctest: +SKIP
     """
-    import os
-
     from pretune.training.jobs.ulmfit import UlmfitJob, run_ulmfit
     from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options
 
