@@ -114,7 +114,7 @@ def test_modules_after_the_pooling_are_read_and_written(bert: Path, tmp_path: Pa
     same(embed_texts(tmp_path / "run", TEXTS), expected)
     shown = pt.show(tmp_path / "ours").facts["vectors"]
     assert shown == {
-        "pooling": "start+max",
+        "pooling": "cls+max",
         "dimension": 8,
         "normalized": True,
         "similarity": "cosine",
@@ -325,7 +325,7 @@ def test_classifiers_use_the_pooling_of_the_folder(bert: Path, tmp_path: Path) -
     assert model.root.heads["classify"].pooling == "max" and model.longest == 12
     chosen = {"objective": "classify(pooling=cls)", **settings}
     other = pt.finetune(folder, tmp_path / "labeled.csv", out=tmp_path / "other", **chosen)
-    assert pt.load(other).root.heads["classify"].pooling == "start"
+    assert pt.load(other).root.heads["classify"].pooling == "cls"
 
 
 def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) 
     same(theirs(tmp_path / "mean"), mean)
 
 
-@pytest.mark.parametrize("vector", ["start+last", "mean+max", "mean_sqrt_len+weighted_mean"])
+@pytest.mark.parametrize("vector", ["cls+last", "mean+max", "mean_sqrt_len+weighted_mean"])
 def test_onnx_vectors_match_those_of_the_run(vector: str, bert: Path, tmp_path: Path) -> None:
     run = learn(bert, tmp_path / "run", f"contrast(embedding_pooling={vector}, normalize=true)")
     pt.export(run, format="onnx", out=tmp_path / "onnx")

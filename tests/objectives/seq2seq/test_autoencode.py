@@ -41,11 +41,11 @@ def test_autoencode_cannot_be_joined_with_other_objectives() -> None:
         parse_objective("autoencode+lm")
 
 
-def test_rising_pooling_weights_increase_along_the_text() -> None:
+def test_increasing_mean_weights_increase_along_the_text() -> None:
     states, packed = torch.tensor([[1.0], [2.0], [4.0], [5.0]]), pack_lists([[7, 7, 7], [7]])
     # weights 0, 1/2 and 1, normalized; a single token has weight 1
-    assert pool(states, packed, "rising").tolist() == [[pytest.approx((0.5 * 2 + 4) / 1.5)], [5.0]]
-    assert pool(torch.zeros(1, 2), pack_lists([[], [3]]), "rising").tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert pool(states, packed, "increasing_mean").tolist() == [[pytest.approx((0.5 * 2 + 4) / 1.5)], [5.0]]
+    assert pool(torch.zeros(1, 2), pack_lists([[], [3]]), "increasing_mean").tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
 def test_lstm_pretrained_as_autoencoder_learns_to_classify(tmp_path: Path) -> None:

@@ -98,9 +98,9 @@ def test_pooling_matches_the_definition() -> None:
     packed = pack_lists([[1, 2, 3], [4], [5, 6]])
     states = torch.randn(6, 4)
     parts = [states[:3], states[3:4], states[4:]]
-    assert torch.equal(pool(states, packed, "start"), torch.stack([p[0] for p in parts]))
+    assert torch.equal(pool(states, packed, "cls"), torch.stack([p[0] for p in parts]))
     assert torch.equal(pool(states, packed, "last"), torch.stack([p[-1] for p in parts]))
-    assert torch.equal(pool(states, packed, "before_last"), torch.stack([p[-2:][0] for p in parts]))
+    assert torch.equal(pool(states, packed, "second_to_last"), torch.stack([p[-2:][0] for p in parts]))
     torch.testing.assert_close(pool(states, packed, "mean"), torch.stack([p.mean(0) for p in parts]))
     assert torch.equal(pool(states, packed, "max"), torch.stack([p.max(0).values for p in parts]))
 

@@ -48,7 +48,7 @@ def test_embed_uses_the_pooling_of_training(tmp_path: Path) -> None:
     run = learn("contrast(embedding_pooling=cls)", write(tmp_path / "a.jsonl", pairs(32)), tmp_path / "run", epochs=1)
     own, start, mean = (
         np.array([row["vector"] for row in pt.embed(run, ["red cat"], **given)])
-        for given in ({}, {"pooling": "start"}, {"pooling": "mean"})  # type: ignore[arg-type]
+        for given in ({}, {"pooling": "cls"}, {"pooling": "mean"})  # type: ignore[arg-type]
     )
     assert np.array_equal(own, start) and not np.allclose(own, mean)
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "BertModel"

@@ -179,7 +179,7 @@ def test_head_matches_the_definition_with_and_without_fixed_shapes() -> None:
     torch.manual_seed(0)
     tokenizer = Tokenizer.load(few_words())
     backbone = stack(tokenizer.size).eval()
-    head = MatchHead(backbone, 2, "start", 0.0).eval()
+    head = MatchHead(backbone, 2, "cls", 0.0).eval()
     packed = pack_lists([[1, 2, 3], [4, 5]], columns={"span": np.array([0, 1, 3, 2, 1])})
     states = torch.randn(5, 32)
     first = torch.cat([states[0], states[1:3].mean(0), states[2]])
