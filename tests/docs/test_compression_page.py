@@ -39,4 +39,4 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small("gpt2", tokenizer("byte-level-bpe"), "lm", n_embd=32, n_head=2).save(Path("runs/writer"))
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     told = "".join(run_line(line).stdout for line in "".join(blocks).splitlines())
-    assert "times smaller" in told and "student without a teacher" in told and "chosen" in told
+    assert "compression" in told and "student without a teacher" in told and "chosen" in told

@@ -158,5 +158,5 @@ def read_splits(suite: Any, data: Path, allow_incomplete: bool) -> list[SuiteRow
     for task in suite.tasks.values():
         for split in ("dev", "test"):
             if task.find_files(split, data):
-                found.append(task.read(split, data, subsets=allow_incomplete))
+                found.append(task.read(split, data, allow_incomplete=allow_incomplete))
     return found

@@ -78,7 +78,7 @@ def run_learning_curve(
     ]
     scores = part_scores(plan, parts, wanted)
     results = run.results
-    whole = results["seeds"]["each"] if "seeds" in results else [results[f"dev/{material.primary_metric}"]]
+    whole = results["seeds"]["scores"] if "seeds" in results else [results[f"dev/{material.primary_metric}"]]
     scores[material.size, PRETRAINED] = list(whole)
     points = []
     for size, part in parts.items():

@@ -64,7 +64,7 @@ class SuiteTask:
         return found if all(found) else []
 
     def read(self, split: str, data: Path, *, allow_incomplete: bool = False) -> SuiteRows:
-        """Read the rows of a split; with `subsets`, files with fewer rows than the official ones are accepted."""
+        """Read the rows of a split; with `allow_incomplete`, files with fewer rows than the official ones are accepted."""
         paths = self.find_files(split, data)
         if not paths:
             raise PretuneError(f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist")
