@@ -38,7 +38,7 @@ class Convolution(nn.Module):
 
 
 class WithConvolution(nn.Module):
-    """A layer with a parallel convolution, norm(layer(x) + activation(convolution(x))), as in large DeBERTa-v2 models."""
+    """A layer with a parallel convolution, norm(layer(x) + activation(convolution(x))): layer 1 of large DeBERTa-v2."""
 
     def __init__(
         self, layer: nn.Module, convolution: Convolution, activation: Activation, norm: nn.Module, dropout: float = 0.0

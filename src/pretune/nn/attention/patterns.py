@@ -30,7 +30,7 @@ PatternRule = Callable[[PatternColumns, PatternColumns], Any]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A named attention pattern; `reach` is how far back and ahead a query may attend, for patterns that are windows."""
+    """A named attention pattern; `reach` is how far back and ahead a query may attend, if the pattern is a window."""
 
     name: str
     allow: PatternRule

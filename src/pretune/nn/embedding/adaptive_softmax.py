@@ -20,7 +20,7 @@ from pretune.packed import Packed
 
 
 class AdaptiveEmbeddings(nn.Module):
-    """Adaptive token embeddings: vectors of width `vectors`, `shrink` times narrower in each rarer cluster of tokens."""
+    """Adaptive token embeddings: vectors of width `vectors`, `shrink` times narrower in each rarer cluster."""
 
     positions: None = None
 

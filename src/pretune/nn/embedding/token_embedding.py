@@ -16,7 +16,7 @@ from pretune.packed import Packed
 
 
 class ColumnEmbedding(nn.Module):
-    """An embedding of a per-token feature, such as language; batches without it use row `absent` (None: add nothing)."""
+    """An embedding of a per-token feature, such as language; batches without it use row `absent` (None: zeros)."""
 
     def __init__(self, column: str, values: int, width: int, absent: int | None = 0) -> None:
         super().__init__()
