@@ -80,7 +80,7 @@ class LayeredBackbone(TaskHeadParts, nn.Module):
         return len(self.layers)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, module) pairs, from the embeddings to the top; shared layers once."""
+        """Return the layer groups as (name, modules) pairs, from the embeddings to the top; shared layers once."""
         return [("embed", [self.embed]), *((f"layer {i}", [layer]) for i, layer in enumerate(self.layers))]
 
 
@@ -111,7 +111,7 @@ class Backbone(Protocol):
     def __call__(self, *packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput: ...
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, module) pairs, from the embeddings to the top layer."""
+        """Return the layer groups as (name, modules) pairs, from the embeddings to the top layer."""
 
 
 def selected_layers(keep: LayerSelection, layers: int) -> set[int]:

@@ -96,7 +96,7 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         return BidirectionalState(self.ahead.restore_state(sides["ahead"]), self.back.restore_state(sides["back"]))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, module) pairs; layers of both stacks at one depth form one group."""
+        """Return the layer groups as (name, modules) pairs; layers of both stacks at one depth form one group."""
         pairs = zip(self.ahead.groups(), self.back.groups(), strict=True)
         return [(name, list(dict.fromkeys([*modules, *others]))) for (name, modules), (_, others) in pairs]
 

@@ -72,7 +72,7 @@ class ReversibleBackbone(LayeredBackbone):
         return BackboneOutput(layers if newest is None else [layer[newest] for layer in layers], state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, module) pairs, from the embeddings to the top layer and the norm."""
+        """Return the layer groups as (name, modules) pairs, from the embeddings to the top layer and the norm."""
         groups = super().groups()
         groups[-1][1].append(self.norm)
         return groups

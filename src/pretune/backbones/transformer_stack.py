@@ -103,7 +103,7 @@ class TransformerStack(LayeredBackbone):
         return SegmentMemory.from_tensors(tensors)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, module) pairs, from the embeddings to the top; shared layers once."""
+        """Return the layer groups as (name, modules) pairs, from the embeddings to the top; shared layers once."""
         groups = super().groups()
         groups[0][1].extend(part for part in (self.score, self.distances) if part is not None)
         groups[-1][1].append(self.norm)
