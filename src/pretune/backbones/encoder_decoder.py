@@ -78,7 +78,7 @@ class EncoderDecoder(LayeredBackbone):
         return BackboneOutput(layers, state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, modules) pairs, from the encoder's embeddings to the decoder's top layer."""
+        """Return the layer groups as (name, modules) pairs, from the encoder's embeddings to the decoder's top."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].extend([self.embed] if self.score is None else [self.embed, self.score])
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

@@ -278,7 +278,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         return outputs, states, rows.to_packed(torch.cat(contexts).to(kind)), rows.to_packed(torch.cat(all_weights))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, modules) pairs, from the encoder's embeddings to the decoder's top layer."""
+        """Return the layer groups as (name, modules) pairs, from the encoder's embeddings to the decoder's top."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].append(self.embed)
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

@@ -93,6 +93,6 @@ class Prefetcher:
 
 
 def deal(packs: list[Pack], world: World) -> tuple[list[Pack], int]:
-    """Return the packed batches of a step that this process runs, and how many fewer they are than in others."""
+    """Return the packed batches of a step that this process runs, and how many fewer than the busiest process has."""
     own = packs[world.rank :: world.size]
     return own, -(-len(packs) // world.size) - len(own)

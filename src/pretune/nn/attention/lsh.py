@@ -96,8 +96,8 @@ class LSHAttention(ResidualBranch):
 def sort_by_bucket(vectors: Tensor, rotations: Tensor, buckets: Sequence[int], side: TokenLayout) -> Tensor:
     """Return the indices of tokens sorted by LSH bucket, (heads, rounds, n), for (n, heads, d) vectors.
 
-    `rotations` are (heads, d, rounds, Σ buckets / 2). The tokens of a sequence stay together; within a bucket, they stay in the
-    order of the text.
+    `rotations` are (heads, d, rounds, Σ buckets / 2). Tokens of a sequence stay together; within a bucket, they stay in
+    the order of the text.
     """
     rotated = torch.einsum("nhd,hdrb->hrnb", vectors, rotations)
     key = side.sequence.long().expand(rotated.shape[:-1])  # (heads, rounds, n)

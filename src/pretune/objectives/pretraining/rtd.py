@@ -130,7 +130,7 @@ class RTD(ReadsDocuments):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: masked tokens (generator), all tokens (discriminator)."""
+        """Return an upper bound on the number of targets per batch: masked tokens (generator), all (discriminator)."""
         return {generator_term(self.name): max_masked(packing, self.mask_rate), self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:

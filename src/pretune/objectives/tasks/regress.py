@@ -66,7 +66,7 @@ class NumberPrompt(InContextPrompt):
 class Regress(Task):
     """Regression; `pooling` says how the states of a sequence become one vector.
 
-    `drop_invalid` leaves out rows without a number or a text. The head learns standardized numbers (mean 0, deviation 1).
+    `drop_invalid` leaves out rows without a number or a text. The head learns standardized numbers (z-scores).
     After training, mean and deviation are folded into its last layer, which then predicts numbers on the original scale.
     """
 
