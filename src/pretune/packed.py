@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The fixed sizes of a `Packed` and of the targets of each loss term."""
+    """The fixed sizes to which a packed batch and the targets of each loss term are padded."""
 
     tokens: int
     sequences: int  # including filler, which is split into sequences of at most `max_length` tokens
@@ -45,7 +45,7 @@ class Capacity:
             )
 
     def filler(self, used: int) -> int:
-        """Return the number of filler sequences that a pack with `used` real tokens needs."""
+        """Return the number of padding sequences that a packed batch with `used` real tokens needs."""
         return -(-(self.tokens - used) // self.max_length)
 
 
@@ -71,7 +71,7 @@ class Packed:
         return moved
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Packed:
-        """Return a copy of the packed sequences with `change` applied to every tensor."""
+        """Return a copy of the packed sequences with the function `change` applied to every tensor."""
         return replace(
             self,
             ids=change(self.ids),
@@ -94,13 +94,13 @@ class Targets:
         return self.map(lambda tensor: copy_async(tensor, device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Targets:
-        """Return a copy of the targets with `change` applied to every tensor."""
+        """Return a copy of the targets with the function `change` applied to every tensor."""
         return Targets(change(self.at), change(self.target), change(self.weight))
 
 
 @dataclass
 class Batch:
-    """The input of one forward pass: one or two `Packed` (source and target), the targets of each loss term, and counts."""
+    """The input of one forward pass: packed tokens (of source and target for seq2seq), and targets per loss term."""
 
     packed: tuple[Packed, ...]
     targets: dict[str, Targets] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens in the batch, without filler."""
+        """Return the number of tokens in the batch, without padding."""
         return int(self.counts.get("tokens", 0))
 
     def to(self, device: torch.device) -> Batch:
@@ -123,12 +123,12 @@ class Batch:
         return self._map(lambda part: part.map(Tensor.pin_memory))
 
     def _map(self, change: Callable[[Any], Any]) -> Batch:
-        """Return a copy of the batch with `change` applied to every `Packed` and every `Targets`."""
+        """Return a copy of the batch with the function `change` applied to its packed tokens and its targets."""
         targets = {name: change(targets) for name, targets in self.targets.items()}
         return replace(self, packed=tuple(map(change, self.packed)), targets=targets)
 
     def with_zero_weights(self) -> Batch:
-        """Return a copy of the batch whose targets have weight 0, for a process that has no batch of its own in a step."""
+        """Return a copy of the batch whose targets have weight 0, for a process that has no batch in a step."""
         targets = {name: replace(t, weight=torch.zeros_like(t.weight)) for name, t in self.targets.items()}
         return replace(self, targets=targets, counts=dict.fromkeys(self.counts, 0.0))
 
@@ -150,7 +150,7 @@ def pack(
     capacity: Capacity | None = None,
     filler: int = 0,
 ) -> Packed:
-    """Build a `Packed` from concatenated ids and the lengths of the sequences.
+    """Build packed sequences from concatenated token ids and the length of each sequence.
 
     With a `capacity`, the result is filled up to it with tokens of the id `filler`.
 
@@ -214,7 +214,7 @@ def pack_targets(at: Array, target: Array, weight: Array | None = None, capacity
 
 
 def pack_lists(sequences: Sequence[Sequence[int]], **options: Any) -> Packed:
-    """Build a `Packed` from lists of token ids, one per sequence, with the options of `pack`.
+    """Build packed sequences from lists of token ids, one per sequence; keyword arguments are those of `pack`.
 
     >>> len(pack_lists([[3, 7], [5]]))
     3

@@ -19,19 +19,19 @@ LayerSelection = Literal["last", "all"] | Sequence[int]
 
 @dataclass
 class BackboneOutput:
-    """The output of a backbone: the hidden states of the requested layers, (n, width) each, and its state after the batch."""
+    """The output of a backbone: hidden states of the requested layers, (n, width) each, and a state or cache."""
 
     layers: list[Tensor]
     state: Any = None  # detached: segment memory, recurrent state, or key-value cache
 
     @property
     def last(self) -> Tensor:
-        """The hidden states of the last of the requested layers."""
+        """The hidden states of the topmost requested layer, (n, width)."""
         return self.layers[-1]
 
 
 class TaskParts(TypedDict, total=False):
-    """Factories of the modules that a model family puts between hidden states and task outputs, one call per head."""
+    """Factories of the task-head modules of a model family, such as poolers and classifiers; called once per head."""
 
     pooler: Callable[[], nn.Module]  # from a sequence's hidden state to the vector that the classifier reads
     classifier: Callable[[int], nn.Module]  # from that vector to one logit per class
@@ -42,10 +42,10 @@ class TaskParts(TypedDict, total=False):
 
 
 class TaskHeadParts:
-    """The base class of backbones, which holds the factories of `TaskParts`."""
+    """The base class of backbones, which holds factories of task-head modules such as poolers and classifiers."""
 
     def set_task_parts(self, width: int, **parts: Unpack[TaskParts]) -> None:
-        """Set the factories of task heads; `width` is the width of the hidden states.
+        """Set the factories of task-head modules `parts`; `width` is the width of the hidden states.
 
         By default, the classifier is a linear layer with a bias, poolers and taggers are the identity, question answering
         uses the part for tagging, and multiple choice uses the parts for classification.
@@ -57,7 +57,7 @@ class TaskHeadParts:
         self.choice_output = parts.get("choice_output", self.classifier)
 
     def copy_parts(self, other: TaskHeadParts) -> None:
-        """Use the factories of task heads of another backbone."""
+        """Copy the factories of task-head modules (poolers, classifiers) from another backbone."""
         self.pooler, self.classifier = other.pooler, other.classifier
         self.tagger, self.answerer = other.tagger, other.answerer
         self.choice_pooler, self.choice_output = other.choice_pooler, other.choice_output
@@ -76,11 +76,11 @@ class LayeredBackbone(TaskHeadParts, nn.Module):
 
     @property
     def depth(self) -> int:
-        """The number of layers after the embeddings; of a decoder, if there is one."""
+        """The number of layers above the embeddings; for an encoder-decoder, those of the decoder."""
         return len(self.layers)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the names and modules of groups of parameters, from the embeddings to the top; shared layers appear once."""
+        """Return the layer groups as (name, modules) pairs, from the embeddings to the top; shared layers once."""
         return [("embed", [self.embed]), *((f"layer {i}", [layer]) for i, layer in enumerate(self.layers))]
 
 
@@ -106,16 +106,16 @@ class Backbone(Protocol):
 
     @property
     def max_positions(self) -> int | None:
-        """The number of positions, or None if sequences may have any length."""
+        """The maximum sequence length, or None if sequences may have any length."""
 
     def __call__(self, *packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput: ...
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the names and modules of groups of parameters, from the embeddings to the top layer."""
+        """Return the layer groups as (name, modules) pairs, from the embeddings to the top layer."""
 
 
 def selected_layers(keep: LayerSelection, layers: int) -> set[int]:
-    """Return the indices of the layers to keep, from 0 (the embeddings) to `layers`.
+    """Return the indices of the layers to output, from 0 (the embeddings) to `layers`, that `keep` selects.
 
     >>> sorted(selected_layers([0, -1], 12))
     [0, 12]

@@ -17,7 +17,7 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass
 class BidirectionalState:
-    """The states that the forward and the backward stack pass to the next batch."""
+    """The recurrent states or memories that the forward and the backward stack pass to the next batch."""
 
     ahead: Any
     back: Any
@@ -63,11 +63,11 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """The number of positions, or None if sequences may have any length."""
+        """The maximum sequence length, or None if sequences may have any length."""
         return self.ahead.max_positions
 
     def forward(self, packed: Packed, state: None = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the hidden states of the requested layers, (n, width) each; layer 0 is the embedding, twice."""
+        """Return the hidden states of the layers `keep`, (n, width) each; layer 0 is the embedding, repeated."""
         turn = reverse_index(packed)
         ahead = self.ahead(packed, keep=keep)
         back = self.back(reversed_packed(packed, turn), keep=keep)
@@ -78,7 +78,7 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
     def both_directions(
         self, ahead: Packed, back: Packed, state: BidirectionalState | None = None
     ) -> tuple[Tensor, Tensor, BidirectionalState]:
-        """Run each stack on its own batch and return both last layers, in text order, and the states after the batch.
+        """Run the forward stack on `ahead`, the backward stack on `back`; return both top layers, and both states.
 
         The next batch of the forward stack holds the text that follows, that of the backward stack the text before.
         """
@@ -96,13 +96,13 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         return BidirectionalState(self.ahead.restore_state(sides["ahead"]), self.back.restore_state(sides["back"]))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the names and modules of groups of parameters; layers of both stacks at one depth form one group."""
+        """Return the layer groups as (name, modules) pairs; layers of both stacks at one depth form one group."""
         pairs = zip(self.ahead.groups(), self.back.groups(), strict=True)
         return [(name, list(dict.fromkeys([*modules, *others]))) for (name, modules), (_, others) in pairs]
 
 
 def _refuse_vocabulary_head() -> nn.Module:
-    """Raise an error: the concatenated states contain every token, so there is none left to predict."""
+    """Raise an error: bidirectional states already contain every token, so a language model has nothing to predict."""
     raise PretuneError(
         "a model with separate forward and backward stacks can only be pretrained with the objective bilm; "
         "choose another model for this objective"
@@ -110,6 +110,6 @@ def _refuse_vocabulary_head() -> nn.Module:
 
 
 def reversed_packed(packed: Packed, turn: Tensor) -> Packed:
-    """Return a packed batch with the tokens of each sequence reversed; `turn` is its `reverse_index`."""
+    """Return a packed batch with the tokens of each sequence reversed by the index `turn`, (n,)."""
     columns = {name: column[turn] for name, column in packed.columns.items()}
     return replace(packed, ids=packed.ids[turn], columns=columns)

@@ -28,7 +28,7 @@ class EncoderDecoder(LayeredBackbone):
         score: nn.Module | None = None,
         norm: nn.Module | None = None,
     ) -> None:
-        """Assemble the network; `embed`, whose tokens may be the encoder's, and all that follows belong to the decoder."""
+        """Assemble the network from an encoder and the parts of the decoder: embedding, layers, score and norm."""
         super().__init__()
         self.encoder = encoder
         self.embed = embed
@@ -40,13 +40,13 @@ class EncoderDecoder(LayeredBackbone):
 
     @property
     def max_positions(self) -> int | None:
-        """The number of positions, or None if sequences may have any length."""
+        """The maximum sequence length, or None if sequences may have any length."""
         return self.encoder.max_positions
 
     def forward(
         self, source: Packed, target: Packed, state: KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the requested decoder layers, (n, width) each; the target continues the sequences of a `KVCache`."""
+        """Return the decoder layers `keep`, (n, width) each; the target continues the sequences of a cache `state`."""
         encoded = self.encoder(source).last if state is None or state.source is None else None
         return self.decode(target, source, encoded, state, keep)
 
@@ -78,7 +78,7 @@ class EncoderDecoder(LayeredBackbone):
         return BackboneOutput(layers, state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the names and modules of groups of parameters, from the encoder's embeddings to the decoder's top layer."""
+        """Return the layer groups as (name, modules) pairs, from the encoder's embeddings to the decoder's top."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].extend([self.embed] if self.score is None else [self.embed, self.score])
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

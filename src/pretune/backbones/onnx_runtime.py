@@ -52,7 +52,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
     """A backbone whose hidden states come from an ONNX graph."""
 
     def __init__(self, path: Path, blueprint: Any, threads: int | None = None) -> None:
-        """Load the graph; `blueprint` is the same network on the meta device, which tells heads its sizes and parts."""
+        """Load the ONNX graph; `blueprint` is the same network on the meta device, from which heads read sizes."""
         super().__init__()
         self.path, self.session = path, open_session(path, threads)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
@@ -86,7 +86,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         return BackboneOutput([torch.from_numpy(states).to(packed.ids.device)])
 
     def _run(self, feed: dict[str, Array], shape: tuple[int, ...]) -> Array:
-        """Return the hidden states of a padded batch, (b, L, width); `shape` is (b, L)."""
+        """Run the ONNX graph on the inputs `feed` of `shape` (b, L), and return the hidden states, (b, L, width)."""
         try:
             (states,) = self.session.run([STATES], feed, self.options)
         except Exception as error:  # ONNX Runtime has no common class for its errors
@@ -101,7 +101,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         return states
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return no groups: an ONNX graph has no trainable modules."""
+        """Return no layer groups: an ONNX graph has no trainable modules."""
         return []
 
 

@@ -30,13 +30,13 @@ class PrunedShape:
         return self != PrunedShape()
 
     def write(self) -> dict[str, Any]:
-        """Return the content of the entry `shape` in config.json, which `read` reads."""
+        """Return the pruned shape as JSON data, for the entry `shape` of config.json."""
         parts: dict[str, Any] = {} if self.layers is None else {"layers": list(self.layers)}
         rest = {"heads": dict(self.heads), "units": dict(self.units), "linear": self.linear}
         return parts | {name: part for name, part in rest.items() if part}
 
     def describe(self) -> str:
-        """Return what was pruned and quantized in words, for error messages.
+        """Return a description of what was pruned and quantized, for error messages.
 
         >>> PrunedShape(layers=(0, 2), linear="int4").describe()
         'pruned layers and int4 weights'
@@ -70,7 +70,7 @@ class PrunedShape:
         return backbone
 
     def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> PrunedShape:
-        """Return the shape of the model after all layers but those at the depths `kept` are removed; `depth` is their number now.
+        """Return the shape after removing all but the layers `kept` of a model that has `depth` layers.
 
         Layers that are `shared` between depths all remain; they only run at fewer depths.
         """
@@ -91,7 +91,7 @@ class PrunedShape:
 
 
 def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
-    """Remove all layers of a stack but those at the depths `kept`; shared layers only run at fewer depths."""
+    """Remove all layers of a stack but those at the depths `kept`; a layer shared by several depths stays."""
     if not isinstance(backbone, TransformerStack):
         raise PretuneError(
             "layers can be removed only from a single Transformer stack (an encoder or a decoder), and this model is "

@@ -65,7 +65,7 @@ class RecurrentBackbone(LayeredBackbone):
     def forward(
         self, packed: Packed, state: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states of the requested layers, (n, width of the layer) each, and the final states."""
+        """Return the hidden states of the layers `keep`, (n, width of the layer) each, and the final states."""
         before = state.state if isinstance(state, RecurrentCache) else state
         if not len(packed):  # all texts are empty
             x, wanted = self.embed(packed), sorted(selected_layers(keep, self.depth))
@@ -80,7 +80,7 @@ class RecurrentBackbone(LayeredBackbone):
     def states_and_end(
         self, packed: Packed, before: RecurrentState | None = None, keep: LayerSelection = "last"
     ) -> tuple[list[Tensor], RecurrentState]:
-        """Return the requested layers and the final state of each sequence, through which gradients flow."""
+        """Return the hidden states of the layers `keep` and the final state of each sequence, not detached."""
         if not self.backward:
             return self.run(self.embed(packed), packed, before, keep)
         turn = reverse_index(packed)
@@ -91,7 +91,7 @@ class RecurrentBackbone(LayeredBackbone):
     def run(
         self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: LayerSelection
     ) -> tuple[list[Tensor], RecurrentState]:
-        """Run the layers on token embeddings (n, embedding width); return the requested layers and the final states."""
+        """Run the layers on token embeddings (n, embedding width); return the layers `keep` and the final states."""
         wanted, rows = selected_layers(keep, self.depth), TimeMajorRows.make(packed)
         sequences = packed.offsets.shape[0] - 1
         layers = [x] if 0 in wanted else []

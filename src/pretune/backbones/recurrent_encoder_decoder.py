@@ -139,7 +139,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the requested decoder layers, (n, width) each; the target continues the sequences of a cache."""
+        """Return the decoder layers `keep`, (n, width) each; the target continues the sequences of a cache `state`."""
         if state is not None and state.source is not None:
             return BackboneOutput(self.run(target, state.source, state, keep)[0], state)
         encoded, begin = self.encode(source)
@@ -182,7 +182,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         return EncodedSource(layers[-1], source, vectors), end if self.copied else self.start(vectors)
 
     def start(self, vectors: Tensor) -> RecurrentState:
-        """Return the decoder's initial state from one vector per sequence; LSTM cell states are 0."""
+        """Return the decoder's initial state, computed from one vector per source sequence; LSTM cell states are 0."""
         cells: list[RecurrentCells] = [layer.cells for layer in self.layers]  # type: ignore[misc]
         hidden = [vectors] * len(cells)
         if "bridge" in self.top:
@@ -198,7 +198,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         keep: LayerSelection,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Run the decoder; return the requested layers and the attention weights, which are None without attention."""
+        """Run the decoder; return the layers `keep` and the attention weights, None for models without attention."""
         wanted = selected_layers(keep, self.depth)
         x = self.embed(target)
         owner = token_layout(target).sequence.long()
@@ -228,7 +228,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_last(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Run layer by layer over all time steps, then attend once; return layers, states, context and weights."""
+        """Run the layers over all time steps, then attend (Luong); return layers, states, context and weights."""
         outputs, states = [], []
         for layer, before in zip(self.layers, start, strict=True):
             x, state = layer(x, rows, before, None)
@@ -242,7 +242,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_first(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Attend, then run all layers, one time step after the other; return layers, states, context and weights."""
+        """Attend, then run all layers, at each time step (Bahdanau); return layers, states, context and weights."""
         assert self.alignment is not None
         keys, real = _pad(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
         prepared = self.alignment.prepare(keys)[rows.sequence]
@@ -278,7 +278,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         return outputs, states, rows.to_packed(torch.cat(contexts).to(kind)), rows.to_packed(torch.cat(all_weights))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the names and modules of groups of parameters, from the encoder's embeddings to the decoder's top layer."""
+        """Return the layer groups as (name, modules) pairs, from the encoder's embeddings to the decoder's top."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].append(self.embed)
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

@@ -26,7 +26,7 @@ class RecurrentState:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> RecurrentState:
-        """Return the state whose method `tensors` returned these tensors."""
+        """Rebuild the recurrent state from the tensors that its method `tensors` returned."""
         layers: dict[int, dict[int, Tensor]] = {}
         for name, tensor in tensors.items():
             number, part = map(int, name.split("."))
@@ -39,10 +39,10 @@ class RecurrentState:
 
 
 class RecurrentCache:
-    """The state of a recurrent network during generation: that of the stack and, in seq2seq models, of the source."""
+    """The state of a recurrent network during generation: recurrent states and, in seq2seq models, encoder states."""
 
     def __init__(self, sequences: int, slots: int) -> None:
-        """Create an empty cache; `slots`, the most tokens of a sequence, is ignored, as the state has a fixed size."""
+        """Create an empty cache; `slots`, the maximum length, is ignored, as a recurrent state has a fixed size."""
         self.used: Array = np.zeros(sequences, dtype=np.int64)
         self.state: RecurrentState | None = None
         self.source: Any = None  # an `EncodedSource`, in encoder-decoders
@@ -53,7 +53,7 @@ class RecurrentCache:
         self.used, self.state = self.used + np.diff(offsets), state
 
     def select(self, chosen: Array) -> None:
-        """Replace each sequence i by sequence chosen[i], as beam search does."""
+        """Continue sequence i from the state of sequence chosen[i], as beam search requires."""
         self.used = self.used[chosen]
         if self.state is not None:
             rows = torch.from_numpy(chosen).to(self.state.layers[0][0].device)

@@ -21,7 +21,7 @@ from pretune.text.spans import span_indices
 
 
 class ReversibleBackbone(LayeredBackbone):
-    """A backbone of reversible layers: the embeddings start both residual streams, and a norm follows on both concatenated."""
+    """A backbone of reversible layers with two residual streams, which are concatenated and normalized at the end."""
 
     sharded_together = True  # the layers are recomputed together, so they must not be sharded one by one
 
@@ -48,7 +48,7 @@ class ReversibleBackbone(LayeredBackbone):
 
     @property
     def max_positions(self) -> int | None:
-        """The number of positions, or None if sequences may have any length."""
+        """The maximum sequence length, or None if sequences may have any length."""
         return getattr(self.embed.positions, "max_positions", None)
 
     def forward(self, packed: Packed, state: KVCache | None = None, keep: LayerSelection = "last") -> BackboneOutput:
@@ -72,7 +72,7 @@ class ReversibleBackbone(LayeredBackbone):
         return BackboneOutput(layers if newest is None else [layer[newest] for layer in layers], state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the names and modules of groups of parameters, from the embeddings to the top layer and the norm."""
+        """Return the layer groups as (name, modules) pairs, from the embeddings to the top layer and the norm."""
         groups = super().groups()
         groups[-1][1].append(self.norm)
         return groups

@@ -14,19 +14,19 @@ from pretune.packed import Packed
 
 
 def within_documents(layout: AttentionLayout, pattern: Pattern | None) -> AttentionContext:
-    """Return the attention context of a layout where no token attends across the start of a document."""
+    """Return an attention context in which no token attends across the start of a document within its sequence."""
     side = _with_document_ids(layout.queries)
     return AttentionContext(AttentionLayout(side, side), effective_pattern(document, pattern))
 
 
 def _with_document_ids(side: TokenLayout) -> TokenLayout:
-    """Return a layout with a further column `document`, which counts the document starts so far."""
+    """Return the queries or keys `side` with a further per-token column `document`, the number of the document."""
     return replace(side, columns=side.columns | {"document": side.columns["document_start"].long().cumsum(0)})
 
 
 @dataclass
 class SegmentMemory:
-    """The inputs of every layer that are remembered from earlier segments, in slots per sequence, the newest last."""
+    """The layer inputs remembered from earlier segments (Transformer-XL), in slots per sequence, the newest last."""
 
     states: list[Tensor]  # (sequences, slots, width) for each layer
     used: Tensor  # (sequences,) number of filled slots
@@ -37,12 +37,12 @@ class SegmentMemory:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> SegmentMemory:
-        """Return the memory whose method `tensors` returned these tensors."""
+        """Rebuild the memory from the tensors that its method `tensors` returned."""
         return cls([tensors[f"states.{i}"] for i in range(len(tensors) - 1)], tensors["used"])
 
 
 class MemoryContext:
-    """The memory during one forward pass: the keys are the remembered tokens followed by those of the sequence.
+    """The segment memory in one forward pass: attention keys are the remembered tokens, then those of the sequence.
 
     No token attends across the start of a document, and only tokens of the last document are remembered.
     """
@@ -86,7 +86,7 @@ class MemoryContext:
         return rows
 
     def next(self) -> SegmentMemory:
-        """Return the memory for the next batch: the last content tokens of the document that continues."""
+        """Return the memory for the next batch: the last content-stream tokens of the current document."""
         keys = self.layout.keys
         content, sequence = keys.columns["remembered"], keys.sequence.long()
         if "stream" in keys.columns:

@@ -52,7 +52,7 @@ class TransformerStack(LayeredBackbone):
 
     @property
     def max_positions(self) -> int | None:
-        """The number of positions, or None if sequences may have any length."""
+        """The maximum sequence length, or None if sequences may have any length."""
         return self.embed.positions.max_positions if isinstance(self.embed.positions, LearnedPositions) else None
 
     @property
@@ -68,7 +68,7 @@ class TransformerStack(LayeredBackbone):
     def forward(
         self, packed: Packed, state: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the requested layers, (n, width) each; the tokens continue the sequences of a `KVCache`."""
+        """Return the layers `keep`, (n, width) each; with a `KVCache` as `state`, the tokens continue its sequences."""
         stack = self.stack
         wanted = selected_layers(keep, len(stack))
         x = self.embed(packed)
@@ -103,7 +103,7 @@ class TransformerStack(LayeredBackbone):
         return SegmentMemory.from_tensors(tensors)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the names and modules of groups of parameters, from the embeddings to the top; shared layers appear once."""
+        """Return the layer groups as (name, modules) pairs, from the embeddings to the top; shared layers once."""
         groups = super().groups()
         groups[0][1].extend(part for part in (self.score, self.distances) if part is not None)
         groups[-1][1].append(self.norm)

@@ -33,7 +33,7 @@ class WordVectorBackbone(TaskHeadParts, nn.Module):
         return BackboneOutput([self.embed(packed)])
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the embedding as the only group of modules."""
+        """Return the embedding as the only layer group, a (name, modules) pair."""
         return [("embed", [self.embed])]
 
 

@@ -21,7 +21,7 @@ def find_mismatches(
     extra: Sequence[str],
     classes: int,
 ) -> dict[str, list[str]]:
-    """Return the differences between a checkpoint and a model, by kind, as messages; empty if the checkpoint fits.
+    """Return the differences between a checkpoint and a model as messages by kind; empty if the checkpoint fits.
 
     `tensors` are those of the checkpoint, as `NameTable.normalize` returns them; `wanted` are the parameters of the model;
     `missing` and `extra` are the missing and the unused names, as `NameTable.read` returns them; `classes` is the number of
@@ -61,7 +61,7 @@ def skipped_heads(table: NameTable, extra: Sequence[str]) -> list[str]:
 
 
 def _in_backbone(table: NameTable, name: str) -> bool:
-    """Return whether a published name belongs to a parameter of the backbone."""
+    """Return whether a parameter name of a published checkpoint belongs to the backbone."""
     return any(own.startswith("backbone.") for own in table.our_names(name))
 
 

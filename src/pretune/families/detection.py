@@ -42,7 +42,7 @@ def detect_family(
 
 
 def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many tensors and keys a family does not know; all tensors, if none belongs to one of its layers."""
+    """Return how many tensors and config.json keys a family does not know; all, if no tensor fits one of its layers."""
     table = family.table
     names = list(table.current_names(tensors).values())
     if not any(table.depths(names).values()):

@@ -20,7 +20,7 @@ SupportedValues = Sequence[Any] | Callable[[Any], Sequence[Any]]
 
 
 def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Return the classes of `transformers` for tagging and question answering, by the heads that they have.
+    """Return the `transformers` classes for tagging and question answering, by their heads; `name` is their prefix.
 
     >>> token_classes("Bert")[frozenset({"tag"})]
     'BertForTokenClassification'
@@ -51,7 +51,7 @@ def encoder_classes(name: str, answering: str = "QuestionAnswering") -> dict[fro
 
 @dataclass(frozen=True)
 class Family:
-    """A published architecture: its configuration, backbone, input template and checkpoint layout.
+    """A published architecture: its configuration, backbone, input template and parameter names in checkpoints.
 
     Every key of a config.json must be accounted for: as a field of `config`, in `aliases`, in `supported` with its supported
     values, or in `harmless`. Every tensor of a checkpoint must be accounted for by the `table`.
@@ -122,12 +122,12 @@ class Family:
         return sorted(key for key, value in content.items() if key not in known and value is not None)
 
     def heads_of(self, class_name: str) -> frozenset[str]:
-        """Return the heads of a class of `transformers`; where several sets of heads share the class, the first of these."""
+        """Return the heads of a `transformers` class; if several sets of heads share the class, the first set."""
         published = (heads for heads, name in self.classes.items() if name == class_name)
         return next(published, self.other_classes.get(class_name, frozenset()))
 
     def is_tied(self, config: Any) -> bool:
-        """Return whether the output matrix of language models is the token embedding."""
+        """Return whether the output matrix of the language model is tied to the token embedding."""
         return not self.table.output or bool(config.tie_word_embeddings)
 
 
@@ -137,7 +137,7 @@ def _json(value: Any) -> str:
 
 
 def _typed(value: Any, expected: Any, where: str) -> Any:
-    """Return a value of config.json converted to the type of its key, or raise an error."""
+    """Return a value of config.json converted to the `expected` type; otherwise, raise an error that names `where`."""
     if expected is bool and value in (0, 1):  # some files write booleans as numbers
         return bool(value)
     return validate_schema(as_tuples(value) if get_origin(expected) is tuple else value, expected, where)

@@ -22,7 +22,7 @@ TOKEN_HEADS: tuple[Row, ...] = (
 
 
 def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> list[Row]:
-    """Return the name-table rows of a language-model head; `own_bias` is another name of the bias of an untied one."""
+    """Return the pairs of published and pretune names of a language-model head; `own_bias` is the bias if untied."""
     rows: list[Row] = [(weight, f"heads.{head}.output.weight")]
     if bias:
         rows += [(bias, f"heads.{head}.bias"), (own_bias or bias, f"heads.{head}.output.bias")]
@@ -30,12 +30,12 @@ def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> l
 
 
 def own_rows(*names: str) -> list[Row]:
-    """Return the name-table rows of backbone parameters whose published names are pretune's own."""
+    """Return pairs of published and pretune names for backbone parameters that have the same name in both."""
     return [(name, f"backbone.{name}") for name in names]
 
 
 def pooled_heads(pooler: str, output: str) -> list[Row]:
-    """Return the name-table rows of classification and multiple-choice heads, given the names of pooler and output layer."""
+    """Return the name-table rows of classification and multiple-choice heads, given the names of their parts."""
     return [
         (published, f"heads.{head}.{part}.{{p}}")
         for head in ("classify", "choose")
@@ -44,7 +44,7 @@ def pooled_heads(pooler: str, output: str) -> list[Row]:
 
 
 class NameTable:
-    """A table of published parameter names and pretune's own ("our names"), read in both directions.
+    """A two-way table of parameter names: those of published checkpoints, and those of pretune ("our names").
 
         ("bert.encoder.layer.{i}.output.dense.{p}", "backbone.layers.{i}.feed_forward.part.output.{p}")
 
@@ -111,7 +111,7 @@ class NameTable:
         self._from_published = [(_pattern(part), ours) for published, ours in self.rows for part in published]
 
     def published_names(self, name: str) -> tuple[str, ...] | None:
-        """Return the published names of a parameter of pretune, or None if the published layout does not have it.
+        """Return the published names of a pretune parameter, or None if published checkpoints do not have it.
 
         >>> NameTable(("h.{i}.bias", "backbone.layers.{i}.bias")).published_names("backbone.layers.2.bias")
         ('h.2.bias',)
@@ -127,13 +127,13 @@ class NameTable:
         return [_fill(ours, match.groupdict()) for match, ours in found if match]
 
     def recognizes(self, name: str) -> bool:
-        """Return whether a published name belongs to this layout, including unused tensors and unsupported heads."""
+        """Return whether published checkpoints of this family have a parameter `name`, used, unused or unsupported."""
         others = (*self.equal, *self.unused, *self.unsupported, *self.stacked)
         own = {*self.embedding, self.output, *self.copied}
         return name in own or bool(self.our_names(name)) or any(pattern.fullmatch(name) for pattern in others)
 
     def normalize(self, tensors: Tensors) -> Tensors:
-        """Return a published checkpoint under the names and shapes of the table's rows, whatever its age."""
+        """Return the tensors of a published checkpoint, old or new, with the names and shapes that this table has."""
         current = self.current_names(tensors)
         found: Tensors = {}
         for name, tensor in tensors.items():
@@ -149,7 +149,7 @@ class NameTable:
         return {name: tensor.flatten(1) if self._like(name) else tensor for name, tensor in found.items()}
 
     def current_names(self, published: Iterable[str]) -> dict[str, str]:
-        """Map the names of a checkpoint, of any age, with or without prefix, to those in the table's rows."""
+        """Map the tensor names of a published checkpoint, old or new, with or without prefix, to this table's."""
         current = {name: name for name in published}
         for old, new in self.renamed.items():
             current = {name: now.replace(old, new) for name, now in current.items()}
@@ -166,7 +166,7 @@ class NameTable:
         return embedding is not None and self.output in tensors and not _same(tensors[self.output], embedding)
 
     def with_shared_names(self, tensors: Tensors, tied: bool) -> Tensors:
-        """Return a normalized checkpoint with all names of those parameters that have several names.
+        """Return a normalized checkpoint in which parameters with several names appear under each of them.
 
         With `tied`, the output matrix is one more name of the token embedding. Names whose tensors differ are an error.
         """
@@ -252,14 +252,14 @@ class NameTable:
         return found
 
     def _outputs_of_other_heads(self, ours: Mapping[str, Tensor], heads: Collection[str]) -> list[str]:
-        """Return the names of head outputs in `ours` whose published names belong to one of `heads` in the checkpoint."""
+        """Return those output parameters in `ours` whose published name belongs to another head, one of `heads`."""
         taken = {part for published, own in self.rows if _head(own) in heads for part in published}
         others = [own for published, own in self.rows if _head(own) not in heads and taken.intersection(published)]
         outputs = [_pattern(own) for own in others if ".output." in own]
         return [name for name in ours if any(pattern.fullmatch(name) for pattern in outputs)]
 
     def shape_mismatches(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> dict[str, list[str]]:
-        """Return the parameters in `ours` that have another shape in a normalized checkpoint, with one message per tensor."""
+        """Return the pretune parameters `ours` whose shape differs in a normalized checkpoint, with messages."""
         wrong: dict[str, list[str]] = {}
         for name, tensor in ours.items():
             published = self.published_names(name) or ()
@@ -273,10 +273,10 @@ class NameTable:
     def write(
         self, ours: Mapping[str, Tensor], heads: Collection[str] = (), tied: bool = True
     ) -> tuple[Tensors, Tensors]:
-        """Return a published checkpoint of the parameters `ours`, and the parameters that the layout does not have.
+        """Convert pretune's parameters `ours` to a published checkpoint; return it and the parameters it cannot hold.
 
-        Where two heads share a published name (mlm and classify in ModernBERT), it goes to the one in `heads`, those of
-        the class that is saved. `tied` says whether the output matrix is the token embedding.
+        Where two heads share a published name (mlm and classify in ModernBERT), the head in `heads` gets it, those of
+        the `transformers` class to save. `tied` says whether the output matrix is the token embedding.
         """
         checkpoint: Tensors = {}
         rest: Tensors = {}
@@ -305,7 +305,7 @@ class NameTable:
         return checkpoint | {copy: checkpoint[source].clone() for copy, source in copies.items()}, rest
 
     def _parts(self, name: str) -> list[str]:
-        """Return the names, in the table's rows, of the matrices in a stacked tensor; empty for any other tensor."""
+        """Return the names of the single matrices in a published tensor that stacks several; else, nothing."""
         parts = next((parts for pattern, parts in self.stacked.items() if pattern.fullmatch(name)), 0)
         return [f"{name}.{part}" for part in range(parts)]
 
@@ -317,11 +317,11 @@ class NameTable:
         return None
 
     def _transpose(self, name: str, tensor: Tensor) -> Tensor:
-        """Return the tensor of a published name, transposed if the layout stores it as (inputs, outputs)."""
+        """Return the tensor, transposed if published checkpoints store `name` as (inputs, outputs)."""
         return tensor.t().contiguous() if self._is_transposed(name) else tensor
 
     def _is_transposed(self, name: str) -> bool:
-        """Return whether the layout stores a matrix as (inputs, outputs)."""
+        """Return whether published checkpoints store the matrix `name` as (inputs, outputs)."""
         return any(pattern.fullmatch(name) for pattern in self.transposed)
 
 
@@ -331,12 +331,12 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 
 def _head(name: str) -> str | None:
-    """Return the head that a parameter of pretune belongs to, or None if it is in the backbone."""
+    """Return the head that a pretune parameter belongs to, given its name, or None if it is in the backbone."""
     return name.split(".")[1] if name.startswith("heads.") else None
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """Return the regular expression of a name pattern with {i}, {j} and {p}."""
+    """Return a parameter-name pattern with the placeholders {i}, {j} and {p} as a regular expression."""
     escaped = re.escape(name)
     for key, stands_for in (("i", r"\d+"), ("j", r"\d+"), ("p", r"\w+")):
         escaped = escaped.replace(rf"\{{{key}\}}", f"(?P<{key}>{stands_for})")
@@ -344,7 +344,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def _fill(pattern: str, values: Mapping[str, str]) -> str:
-    """Return a name pattern with {i}, {j} and {p} replaced by values."""
+    """Return a parameter-name pattern with its placeholders {i}, {j} and {p} replaced by values."""
     for key, value in values.items():
         pattern = pattern.replace(f"{{{key}}}", value)
     return pattern

@@ -36,7 +36,7 @@ def known_families() -> dict[str, Family]:
 
 
 def find_family(name: str, where: str, class_name: str = "") -> Family:
-    """Return the family of a `model_type`; `class_name`, a class of `transformers`, selects among its variants.
+    """Return the model family with a `model_type`; `class_name`, a `transformers` class, selects among its variants.
 
     `where` names the file, for error messages.
 

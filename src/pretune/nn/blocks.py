@@ -65,7 +65,7 @@ class TransformerLayer(nn.Module):
         dropout: float = 0.0,
         **parts: nn.Module,
     ) -> Self:
-        """Build a layer from attention and feed-forward modules, each in a block with its own norm."""
+        """Build a layer from attention and feed-forward modules, each wrapped in `block` with its own norm."""
         return cls(**{name: block(part, norm(), dropout) for name, part in parts.items()})
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -83,7 +83,7 @@ class TransformerLayer(nn.Module):
 
 
 class LayerSequence(nn.Sequential):
-    """A sequence of layers that form one depth of a stack (the inner groups of ALBERT)."""
+    """Several layers that run one after the other as a single layer of a stack (the inner groups of ALBERT)."""
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:  # type: ignore[override]
         """Apply all layers to hidden states: (n, width) → (n, width)."""

@@ -18,7 +18,7 @@ _WAITING: list[list[Callable[..., object]]] = []  # one function each, to be rep
 
 
 def exclude_from_compile(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that compiled graphs will exclude, once `apply_compile_exclusions` is called.
+    """Mark a function to be excluded from torch.compile graphs, once `apply_compile_exclusions` is called.
 
     >>> exclude_from_compile(len)("abc")
     3
@@ -34,7 +34,7 @@ def exclude_from_compile(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def apply_compile_exclusions() -> None:
-    """Apply torch's decorator to all functions of `exclude_from_compile`; call this before compiling anything."""
+    """Exclude all functions marked by `exclude_from_compile` from torch.compile; call this before compiling a model."""
     while _WAITING:
         chosen = _WAITING.pop()
         chosen[0] = torch.compiler.disable(chosen[0])  # type: ignore[no-untyped-call]

@@ -33,12 +33,12 @@ class Convolution(nn.Module):
         return F.linear(windows, self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the number of weights to the sizes that determine the FLOPs."""
+        """Record the number of weights in `sizes`, from which the FLOPs of the model are computed."""
         sizes.matrices += self.weight.numel()
 
 
 class WithConvolution(nn.Module):
-    """A layer with a parallel convolution, norm(layer(x) + activation(convolution(x))): the first of large DeBERTa-v2 models."""
+    """A layer with a parallel convolution, norm(layer(x) + activation(convolution(x))): layer 1 of large DeBERTa-v2."""
 
     def __init__(
         self, layer: nn.Module, convolution: Convolution, activation: Activation, norm: nn.Module, dropout: float = 0.0

@@ -32,7 +32,7 @@ class Dropout(nn.Module):
         return self.training and self.rate != 0.0
 
     def forward(self, x: Tensor, depth: int = 0) -> Tensor:
-        """Apply dropout to a tensor of any shape; a layer shared by several depths of a stack has another mask at each."""
+        """Apply dropout to a tensor of any shape; a layer shared by several depths has one mask per `depth`."""
         if not self.is_active:
             return x
         return torch.where(self.keep_mask(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.rate)
@@ -56,12 +56,12 @@ class Dropout(nn.Module):
         return make(self.seed, count, self.rate, self.salt_for_depth(depth))
 
     def salt_for_depth(self, depth: int) -> int:
-        """Return the number that distinguishes the masks of this layer at this depth from all others of the same seed."""
+        """Return the salt of this layer at a depth of the stack; each layer and depth has its own dropout mask."""
         return self.salt + depth * DEPTHS_APART
 
 
 class Noise(nn.Module):
-    """Standard normal noise from the same hash as dropout: new for each seed in training, constant in evaluation.
+    """A module that returns standard normal noise: new for each dropout seed in training, constant in evaluation.
 
     With `fixed_seed`, torch's generator draws the noise with that seed, as in `transformers`.
     """
@@ -104,7 +104,7 @@ def dropout_threshold(rate: float) -> int:
 
 @torch.library.custom_op("pretune::kept", mutates_args=())
 def dropout_mask_cuda(seed: Tensor, count: int, rate: float, salt: int) -> Tensor:
-    """Return the mask of `dropout_mask`, computed on a GPU by one kernel and saved for the backward pass."""
+    """Return a mask of `count` elements, True for those that dropout keeps, computed by one GPU kernel."""
     from pretune.nn.kernels.dropout_mask import fill_mask
 
     return fill_mask(seed, count, dropout_threshold(rate), seed_offset(salt))

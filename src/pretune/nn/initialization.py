@@ -44,28 +44,28 @@ RANDOM_INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init
 
 
 class InitializationScheme:
-    """The base class of schemes, which draw the initial weights that layers pass to them; this one draws nothing."""
+    """The base class of initialization schemes, which fill weights at random; this one leaves them unchanged."""
 
     def draw(self, weight: Tensor, fan_in: int | None = None) -> None:
-        """Draw a parameter that is not a bias; `fan_in` is the number of inputs of each output, if that is known."""
+        """Initialize a weight in place; `fan_in` is its number of inputs per output, if known."""
 
     def draw_embedding(self, table: Tensor) -> None:
-        """Draw a table of token or segment vectors."""
+        """Initialize a table of token or segment embeddings in place."""
         self.draw(table)
 
     def refine_output(self, weight: Tensor) -> None:
-        """Change the output matrix of a residual branch, after all parameters were drawn."""
+        """Rescale the output matrix of a residual branch, after all parameters were initialized."""
 
     def refine_unscaled_query(self, weight: Tensor, head_width: int) -> None:
-        """Change the query matrix of attention that does not scale its logits, after all parameters were drawn."""
+        """Rescale the query matrix of attention with unscaled logits, after all parameters were initialized."""
 
 
 @runtime_checkable
 class InitializesParameters(Protocol):
-    """A layer that describes how its own parameters are initialized."""
+    """The interface of layers that initialize their own parameters."""
 
     def initialize_parameters(self, scheme: InitializationScheme) -> None:
-        """Initialize the parameters of this layer, without those of its submodules."""
+        """Initialize the parameters of this layer by a scheme, without those of its submodules."""
 
 
 class ResidualBranch(nn.Module):
@@ -74,7 +74,7 @@ class ResidualBranch(nn.Module):
     output: nn.Linear
 
     def refine_parameters(self, scheme: InitializationScheme) -> None:
-        """Let the scheme change the output matrix, after all parameters were drawn."""
+        """Let an initialization scheme rescale the output matrix, after all parameters were initialized."""
         scheme.refine_output(self.output.weight)
 
 

@@ -110,7 +110,7 @@ class LayerFeatures(nn.Module):
         words: int = 0,
         mixed_widths: bool = False,
     ) -> None:
-        """Build the module for layers of size `width`, combined as `layers` names, with the further layers that `top` names.
+        """Build the module for layers of size `width`; `layers` names how they are combined, `top` the modules on top.
 
         `depth` is the number of layers without the embeddings; `vocabulary` is the number of task-specific word vectors;
         `words` is the width of the backbone's word vectors; `mixed_widths` tells that layers have different widths.

@@ -28,21 +28,21 @@ class Linear(nn.Linear):
         return F.linear(self.quantized(x), weight, None if self.bias is None else self.bias.to(x.dtype))
 
     def quantized(self, x: Tensor) -> Tensor:
-        """Return the input x, rounded if the layer has an input quantizer."""
+        """Return the input x, fake-quantized if the layer has an input quantizer."""
         return x if self.input_quantizer is None else self.input_quantizer(x)
 
     def initialize_parameters(self, scheme: InitializationScheme) -> None:
-        """Initialize the weight by its number of inputs, and the bias to 0."""
+        """Initialize the weight by an initialization scheme, and the bias to 0."""
         scheme.draw(self.weight, fan_in=self.in_features)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the number of weights to the sizes that determine the FLOPs."""
+        """Record the number of weights in `sizes`, from which the FLOPs of the model are computed."""
         sizes.matrices += self.weight.numel()
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights that each target is multiplied with, whatever the size of the token embedding."""
+        """Return the number of weights of the layer, for counting FLOPs per target; `tied` is ignored."""
         return self.weight.numel()
 
 

@@ -46,7 +46,7 @@ def prune_by_magnitude(module: nn.Module, share: float) -> None:
 
 
 def _pruning_step(progress: float) -> int:
-    """Return the number of pruning steps that are due at a fraction of training."""
+    """Return the number of pruning steps that are due when the fraction `progress` of training is done."""
     return min(PRUNING_STEPS, int(progress / FINAL_SPARSITY_AT * PRUNING_STEPS))
 
 
@@ -59,7 +59,7 @@ class GradualMagnitudePruning:
         self.zeros: list[Tensor] = []
 
     def target(self, progress: float) -> float:
-        """Return the sparsity at a fraction of training; it rises fast at first, while many weights are redundant."""
+        """Return the target sparsity at the fraction `progress` of training; it rises fast at first, then slowly."""
         return self.share * (1 - (1 - _pruning_step(progress) / PRUNING_STEPS) ** 3)
 
     @torch.no_grad()

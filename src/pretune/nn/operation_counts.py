@@ -17,7 +17,7 @@ from pretune.runtime.arrays import Array
 
 @runtime_checkable
 class CountsOperations(Protocol):
-    """A layer that reports the sizes that determine its floating-point operations."""
+    """The interface of layers that report the sizes from which their FLOPs are computed."""
 
     def add_operations(self, sizes: OperationSizes) -> None:
         """Add the sizes of this layer to `sizes`, without those of its submodules."""
@@ -25,15 +25,15 @@ class CountsOperations(Protocol):
 
 @runtime_checkable
 class CountsTargetWeights(Protocol):
-    """A part of a head that knows how many weights each target is multiplied with."""
+    """The interface of head modules that report how many weights each target is multiplied with, for counting FLOPs."""
 
     def weights_per_target(self, tied: int) -> int:
-        """Return that number of weights, including submodules; `tied` is the number of weights of the token embedding."""
+        """Return the number of weights each target is multiplied with; `tied` is that of the token embedding."""
 
 
 @dataclass
 class OperationSizes:
-    """The sizes of the layers of a network, from which the floating-point operations for any sequences follow."""
+    """The sizes of the layers of a network, from which the FLOPs for sequences of any lengths are computed."""
 
     matrices: int = 0  # weights of all linear layers and convolutions
     recurrence: int = 0  # weights of the gates of all recurrent layers
@@ -47,7 +47,7 @@ class OperationSizes:
     others: list[Callable[[Array], float]] = field(default_factory=list)  # operations of other kinds of self-attention
 
     def add(self, module: nn.Module) -> None:
-        """Add the sizes of a module, without those of its submodules."""
+        """Add the sizes of a module that determine its FLOPs, without those of its submodules."""
         match module:
             case CountsOperations():
                 module.add_operations(self)
@@ -57,25 +57,25 @@ class OperationSizes:
                 self.recurrence += sum(p.numel() for p in module.parameters() if p.dim() == 2)
 
     def add_attention(self, pattern: Pattern, width: int) -> None:
-        """Add softmax self-attention with this pattern, of all heads together."""
+        """Add a softmax self-attention layer with an attention pattern; `width` is that of all heads together."""
         self.widths[pattern.reach or (-1, -1)] += width
 
     def attention(self, lengths: Array) -> float:
-        """Return the operations of all self-attention for sequences of these lengths: queries times keys, weights times values."""
+        """Return the FLOPs of all self-attention over sequences of these lengths."""
         plain = sum(4 * width * attention_pairs(lengths, reach).sum() for reach, width in self.widths.items())
         return float(plain + sum(operations(lengths) for operations in self.others))
 
     def memory(self, lengths: Array, slots: int) -> float:
-        """Return the operations of attention to `slots` memory tokens per sequence, and of their keys and values."""
+        """Return the FLOPs of attention to `slots` memory tokens per sequence, and of their keys and values."""
         return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
 
     def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the operations of relative positions in all layers, with `slots` memory tokens per sequence."""
+        """Return the FLOPs of relative positions in all layers, with `slots` memory tokens per sequence."""
         return sum((operations(lengths, packed, slots) for operations in self.relative), 0.0)
 
 
 def weights_per_target(part: nn.Module, tied: int) -> int:
-    """Return the number of weights that each target is multiplied with in a part of a head, including submodules."""
+    """Return how many weights each target is multiplied with in `part` of a head; `tied` is that of the embedding."""
     if isinstance(part, CountsTargetWeights):
         return part.weights_per_target(tied)
     own = part.weight.numel() if isinstance(part, nn.Linear) else 0

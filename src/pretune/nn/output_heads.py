@@ -27,7 +27,7 @@ class TiedVocabularyHead(nn.Module):
         return F.linear(states, tokens.to(states.dtype), bias)
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights of the token embedding, `tied`, and of the transform."""
+        """Return the number of weights per target: `tied`, the token embedding's, plus those of the transform."""
         return tied + weights_per_target(self.transform, tied)
 
 
@@ -115,7 +115,7 @@ class ResidualFeedForward(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """A linear classifier for every token, after the transform of the family, such as ModernBERT's, and dropout."""
+    """A linear classifier for every token, after the model family's transform (as in ModernBERT) and dropout."""
 
     def __init__(self, width: int, outputs: int, transform: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ class TimeMajorRows:
 
     @classmethod
     def make(cls, packed: Packed) -> TimeMajorRows:
-        """Return the rows of a packed batch; sequences are split where the column `document_start` marks a new document."""
+        """Build time-major rows from a packed batch; sequences are split where column `document_start` is set."""
         if isinstance(packed, TracedPacked):
             return cls.from_padding_mask(packed.ids, packed.mask)
         # On the host, which needs the lengths anyway: one transfer from the GPU instead of one per operation below.
@@ -75,7 +75,7 @@ class TimeMajorRows:
 
     @classmethod
     def from_padding_mask(cls, ids: Tensor, real: Tensor) -> TimeMajorRows:
-        """Return the rows of a traced graph, given the mask (rows, time) of real tokens, by tensor operations only."""
+        """Build time-major rows from a mask (rows, time) of real tokens, in a graph that is traced for export."""
         every = torch.arange(ids.shape[0], device=ids.device)
         sequence = torch.arange(real.shape[0], device=ids.device)
         yes = torch.ones_like(sequence, dtype=torch.bool)
@@ -99,7 +99,7 @@ class TimeMajorRows:
         return tuple(part[self.sequence] * self.continues_state[:, None].to(part.dtype) for part in state)
 
     def final_state(self, state: CellState, sequences: int) -> CellState:
-        """Return the state after the last row of each sequence, (sequences, width) each, given that of each row."""
+        """Return the final state of each sequence, (sequences, width) each: the state of its last row."""
         owner = self.sequence[self.last]
         return tuple(part.new_zeros(sequences, part.shape[1]).index_copy(0, owner, part[self.last]) for part in state)
 
@@ -226,7 +226,7 @@ class RecurrentCells(nn.Module):
         return torch.cat(outs).to(kind), state
 
     def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, CellState]:
-        """Run the layer in a traced graph, on a padded block and from a zero state; the final states are not meaningful."""
+        """Run the layer on a padded block from a zero state, for export; the final states are not meaningful."""
         if self.clip is not None or self.weight_hr is not None:
             raise TypeError("clipped or projected states have no ONNX operator")
         inverse = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
@@ -238,7 +238,7 @@ class RecurrentCells(nn.Module):
         return out.flatten(0, 1)[real.flatten()], tuple(part[0] for part in after)
 
     def run(self, x: Tensor, sizes: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
-        """Run the kernel over all time steps and return outputs and final states; rows of equal length form a dense block."""
+        """Run the kernel over all time steps, with `sizes` rows each, and return outputs and final states."""
         if self.clip is not None:
             return run_by_steps(x, sizes, state, weights, self.cell, self.clip)
         kernel: Any = getattr(torch._VF, self.cell)  # type: ignore[attr-defined]
@@ -255,7 +255,7 @@ class RecurrentCells(nn.Module):
 
 
 class FlattenWeights(torch.autograd.Function):
-    """A cast of weights to one contiguous block of memory, as cuDNN requires; it would otherwise copy them one by one."""
+    """An autograd function that casts weights into one contiguous block of memory, as cuDNN requires."""
 
     @staticmethod
     def forward(ctx: Any, kind: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -269,7 +269,7 @@ class FlattenWeights(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients, each cast to the dtype of its weight."""
+        """Return the gradients of the weights, each cast to the dtype of its weight."""
         made = [torch.empty_like(one, dtype=kind) for one, kind in zip(gradients, ctx.kinds, strict=True)]
         torch._foreach_copy_(made, gradients)
         return (None, *made)
@@ -289,7 +289,7 @@ def run_by_steps(
     cell: CellKind = "lstm",
     clip: tuple[float, float] | None = None,
 ) -> tuple[Tensor, CellState]:
-    """Run LSTM or GRU cells step by step, as the kernels do at once; `clip` bounds cell states and projected states."""
+    """Run LSTM or GRU cells one time step after the other; `clip` bounds cell states and projected states."""
     weight_ih, weight_hh, bias, bias_hh, *projection = weights
     inputs = F.linear(x, weight_ih, bias)
     outs: list[Tensor] = []

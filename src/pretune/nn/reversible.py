@@ -24,7 +24,7 @@ from pretune.nn.dropout import Dropout
 
 
 class ReversibleBranch(nn.Module):
-    """A residual branch, dropout(part(norm(x))), whose output is added to the other stream."""
+    """A branch of a reversible layer, dropout(part(norm(x))), that reads one residual stream and adds to the other."""
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0, chunk_size: int = 0) -> None:
         """Build the branch; `chunk_size` is the number of tokens that the part processes at a time (0: all)."""
@@ -38,13 +38,13 @@ class ReversibleBranch(nn.Module):
         return self.dropout(torch.cat([self.part(self.norm(x), context) for x in chunks]), context.depth)
 
     def in_dtype(self, x: Tensor, context: AttentionContext, kind: torch.dtype) -> Tensor:
-        """Apply the branch to an fp32 stream, computing in another dtype, and return fp32."""
+        """Apply the branch to an fp32 stream, computing in the dtype `kind`, and return fp32."""
         out: Tensor = self(x.to(kind), context)
         return out.float()
 
 
 class ReversibleLayer(nn.Module):
-    """A reversible layer of attention and a feed-forward network between two streams."""
+    """A reversible layer (Reformer): attention and a feed-forward network between two residual streams."""
 
     def __init__(self, attention: ReversibleBranch, feed_forward: ReversibleBranch) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class ReversibleLayer(nn.Module):
     def forward(
         self, first: Tensor, second: Tensor, context: AttentionContext, kind: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """Return the updated streams, (n, width) fp32 each."""
+        """Return both residual streams after the layer, (n, width) fp32 each; branches compute in the dtype `kind`."""
         first = first + self.attention.in_dtype(second, context, kind)
         return first, second + self.feed_forward.in_dtype(first, context, kind)
 

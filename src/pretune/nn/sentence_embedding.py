@@ -57,7 +57,7 @@ class DenseSpec:
         return check_width("dense layer", self.in_features, width) and self.out_features
 
     def build(self) -> nn.Module:
-        """Build the layer that this describes, with new parameters."""
+        """Build the layer that this specification describes, with newly initialized parameters."""
         return DenseLayer(self)
 
 
@@ -73,7 +73,7 @@ class LayerNormSpec:
         return check_width("layer normalization", self.dimension, width)
 
     def build(self) -> nn.Module:
-        """Build the layer that this describes, with new parameters."""
+        """Build the layer that this specification describes, with newly initialized parameters."""
         return nn.Sequential(OrderedDict(norm=LayerNormLayer(self.dimension)))
 
 
@@ -85,11 +85,11 @@ class DropoutSpec:
     kind: ClassVar[str] = "dropout"
 
     def width(self, width: int) -> int:
-        """Return `width`: the size does not change."""
+        """Return the output size for vectors of size `width`, which is the same."""
         return width
 
     def build(self) -> nn.Module:
-        """Build the layer that this describes."""
+        """Build the layer that this specification describes."""
         return DropoutLayer(self.share)
 
 
@@ -100,11 +100,11 @@ class NormalizeSpec:
     kind: ClassVar[str] = "normalize"
 
     def width(self, width: int) -> int:
-        """Return `width`: the size does not change."""
+        """Return the output size for vectors of size `width`, which is the same."""
         return width
 
     def build(self) -> nn.Module:
-        """Build the layer that this describes."""
+        """Build the layer that this specification describes."""
         return NormalizeLayer()
 
 
@@ -204,12 +204,12 @@ class TextEmbedding:
 
     @property
     def has_parameters(self) -> bool:
-        """Return whether some transform has parameters, which the description does not contain."""
+        """Return whether some transform after the pooling has trainable parameters."""
         return any(isinstance(part, DenseSpec | LayerNormSpec) for part in self.transforms)
 
     @property
     def normalized(self) -> bool:
-        """Return whether all vectors have unit length."""
+        """Return whether text vectors are normalized to unit length."""
         last = [part for part in self.transforms if not isinstance(part, DropoutSpec)][-1:]
         return last == [NormalizeSpec()] and self.truncate_dim is None
 
@@ -227,14 +227,14 @@ class TextEmbedding:
         return min(width, self.truncate_dim or width)
 
     def describe(self, hidden: int) -> dict[str, Any]:
-        """Return pooling, dimension, similarity and prompts of the vectors, for reports; `hidden` is the width of the states."""
+        """Return pooling, dimension, similarity and prompts, for reports; `hidden` is the width of hidden states."""
         facts: dict[str, Any] = {"pooling": "+".join(self.pooling), "dimension": self.width(hidden)}
         facts |= {"normalized": self.normalized, "similarity": self.similarity}
         named = {name: prompt for name, prompt in self.prompts.items() if prompt}
         return facts | ({"prompts": named} if named else {})
 
     def write(self) -> dict[str, Any]:
-        """Return the description for config.json, without default values."""
+        """Return the description as a mapping for config.json, without default values."""
         transforms = [{"kind": part.kind, **asdict(part)} for part in self.transforms]
         content = {**asdict(self), "pooling": list(self.pooling), "transforms": transforms}
         defaults = asdict(TextEmbedding()) | {"transforms": [], "pooling": None}

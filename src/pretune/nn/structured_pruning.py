@@ -24,16 +24,16 @@ class Prunable(ResidualBranch):
 
     @property
     def units(self) -> int:
-        """Return the number of units that the layer has now."""
+        """Return the current number of prunable units (heads or feed-forward units)."""
         raise NotImplementedError
 
     @property
     def unit_width(self) -> int:
-        """Return the number of inputs of the output matrix per unit."""
+        """Return the number of columns of the output matrix that belong to each prunable unit."""
         raise NotImplementedError
 
     def unit_projections(self) -> list[Linear]:
-        """Return the input projections whose rows belong to units."""
+        """Return the input projections, whose rows belong to prunable units (heads or feed-forward units)."""
         raise NotImplementedError
 
     def keep_units(self, kept: Sequence[int]) -> None:
@@ -82,12 +82,12 @@ class PrunableUnits(Prunable):
         return 1
 
     def unit_projections(self) -> list[Linear]:
-        """Return the projection to the inner units."""
+        """Return the projection to the inner units, from which the rows of pruned units are removed."""
         return [self.inner]
 
 
 def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
-    """Keep the outputs at the indices `kept` of a linear layer, in groups of `width`, in each of its stacked matrices."""
+    """Remove all outputs of a linear layer but the groups of `width` at the indices `kept`, in each stacked matrix."""
     for name, tensor in list(linear.named_parameters(recurse=False)):
         parts = tensor.detach().view(linear.stacked, -1, width, *tensor.shape[1:])
         taken = parts.index_select(1, kept.to(tensor.device)).flatten(0, 2)
@@ -96,7 +96,7 @@ def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
 
 
 def keep_columns(linear: Linear, kept: Tensor, width: int) -> None:
-    """Keep the inputs at the indices `kept` of a linear layer, in groups of `width`."""
+    """Remove all inputs of a linear layer but the groups of `width` at the indices `kept`."""
     weight = linear.weight
     parts = weight.detach().view(weight.shape[0], -1, width)
     taken = parts.index_select(1, kept.to(weight.device)).flatten(1)

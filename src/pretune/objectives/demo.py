@@ -58,7 +58,7 @@ class DemoData:
     histories: Store
 
     def of(self, joint: JointObjective) -> tuple[Data, str]:
-        """Return the data on which objectives are demonstrated, and a note if it is not the user's text."""
+        """Return the data to demonstrate the objectives `joint` on, and a note if it is not the user's text."""
         bare = joint.objectives[0].name in ("lm", "bilm", "prefix") or joint.objectives[0].two_sided
         data = Data(self.tokenizer, BARE if bare else ENCODED, language_alpha=1.0)
         if not joint.objectives[0].two_sided:
@@ -134,7 +134,7 @@ def demo_texts(value: Any) -> Iterable[str]:
 
 
 def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> dict[str, str]:
-    """Return the demonstration of objectives that share a forward pass: the first sequence, arranged and corrupted.
+    """Return the demonstration of the joint objective `joint`: the first sequence, corrupted, and its targets.
 
     Built-in text is used if the objectives cannot use the user's.
     """
@@ -159,7 +159,7 @@ def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> d
 
 
 def render(joint: JointObjective, sequences: Sequences, tokenizer: Tokenizer, seed: int) -> dict[str, str]:
-    """Return the input of the model and its targets in words, given corrupted sequences."""
+    """Return the model's input and its targets as readable text, given corrupted sequences."""
     row = {"input": "", "target": ""}
     generators = {generator_term(part.name) for part in joint.objectives} & set(sequences.targets)
     for term in generators:
@@ -192,7 +192,7 @@ def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Se
 
 
 def describe_target(joint: JointObjective, term: str, sequences: Sequences, tokenizer: Tokenizer) -> str:
-    """Return the targets of one loss term in words."""
+    """Return the targets of one loss term as readable text."""
     at, target, *_ = sequences.targets[term]
     if term in ("rtd", "trtd"):
         return " ".join("r" if new else "o" for new in sequences.ids != target)

@@ -11,7 +11,7 @@ Row = Mapping[str, Any]  # the fields of an example by role, such as text, pair 
 
 @dataclass(frozen=True)
 class InContextPrompt:
-    """Base class that defines how a task is asked in a prompt: candidate answers, gold answers, and answers from outputs.
+    """Base class of prompt formats for in-context learning: candidate answers, gold answers, and parsing of outputs.
 
     `Task.in_context_prompt` returns one. The model ranks the candidates by their likelihood; without candidates, it generates
     an answer of at most `max_tokens` tokens.
@@ -22,7 +22,7 @@ class InContextPrompt:
     per_class: ClassVar[bool] = False  # whether the number of examples in the prompt is per class rather than in total
 
     def slots(self, row: Row) -> dict[str, str]:
-        """Return further values for the placeholders of the template, beside the texts and numbers of the row."""
+        """Return further values for placeholders of the prompt template, besides the texts and numbers of the row."""
         return {}
 
     def candidates(self, row: Row) -> Sequence[str]:

@@ -18,7 +18,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class JointObjective:
-    """Objectives with weights that share their sequences and one forward pass; most often a single objective."""
+    """A weighted sum of objectives that share their sequences and one forward pass; often a single objective."""
 
     parts: tuple[tuple[float, Objective], ...]  # weight of the loss, objective
 
@@ -55,7 +55,7 @@ class JointObjective:
 
     @property
     def objectives(self) -> list[Objective]:
-        """Return the objectives of the joint without their weights."""
+        """Return the objectives that are summed, without their weights."""
         return [part for _, part in self.parts]
 
     @property
@@ -74,18 +74,18 @@ class JointObjective:
         return max(part.static_masks for part in self.objectives)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the arrangement of an epoch by the objective that needs its own arrangement, otherwise by the first."""
+        """Divide the data of an epoch into sequences as the first objective does, or the one with special needs."""
         chosen = next((part for part in self.objectives if part.owns_arrangement), self.objectives[0])
         return chosen.arrange(data, packing, draws.repeat(self.static_masks))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of a pack after the corruptions and targets of all objectives."""
+        """Return the sequences of a batch after all objectives have corrupted them and set their targets."""
         for part in self.objectives:
             sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.static_masks))
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack, by loss term."""
+        """Return an upper bound on the number of targets per batch, by loss term."""
         return {term: count for part in self.objectives for term, count in part.max_targets(packing).items()}
 
     def capacity(self, packing: Packing) -> Capacity | None:
@@ -121,7 +121,7 @@ class JointObjective:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Joints (objectives that share a forward pass) that alternate; each gets its share of the packs."""
+    """A mixture of joint objectives (sums of losses of one forward pass), each with its share of the batches."""
 
     shares: tuple[tuple[float, JointObjective], ...]  # shares add up to 1
 
@@ -132,12 +132,12 @@ class Mixture:
 
     @property
     def joints(self) -> list[JointObjective]:
-        """Return the joints of the mixture without their shares."""
+        """Return the joint objectives of the mixture, without their shares of the batches."""
         return [joint for _, joint in self.shares]
 
     @property
     def objectives(self) -> list[Objective]:
-        """Return the objectives of all joints, each once."""
+        """Return all objectives of the mixture, each once."""
         return list({part.name: part for joint in self.joints for part in joint.objectives}.values())
 
     @property
@@ -151,7 +151,7 @@ class Mixture:
         return any(part.needs_host_sync for part in self.objectives)
 
     def joined(self, objective: Objective) -> Mixture:
-        """Return a mixture with an objective added to every joint."""
+        """Return a mixture in which the loss of an objective is added in every forward pass."""
         return Mixture(tuple((share, JointObjective((*joint.parts, (1.0, objective)))) for share, joint in self.shares))
 
     def with_part(self, objective: Objective) -> Mixture:

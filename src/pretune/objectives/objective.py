@@ -48,7 +48,7 @@ LogitsFunction = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 @dataclass
 class Data:
-    """The data that an objective arranges: documents of a store or examples, with the model's tokenizer and template."""
+    """The data of an objective: documents of a token store or labeled rows, with the model's tokenizer and template."""
 
     tokenizer: Tokenizer
     template: Template
@@ -105,7 +105,7 @@ class Loss:
 
 
 def _or_one(total: float | Tensor) -> float | Tensor:
-    """Return a total, or 1 where it is 0, so that a sum over no targets can be divided by it."""
+    """Return a number of targets, or 1 where it is 0, to divide by."""
     return torch.where(total == 0, 1.0, total) if isinstance(total, Tensor) else total or 1.0
 
 
@@ -181,15 +181,15 @@ class Objective:
         return False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the arrangement of an epoch: which texts make up which sequences, in which packs."""
+        """Divide the data of an epoch into sequences, and assign the sequences to packed batches."""
         raise NotImplementedError
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of a pack after masking, noise or permutation, with their prediction targets."""
+        """Return the sequences of a batch after masking, noise or permutation, with their prediction targets."""
         raise NotImplementedError
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack, by loss term, for fixed shapes."""
+        """Return an upper bound on the number of targets per batch, by loss term, for fixed shapes."""
         raise NotImplementedError
 
     def head(self, backbone: Backbone) -> nn.Module:
@@ -201,15 +201,15 @@ class Objective:
         raise NotImplementedError
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of source and target, for fixed shapes; only of `two_sided` objectives."""
+        """Return the batch limits of source and target, for fixed shapes; only for seq2seq (`two_sided`) objectives."""
         raise NotImplementedError
 
     def max_packing(self, packing: Packing) -> Packing:
-        """Return the packing limits including added tokens, for fixed shapes; only of objectives that add tokens."""
+        """Return the batch limits including tokens that the objective adds, for fixed shapes."""
         raise NotImplementedError
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows | Dialogues:
-        """Read the rows to train on from files; only of objectives that learn from rows."""
+        """Read the rows to train on from files; only for objectives that learn from table rows or dialogues."""
         raise NotImplementedError
 
 
@@ -269,7 +269,7 @@ def vocabulary_loss(
 def map_logits_in_chunks(
     head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, look: LogitsFunction
 ) -> list[tuple[Tensor, ...]]:
-    """Apply `look(logits, target, weight)` to chunks of the targets and return the results, one per chunk.
+    """Compute logits in chunks, to save memory, and return `look(logits, target, weight)` of each chunk.
 
     There is one chunk unless the logits would fill the memory; with several, logits are recomputed in the backward pass.
     """

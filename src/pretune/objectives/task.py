@@ -39,7 +39,7 @@ LANGUAGE_MODEL_HEADS = ("lm", "mlm")  # heads over the vocabulary, which tasks s
 
 
 def fitted(default: Any) -> Any:
-    """Declare a field of a task that `fit` sets from the training examples."""
+    """Declare a dataclass field of a task that `fit` sets from the training examples, with an initial `default`."""
     return field(default=default, metadata={"fitted": True})
 
 
@@ -53,7 +53,7 @@ class Examples(Protocol):
     def take(self, rows: Iterable[int]) -> Self: ...
 
     def asked(self, row: int) -> str:
-        """Return the input of an example as one text; two examples with the same text are duplicates."""
+        """Return the input of example `row` as one text, by which duplicates are found."""
 
     def place(self, row: int) -> str:
         """Return the file and line of an example, for messages."""
@@ -116,7 +116,7 @@ class Task(Objective):
 
     @property
     def unwrapped(self) -> Any:
-        """Return the task without wrappers such as a new name, for members that only its own class has."""
+        """Return the task itself, without wrapper objects such as one that renames it."""
         return self
 
     def has_option(self, name: str) -> bool:
@@ -148,7 +148,7 @@ class Task(Objective):
     # -- training and prediction ------------------------------------------------------------------------------------
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return the arrangement of the examples in sequences of at most `length` tokens.
+        """Return the examples as token sequences of at most `length` tokens.
 
         `labels["example"]` is the example of each sequence; without it, there is one sequence per example. Sequences with
         the same `labels["group"]` are put into the same batch.
@@ -156,15 +156,15 @@ class Task(Objective):
         raise NotImplementedError
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the sequences of all examples in shuffled packs."""
+        """Return the sequences of all examples, shuffled into packed batches."""
         return plan_epoch(self.tokenize_examples(data, packing.length), packing, draws)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: one per sequence."""
+        """Return an upper bound on the number of targets per batch: one per sequence."""
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def begin(self, head: nn.Module) -> None:
-        """Undo `finish` in a trained head, so that training can continue."""
+        """Take the fitted values that `finish` folded into a trained head out of it, so that training can continue."""
 
     def finish(self, head: nn.Module) -> Self:
         """Fold fitted values, such as mean and deviation, into a trained head, and return the task without them."""
@@ -177,7 +177,7 @@ class Task(Objective):
         return out
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Any) -> list[Answer]:
-        """Return one answer per example, given the outputs for each sequence of the arrangement, in order."""
+        """Return one answer per example, given the head's outputs for each sequence of `arrangement`, in order."""
         raise NotImplementedError
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
@@ -198,7 +198,7 @@ class Task(Objective):
         return sums.compute()
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return each answer with the gold answer and a score; tasks that compare examples return one per comparison."""
+        """Return each answer with its gold answer and a score; for tasks that compare examples, one per comparison."""
         raise NotImplementedError
 
     def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
@@ -217,7 +217,7 @@ class Task(Objective):
         return {}
 
     def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> InContextPrompt:
-        """Return how examples are asked in a prompt, for in-context learning; only of tasks with an `in_context_template`.
+        """Return the prompt format for in-context learning; only for tasks with an `in_context_template`.
 
         `rows` are labeled examples by role, and `settings` the `prompt` section of the task in its suite.
         """
@@ -230,7 +230,7 @@ class Task(Objective):
         raise NotImplementedError
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the targets of a demonstration in words, or None if the targets are tokens.
+        """Return the targets of a demonstration as readable text, or None if the targets are tokens.
 
         `spell(first, last)` returns the text of the tokens from `first` to `last`.
         """

@@ -42,14 +42,14 @@ class Clock:
             self.evaluation += duration
 
     def add(self, tokens: float, flops: float, seconds: float) -> None:
-        """Count one step; `seconds` is the training time so far, the same on all processes."""
+        """Count one training step; `seconds` is the training time so far, the same on all processes."""
         self.used["steps"] += 1
         self.used["tokens"] += tokens
         self.used["flops"] += flops
         self.used["seconds"] = seconds
 
     def progress(self, tokens: float = 0.0, flops: float = 0.0, steps: float = 0.0, seconds: float = 0.0) -> float:
-        """Return the share of the budget, 0 to 1, that is used now, or will be after using the given amounts in addition."""
+        """Return the share of the training budget, 0 to 1, that is used, including the given additional amounts."""
         more = {"steps": steps, "tokens": tokens, "flops": flops, "seconds": seconds}
         shares = [(self.used[name] + more[name]) / limit for name, limit in self.budget.limits.items()]
         return min(1.0, max(shares, default=0.0))

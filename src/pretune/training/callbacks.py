@@ -66,7 +66,7 @@ class Callback:
         """Run after an evaluation, with its metrics."""
 
     def after_step(self, step: Step) -> None:
-        """Run at the end of a step, when it is certain whether this is the last one."""
+        """Run at the end of a step, when `step` says whether it is the last one."""
 
     def on_end(self) -> dict[str, float]:
         """Run after the last step, and return metrics for the results of the training."""
@@ -81,7 +81,7 @@ class Callback:
         return {}
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Restore the callback from the state and the tensors that a checkpoint has of it."""
+        """Restore the callback from the results of `state` and `tensors`, as saved in a checkpoint."""
 
 
 @contextmanager

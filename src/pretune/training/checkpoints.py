@@ -96,7 +96,7 @@ class CheckpointWriter:
         return self.pending is not None and not self.pending.done()
 
     def start(self, state: dict[str, Any], shared: Mapping[str, Tensors], own: Mapping[str, Tensors]) -> None:
-        """Copy tensors, grouped by file name, and start to write them in the background.
+        """Copy the tensors of a checkpoint, grouped by file name, and start to write them in the background.
 
         The tensors in `shared` are the same in all processes, or rows of the same sharded tensors; those in `own` are not.
         """
@@ -137,7 +137,7 @@ class CheckpointWriter:
 
     @property
     def _final(self) -> Path:
-        """The folder of the current checkpoint when it is complete."""
+        """The final path of the current checkpoint's folder, to which it is renamed when complete."""
         return self.run / FOLDER / f"step-{self.state['step']:08d}"
 
     def _begin(self) -> None:

@@ -46,7 +46,7 @@ class Recording:
 
 @dataclass
 class CudaGraphs:
-    """Execution of steps as CUDA graphs: one per data stream, recorded with its first pack, and one for the update."""
+    """Execution of steps as CUDA graphs: one per data stream, recorded with its first batch, and one for the update."""
 
     model: nn.Module
     device: torch.device
@@ -60,7 +60,7 @@ class CudaGraphs:
     untrained: dict[frozenset[int], list[nn.Parameter]] = field(default_factory=dict)  # by the streams of a step
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Run the forward and backward pass of a pack, and return its loss and the scalar that was differentiated."""
+        """Run the forward and backward pass of a batch; return its loss and the scalar that was differentiated."""
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
             self.untrained.clear()  # the new stream may train parameters that had no gradient before

@@ -17,7 +17,7 @@ from pretune.text.packing.sequences import UNLIMITED, Epoch, Packing, collate
 
 @dataclass(frozen=True)
 class Pack:
-    """The coordinates of one pack: the sequences of one forward pass, concatenated without padding."""
+    """The coordinates (stream, epoch, index) of a pack, the packed sequences of one forward pass."""
 
     stream: int  # index of its stream
     epoch: int
@@ -26,14 +26,14 @@ class Pack:
 
 
 def describe_packs(packs: Sequence[Pack]) -> str:
-    """Return the coordinates of packs as text for a message; with the recipe and its seed they identify the training texts."""
+    """Return the coordinates of packed batches (stream, epoch, index) as text, for messages."""
     names = [f"stream {p.stream}, epoch {p.epoch}, pack {p.index}" for p in packs]
     return "; ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
 
 
 @dataclass
 class DataStream:
-    """The stream of packs of one joint objective, epoch after epoch."""
+    """The stream of packed batches of one joint objective, epoch after epoch."""
 
     joint: JointObjective
     data: Data
@@ -54,7 +54,7 @@ class DataStream:
             self._epochs = {}
 
     def next(self) -> tuple[int, int]:
-        """Advance to the next pack, and return its epoch and index."""
+        """Advance to the next packed batch, and return its epoch and its index in the epoch."""
         while self.index >= len(self.epoch_plan(self.epoch)):
             if self.index == 0:
                 raise PretuneError(f"{self.joint}: the corpus is too small to fill one batch; add more text")
@@ -65,7 +65,7 @@ class DataStream:
         return place
 
     def epoch_plan(self, epoch: int) -> Epoch:
-        """Return the plan of an epoch, which maps the index of a pack to its sequences; the last two plans are cached."""
+        """Return the division of an epoch into packed batches of sequences; the last two epochs are cached."""
         if epoch not in self._epochs:
             self._epochs = {known: plan for known, plan in self._epochs.items() if known == epoch - 1}
             self._epochs[epoch] = self.joint.arrange(self.data, self.packing, EpochRandom(self.seed, epoch))
@@ -77,7 +77,7 @@ class DataStream:
         return self.joint.capacity(self.packing)
 
     def batch(self, epoch: int, index: int, progress: float) -> Batch:
-        """Return the batch of the pack with this epoch and index; it depends on nothing else but the seed and the progress."""
+        """Build the batch with this epoch and index, a function of the seed and of the training `progress` only."""
         tokenizer, draws = self.data.tokenizer, EpochRandom(self.seed, epoch, progress)
         sequences = self.joint.corrupt(self.epoch_plan(epoch).pack(index), tokenizer, draws)
         return collate(sequences, self.capacity, filler=tokenizer.roles.get("padding", 0))
@@ -105,7 +105,7 @@ class DataStreams:
     shares: Callable[[float], Sequence[float]] | None = None
 
     def next_step(self, progress: float = 0.0) -> list[Pack]:
-        """Return the packs of the next step, each from the stream that is furthest behind its share."""
+        """Return the packed batches of the next step, each from the stream that is furthest behind its share."""
         stage = next((stage for stage in self.stages if progress < stage.until), self.stages[-1])
         own = self.streams[stage.first : stage.first + len(self.mixture.shares)]
         shares = self.shares(progress) if self.shares is not None else [share for share, _ in self.mixture.shares]
@@ -119,13 +119,13 @@ class DataStreams:
         return chosen
 
     def _growth(self, progress: float) -> float:
-        """Return the size of steps relative to their full size, which grows linearly at the beginning with `ramp`."""
+        """Return the batch size relative to its full size, which grows linearly at first (batch size warmup)."""
         if self.size_warmup is None or progress >= self.size_warmup[1]:
             return 1.0
         return self.size_warmup[0] + (1.0 - self.size_warmup[0]) * progress / self.size_warmup[1]
 
     def batch(self, pack: Pack, progress: float) -> Batch:
-        """Return the batch of a pack of any stream."""
+        """Build the batch for the coordinates `pack` (stream, epoch, index), at a training progress from 0 to 1."""
         return self.streams[pack.stream].batch(pack.epoch, pack.index, progress)
 
     def state(self) -> list[dict[str, int]]:

@@ -44,7 +44,7 @@ class Flops:
         return 3.0 * sum(self.itemize(batch).values())
 
     def itemize(self, batch: Batch) -> dict[str, float]:
-        """Return the FLOPs of one forward pass by item: matrices, attention, recurrence, and each head."""
+        """Return the FLOPs of one forward pass by component: matrices, attention, recurrence, and each head."""
         backbone: Any = self.root.backbone
         sides = [_lengths(batch, side) for side in range(len(batch.packed))]
         if len(sides) == 1 or isinstance(backbone, BidirectionalBackbone):
@@ -81,7 +81,7 @@ class Flops:
         return {name: float(value) for name, value in items.items()}
 
     def _head(self, name: str, head: nn.Module, batch: Batch, lengths: Array) -> dict[str, float]:
-        """Return the FLOPs of a head by item; a part with a loss term of its own (rtd's generator) is a separate item."""
+        """Return the FLOPs of a head by component; parts with their own loss (ELECTRA's generator) are separate."""
         named = [(child, term) for child, _ in head.named_children() for term in (child, f"{name}_{child}")]
         others = {child: term for child, term in named if term in batch.targets}
         tied = self.root.backbone.embed.tokens.numel()  # type: ignore[union-attr, operator]
@@ -115,7 +115,7 @@ class HeadSizes:
 
 
 def head_sizes(part: nn.Module, tied: int, without: tuple[str, ...] = ()) -> HeadSizes:
-    """Return the sizes of a part of a head without some children; `tied` is the number of weights of the token embedding."""
+    """Return the sizes that determine the FLOPs of `part` of a head; `tied` is the size of the token embedding."""
     if isinstance(part, TransformerStack):
         return HeadSizes(0, [module_sizes(part)])
     if isinstance(part, CountsTargetWeights):
@@ -138,7 +138,7 @@ def repeated_modules(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _lengths(batch: Batch, side: int) -> Array:
-    """Return the lengths of the sequences of one packed stream of a batch (source or target), without padding."""
+    """Return the lengths of the sequences on one side of a batch (0: source, 1: target), without padding."""
     if batch.lengths:
         return batch.lengths[side].astype(np.float64)
     packed = batch.packed[side]

@@ -13,7 +13,7 @@ PASSAGE = 512  # approximate maximum tokens of a passage
 
 
 def split_rows(count: int, share: float) -> tuple[Array, Array]:
-    """Return the row numbers below `count` to train on and those to evaluate on, independent of the seed.
+    """Split `count` rows into those to train on and those to evaluate on, independent of the seed; return row numbers.
 
     The rows to evaluate on are the fraction `share` of all rows, but at least 8, or a tenth if there are fewer than 80.
 

@@ -205,14 +205,14 @@ class StopDropout(Callback):
 
 @dataclass
 class Eager:
-    """Execution of steps without CUDA graphs; `CudaGraphs` has the same methods."""
+    """Eager execution of training steps, without CUDA graphs; `CudaGraphs` has the same methods."""
 
     model: nn.Module
     device: torch.device
     world: World
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Run the forward and backward pass of a pack, and return its loss and the scalar that was differentiated."""
+        """Run the forward and backward pass of a batch; return its loss and the scalar that was differentiated."""
         loss = self.model(joint, batch.to(self.device))
         # Replicas average their gradients, but the loss is a sum over all of them.
         objective = loss.over(totals) * self.world.size
@@ -224,7 +224,7 @@ class Eager:
         return function()
 
     def forget(self) -> None:
-        """Do nothing, because no step is recorded."""
+        """Do nothing: without CUDA graphs, there are no recordings to discard."""
 
 
 def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | CudaGraphs:
@@ -280,7 +280,7 @@ def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str
 
 
 def reseed(dropout_seed: Tensor, seed: int, step: int, pack: Pack) -> None:
-    """Seed the random numbers of a pack (dropout, sampling) as a function of seed, step, and pack, so that runs can resume."""
+    """Seed dropout and sampling for one batch as a function of the seed, the step, and the slot of `pack` in it."""
     number = int(random_bits(seed, "device", step, pack.stream, pack.slot))
     seed_generators(number >> 1, dropout_seed.device)
     dropout_seed.fill_((number >> 33) & 0x7FFFFFFF)
@@ -294,7 +294,7 @@ def seed_generators(number: int, device: torch.device) -> None:
 
 
 def agreed_seconds(t: Training, clock: Clock) -> float:
-    """Return the seconds of training so far; with a budget in seconds, all processes use those of the first one."""
+    """Return the seconds of training so far; with a time budget, all processes use those of the first one."""
     seconds = clock.elapsed()
     if t.budget.seconds is None:
         return seconds
@@ -323,7 +323,7 @@ def clip(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
 
 
 def step_optimizers(optimizers: list[torch.optim.Optimizer], updated: bool, keep: bool) -> None:
-    """Update the parameters unless the step is skipped, and clear the gradients; `keep` sets them to zero in place."""
+    """Update the parameters if `updated`, and clear the gradients; with `keep`, they are set to zero in place."""
     for optimizer in optimizers:
         if updated:
             optimizer.step()

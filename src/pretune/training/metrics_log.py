@@ -121,7 +121,7 @@ class MetricsLog:
             self.recent.append(StepLoss(sums, dict(step["totals"]), dict(step["before"])))
 
     def watch(self, step: int, packs: list[Pack], norm: Tensor) -> None:
-        """Record the packs and the gradient norm of a step, so that an error can name the step that diverged."""
+        """Record the data (`packs`) and gradient norm of a step, so that an error can name the step that diverged."""
         self.steps.append((step, packs))
         self.norms.append(norm.detach().float())
 
@@ -252,7 +252,7 @@ class Logging(Callback):
 
 
 def layer_norms(root: Network) -> dict[str, Tensor]:
-    """Return the gradient norm of each layer group of the backbone, and of each head."""
+    """Return the gradient norm of each layer of the backbone, and of each head."""
     groups = [*root.backbone.groups(), *((name, [head]) for name, head in root.heads.items())]
     norms = {}
     for name, modules in groups:

@@ -20,7 +20,7 @@ from pretune.training.parallel.distributed import World
 
 @dataclass
 class StepBatches:
-    """The packs and batches of a step that this process runs."""
+    """The batches of a step that this process runs, with their coordinates in the data."""
 
     packs: list[Pack]
     batches: list[Batch]
@@ -28,7 +28,7 @@ class StepBatches:
 
     @property
     def real(self) -> list[Batch]:
-        """The batches that are not blank."""
+        """The batches with data, without those of weight 0 that only keep processes in step."""
         return self.batches[: len(self.batches) - self.blank]
 
 
@@ -93,6 +93,6 @@ class Prefetcher:
 
 
 def deal(packs: list[Pack], world: World) -> tuple[list[Pack], int]:
-    """Return the packs of a step that this process runs, and how many more the process with the most packs has."""
+    """Return the packed batches of a step that this process runs, and how many fewer than the busiest process has."""
     own = packs[world.rank :: world.size]
     return own, -(-len(packs) // world.size) - len(own)

@@ -27,7 +27,7 @@ Any_ = TypeVar("Any_", bound="TrainingSection")
 
 
 def _key(within: Interval, text: str = "") -> Any:
-    """Return a key of a section: a number, or a tuple of numbers, in an interval; `text` is the help of its option."""
+    """Declare a dataclass field of a recipe section with numbers in the interval `within`; `text` is its help."""
     return field(default=None, metadata={"within": within, "help": text})
 
 
@@ -217,7 +217,7 @@ def resolve_section(
     preset: dict[str, Any] | None = None,
     without: Mapping[type[TrainingSection], tuple[str, ...]] | None = None,
 ) -> Any_:
-    """Fill a section with the given values, then the preset's, then the defaults.
+    """Return a recipe section filled with the `given` values, then the preset's, then the defaults.
 
     A key that does not apply to the chosen kind raises an error if it was given, and is set to None otherwise. `without`
     names keys that this training does not use.
@@ -252,7 +252,7 @@ def convert_values(section: type[TrainingSection], values: Mapping[str, Any]) ->
 
 
 def _applicable(filled: Any_, given: set[str]) -> Any_:
-    """Return a section without the keys that do not apply to its kind; raise an error if one of them was given."""
+    """Return a recipe section without keys that do not apply to its kind; raise an error if one is in `given`."""
     kind_of, kinds = BY_KIND.get(type(filled), ("", {}))
     name = filled.recipe_key
     unused = {}
@@ -269,7 +269,7 @@ def _applicable(filled: Any_, given: set[str]) -> Any_:
 
 
 def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of a job as a recipe: sections without unset keys, and `from_` as `from`."""
+    """Return the job `plan` as a recipe, a nested mapping without unset keys; `from_` becomes `from`."""
     content = {}
     for key, value in asdict(plan).items():
         if isinstance(getattr(plan, key), RecipeSection):

@@ -47,7 +47,7 @@ class Checkpointing(Callback):
             yield
 
     def counts(self) -> dict[str, float]:
-        """Return 1 or 0 for whether this process was interrupted and whether it is writing, to be summed over processes."""
+        """Return whether this process was interrupted and whether it is writing, as 0 or 1, to sum over processes."""
         writing = self.saver is not None and self.saver.busy
         return {"stopping": float(self.stopping.is_set()), "writing": float(writing)}
 

@@ -58,7 +58,7 @@ class Run:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The last metrics and the results of the verb; empty while the run is unfinished."""
+        """The final metrics and other results of the run; empty while the run is unfinished."""
         path = self.folder / RESULTS
         return read_mapping(path, "the results of a run") if path.is_file() else {}
 
@@ -131,7 +131,7 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
 
 
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
-    """Create a run folder, or check that its run can be resumed; return whether there is a checkpoint to resume from."""
+    """Create a run folder for a command (`verb`), or check that it can resume; return whether it has a checkpoint."""
     if check_run(folder, resume):
         check_same_recipe(folder, recipe)
         return bool(list_checkpoints(folder))
@@ -167,7 +167,7 @@ def remove_if_refused(folder: Path, new: bool) -> Iterator[None]:
 
 
 def write_run_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
-    """Write the recipe that reproduces a run; a run that is part of a larger job has the recipe of that job."""
+    """Write the recipe that reproduces a run of a command (`verb`); a part of a larger job has the job's recipe."""
     comment = f"# pretune {verb} --recipe {RECIPE} --out FOLDER does this again\n"
     write_bytes(folder / RECIPE, (comment + write_recipe(json.loads(json.dumps(recipe)))).encode())
 

@@ -112,7 +112,7 @@ HARMLESS = {
 
 
 def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Return the name table of GPT or GPT-2, given the published names of their embeddings, with further rows."""
+    """Return the parameter-name table of GPT or GPT-2, given the published names of the embeddings."""
     return NameTable(
         (tokens, "backbone.embed.tokens"),
         (positions, "backbone.embed.positions.weight"),
@@ -134,7 +134,7 @@ def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | N
 
 
 def classes(name: str) -> dict[frozenset[str], str]:
-    """Return the classes of `transformers` that GPT and GPT-2 share, with the class prefix of a family."""
+    """Return the `transformers` classes that GPT and GPT-2 share, by their heads; `name` is the class prefix."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"lm"}): f"{name}LMHeadModel",

@@ -114,7 +114,7 @@ def build(config: BartConfig) -> EncoderDecoder:
 
 
 def _layer(published: str, ours: str) -> list[Row]:
-    """Return the name-table rows of a layer of the encoder or the decoder, without cross-attention."""
+    """Return the pairs of published and pretune names of an encoder or decoder layer, without cross-attention."""
     return [
         ([f"{published}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
         (f"{published}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
@@ -167,7 +167,7 @@ HARMLESS = {
 
 
 def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Return a name table with the rows of all three families and further ones."""
+    """Return a parameter-name table with the rows that BART, mBART and Marian share, and further rows."""
     return NameTable(
         *COMMON,
         *rows,
@@ -182,7 +182,7 @@ def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
 def supported_values(
     before: bool = False, embedded: bool = True, last: bool = False, sinusoidal: bool = False
 ) -> dict[str, Sequence[Any]]:
-    """Return the supported values of config.json keys, given where norms are and which positions there are."""
+    """Return the supported values of config.json keys, given the placement of norms and the kind of positions."""
     return {
         **ENCODER_DECODER_VALUES,
         "normalize_before": (before,),

@@ -151,7 +151,7 @@ def _relative_bias(config: T5Config, bidirectional: bool) -> T5RelativeBias:
 
 
 def _attention(published: str, ours: str) -> list[Row]:
-    """Return the name-table rows of an attention sublayer with its norm."""
+    """Return the pairs of published and pretune names of an attention sublayer with its norm."""
     block, _, _ = published.rpartition(".")
     return [
         (f"{block}.layer_norm.weight", f"{ours}.norm.weight"),
@@ -162,7 +162,7 @@ def _attention(published: str, ours: str) -> list[Row]:
 
 
 def _feed_forward(published: str, ours: str) -> list[Row]:
-    """Return the name-table rows of a feed-forward sublayer, gated or not."""
+    """Return the pairs of published and pretune names of a feed-forward sublayer, gated or not."""
     dense = f"{published}.DenseReluDense"
     rows: list[Row] = [
         (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
@@ -179,7 +179,7 @@ _BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def _encoder_rows(ours: str) -> list[Row]:
-    """Return the name-table rows of the token embedding and of the encoder, which pretune names `ours`."""
+    """Return the pairs of published and pretune names of token embedding and encoder; `ours` is pretune's prefix."""
     return [
         ("shared.weight", f"{ours}.embed.tokens"),
         *_attention("encoder.block.{i}.layer.0.SelfAttention", f"{ours}.layers.{{i}}.attention"),
@@ -224,7 +224,7 @@ TEMPLATE = Template(single=("A", "end"), pair=("B", "end"), segments=False, targ
 
 
 def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any]) -> Family:
-    """Return the family of T5 or mT5; `prefix` is that of its classes, `only` are further supported values of keys."""
+    """Return the family of T5 or mT5; `prefix` is that of its `transformers` classes, `only` restricts key values."""
     family = Family(
         name=name,
         config=config,

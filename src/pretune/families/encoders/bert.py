@@ -148,7 +148,7 @@ def build(config: BertConfig, columns: Iterable[ColumnEmbedding] = ()) -> Transf
 
 
 def encoder_rows(name: str) -> list[Row]:
-    """Return the name-table rows of BERT's embeddings and layers, with the prefix of a family."""
+    """Return the pairs of published and pretune names of BERT's embeddings and layers; `name` is their prefix."""
     published, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
     return [
         (f"{name}.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
@@ -178,7 +178,7 @@ MLM_ROWS: list[Row] = [
 
 
 def unused(name: str) -> dict[str, str]:
-    """Return the names of tensors that do not affect the output, with the prefix of a family, and the reason for each."""
+    """Return the published tensors that do not affect the output, with reasons; `name` is the prefix of their names."""
     return {
         f"{name}.embeddings.position_ids": "the numbers 0, 1, 2 …",
         f"{name}.embeddings.token_type_ids": "zeros, the default segment ids",
@@ -186,7 +186,7 @@ def unused(name: str) -> dict[str, str]:
 
 
 def table(name: str, *rows: Row) -> NameTable:
-    """Return the name table of BERT with the prefix of a family, and with further rows."""
+    """Return the parameter-name table of BERT with further rows; `name` is the prefix of published names."""
     return NameTable(
         *encoder_rows(name),
         *rows,
@@ -205,7 +205,7 @@ def table(name: str, *rows: Row) -> NameTable:
 
 
 def classes(name: str) -> Mapping[frozenset[str], str]:
-    """Return the classes of `transformers` for each set of heads of BERT, with the class prefix of a family."""
+    """Return the `transformers` classes of a BERT-like family, by their heads; `name` is the class prefix."""
     return {
         **encoder_classes(name),
         frozenset({"nsp"}): f"{name}ForNextSentencePrediction",
@@ -214,7 +214,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 def other_classes(name: str) -> Mapping[str, frozenset[str]]:
-    """Return the class of `transformers` for causal BERT and its heads, with the class prefix of a family."""
+    """Return the `transformers` class of causal BERT, with its heads; `name` is the class prefix."""
     return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder in `transformers`, read as an encoder here
 
 

@@ -146,7 +146,7 @@ _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{
 
 
 def _table(*own: Row) -> NameTable:
-    """Return the name table of a version of DeBERTa, given the rows of its attention."""
+    """Return the parameter-name table of a version of DeBERTa, given the rows of its attention parameters."""
     rows = [*own, *bert.encoder_rows("deberta")]
     return NameTable(
         *rows,

@@ -22,7 +22,7 @@ class ErnieConfig(bert.BertConfig):
 
 
 def build(config: ErnieConfig) -> TransformerStack:
-    """Build BERT, with task embeddings if the model has them (column `task`; task 0 where it is absent)."""
+    """Build the ERNIE backbone: BERT, with embeddings of the per-token column `task` (default: 0) if configured."""
     tasks = [ColumnEmbedding("task", config.task_type_vocab_size, config.hidden_size)] if config.use_task_id else []
     return bert.build(config, tasks)
 

@@ -151,7 +151,7 @@ _OURS = "backbone.layers.{i}"
 
 
 def _head(name: str, transform: str) -> list[Row]:
-    """Return the name-table rows of a task head, whose dense layer pretune names `transform`; published names are shared."""
+    """Return the name-table rows of the task head `name`, whose dense layer is `transform` in pretune."""
     return [
         ("head.dense.{p}", f"heads.{name}.{transform}.dense.{{p}}"),
         ("head.norm.{p}", f"heads.{name}.{transform}.norm.{{p}}"),

@@ -38,7 +38,7 @@ TEMPLATE = Template(
 
 
 def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
-    """Return RoBERTa's name table with the prefix of a family and further rows; `encoder` replaces BERT's (MPNet)."""
+    """Return RoBERTa's parameter-name table; `name` is the published prefix, `encoder` replaces BERT's rows (MPNet)."""
     return NameTable(
         *(encoder_rows(name) if encoder is None else encoder),
         *rows,

@@ -61,7 +61,7 @@ def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str,
 
 
 def _files(folder: Path) -> tuple[Path | None, Path | None]:
-    """Return the options file and the weights file in a folder, or None for a missing one."""
+    """Return the ELMo options file and weights file in a folder, or None for a missing one."""
     options = next(iter(sorted(folder.glob("*options.json"))), None)
     return options, next(iter(sorted(folder.glob("*.hdf5"))), None)
 

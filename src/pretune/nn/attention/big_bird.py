@@ -54,19 +54,19 @@ class BlockSparseAttention(ResidualBranch):
         return block_sparse(self.numbers, self.size, f"{self.size}, {self.random}, layer {self.layer}")
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Attend within each sequence: (n, width) → (n, width)."""
+        """Apply self-attention to the tokens of each packed sequence: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
         mixed = attend_self(qkv, context.layout, effective_pattern(self.pattern, context.pattern), dropout=dropout)
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the FLOPs."""
+        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
 
 
 def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
-    """Return (heads, blocks, random) uniform integers below LEVELS, which depend only on their indices and the layer."""
+    """Return (heads, blocks, random) uniform random integers below LEVELS, a fixed function of `layer` and index."""
     if heads * blocks * random > MOST_NUMBERS:
         raise PretuneError(
             f"sparse attention with {heads} heads, {blocks} blocks and {random} random blocks needs too large a table; "
@@ -122,7 +122,7 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
         return found
 
     def in_some_row(head: Tensor, block: ValueInterval, its: ValueInterval, last: ValueInterval) -> IntervalMask:
-        """Return the same for tiles of BLOCK tokens: a query tile has few blocks, whose samples are looked up one by one."""
+        """Return, for tiles of BLOCK tokens, whether a key tile may contain a random block of a query tile."""
         steps = torch.arange(BLOCK // size + 2, device=block.low.device)
         row = torch.minimum(block.low[..., None] + steps, block.high[..., None])  # (…, blocks of a tile)
         low, high, last_low = its.low[..., None], its.high[..., None], last.low[..., None]

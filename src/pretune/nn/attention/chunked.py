@@ -34,18 +34,18 @@ class Chunks:
 
     @property
     def first(self) -> Tensor:
-        """Return the first chunk of the sequence that each chunk belongs to, (count,)."""
+        """Return, for each chunk, the index of the first chunk of its sequence, (count,)."""
         return torch.arange(self.count, device=self.index.device) - self.index
 
     @property
     def last(self) -> Tensor:
-        """Return the last chunk of the sequence that each chunk belongs to, (count,)."""
+        """Return, for each chunk, the index of the last chunk of its sequence, (count,)."""
         return (self.first + self.per_sequence - 1).clamp(max=self.count - 1)
 
     def ring(self, rounds: int, before: int) -> Tensor:
-        """Return each chunk and the `before` chunks before it, (rounds · count, before + 1).
+        """Return the indices of each chunk and of the `before` chunks before it, (rounds · count, before + 1).
 
-        All rounds of a sequence form a ring: before the first chunk of the first round comes the last of the last round.
+        The chunks of all hashing rounds of a sequence form a ring: the very last chunk precedes the very first one.
         """
         turns = torch.arange(rounds, device=self.index.device)[:, None]
         place = turns * self.per_sequence + self.index  # (rounds, count)
@@ -56,7 +56,7 @@ class Chunks:
 
 
 def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
-    """Return the sequences of a layout split into chunks, computed once for all layers of a forward pass."""
+    """Return the packed sequences of `layout` in chunks of `size` tokens, cached for all layers of a forward pass."""
     side = layout.queries
     if layout.keys is not side:
         raise PretuneError("chunked attention is self-attention only; it supports neither memory nor a cache")
@@ -67,7 +67,7 @@ def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
 
 
 def _cut(side: TokenLayout, size: int) -> Chunks:
-    """Split the sequences of a layout into chunks of `size` tokens."""
+    """Split the packed sequences of the queries or keys, `side`, into chunks of `size` tokens."""
     offsets = side.offsets.long()
     per_sequence = (offsets.diff() + size - 1) // size  # (s,)
     first = per_sequence.cumsum(0) - per_sequence
@@ -98,7 +98,7 @@ def attend_chunks(
     order: Tensor | None = None,
     self_last: bool = False,
 ) -> Tensor:
-    """Compute `attend` where a token attends to its chunk and the `before` chunks before it: (n, heads, d).
+    """Compute attention in which a token attends to its chunk and the `before` chunks before it: (n, heads, d).
 
     `order` (heads, rounds, n) holds the orders in which tokens are split into chunks, with those of a sequence together. Results
     of several rounds are weighted by the total attention weight in each. The first chunk of a round follows the last of the
@@ -148,7 +148,7 @@ def attend_chunks(
 
 @dataclass(frozen=True)
 class ChunkedAttention:
-    """An `AttentionFunction` for `SelfAttention`: a token attends to its chunk of the text and `before` chunks before it."""
+    """Chunked self-attention: a token attends to its own chunk of the text and to the `before` chunks before it."""
 
     size: int
     before: int

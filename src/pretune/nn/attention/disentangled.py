@@ -95,7 +95,7 @@ class SharedProjections(nn.Module):
 
 
 class DisentangledAttention(ResidualBranch):
-    """Self-attention by content and by the relative position embeddings of the stack."""
+    """Disentangled self-attention (DeBERTa), whose logits depend on content and on relative position embeddings."""
 
     def __init__(
         self,
@@ -107,14 +107,14 @@ class DisentangledAttention(ResidualBranch):
         distance_dropout: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
-        """Build the layer; `distance_dropout` is applied to the relative position embeddings."""
+        """Build the layer from its projections and position terms; `distance_dropout` is for position embeddings."""
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.project, self.score, self.distance_dropout = project, score, Dropout(distance_dropout)
         self.output = Linear(width, width)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Attend within each sequence: (n, width) → (n, width)."""
+        """Apply self-attention to the tokens of each packed sequence: (n, width) → (n, width)."""
         assert context.distances is not None
         q, k, v = self.project(x)
         vectors = self.distance_dropout(self.score.reachable(context.distances, context.layout))
@@ -126,7 +126,7 @@ class DisentangledAttention(ResidualBranch):
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention and its relative positions to the sizes that determine the FLOPs."""
+        """Record attention and relative positions in `sizes`, from which the FLOPs of the model are computed."""
         sizes.add_attention(full, self.heads * self.head_width)
         sizes.relative.append(self.position_operations)
 

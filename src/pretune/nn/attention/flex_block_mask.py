@@ -58,7 +58,7 @@ def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """Return masks of the pairs of blocks in which some, and of those in which all queries may attend to all keys.
+    """Return masks of two sets of block pairs: some query may attend to some key, and all queries to all keys.
 
     Both are (heads, query blocks, key blocks); `heads` is 1 where all heads have the same pattern.
     """
@@ -77,7 +77,7 @@ def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, T
 
 
 class _Blocks:
-    """The query or key tokens in blocks of BLOCK tokens, which distinguish their first sequence from later ones."""
+    """The query or key tokens in blocks of BLOCK tokens, each divided into its first sequence and the later ones."""
 
     def __init__(self, side: TokenLayout) -> None:
         n = len(side)
@@ -92,12 +92,12 @@ class _Blocks:
 
 
 class _Ranges:
-    """The value intervals of columns in each block, over its first sequence or, where `others` is True, over later ones."""
+    """The range of a per-token column in each block: over its first sequence or, where `others` is True, later ones."""
 
     def __init__(self, blocks: _Blocks, others: Tensor, dim: int, heads: Tensor | None = None) -> None:
-        """Select by the mask `others`, (query blocks, key blocks).
+        """Store the blocks and the mask `others`, (query blocks, key blocks), True where later sequences count.
 
-        `dim` is the dimension of that mask that belongs to the other side; `heads`, (heads, 1, 1), are those of queries.
+        `dim` is the mask's dimension of keys if the blocks are queries, and vice versa; `heads` is (heads, 1, 1).
         """
         self.blocks, self.others, self.dim, self.heads = blocks, others, dim, heads
 
@@ -114,5 +114,5 @@ class _Ranges:
         return ValueInterval(self._choose(*lows), self._choose(*highs))
 
     def _choose(self, first: Tensor, others: Tensor) -> Tensor:
-        """Return the values of later sequences where `others` is True, and those of the first one elsewhere."""
+        """Return for each pair of blocks `others` where the mask of later sequences is True, and `first` elsewhere."""
         return torch.where(self.others, others.unsqueeze(self.dim), first.unsqueeze(self.dim))

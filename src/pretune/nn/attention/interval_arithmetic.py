@@ -92,7 +92,7 @@ def _ends(value: Any) -> tuple[Any, Any]:
 
 
 def lookup(table: Tensor, row: Any, column: Any) -> Any:
-    """Return whether table[row, column] is not 0; for intervals, whether that may hold for some and holds for all entries."""
+    """Return whether table[row, column] is not 0; for index intervals, whether some entry and whether all are not 0."""
     if not isinstance(row, ValueInterval):
         return table[row, column] != 0
     # Counts of entries that are not 0 above and left of each place: those of a rectangle follow from its corners.

@@ -32,7 +32,7 @@ class CacheSlots:
         self.newest = torch.empty(0, dtype=torch.long)  # (n,) slots of the newest tokens, of sequences · slots
 
     def fill(self, new: TokenLayout) -> None:
-        """Assign slots to the next tokens of every sequence, and store their columns."""
+        """Assign cache slots to the packed tokens `new`, and store their per-token columns, such as positions."""
         starts, lengths = starts_and_lengths(new)
         if len(lengths) != len(self.used) or (self.used + lengths).max(initial=0) > self.slots:
             raise PretuneError(
@@ -48,11 +48,11 @@ class CacheSlots:
             self.write(self.columns[name], column)
 
     def write(self, room: Tensor, values: Tensor) -> None:
-        """Write values of the newest tokens, (n, …), into their slots of `room`, (sequences, slots, …)."""
+        """Write values of the newest tokens, (n, …), to their slots in the cache `room`, (sequences, slots, …)."""
         room.flatten(0, 1).index_copy_(0, self.newest, values.detach())
 
     def as_keys(self) -> TokenLayout:
-        """Return the layout of all tokens so far, as the keys of an attention call."""
+        """Return the sequence boundaries and columns of all cached tokens, as the keys of an attention call."""
         host = np.arange(len(self.used) + 1) * self.slots
         offsets = torch.from_numpy(host.astype(np.int32)).to(self.newest.device)
         columns = {name: column.flatten() for name, column in self.columns.items()}
@@ -91,14 +91,14 @@ class KVCache:
         return self.target_slots.used
 
     def layout(self, packed: Packed) -> AttentionLayout:
-        """Begin a forward pass and return the layout in which new tokens attend to themselves and to all earlier ones."""
+        """Begin a forward pass; return an attention layout with new tokens, `packed`, as queries and all as keys."""
         queries = token_layout(packed)
         self.target_slots.fill(queries)
         self.next_layer = 0
         return AttentionLayout(queries, self.target_slots.as_keys())
 
     def source_layout(self, packed: Packed, source: Packed) -> AttentionLayout:
-        """Return the layout of cross-attention to `source`, which is read in the first forward pass only."""
+        """Return the queries and keys of cross-attention to `source`, which only the first forward pass reads."""
         if self.source is None:
             self.source = CacheSlots(source.offsets.shape[0] - 1, source.max_length)
             self.source.fill(token_layout(source))
@@ -109,12 +109,12 @@ class KVCache:
         return self._write(self.target_slots, (keys, values))
 
     def source_keys_values(self, make: Callable[[], KeysValues]) -> KeysValues:
-        """Return the keys and values of the source, which `make` computes in the first forward pass."""
+        """Return cross-attention keys and values, which `make()` computes in the first forward pass only."""
         assert self.source is not None
         return self._write(self.source, make() if self.next_layer == len(self.layers) else None)
 
     def _write(self, slots: CacheSlots, new: KeysValues | None) -> KeysValues:
-        """Write new keys and values, if any, into the present attention layer, return all of it, and go on to the next layer."""
+        """Write new keys and values to the current layer's cache, return its contents, and go to the next layer."""
         if new is not None and self.next_layer == len(self.layers):
             # Zeros, because a weight of 0 times uninitialized memory may be NaN.
             keys, values = (x.new_zeros(len(slots.used), slots.slots, *x.shape[1:]) for x in new)
@@ -137,7 +137,7 @@ class KVCache:
 
 
 def _select(room: Tensor, chosen: Array, slots: CacheSlots) -> Tensor:
-    """Return the slots `room`, (sequences, slots, …), of the sequences `chosen`; copy in place if their number stays the same."""
+    """Return the rows `chosen` of a cache `room`, (sequences, slots, …); in place if their number is unchanged."""
     if len(chosen) != len(slots.used):
         return room[torch.from_numpy(chosen).to(room.device)]
     moved = np.flatnonzero(chosen != np.arange(len(chosen)))

@@ -57,7 +57,7 @@ class LSHAttention(ResidualBranch):
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Attend within each sequence: (n, width) → (n, width)."""
+        """Apply self-attention to the tokens of each packed sequence: (n, width) → (n, width)."""
         both, v = self.key_value(x).view(-1, 2, self.heads, self.head_width).unbind(1)
         mixed = attend_chunks(
             both,
@@ -74,7 +74,7 @@ class LSHAttention(ResidualBranch):
 
     @torch.no_grad()
     def order(self, vectors: Tensor, context: AttentionContext) -> Tensor:
-        """Return the indices of tokens sorted by bucket, (heads, rounds, n); a recomputed layer finds the same order again."""
+        """Return the indices of tokens sorted by hash bucket, (heads, rounds, n), cached for recomputation."""
         name = ("order", context.depth)
         if name not in context.layout.cache:
             shape = (self.heads, self.head_width, self.rounds, sum(self.buckets) // 2)
@@ -83,7 +83,7 @@ class LSHAttention(ResidualBranch):
         return context.layout.cache[name]  # type: ignore[no-any-return]
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the FLOPs."""
+        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
         sizes.others.append(self.operations)
 
     def operations(self, lengths: Array) -> float:
@@ -94,10 +94,10 @@ class LSHAttention(ResidualBranch):
 
 
 def sort_by_bucket(vectors: Tensor, rotations: Tensor, buckets: Sequence[int], side: TokenLayout) -> Tensor:
-    """Return the indices of tokens sorted by bucket, (heads, rounds, n), for (n, heads, d) vectors.
+    """Return the indices of tokens sorted by LSH bucket, (heads, rounds, n), for (n, heads, d) vectors.
 
-    Rotations are (heads, d, rounds, Σ buckets / 2). The tokens of a sequence stay together; within a bucket, they stay in the
-    order of the text.
+    `rotations` are (heads, d, rounds, Σ buckets / 2). Tokens of a sequence stay together; within a bucket, they stay in
+    the order of the text.
     """
     rotated = torch.einsum("nhd,hdrb->hrnb", vectors, rotations)
     key = side.sequence.long().expand(rotated.shape[:-1])  # (heads, rounds, n)

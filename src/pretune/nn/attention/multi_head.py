@@ -40,13 +40,13 @@ class AttentionContext:
 
 
 class AttentionFunction(Protocol):
-    """An alternative to `attend` for self-attention, such as an approximation of softmax attention."""
+    """The interface of functions that replace softmax attention in `SelfAttention`, such as approximations of it."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
-        """Return each query's weighted mean of values, (n, heads, d)."""
+        """Return the attention output of queries, keys and values, (n, heads, d) each, as (n, heads, d)."""
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
-        """Return the FLOPs for sequences of these lengths."""
+        """Return the FLOPs of attention over sequences of the given lengths."""
 
 
 def head_width_of(width: int, heads: int) -> int:
@@ -78,7 +78,7 @@ class SelfAttention(PrunableHeads):
         dropout: float = 0.0,
         attend: AttentionFunction | None = None,
     ) -> None:
-        """Build the layer; `norm` is QK-norm, and `attend` replaces that function, without dropout and caches."""
+        """Build the layer; `norm` is QK-norm, `attend` replaces softmax attention (without dropout and cache)."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.rotary, self.norm, self.dropout = pattern, rotary, norm, dropout
@@ -87,7 +87,7 @@ class SelfAttention(PrunableHeads):
         self.output = Linear(heads * self.head_width, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Attend within each sequence: (n, width) → (n, width)."""
+        """Apply self-attention to the tokens of each packed sequence: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         if self.norm is not None or self.rotary is not None:
             qkv = self.normalize_and_rotate(qkv, context.layout)
@@ -104,7 +104,7 @@ class SelfAttention(PrunableHeads):
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the FLOPs."""
+        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
         if self.attend is None:
             sizes.add_attention(self.pattern, self.heads * self.head_width)
         else:
@@ -112,7 +112,7 @@ class SelfAttention(PrunableHeads):
             sizes.others.append(partial(operations, heads=heads, head_width=head_width, pattern=self.pattern))
 
     def unit_projections(self) -> list[Linear]:
-        """Return the projection to queries, keys and values."""
+        """Return the projection to queries, keys and values, from which the rows of pruned heads are removed."""
         return [self.qkv]
 
     def normalize_and_rotate(self, qkv: Tensor, layout: AttentionLayout) -> Tensor:
@@ -140,7 +140,7 @@ def rotary_angles(rotary: RotaryPositions, layout: AttentionLayout) -> tuple[Ten
 
 
 class GlobalAttention(ResidualBranch):
-    """Self-attention with global tokens, where the column `global` is 1 (Longformer).
+    """Self-attention with global tokens, marked by 1 in the per-token column `global` (Longformer).
 
     Global tokens attend to all tokens, with separate projections; the others attend to what the pattern allows and to the
     global tokens.
@@ -156,7 +156,7 @@ class GlobalAttention(ResidualBranch):
         self.has_unused_parameters = True  # some of its parameters are unused in some batches
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Attend within each sequence: (n, width) → (n, width)."""
+        """Apply self-attention to the tokens of each packed sequence: (n, width) → (n, width)."""
         chosen = context.layout.queries.columns.get("global")
         if chosen is None:
             return self.output(self.mix(self.qkv, x, context, self.pattern))
@@ -166,19 +166,19 @@ class GlobalAttention(ResidualBranch):
         return self.output(torch.where(chosen[:, None] > 0, from_global, local))
 
     def mix(self, project: Linear, x: Tensor, context: AttentionContext, pattern: Pattern) -> Tensor:
-        """Attend with one of the two projections to queries, keys and values: (n, width) → (n, heads · d)."""
+        """Apply attention with the local or the global q, k, v projection `project`: (n, width) → (n, heads · d)."""
         qkv = project(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
         return attend_self(qkv, context.layout, effective_pattern(pattern, context.pattern), dropout=dropout).flatten(1)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the FLOPs."""
+        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
         sizes.matrices -= self.global_qkv.weight.numel()  # as without global tokens, which most objectives do not have
 
 
 class RelativeAttention(ResidualBranch):
-    """Self-attention, also to memory, with a score modification (T5, Transformer-XL, XLNet)."""
+    """Self-attention with relative positions (as a score modification) and memory: T5, Transformer-XL, XLNet."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class RelativeAttention(ResidualBranch):
         dropout: float = 0.0,
         stages: int | None = None,
     ) -> None:
-        """Build the layer; `score` is by default that of the stack, and `content_bias` is added to queries for q·k only."""
+        """Build the layer; `score` modifies the logits (None: as the stack does), `content_bias` adds to q in q·k."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
@@ -221,13 +221,13 @@ class RelativeAttention(ResidualBranch):
         return self.output(mixed.flatten(1))
 
     def refine_parameters(self, scheme: InitializationScheme) -> None:
-        """Let the scheme change the output matrix and, if logits are not scaled, the query matrix."""
+        """Let an initialization scheme rescale the output matrix and, if logits are not scaled, the query matrix."""
         super().refine_parameters(scheme)
         if self.scale == 1.0:
             scheme.refine_unscaled_query(self.query.weight, self.head_width)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the FLOPs."""
+        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
         sizes.scored += self.key_value.weight.numel()
         sizes.scored_width += self.heads * self.head_width
@@ -273,16 +273,16 @@ class CrossAttention(PrunableHeads):
         return k, v
 
     def refine_parameters(self, scheme: InitializationScheme) -> None:
-        """Let the scheme change the output matrix and, if logits are not scaled, the query matrix."""
+        """Let an initialization scheme rescale the output matrix and, if logits are not scaled, the query matrix."""
         super().refine_parameters(scheme)
         if self.scale == 1.0:
             scheme.refine_unscaled_query(self.query.weight, self.head_width)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the attention to the sizes that determine the FLOPs."""
+        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
         sizes.cross += self.key_value.weight.numel()
         sizes.cross_width += self.heads * self.head_width
 
     def unit_projections(self) -> list[Linear]:
-        """Return the projections to queries, and to keys and values."""
+        """Return the projections to queries and to keys and values, from which the rows of pruned heads are removed."""
         return [self.query, self.key_value]

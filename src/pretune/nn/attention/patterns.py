@@ -19,7 +19,7 @@ from pretune.nn.attention.interval_arithmetic import lookup
 
 
 class PatternColumns(Protocol):
-    """The columns of a token by name: `position` and the columns of its `Packed`."""
+    """The per-token features (columns) that attention patterns read, by name, such as `position` and `segment`."""
 
     def __getitem__(self, name: str) -> Tensor:
         """Return the column with this name, for one or more tokens."""
@@ -30,7 +30,7 @@ PatternRule = Callable[[PatternColumns, PatternColumns], Any]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A named attention pattern; `reach` tells kernels how far back and ahead a query may attend, if that is the whole rule."""
+    """A named attention pattern; `reach` is how far back and ahead a query may attend, if the pattern is a window."""
 
     name: str
     allow: PatternRule
@@ -65,7 +65,7 @@ class Pattern:
 
 
 def _shorter(a: int, b: int) -> int:
-    """Return the shorter of two reaches, where -1 is unlimited."""
+    """Return the smaller of two attention window sizes, where -1 means unlimited."""
     return max(a, b) if min(a, b) == -1 else min(a, b)
 
 
@@ -106,7 +106,7 @@ global_tokens = global_keys | global_queries
 
 
 def block_pattern(plan: Tensor, size: int, name: str) -> Pattern:
-    """Return the pattern in which blocks of `size` tokens attend to the blocks where `plan` is not 0.
+    """Return the attention pattern in which blocks of `size` tokens attend to the blocks where `plan` is not 0.
 
     `plan` is (query blocks, key blocks). Patterns with the same `name` are considered equal. The plan must be on the device of the batches.
     """
@@ -140,5 +140,5 @@ document = Pattern("document", lambda query, key: key["document"] == query["docu
 
 
 def effective_pattern(layer: Pattern, batch: Pattern | None) -> Pattern:
-    """Return the intersection of the patterns of a layer and of a batch (None: no restriction)."""
+    """Return the intersection of two attention patterns, that of a layer and that of a batch (None: no restriction)."""
     return layer if batch is None else layer & batch

@@ -22,7 +22,7 @@ SMALLEST = 1e-20  # lower bound on a sum of weights, in case all of them vanish
 
 
 class RandomFeatureAttention(nn.Module):
-    """An `AttentionFunction` for `SelfAttention` by random features, which are drawn once and saved with the model."""
+    """Performer's linear approximation of softmax attention by random features, drawn once and saved with the model."""
 
     features: Tensor
 
@@ -33,7 +33,7 @@ class RandomFeatureAttention(nn.Module):
         self.register_buffer("features", orthogonal_features(features, head_width))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
-        """Approximate `attend` with a full or causal pattern: (n, heads, d)."""
+        """Approximate full or causal softmax attention of q, k and v, (n, heads, d) each: return (n, heads, d)."""
         if pattern.reach not in (full.reach, causal.reach):
             raise PretuneError(
                 f"attention by random features supports full and causal patterns, but not {pattern.name!r}; "
@@ -63,7 +63,7 @@ class RandomFeatureAttention(nn.Module):
         return x @ self.features.t() - x.square().sum(-1, keepdim=True) / 2
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
-        """Return the FLOPs of features, of sums over keys, of queries times sums and, if causal, of pairs within chunks."""
+        """Return the FLOPs of linear attention over sequences of these lengths, with pairs in chunks if causal."""
         features, columns = len(self.features), head_width + 1
         per_token = 4 * features * head_width + 4 * features * columns
         if pattern.reach == causal.reach:
@@ -89,7 +89,7 @@ def orthogonal_features(count: int, width: int) -> Tensor:
 
 
 def sequence_max(x: Tensor, side: TokenLayout) -> Tensor:
-    """Return the largest value in each token's sequence: (n, heads, features) → (n, heads, 1)."""
+    """Return the maximum over each token's sequence and all features: (n, heads, features) → (n, heads, 1)."""
     sequence = side.sequence.long()
     rows = x.amax(-1)  # (n, heads)
     found = rows.new_full((side.offsets.shape[0] - 1, rows.shape[1]), -torch.inf)

@@ -19,7 +19,7 @@ MOST_GROUPS = 4  # the dense path pads sequences of similar length together, in 
 
 @dataclass
 class TokenLayout:
-    """The queries or the keys of an attention call: the offsets of their sequences, and the columns of each token."""
+    """The packed queries or keys of an attention call: sequence offsets, and per-token columns such as `position`."""
 
     offsets: Tensor  # (s + 1,) int32
     max_length: int
@@ -52,7 +52,7 @@ class TokenLayout:
 
 
 def as_int32(side: TokenLayout) -> TokenLayout:
-    """Return a copy of a layout with int32 columns, which kernels compare much faster for every pair of tokens."""
+    """Return the queries or keys `side` with int64 columns (positions, segments) cast to int32, for faster kernels."""
     if "narrowed" not in side.cache:
         columns = {name: x.int() if x.dtype == torch.int64 else x for name, x in side.columns.items()}
         # Computed here because kernels look these up and cannot compute them.
@@ -62,9 +62,9 @@ def as_int32(side: TokenLayout) -> TokenLayout:
 
 
 class TokenColumns:
-    """The columns of the tokens at some indices, looked up lazily.
+    """The per-token columns, such as `position`, of the tokens at some indices, looked up lazily.
 
-    Besides the columns of the layout there are `row`, the index itself, `length`, that of the token's sequence, and `head`, the
+    Besides stored columns there are `row`, the index itself, `length`, that of the token's sequence, and `head`, the
     attention head, where it is given.
     """
 
@@ -85,7 +85,7 @@ class TokenColumns:
 
 @dataclass
 class AttentionLayout:
-    """The queries and keys of an attention call: sequence i of the queries attends to sequence i of the keys only."""
+    """The packed queries and keys of an attention call: query sequence i attends only to key sequence i."""
 
     queries: TokenLayout
     keys: TokenLayout
@@ -100,7 +100,7 @@ class TracedPacked(Packed):
 
 
 def token_layout(packed: Packed) -> TokenLayout:
-    """Return the layout of the tokens of a packed batch, as the queries or the keys of an attention call."""
+    """Return the offsets and columns of the tokens of a packed batch, as the queries or keys of an attention call."""
     columns = {"position": packed.positions}
     columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
     side = TokenLayout(packed.offsets, packed.max_length, columns, packed.host_offsets)
@@ -116,7 +116,7 @@ def reverse_index(packed: Packed) -> Tensor:
 
 
 class _Rearrange(torch.autograd.Function):
-    """A permutation of rows whose backward pass is a lookup; that of torch's indexing adds gradients up, which is slow."""
+    """A permutation of rows whose backward pass is a gather; that of torch's indexing is a slow scatter-add."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor | None) -> Tensor:
@@ -140,7 +140,7 @@ def permute_rows(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Ten
 
 
 def self_layout(packed: Packed) -> AttentionLayout:
-    """Return the layout of self-attention over a packed batch.
+    """Return the queries and keys of self-attention over a packed batch, in which each sequence attends to itself.
 
     >>> from pretune.packed import pack_lists
     >>> len(self_layout(pack_lists([[1, 2], [3]])).keys)
@@ -154,12 +154,12 @@ def self_layout(packed: Packed) -> AttentionLayout:
 
 
 def cross_layout(target: Packed, source: Packed) -> AttentionLayout:
-    """Return the layout of cross-attention from the sequences of `target` to those of `source`."""
+    """Return the queries and keys of cross-attention from sequence i of `target` to sequence i of `source`."""
     return AttentionLayout(token_layout(target), token_layout(source))
 
 
 def with_memory(side: TokenLayout, slots: int, used: Tensor, columns: dict[str, Tensor]) -> tuple[TokenLayout, Tensor]:
-    """Return the layout of keys in which `slots` memory tokens precede each sequence, and the index that orders them.
+    """Return the keys `side` with `slots` memory tokens before each sequence, and the index to that order.
 
     `used` (s,) is the number of slots, the last ones, that are filled; `columns` are those of the slots, (s * slots,) each.
     The index, (s * slots + n,), refers to all slots followed by all tokens.
@@ -206,7 +206,7 @@ class PaddedRows:
 
 @dataclass
 class PaddedGroups:
-    """The sequences of a layout in a few groups of similar length, each padded to its longest sequence."""
+    """The sequences of an attention call in a few groups of similar length, each padded to its longest sequence."""
 
     groups: list[PaddedGroup]
     sizes: tuple[int, int | None]  # number of query tokens, and of key tokens if these are others
@@ -226,7 +226,7 @@ class PaddedGroups:
 
 
 def padded_groups(layout: AttentionLayout) -> PaddedGroups:
-    """Return the sequences of a layout in padded groups, computed once for all layers."""
+    """Return the packed sequences of an attention call in padded groups of similar length, cached for all layers."""
     if "groups" not in layout.cache:
         layout.cache["groups"] = _make_groups(layout)
     return layout.cache["groups"]  # type: ignore[no-any-return]
@@ -245,7 +245,7 @@ def groups_from_mask(real: Tensor) -> PaddedGroups:
 
 
 def _make_groups(layout: AttentionLayout) -> PaddedGroups:
-    """Group the sequences of a layout by similar length, and pad each group."""
+    """Group the packed sequences of an attention call by similar length, and pad each group."""
     device = layout.queries.offsets.device
     starts_q, lengths_q = starts_and_lengths(layout.queries)
     starts_k, lengths_k = starts_and_lengths(layout.keys)
@@ -280,13 +280,13 @@ def _rows(groups: list[tuple[Tensor, Tensor]], tokens: int) -> PaddedRows:
 
 
 def starts_and_lengths(side: TokenLayout) -> tuple[Array, Array]:
-    """Return the start and the number of tokens of each sequence of a layout, as arrays on the host."""
+    """Return the start and the length of each sequence of the packed queries or keys `side`, as arrays on the host."""
     offsets = side.host_offsets if side.host_offsets is not None else side.offsets.cpu().numpy().astype(np.int64)
     return offsets[:-1], np.diff(offsets) if side.used is None else side.used
 
 
 def length_groups(lengths: Array) -> list[int]:
-    """Return the bounds of groups with lengths above two thirds of their longest, given all lengths in decreasing order."""
+    """Return the bounds of groups of decreasing lengths; lengths in a group exceed 2/3 of its longest."""
     bounds = [0]
     while len(bounds) < MOST_GROUPS:
         shorter = int(np.searchsorted(-lengths, -lengths[bounds[-1]] * 2 / 3, side="right")) if len(lengths) else 0

@@ -29,7 +29,7 @@ AttentionRange = Literal["global", "local", "local-monotonic", "hard"]
 
 
 class RecurrentAttention(nn.Module):
-    """Attention of a recurrent decoder, which returns weighted means of the source states."""
+    """Attention of a recurrent decoder over the encoder's states (Bahdanau et al., 2015; Luong et al., 2015)."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RecurrentAttention(nn.Module):
         return torch.cat(contexts)[inverse], torch.cat(weights)[inverse]
 
     def prepare(self, keys: Tensor) -> Tensor:
-        """Return the keys transformed for the compatibility function; this depends on the source only."""
+        """Return the encoder states `keys` as the compatibility function needs them, computed once per source."""
         match self.score:
             case "multiplicative" | "additive":
                 return self.key(keys)
@@ -116,7 +116,7 @@ class RecurrentAttention(nn.Module):
         return queries @ prepared.transpose(1, 2)
 
     def choose(self, share: Tensor, number: int) -> Tensor:
-        """Return one-hot weights that select one source state per query, with the gradient of `share` (straight-through)."""
+        """Return one-hot weights that select one source state per query, with the gradient of soft weights `share`."""
         scores = share.clamp(min=1e-20).log()
         if self.training:  # the maximum after Gumbel noise is a sample from the weights
             uniform = torch.special.ndtr(self.noise(tuple(share.shape), number, share.device)).clamp(1e-6, 1 - 1e-6)

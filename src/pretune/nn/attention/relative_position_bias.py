@@ -26,13 +26,13 @@ class T5RelativeBias(nn.Module):
         bidirectional: bool = True,
         width: int | None = None,
     ) -> None:
-        """Build the table; `width` is that of the hidden states, by which T5 initializes the weights."""
+        """Build the bias table; `width` is the width of the hidden states, which T5's initialization depends on."""
         super().__init__()
         self.buckets, self.max_distance, self.bidirectional, self.width = buckets, max_distance, bidirectional, width
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def initialize_parameters(self, scheme: InitializationScheme) -> None:
-        """Initialize the weights like a matrix with as many inputs as hidden states have dimensions."""
+        """Initialize the bias table by `scheme`, with the width of the hidden states as the fan-in."""
         scheme.draw(self.weight, fan_in=self.width)
 
     def bucket(self, distance: Tensor) -> Tensor:
@@ -64,5 +64,5 @@ class T5RelativeBias(nn.Module):
         return modify
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return 0: the bias is only looked up."""
+        """Return 0, the FLOPs of the bias: it is only looked up."""
         return 0.0

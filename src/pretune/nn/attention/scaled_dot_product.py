@@ -55,7 +55,7 @@ def attend(
     backend: Backend | None = None,
     stages: int | None = None,
 ) -> Tensor:
-    """Return each query's weighted mean of the values it may attend to, (n, heads, d).
+    """Return the attention output of packed queries, keys and values, (n, heads, d) each, as (n, heads, d).
 
     `stages` is the number of key blocks that the flex kernel prefetches; fewer take less shared memory.
 
@@ -80,7 +80,7 @@ def attend(
 def attend_self(
     qkv: Tensor, layout: AttentionLayout, pattern: Pattern, *, dropout: float = 0.0, backend: Backend | None = None
 ) -> Tensor:
-    """Compute `attend` for stacked queries, keys and values of the same tokens: (n, 3, heads, d) → (n, heads, d)."""
+    """Compute self-attention of stacked queries, keys and values of packed tokens: (n, 3, heads, d) → (n, heads, d)."""
     q, k, v = qkv.unbind(1)
     if backend is None:
         backend = choose_backend(q, layout, pattern, None, dropout)
@@ -114,7 +114,7 @@ def choose_backend(
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
-    """Compute `attend` by PyTorch's variable-length flash attention."""
+    """Compute attention over packed sequences by PyTorch's variable-length flash attention."""
     from torch.nn.attention.varlen import varlen_attn
 
     assert pattern.reach is not None
@@ -129,7 +129,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pa
 
 
 def _tiles(qkv: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
-    """Compute `attend_self` by the Triton kernel for short sequences."""
+    """Compute self-attention over packed sequences by the Triton kernel for short sequences."""
     from pretune.nn.kernels.short_attention import UNLIMITED, short_attention
 
     assert pattern.reach is not None
@@ -151,7 +151,7 @@ def _flex(
     scale: float | None,
     stages: int | None,
 ) -> Tensor:
-    """Compute `attend` by compiled flex_attention."""
+    """Compute attention over packed sequences by compiled flex_attention."""
     queries, keys = as_int32(layout.queries), as_int32(layout.keys)
     score_mod = None
     if score is not None:
@@ -189,7 +189,7 @@ def _compiled_flex() -> Any:
 
 
 def _padded_columns(layout: AttentionLayout, group: PaddedGroup, heads: int = 1) -> tuple[TokenColumns, TokenColumns]:
-    """Return the columns of the queries and of the keys of a group, shaped to broadcast against (b, heads, Lq, Lk)."""
+    """Return the per-token columns of the queries and keys of a padded group, broadcastable to (b, heads, Lq, Lk)."""
     query, key = group.queries[:, None, :, None], group.keys[:, None, None, :]
     head = torch.arange(heads, device=query.device)[:, None, None]
     return TokenColumns(layout.queries, query, head), TokenColumns(layout.keys, key)
@@ -205,7 +205,7 @@ def _dense(
     scale: float | None,
     dropout: float,
 ) -> Tensor:
-    """Compute `attend` on padded groups of sequences, by dense scaled-dot-product attention."""
+    """Compute attention on padded groups of sequences, by dense scaled-dot-product attention."""
     padded = padded_groups(layout)
     groups = padded.groups
     own_rows = _pad(q, [(group.queries, group.query_stride) for group in groups], padded.queries)
@@ -232,7 +232,7 @@ def _dense(
 
 
 def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], rows: PaddedRows) -> list[Tensor]:
-    """Return (n, heads, d) padded to (b, heads, L, d) for each group; a view where sequences lie in order."""
+    """Return tokens (n, heads, d) padded to (b, heads, L, d) for each group; a view where no copy is needed."""
     if len(groups) == 1 and (stride := groups[0][1]) is not None:
         b, longest = groups[0][0].shape
         return [x.view(b, stride, *x.shape[1:])[:, :longest].transpose(1, 2)]
@@ -241,7 +241,7 @@ def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], rows: PaddedRows) -
 
 
 class _ToRows(torch.autograd.Function):
-    """The padding of tokens into rows, whose backward pass is a lookup too, as padding has no gradient.
+    """An autograd function that pads tokens into rows; its backward pass is a gather, as padding has no gradient.
 
     Adding gradients up by index would take a CPU longer than the attention itself.
     """
@@ -259,7 +259,7 @@ class _ToRows(torch.autograd.Function):
 
 
 class _FromRows(torch.autograd.Function):
-    """The inverse of `_ToRows`: padded rows become tokens, and padding gets no gradient."""
+    """An autograd function that turns padded rows back into packed tokens; padding gets a zero gradient."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, token: Tensor, inverse: Tensor, padding: Tensor) -> Tensor:

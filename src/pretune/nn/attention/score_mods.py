@@ -15,13 +15,13 @@ from pretune.runtime.arrays import Array
 
 
 class ScoreModBuilder(Protocol):
-    """A module that builds the score modification of each attention call."""
+    """The interface of modules that build the score modification (`score_mod`) of an attention call."""
 
     def __call__(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
         """Return the score modification of an attention call with queries (n, heads, d)."""
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs for sequences of these lengths, with `slots` memory tokens each."""
+        """Return the FLOPs of the modification for sequences of these lengths, with `slots` memory tokens each."""
 
 
 class TransformerXLScore(nn.Module):
@@ -43,7 +43,7 @@ class TransformerXLScore(nn.Module):
         self.has_unused_parameters = segments  # some of its parameters are unused in some batches
 
     def reach(self, longest: int) -> int:
-        """Return the largest distance that is distinguished in sequences of up to `longest` keys."""
+        """Return the largest distance that embeddings distinguish in sequences of up to `longest` keys."""
         return min(longest, self.max_distance or longest)
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
@@ -97,7 +97,7 @@ class DisentangledScore(nn.Module):
         return self.per_direction if self.buckets else min(longest, self.per_direction)
 
     def reachable(self, vectors: Tensor, layout: AttentionLayout) -> Tensor:
-        """Return the relative position vectors that the sequences of a layout use: (2 · all, width) → (2 · used, width)."""
+        """Return the relative position vectors that a batch needs: (2 · all, width) → (2 · used, width)."""
         near = self.num_reachable(layout.keys.max_length)
         return vectors[self.per_direction - near : self.per_direction + near]
 
@@ -113,7 +113,7 @@ class DisentangledScore(nn.Module):
         return torch.where(distance.abs() <= exact, distance, far * distance.sign())
 
     def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the modification by both terms; `queries` and `keys` of relative positions are (2 · used, heads, d)."""
+        """Return the score modification; `queries` and `keys` of relative positions are (2 · used, heads, d)."""
         near, furthest = len(keys) // 2, min(layout.keys.max_length, self.max_distance)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near

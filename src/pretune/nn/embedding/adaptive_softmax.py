@@ -20,7 +20,7 @@ from pretune.packed import Packed
 
 
 class AdaptiveEmbeddings(nn.Module):
-    """Token embeddings in clusters: vectors of width `vectors` in the first, `shrink` times narrower in each further one."""
+    """Adaptive token embeddings: vectors of width `vectors`, `shrink` times narrower in each rarer cluster."""
 
     positions: None = None
 
@@ -40,7 +40,7 @@ class AdaptiveEmbeddings(nn.Module):
 
     @property
     def tokens(self) -> Tensor:
-        """Return the token vectors of the first cluster; `AdaptiveHead` reads those of the others itself."""
+        """Return the token vectors of the first cluster (frequent tokens) only."""
         return self.tables[0]
 
     def forward(self, packed: Packed) -> Tensor:
@@ -76,7 +76,7 @@ class AdaptiveHead(nn.Module):
         self.vocabulary = embed.vocabulary
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights that the state of each target is multiplied with."""
+        """Return the number of weights that each target's hidden state is multiplied with, for counting FLOPs."""
         clusters = 0 if self.cluster is None else self.cluster.weight.numel()
         tables = sum(table.numel() for table in self.embed.tables)
         return self.project.numel() + clusters + tables + sum(x.numel() for x in self.projections())

@@ -42,7 +42,7 @@ class CharacterConvolution(nn.Module):
 
 
 class CharacterEmbeddings(nn.Module):
-    """Token vectors computed from characters (the column `characters`), for an open vocabulary; equal words are computed once."""
+    """Token vectors computed by a CNN over the characters of words, for an open vocabulary."""
 
     positions: None = None
 
@@ -79,7 +79,7 @@ class CharacterEmbeddings(nn.Module):
 
     @property
     def tokens(self) -> Tensor:
-        """Return the character vectors, as there are no token vectors; output matrices are never tied to these."""
+        """Return the character vectors in place of token vectors, of which there are none."""
         return self.symbols
 
     def forward(self, packed: Packed) -> Tensor:
@@ -107,7 +107,7 @@ class CharacterEmbeddings(nn.Module):
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index of one occurrence of each distinct row, (m,), and the number of the distinct row at each row, (n,).
+    """Return the index of one occurrence of each distinct row, (m,), and for each row which distinct row it is, (n,).
 
     >>> first, place = distinct_rows(torch.tensor([[1, 2], [3, 4], [1, 2]]))
     >>> torch.tensor([[1, 2], [3, 4], [1, 2]])[first][place].tolist()

@@ -16,7 +16,7 @@ from pretune.packed import Packed
 
 
 class ColumnEmbedding(nn.Module):
-    """An embedding of a column of token features; batches without the column get the vector `absent`, or none if it is None."""
+    """An embedding of a per-token feature, such as language; batches without it use row `absent` (None: zeros)."""
 
     def __init__(self, column: str, values: int, width: int, absent: int | None = 0) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class ColumnEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(values, width))
 
     def forward(self, packed: Packed) -> Tensor:
-        """Return the vectors of the column, (n, width), or a tensor that broadcasts to that shape."""
+        """Return the embeddings of the per-token feature, (n, width), or a tensor that broadcasts to that shape."""
         if self.column in packed.columns:
             return F.embedding(packed.columns[self.column], self.weight)
         return self.weight.new_zeros(()) if self.absent is None else self.weight[self.absent]
@@ -71,7 +71,7 @@ class Embeddings(nn.Module):
         self.compute = torch.float32  # the dtype of all computations that follow
 
     def initialize_parameters(self, scheme: InitializationScheme) -> None:
-        """Initialize the vectors of tokens, of the query stream, and of segments."""
+        """Initialize the token, segment and query-stream (XLNet) embeddings by an initialization scheme."""
         for table in self.parameters(recurse=False):
             scheme.draw_embedding(table)
 
@@ -125,7 +125,7 @@ def positions_without_padding(packed: Packed, padding: int) -> Tensor:
 
 
 class ProjectedEmbeddings(nn.Module):
-    """A projection of the column `vectors`, with which a network reads the token embeddings of another one."""
+    """Embeddings that project the token embeddings of another network, given as the per-token column `vectors`."""
 
     positions: None = None
 
@@ -135,5 +135,5 @@ class ProjectedEmbeddings(nn.Module):
         self.project = Linear(vectors, width) if vectors != width else nn.Identity()
 
     def forward(self, packed: Packed) -> Tensor:
-        """Return the projected column `vectors`: (n, vectors) → (n, width)."""
+        """Return the projected embeddings of the other network: (n, vectors) → (n, width)."""
         return self.project(packed.columns["vectors"])

@@ -81,12 +81,12 @@ def _backward(
 
 
 def launch_settings(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
-    """Return the launch settings of a kernel for rows of this width, given those measured for some widths."""
+    """Return the launch settings of a Triton kernel for rows of `width`, from `choices`, the best settings by width."""
     return next((choice for most, choice in choices.items() if width <= most), choices[max(choices)])
 
 
 def _sizes(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
-    """Return the sizes of a program and its number of warps, for rows of this width."""
+    """Return the block sizes and the number of warps of a Triton program, for rows of `width`."""
     block, choice = triton.next_power_of_2(width), launch_settings(width, choices)
     return {"width": width, "block": block, "rows": max(1, choice["held"] // block), "num_warps": choice["num_warps"]}
 

@@ -22,7 +22,7 @@ PROGRAMS = 1056  # of the backward pass with a bias: eight for each of 132 proce
 
 @triton.jit
 def _normal(x):
-    """Return the cumulative normal distribution at x, and its density."""
+    """Return the standard normal CDF and density at x."""
     exponential = tl.exp2(x * x * -0.7213475204444817)
     t = libdevice.fast_dividef(1.0, 1.0 + 0.23164188825 * tl.abs(x))
     tail = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))

@@ -23,7 +23,7 @@ BACKWARD = {"tile": 64, "other": 32, "num_warps": 4, "num_stages": 1}
 
 @triton.jit
 def _bounds(first_at, last_at, rows, n, left, right):
-    """Return the first and last token that each row attends to, and the range of tokens that all rows attend to."""
+    """Return the first and last key that each query row attends to, and the range of keys that any row attends to."""
     inside = rows < n
     first = tl.load(first_at + rows, mask=inside, other=1 << 30)
     last = tl.load(last_at + rows, mask=inside, other=0)
@@ -37,7 +37,7 @@ def _forward(
     qkv_at, out_at, level_at, first_at, last_at, n, scale, left, right,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, other: tl.constexpr,
 ):  # fmt: skip
-    """Attend from a tile of queries of one head to `other` keys at a time; logits are to base 2, as exp2 is native."""
+    """Compute attention of a tile of queries of one head over `other` keys at a time, with base-2 logits."""
     head = tl.program_id(1)
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     columns = head * width + tl.arange(0, width)[None, :]

@@ -24,7 +24,7 @@ MIDDLE = 128  # the unsigned integer that represents 0 in activations
 
 
 def fake_quantize(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: int | None = None) -> Tensor:
-    """Return x rounded to multiples of range / largest, from -largest (or `smallest`) to largest, with the gradient of x.
+    """Return x fake-quantized to integers up to `largest`, with scale range_ / largest and straight-through gradient.
 
     >>> [round(x, 4) for x in fake_quantize(torch.tensor([0.3, 9.0]), torch.tensor(1.27)).tolist()]
     [0.3, 1.27]
@@ -79,7 +79,7 @@ class FixedRange(nn.Module):
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
-    """Yield submodules with quantized weights, the names of these, and their largest integers (7 bits in matrix products)."""
+    """Yield each submodule with a weight to quantize, the weight's name, and the largest integer to round to."""
     for child in list(module.modules()):
         if isinstance(child, Linear):
             yield child, "weight", LARGEST_7_BIT

@@ -124,18 +124,18 @@ class DistillHidden(Objective):
         return any(match.kind == "attention" for match in self.matches)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return spans of whole sentences in shuffled packs; used only if no other objective arranges the text."""
+        """Return spans of whole sentences in shuffled batches; used only if no other objective divides the text."""
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the tokens whose states are compared as targets: the first of each sequence, or all."""
+        """Set the tokens at which student and teacher are compared as targets: the first of each sequence, or all."""
         for match in self.matches:
             places = sequences.offsets[:-1] if match.kind == "hidden" else np.arange(len(sequences.ids))
             sequences.targets[match.name] = (places, np.zeros(len(places), dtype=np.int64))
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token, for each loss term."""
+        """Return an upper bound on the number of targets per batch: every token, for each loss term."""
         return {match.name: packing.tokens for match in self.matches}
 
     def head(self, backbone: Backbone) -> nn.Module:
@@ -167,7 +167,7 @@ class DistillHidden(Objective):
         theirs: list[Tensor],
         at: Tensor,
     ) -> Tensor:
-        """Return the distance between states of student and teacher at tokens `at`, (m,), averaged over layers."""
+        """Return the distance of student (`ours`) and teacher (`theirs`) states at the tokens `at`, (m,)."""
 
         def projected(x: Tensor) -> Tensor:
             return head[match.kind](x) if match.kind in head else x

@@ -67,7 +67,7 @@ class DistillLogits(WrappedTask):
         return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)
 
     def distance(self, logits: Tensor, taught: Tensor) -> Tensor:
-        """Return the distance between logits and the teacher's probabilities, (m, classes) each, as (m,)."""
+        """Return the distance between logits and the teacher's probabilities `taught`, (m, classes) each, as (m,)."""
         theirs = taught.clamp(min=SMALLEST).log()
         if self.teaching.match == "mse":
             ours, theirs = (x - x.mean(-1, keepdim=True) for x in (logits, theirs))

@@ -42,7 +42,7 @@ class DistillTokens(WrappedObjective):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack, for the wrapped objective's terms and for the divergence."""
+        """Return an upper bound on the number of targets per batch, including those of the divergence."""
         room = self.objective.max_targets(packing)
         return room | {TERM: room[self.objective.name]}
 

@@ -27,7 +27,7 @@ def arrange_document_spans(data: Data, length: int, draws: EpochRandom) -> Arran
 
 
 def document_span_epoch(data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-    """Cut documents into spans of whole sentences and shuffle them into packs."""
+    """Cut documents into spans of whole sentences, and shuffle them into packed batches."""
     return plan_epoch(arrange_document_spans(data, packing.length, draws), packing, draws)
 
 
@@ -35,7 +35,7 @@ class ReadsDocuments(Objective):
     """Base class of objectives that read documents in spans of whole sentences."""
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences and shuffle them into packs."""
+        """Cut documents into spans of whole sentences, and shuffle them into packed batches."""
         return document_span_epoch(data, packing, draws)
 
 

@@ -40,7 +40,7 @@ class BiLM(Objective):
     pattern: ClassVar[Pattern | None] = causal
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
+        """Cut documents into spans of whole sentences or, for stateful batches, into contiguous streams."""
         if self.stateful:
             epochs = [stream_epoch(data, packing, draws, backward=backward, framed=True) for backward in (False, True)]
             return BidirectionalEpoch(*epochs)
@@ -63,7 +63,7 @@ class BiLM(Objective):
         return sequences
 
     def apart(self, sequences: Sequences) -> Sequences:
-        """Set the targets of stateful batches, whose backward stack reads its own sequences, `sequences.second`."""
+        """Set the targets of stateful batches, in which the backward stack has its own text, `sequences.second`."""
         assert sequences.second is not None
         sides = (sequences, sequences.second)
         found = [np.flatnonzero(side.columns["next"] >= 0) for side in sides]
@@ -75,7 +75,7 @@ class BiLM(Objective):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token, in both directions."""
+        """Return an upper bound on the number of targets per batch: every token, in both directions."""
         return {self.name: 2 * packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
@@ -113,7 +113,7 @@ class BiLM(Objective):
 
 @dataclass
 class BidirectionalEpoch:
-    """An epoch of text streams read forward, with the same streams read backward as the second side of each pack."""
+    """An epoch of batches from text streams: the same streams are read forward and, as the second side, backward."""
 
     ahead: StreamEpoch
     back: StreamEpoch
@@ -122,11 +122,11 @@ class BidirectionalEpoch:
         return len(self.ahead)
 
     def sizes(self) -> Array:
-        """Return the number of sequences of each pack, (packs,)."""
+        """Return the number of sequences of each batch, (batches,)."""
         return np.asarray(self.ahead.sizes())
 
     def pack(self, index: int) -> Sequences:
-        """Return pack `index` of the forward streams, with that of the backward streams as its second side."""
+        """Return batch `index` of the forward streams, with the batch of the backward streams as its second side."""
         sequences = self.ahead.pack(index)
         sequences.second = self.back.pack(index)
         return sequences

@@ -95,7 +95,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         return plan_epoch(arrangement, packing, draws)
 
     def _exchange(self, rows: Dialogues, dialogue: Array, turn: Array, spans: Array, draws: EpochRandom) -> Array:
-        """Exchange one turn between matched sequences (m, k), in place; return labels (m,): 0 real, 1 fake, -1 unmatched."""
+        """Exchange a turn of matched dialogues (m, k), in place; return labels (m,): 0 real, 1 fake, -1 unmatched."""
         every, first = np.arange(len(turn)), turn[:, 0]
         place = draws.integers((spans > 0).sum(1), "place", first)
         drawn = turn[every, place]

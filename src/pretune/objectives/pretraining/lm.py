@@ -38,7 +38,7 @@ class LM(TokenPrediction):
     pattern: ClassVar[Pattern | None] = causal
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
+        """Cut documents into spans of whole sentences or, for stateful batches, into contiguous streams."""
         if self.stateful:
             return stream_epoch(data, packing, draws, backward=self.backward)
         return document_span_epoch(data, packing, draws)

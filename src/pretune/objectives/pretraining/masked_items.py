@@ -81,7 +81,7 @@ class MaskedItem(TokenPrediction):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: the masked items."""
+        """Return an upper bound on the number of targets per batch: the masked items."""
         return {self.name: max_masked(packing, self.mask_rate)}
 
 

@@ -25,7 +25,7 @@ PASSES = 2  # over the pieces: when one does not fit, the second pass fills the 
 
 @dataclass(frozen=True)
 class MaskingUnits:
-    """Text divided into units that are masked as a whole; each unit is one or more adjacent pieces."""
+    """Text divided into units that are masked as a whole, such as words; a unit is one or more adjacent pieces."""
 
     first: Array  # (k,) first token of each piece
     sizes: Array  # (k,) tokens of each piece
@@ -160,13 +160,13 @@ def mask_counts(rate: float, lengths: Array) -> Array:
 
 
 def max_masked(packing: Packing, rate: float) -> int:
-    """Return an upper bound on the number of masked tokens of a pack; rounding can add half a token per sequence."""
+    """Return an upper bound on the number of masked tokens per batch; rounding can add half a token per sequence."""
     sequences = min(packing.sequences, packing.tokens)
     return min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)
 
 
 def first_of_run(sequences: Sequences, at: Array) -> Array:
-    """Return for each masked token the first token of its run of adjacent masked tokens, (m,)."""
+    """Return, for each masked token in `at`, the index of the first token of its run of masked tokens, (m,)."""
     begins = sequence_starts(sequences)[at]
     begins[1:] |= at[1:] != at[:-1] + 1
     begins[:1] = True

@@ -118,7 +118,7 @@ class MLM(ReadsDocuments):
                 return masking.phrase_units(sequences, load_phrases(str(self.phrases), tokenizer))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the masked tokens of a pack, at the higher of the initial and the final masking rate."""
+        """Return an upper bound on the number of masked tokens per batch, at the highest masking rate."""
         most = masking.max_masked(packing, max(self.mask_rate, self.final_mask_rate or 0.0))
         return {self.name: most, "boundary": most} if self.span_boundary else {self.name: most}
 

@@ -58,7 +58,7 @@ class PLM(TokenPrediction, AddsTokens):
                 raise PretuneError(f"plm: {option}={value} is not valid; give an integer of 1 or more")
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
+        """Cut documents into spans of whole sentences or, for stateful batches, into contiguous streams."""
         return stream_epoch(data, packing, draws) if self.stateful else document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
@@ -98,7 +98,7 @@ class PLM(TokenPrediction, AddsTokens):
         return np.where(context, 2 * np.repeat(segment_starts(sizes), sizes), 2 * rank + 1)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the predicted tokens of a pack; rounding can add half a token per sequence."""
+        """Return an upper bound on the number of predicted tokens per batch, with rounding in each sequence."""
         sequences = min(packing.sequences, packing.tokens)
         return {self.name: min(packing.tokens, int(packing.tokens / self.k) + sequences // 2 + 1)}
 

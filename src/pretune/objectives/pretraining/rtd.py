@@ -37,7 +37,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 class Generator(nn.Module):
-    """A small encoder with an output layer that reads given embeddings; parameters are named as in a whole model."""
+    """A small encoder with an output layer (ELECTRA's generator) that reads the embeddings of the discriminator."""
 
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class RTD(ReadsDocuments):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: the masked tokens for the generator, all for the discriminator."""
+        """Return an upper bound on the number of targets per batch: masked tokens (generator), all (discriminator)."""
         return {generator_term(self.name): max_masked(packing, self.mask_rate), self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:

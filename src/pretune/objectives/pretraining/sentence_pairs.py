@@ -56,7 +56,7 @@ class SequenceClassification(Objective):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: one per sequence."""
+        """Return an upper bound on the number of targets per batch: one per sequence."""
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def head(self, backbone: Backbone) -> nn.Module:

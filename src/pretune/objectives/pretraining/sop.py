@@ -18,10 +18,10 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 @register_objective
 @dataclass(frozen=True)
 class SOP(SequenceClassification):
-    """Sentence order prediction: two adjacent texts of a document, in a share `swap_rate` of the pairs in reverse order.
+    """Sentence order prediction: detect whether two adjacent texts are swapped, as a share `swap_rate` of the pairs is.
 
-    Both texts come from one document, so the topic does not reveal the label. Single sentences are read but not labeled.
-    Neither are pairs that start inside a sentence (the rest of one longer than a sequence), because only first texts can
+    Both texts come from one document, so the topic does not reveal the label. Single sentences have no label.
+    Pairs that start inside a sentence (the rest of an overlong one) have none either, because only first texts can
     start that way. A share `short_seq_prob` of the documents is read in shorter pairs.
     """
 
@@ -31,7 +31,7 @@ class SOP(SequenceClassification):
     name: ClassVar[str] = "sop"
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut spans of documents in two at a random sentence boundary, and swap the texts of some."""
+        """Cut spans of documents into two texts at a random sentence boundary, and swap the texts of some pairs."""
         begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short_seq_prob)
         store = data.require_store(self.name)
         sentences = store.sentence_offsets

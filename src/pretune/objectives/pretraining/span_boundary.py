@@ -50,7 +50,7 @@ class BoundaryHead(nn.Module):
 
 
 def boundary_targets(sequences: Sequences, at: Array, first: Array) -> tuple[Array, Array]:
-    """Return which of the masked tokens `at` have a span boundary, and (m, 3) left, right, and position of those.
+    """Return which masked tokens `at` have a boundary, and their left boundary, right boundary, and position, (m, 3).
 
     `first` gives the start of each token's span. A span has a boundary if its sequence has a token on either side of it.
     """

@@ -65,12 +65,12 @@ class StreamEpoch:
         return len(self.streams) * self.groups
 
     def sizes(self) -> Array:
-        """Return the number of sequences of each pack, (packs,), padding included where windows are not full."""
+        """Return the number of sequences of each batch, (batches,), including padding."""
         per_pack, window = self.streams.num_streams // self.groups, self.streams.window
         return np.full(len(self), per_pack - (-per_pack * (window - self.streams.shortest) // window))
 
     def pack(self, index: int) -> Sequences:
-        """Return a group of streams at one time, one sequence per stream.
+        """Return batch `index`: one group of streams at one time step, one sequence per stream.
 
         Column `next` has the token that is read after each token, -1 for none. Column `document_start` marks where the reading of a
         document or of a stream starts.
@@ -100,7 +100,7 @@ class StreamEpoch:
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
-        """Return the ids at places of the concatenation, given their documents, and whether they are special tokens."""
+        """Return the token ids at `places` of the concatenated documents, and whether they are special tokens."""
         inside = places - self.bounds[document]
         ahead = inside < len(self.before)
         # 0 at the first token after the text

@@ -57,7 +57,7 @@ class TLM(ParallelText, TokenPrediction):
         return restart_positions(sequences)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: the masked tokens."""
+        """Return an upper bound on the number of targets per batch: the masked tokens."""
         return {self.name: max_masked(packing, self.mask_rate)}
 
     def head(self, backbone: Backbone) -> nn.Module:

@@ -16,7 +16,7 @@ class TokenPrediction(Objective):
     label_smoothing: float = 0.0
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token."""
+        """Return an upper bound on the number of targets per batch: every token."""
         return {self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:

@@ -20,7 +20,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class TRTD(ParallelText, RTD):
-    """Replaced token detection over the pairs of `tlm`, with the options of both.
+    """Replaced token detection on pairs of translations, with the options of `rtd` and `tlm`.
 
     In a joint objective with `rtd`, both use its generator, and the `generator_size`, `generator_layers`, `generator_hidden_size`, and `generator_heads` given there.
     """

@@ -50,5 +50,5 @@ class Autoencode(TokenPrediction, AddsTokens):
         return packing
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: half of the tokens."""
+        """Return an upper bound on the number of targets per batch: half of the tokens."""
         return {self.name: packing.tokens // 2 + 1}

@@ -35,7 +35,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class Denoise(Seq2Seq):
-    """Denoising with any of BART's five kinds of noise, applied in this order; the defaults are those of BART-large.
+    """Denoising with any of BART's five kinds of noise, in the order of the options; defaults are BART-large's.
 
     Parameters
     ----------

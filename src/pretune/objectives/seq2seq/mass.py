@@ -79,7 +79,7 @@ class MASS(Seq2Seq):
         return np.maximum(1, np.round(self.mask_rate * lengths)).astype(np.int64)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of source and target; with `trim_decoder_input`, the target consists of the fragments only."""
+        """Return the batch limits of source and target; with `trim_decoder_input`, targets are fragments only."""
         whole = (packing.tokens, packing.length)
         if not self.trim_decoder_input:
             return side_packings(packing, whole, whole)
@@ -88,6 +88,6 @@ class MASS(Seq2Seq):
         return side_packings(packing, whole, (min(packing.tokens, written), longest))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: the tokens of all masked fragments."""
+        """Return an upper bound on the number of targets per batch: the tokens of all masked fragments."""
         written = self.mask_rate * packing.tokens + min(packing.sequences, packing.tokens)
         return {self.name: int(min(packing.tokens, written))}

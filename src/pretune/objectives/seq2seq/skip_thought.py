@@ -93,7 +93,7 @@ class SkipThought(Seq2Seq):
         return shift_targets(self.name, sequences)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of source and target; a pack is limited by the larger of both."""
+        """Return the batch limits of source and target; a pack is limited by the larger of both."""
         longest = min(packing.length, max(1, packing.tokens // 2))
         return side_packings(packing, (packing.tokens, packing.length), (packing.tokens, longest), per=2)
 
@@ -121,7 +121,7 @@ def inner_sentences(store: Store, documents: Array) -> Array:
 
 
 def one_state_per_sequence(target: Packed) -> Packed:
-    """Return a Packed with one token per sequence of `target`, as the decoder's source."""
+    """Return packed sequences of one token each, one per sequence of `target`, as the decoder's source."""
     count = target.offsets.shape[0] - 1
     zeros = torch.zeros(count, dtype=torch.long, device=target.ids.device)
     offsets = torch.arange(count + 1, dtype=torch.int32, device=target.ids.device)

@@ -47,11 +47,11 @@ class Seq2Seq(TokenPrediction, TwoSided):
     owns_arrangement: ClassVar[bool] = True
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences and shuffle them into packs."""
+        """Cut documents into spans of whole sentences, and shuffle them into packed batches."""
         return text_epoch(data, packing, draws)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of source and target, for fixed shapes."""
+        """Return the batch limits of source and target, for fixed shapes."""
         whole = (packing.tokens, packing.length)
         return side_packings(packing, whole, whole)
 
@@ -66,7 +66,7 @@ class TextEpoch(PlannedEpoch):
     sentences: Array  # where sentences start in the token store, sorted
 
     def pack(self, index: int) -> Sequences:
-        """Return the sequences of a pack, with column `sentence`."""
+        """Return the sequences of batch `index`, with a column `sentence` that marks sentence starts."""
         chosen = self.plan.pack(index)
         sequences = self.arrangement.take(chosen)
         sequences.frame = self.arrangement.template.target
@@ -99,7 +99,7 @@ class SourceTargetEpoch(PlannedEpoch):
     per: int = 1
 
     def pack(self, index: int) -> Sequences:
-        """Return the source sequences of a pack, with their target sequences, not yet shifted, as the second side."""
+        """Return the source sequences of batch `index`, with their unshifted target sequences as the second side."""
         chosen = self.plan.pack(index)
         sequences = self.arrangement.take(chosen)
         sequences.second = self.target.take((chosen[:, None] * self.per + np.arange(self.per)).ravel())
@@ -120,7 +120,7 @@ def report_dropped_pairs(rows: LabeledRows, fits: Array, packing: Packing, draws
 
 
 def with_target_side(template: Template) -> Template:
-    """Return the template with a target side; by default a start token, the text, and an end token."""
+    """Return an input template that has a target part; by default a start token, the text, and an end token."""
     made = template if template.target else replace(template, target=("start", "A", "end"))
     assert max(map(count_special_items, (made.single, made.target))) <= MAX_TEMPLATE_TOKENS
     return made
@@ -143,7 +143,7 @@ def language_token_name(language: str, tokenizer: Tokenizer) -> str:
 
 
 def set_language_tokens(sequences: Sequences, stands: int) -> Sequences:
-    """Replace the language token `stands` in source and target by the token of each sequence's own language."""
+    """Replace the placeholder token `stands` in source and target by the language token of each sequence."""
     own = sequences.labels.get("language")
     for side in (sequences, sequences.second):
         if own is not None and side is not None:
@@ -205,7 +205,7 @@ def shift_targets(name: str, sequences: Sequences) -> Sequences:
 def side_packings(
     packing: Packing, read: tuple[float, int], written: tuple[float, int], per: int = 1
 ) -> tuple[Packing, Packing]:
-    """Return the packing limits of source and target, given the most tokens and the longest sequence of each.
+    """Return the batch limits of source and target, given the most tokens and the longest sequence of each.
 
     There are `per` target sequences for each source sequence. Padding is cut into sequences too, which both limits allow.
     """

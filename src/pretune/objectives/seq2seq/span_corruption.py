@@ -113,7 +113,7 @@ class SpanCorruption(Seq2Seq):
         return number + first, ends - first, counts
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of source and target; rounding can move a few tokens of each sequence between them."""
+        """Return the batch limits of source and target; rounding can shift a few tokens per sequence."""
         sequences = min(packing.sequences, packing.tokens)
         shrinks = self.noise_density * (1 - 1 / self.mean_span_length)
         read = min(packing.tokens, (1 - shrinks) * packing.tokens + (2 + MAX_TEMPLATE_TOKENS) * sequences)
@@ -126,7 +126,7 @@ class SpanCorruption(Seq2Seq):
         return side_packings(packing, (read, packing.length), (written, longest))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token of the target side."""
+        """Return an upper bound on the number of targets per batch: every token of the target side."""
         return {self.name: self.sides(packing)[1].tokens}
 
 

@@ -56,7 +56,7 @@ class AdversarialTask(WrappedTask):
         sequences = packed.offsets.shape[0] - 1
 
         def norms(x: Tensor) -> Tensor:
-            """Return the norm of x over all tokens of a sequence, for each token, (n, 1)."""
+            """Return, for each token, the norm of x over all tokens of its sequence, (n, 1)."""
             squares = x.new_zeros(sequences).index_add(0, owner, x.square().sum(-1))
             return squares.sqrt()[owner, None].clamp(min=1e-12)
 

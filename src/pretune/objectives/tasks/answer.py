@@ -202,7 +202,7 @@ class AnswerTask(Task):
         return {**chosen, "no_answer": margin, "candidates": listed[: self.n_best]}
 
     def _answer(self, ranked: list[Candidate], none: float, passage: str) -> Answer:
-        """Return the answer to a question, given its best spans and the score of no answer."""
+        """Return the answer to a question, given its best spans `ranked` and `none`, the score of no answer."""
         margin = none - ranked[0][0] if ranked else NO_ANSWER_MARGIN
         scores = np.array([score for score, _, _ in ranked] + ([] if self.threshold is None and ranked else [none]))
         shares = softmax(scores)

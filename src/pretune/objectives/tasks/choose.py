@@ -109,7 +109,7 @@ class Choose(CandidateTask):
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> ChoicePrompt:
-        """Return a prompt that ranks the choices by their likelihood per token."""
+        """Return a prompt format that ranks the choices by their likelihood per token."""
         return ChoicePrompt()
 
     def demonstration(self) -> ChoiceExamples:

@@ -141,7 +141,7 @@ class LabelTask(Task):
 
     @property
     def primary_metric(self) -> str:
-        """Return the metric by which models are compared."""
+        """Return the name of the metric by which models are compared."""
         return "accuracy"
 
     @property
@@ -242,7 +242,7 @@ class Classify(LabelTask):
 
     @property
     def primary_metric(self) -> str:
-        """Return the metric by which models are compared."""
+        """Return the name of the metric by which models are compared."""
         return "micro_f1" if self.multi_label else "accuracy"
 
     @property

@@ -77,12 +77,12 @@ class Contrast(Task):
 
     @property
     def described(self) -> TextEmbedding:
-        """Return how vectors are computed: as the model does, with the task's options applied."""
+        """Return how text vectors are computed: the model's own description, with the task's options applied."""
         return self.embedding.with_options(self.embedding_pooling, self.normalize)
 
     @property
     def primary_metric(self) -> str:
-        """Return the metric by which models are compared."""
+        """Return the name of the metric by which models are compared."""
         return "spearman" if self.scored else "accuracy"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
@@ -158,7 +158,7 @@ class Contrast(Task):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: one per two sequences."""
+        """Return an upper bound on the number of targets per batch: one per two sequences."""
         return {self.name: min(packing.sequences, packing.tokens) // 2}
 
     def head(self, backbone: Backbone) -> nn.Module:

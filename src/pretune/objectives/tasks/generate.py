@@ -123,7 +123,7 @@ class Generate(TwoSided, Task):
 
     @property
     def primary_metric(self) -> str:
-        """Return the metric by which models are compared."""
+        """Return the name of the metric by which models are compared."""
         return "accuracy" if self.constrained else PRIMARY_METRICS[self.metric]
 
     # -- examples ---------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Generate(TwoSided, Task):
     # -- arranging --------------------------------------------------------------------------------------------------
 
     def frames(self, template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the templates of source and target as tuples of items."""
+        """Return the templates of source and target, each a tuple of special tokens and text placeholders."""
         if not template.target:
             return template.single[: template.single.index("A") + 1], ("A", "end")
         if not self.language_pair:
@@ -177,7 +177,7 @@ class Generate(TwoSided, Task):
         return tuple(ids)
 
     def closed_trie(self, tokenizer: Tokenizer, template: Template) -> TokenTrie:
-        """Return the possible answers as a trie of token ids, each with its end token."""
+        """Return the allowed answers of constrained generation as a trie of token ids, each with its end token."""
         _, frame = self.frames(template)
         end = tokenizer.role(frame[frame.index("A") + 1])
         spelled = {label: tokenizer.encode(self.spell(label, template)) for label in self.labels}
@@ -187,7 +187,7 @@ class Generate(TwoSided, Task):
         return TokenTrie([*ids, end] for ids in spelled.values())
 
     def most(self, data: Data) -> int:
-        """Return the largest number of tokens of an answer."""
+        """Return the largest number of tokens that an answer may have."""
         return self.closed_trie(data.tokenizer, data.template).longest if self.constrained else self.max_new_tokens
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
@@ -213,7 +213,7 @@ class Generate(TwoSided, Task):
         return SourceTargetEpoch(source, plan_lengths(self.costs(source, target), packing, draws), target)
 
     def costs(self, source: Arrangement, target: Arrangement | None) -> Array:
-        """Return the number of tokens of the longer of source and target of each row, (m,)."""
+        """Return for each row the larger number of tokens, that of the source or of the target, (m,)."""
         return source.lengths if target is None else np.maximum(source.lengths, target.lengths - 1)
 
     def both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
@@ -252,7 +252,7 @@ class Generate(TwoSided, Task):
         return side_packings(packing, whole, whole)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token."""
+        """Return an upper bound on the number of targets per batch: every token."""
         return {self.name: packing.tokens}
 
     # -- learning and answering -------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class OnLayerFeatures(WrappedTask):
         return self.with_task(self.task.finish(head.head))
 
     def begin(self, head: Any) -> None:
-        """Prepare the task's own part of a trained head for further training."""
+        """Prepare the part of a trained head that belongs to the wrapped task for further training."""
         self.task.begin(head.head)
 
     def head(self, backbone: Backbone) -> nn.Module:

@@ -66,7 +66,7 @@ class NumberPrompt(InContextPrompt):
 class Regress(Task):
     """Regression; `pooling` says how the states of a sequence become one vector.
 
-    `drop_bad` leaves out rows without a number or a text. The head learns standardized numbers, of mean 0 and deviation 1.
+    `drop_invalid` leaves out rows without a number or a text. The head learns standardized numbers (z-scores).
     After training, mean and deviation are folded into its last layer, which then predicts numbers on the original scale.
     """
 
@@ -125,7 +125,7 @@ class Regress(Task):
         return found.float() * self.deviation + self._shift(head)
 
     def _shift(self, head: Any) -> float:
-        """Return the mean, or 0 if the head has no bias that could absorb it, as in GPT."""
+        """Return the mean of the training numbers, or 0 if the head has no bias that could absorb it (GPT)."""
         return self.mean if head.output.bias is not None else 0.0
 
     @torch.no_grad()

@@ -20,29 +20,29 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class RenamedTask(WrappedTask):
-    """A task under another name, which its head and its loss terms have too."""
+    """A wrapper that gives a task another name, `task_name`, which its head and its loss terms get too."""
 
     task: Task
     task_name: str
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Return the task's name in this mixture."""
+        """Return the name that this wrapper gives the task."""
         return self.task_name
 
     @property
     def terms(self) -> dict[str, str]:
-        """Return a mapping from the task's own names of loss terms to the new names."""
+        """Return a mapping from the names of the wrapped task's loss terms to their names under `task_name`."""
         own = self.task.max_targets(Packing(tokens=1, length=1))
         return {term: self.name if term == self.kind else f"{self.name} {term}" for term in own}
 
     @property
     def shared_head(self) -> str:
-        """Return the name of the head that the task uses: a language model's, or its own under the new name."""
+        """Return the name of the head that the task uses: a language model's, or its own, which is `task_name`."""
         return self.task.shared_head if self.task.uses_language_model_head else self.name
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of the wrapped task, with targets under the new names."""
+        """Return the sequences of the wrapped task, with targets under the renamed loss terms."""
         sequences = self.task.corrupt(sequences, tokenizer, draws)
         for side in (sequences, sequences.second):
             if side is not None:
@@ -50,11 +50,11 @@ class RenamedTask(WrappedTask):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack, under the new names."""
+        """Return an upper bound on the number of targets per batch, by renamed loss term."""
         return rename_keys(self.task.max_targets(packing), self.terms)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the loss of the wrapped task, with loss terms under the new names."""
+        """Return the loss of the wrapped task, with renamed loss terms."""
         originals = {ours: term for term, ours in self.terms.items()}
         own = Batch(batch.packed, rename_keys(batch.targets, originals), state=batch.state)
         loss = self.task.loss(head, backbone, own)
@@ -65,7 +65,7 @@ class RenamedTask(WrappedTask):
 
 
 def rename_keys(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a mapping with its keys renamed; keys without a new name stay the same.
+    """Return `values` with its keys renamed by the mapping `names`; keys that are not in `names` stay the same.
 
     >>> rename_keys({"classify": 1, "lm": 2}, {"classify": "sst"})
     {'sst': 1, 'lm': 2}
@@ -74,5 +74,5 @@ def rename_keys(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
 
 
 def _split(logs: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Return logs by their name, split at slashes."""
+    """Return logged values keyed by their name, split at slashes into a tuple."""
     return {tuple(name.split("/")): value for name, value in logs.items()}

@@ -39,11 +39,11 @@ MAX_PREDICATE_TOKENS = 16  # tokens of a predicate that are repeated after the s
 @register_task
 @dataclass(frozen=True)
 class Tag(Task):
-    """Sequence labeling with the tags `labels`, in a `scheme` such as BIO; `auto` is the scheme of the training examples.
+    """Sequence labeling with the tags `labels` in the tagging scheme `scheme`: BIO, …, or `auto`, that of the data.
 
     The tag of a word is predicted at its first token. A long sentence is read in windows that overlap by about `overlap`
     tokens, and each word is tagged in the window that shows most of its context. With `predicate`, a column, tags are the
-    semantic roles of that word.
+    semantic roles of the words with respect to the predicate in that column.
     """
 
     labels: Sequence[str] = fitted(())
@@ -60,12 +60,12 @@ class Tag(Task):
 
     @property
     def written(self) -> str:
-        """Return the tagging scheme; for published models it is detected from their tags."""
+        """Return the tagging scheme, such as BIO; `auto` is replaced by the scheme detected from the labels."""
         return detect_scheme([[label] for label in self.labels]) if self.scheme == "auto" else self.scheme
 
     @property
     def primary_metric(self) -> str:
-        """Return the metric by which models are compared."""
+        """Return the name of the metric by which models are compared."""
         return "accuracy" if self.written == "plain" else "f1"
 
     def rows(self, file: Path) -> Iterator[tuple[int, Row]]:
@@ -164,7 +164,7 @@ class Tag(Task):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the targets of a pack: every token can start a word."""
+        """Return an upper bound on the number of targets per batch: every token can start a word."""
         return {self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:

@@ -101,7 +101,7 @@ def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
 def compare_fills(
     before: str, after: Path, store: Store, documents: Any, ignore_mismatched: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the words that the models before (if it has an mlm head) and after adaptation predict in held-out sentences."""
+    """Return the masked words that the models before and after adaptation predict in held-out sentences."""
     fillers = {"after": MaskFiller.load(after)}
     old = load_model(before, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
     if not any(name.startswith("heads.") for name in old.untrained):

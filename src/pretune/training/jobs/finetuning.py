@@ -107,7 +107,7 @@ class FinetuningJob:
             check_number(f"dropout.{name}", rate, FRACTION_BELOW_1)
 
     def recipe(self) -> dict[str, Any]:
-        """Return all settings that determine the result, under the names of the verb's options."""
+        """Return all settings that determine the result, named as the options of the command line."""
         content = recipe_sections.as_recipe(self, leave_out=("out", "device", "devices", "columns"))
         own = {role: name for role, name in self.columns.items() if role in ROLES}
         further = {role: name for role, name in self.columns.items() if role not in ROLES}
@@ -115,7 +115,7 @@ class FinetuningJob:
 
 
 def resolve_finetuning(model: str, options: dict[str, Any]) -> FinetuningJob:
-    """Return the fine-tuning job of a model for some options; sections of settings are completed with defaults."""
+    """Return the fine-tuning job of a model, its settings resolved from `options` and defaults."""
     defaults = dict(SETTINGS)
     for task in tasks_in(parse_objective(options["objective"])):
         defaults |= task.settings
@@ -171,19 +171,19 @@ def read_task_data(plan: FinetuningJob) -> TaskData:
 def read_part(
     plan: FinetuningJob, objective: str, mixture: Mixture, unfitted: Task, train: str, dev: str | None
 ) -> TaskData:
-    """Return the data of one task of a mixture, read from its training file and its dev file, if it has one."""
+    """Read the data of one task of a mixture from its training file and, if any, its dev file."""
     rows, dev_examples, dev_rows = read_examples(plan, unfitted, train, dev)
     task = with_model_pooling(plan, objective, unfitted).fit(rows)
     return TaskData(mixture.with_part(task), unfitted, task, rows, dev_examples, dev_rows)
 
 
 def model_embedding(plan: FinetuningJob) -> TextEmbedding | None:
-    """Return how the model of a job computes text embeddings, or None if its files do not define it."""
+    """Return how the model of the job `plan` computes text embeddings, or None if its files do not define it."""
     return None if is_preset(plan.model) else text_embedding_of(plan.model)
 
 
 def with_model_pooling(plan: FinetuningJob, objective: str, unfitted: Task) -> Task:
-    """Return the task with the pooling of the model's text embeddings, a good start, unless the objective names another one."""
+    """Return the task with the pooling of the model's text embeddings, unless the objective names another one."""
     embedding = model_embedding(plan)
     mode = next((mode for mode in (embedding.pooling if embedding else ()) if mode in get_args(Pooling)), None)
     if mode is None:
@@ -204,7 +204,7 @@ def requested_objectives(plan: FinetuningJob, objective: str, pooling: str | Non
 
 
 def read_examples(plan: FinetuningJob, task: Task, train: str, dev_file: str | None) -> tuple[Any, Any, list[int]]:
-    """Return the training examples, the dev examples or None, and the rows of the training file that are dev examples."""
+    """Return the training examples, the dev examples or None, and the rows of the training file used for dev."""
     rows = task.read(train, plan.columns)
     if isinstance(rows, LabeledRows):
         check_texts(rows)
@@ -226,7 +226,7 @@ def read_examples(plan: FinetuningJob, task: Task, train: str, dev_file: str | N
 
 
 def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool = False) -> Run:
-    """Run a fine-tuning job with one seed, and return its run."""
+    """Run the fine-tuning job `plan` on the data `material` with one seed, and return its run."""
     material = material or read_task_data(plan)
     mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
     if material.hidden_distillation is not None:
@@ -437,7 +437,7 @@ def model_with_separator(model: Model, task: Task, rows: Any) -> Model:
 
 
 def row_packing(arrangement: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
-    """Return the packing for `rows` sequences per pack, or more if the sequences of one example are more.
+    """Return the batch limits for `rows` sequences per batch, or more if one example has more sequences.
 
     Fixed shapes are large enough for almost every sample of sequences; rarely, a pack holds one sequence fewer.
     """

@@ -61,7 +61,7 @@ class Strategy:
     parts: dict[str, float]
 
     def prepare(self, model: Model, seed: int = 0) -> dict[Tensor, float]:
-        """Freeze, reset, or extend parts of a model; return the share of the training after which frozen parameters are trained."""
+        """Freeze, reset, or extend parts of a model; return the share of training at which each is unfrozen."""
         starts: dict[Tensor, float] = {}
         groups = model.backbone.groups()
         # Layers are reinitialized before adapters are added to them.

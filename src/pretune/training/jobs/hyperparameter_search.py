@@ -178,7 +178,7 @@ class HyperparameterSearch:
         return rows
 
     def _spent(self, trials: int | None, seconds: float | None, running: int, at_once: int) -> bool:
-        """Return whether the budget allows no trial in addition to those that are done and `running`."""
+        """Return whether the budget is used up by the trials that are done and `running`."""
         done = [trial for trial in self.trials if trial.is_done]
         if trials is not None and len(done) + running >= trials:
             return True

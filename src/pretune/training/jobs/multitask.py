@@ -66,7 +66,7 @@ def read_tasks(plan: FinetuningJob) -> MultitaskData:
 
 
 def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = False) -> Run:
-    """Run a fine-tuning job for several tasks with one seed, and return its run."""
+    """Run the multitask fine-tuning job `plan` on the data `material` with one seed, and return its run."""
     parts, mixture = material.parts, material.mixture
     model = finetuning.starting_model(plan, mixture)
     for part in parts.values():
@@ -139,7 +139,7 @@ def name_tasks(objective: str, files: Mapping[str, str]) -> str:
 
 
 def task_of(joint: JointObjective) -> Any:
-    """Return the named task of a joint objective: objectives that share one forward pass."""
+    """Return the only named task among objectives that share one forward pass (a joint objective)."""
     tasks = [part for part in joint.objectives if isinstance(part, RenamedTask)]
     if len(tasks) != 1:
         raise PretuneError(f"{joint}: each of several tasks needs a name, as in sst: classify")

@@ -82,7 +82,7 @@ def prepare_training(
     transform: ObjectiveTransform | None,
     require_held_out: bool,
 ) -> tuple[Model, Mixture, Training]:
-    """Read the data and build the model; return the model, the objectives to train with, and the job for the loop."""
+    """Read the data and build the model of the job `plan`; return model, objectives, and input of the training loop."""
     tokenizer, own, held_out = world.run_on_first_then_others(lambda: get_data(plan, rows, store))
     rank_consistency.check_agreement(world, "data", rank_consistency.describe_data(tokenizer, own))
     names = languages_in(own)

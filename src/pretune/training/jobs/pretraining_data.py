@@ -58,7 +58,7 @@ def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues
 def get_data(
     plan: PretrainingJob, rows: LabeledRows | Dialogues | None, store: Store | None
 ) -> tuple[Tokenizer, Fields, Fields]:
-    """Return the tokenizer, the training data, and the held-out data, the latter two as arguments of `Data`."""
+    """Return the tokenizer, the training data, and the held-out data of the job `plan`."""
     share, own, held_out = plan.monitor.held_out_fraction or 0.0, Fields(), Fields()
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
     if rows is None and 0 < len(stores) < len(plan.data):
@@ -95,7 +95,7 @@ def get_store(plan: PretrainingJob) -> Store:
 
 
 def languages_in(own: Fields) -> list[str]:
-    """Return the languages of the training data, sorted; `own` has the arguments of `Data`."""
+    """Return the languages of the training data, sorted; `own` are the constructor arguments of the data."""
     rows = own.get("rows")
     pairs = rows.labels or [] if isinstance(rows, LabeledRows) else []
     names = {name for pair in set(pairs) for name in pair.split()}

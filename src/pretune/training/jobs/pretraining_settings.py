@@ -59,7 +59,7 @@ class PretrainingJob:
     encoding_errors: Errors = "strict"  # how to handle invalid UTF-8
 
     def recipe(self) -> dict[str, Any]:
-        """Return all settings that determine the result, under the names of the verb's options."""
+        """Return all settings that determine the result, named as the options of the command line."""
         return recipe_sections.as_recipe(self, leave_out=("out", "device", "parallel"))
 
 
@@ -74,7 +74,7 @@ def resolve_pretraining(
 ) -> PretrainingJob:
     """Return the pretraining job of a model for some options.
 
-    Settings come from the options, then from the verb's `defaults`, then from the preset, then from the general defaults.
+    Settings come from the options, then the command's `defaults`, then the preset, then the general defaults.
     """
     preset = find_preset(model) if is_preset(model) else {}
     if defaults is not None:

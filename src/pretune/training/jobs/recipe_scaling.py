@@ -62,7 +62,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def _budget(limits: dict[str, float]) -> Budget:
-    """Return a budget with some limits by name; steps are rounded down to an integer, at least 1."""
+    """Return a training budget with the given limits; steps are rounded down to an integer, at least 1."""
     whole: dict[str, Any] = {name: max(1, int(x)) if name == "steps" else x for name, x in limits.items()}
     return Budget(**whole)
 

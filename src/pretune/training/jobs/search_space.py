@@ -44,7 +44,7 @@ def make_space(layers: int, options: Mapping[str, Any]) -> tuple[SearchSpace, Se
 
 
 def count_layers(reference: str) -> int:
-    """Return the number of layer groups of a model above its embeddings, without reading its weights."""
+    """Return the number of layers of a model above its embeddings, without reading its weights."""
     is_new = is_preset(reference)
     content = find_preset(reference)["config"] if is_new else read_config(find_folder(reference))[1]
     family = family_of(reference)

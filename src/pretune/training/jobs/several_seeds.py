@@ -21,7 +21,7 @@ Finetune = Callable[[FinetuningJob, Any, bool], Run]
 
 
 def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, finetune: Finetune = finetune) -> Run:
-    """Run a fine-tuning job with several seeds, and return the best run, with a summary of all."""
+    """Run the fine-tuning job `plan` with several seeds, and return the best run, with a summary of all."""
     few = material.has_dev and material.size < ENOUGH_EXAMPLES
     count = plan.num_seeds or (DEFAULT_SEEDS if few else 1)
     if count == 1:
@@ -74,7 +74,7 @@ def run_seed(plan: FinetuningJob, material: Any, finetune: Finetune = finetune) 
 
 
 def keep_best(plan: FinetuningJob, material: Any, runs: dict[int, Run | None]) -> Run:
-    """Copy the files of the best run to the folder of a job, write a summary of the runs of all seeds, and return the run."""
+    """Copy the files of the best run to the folder of the job `plan`, summarize all runs, and return the best."""
     name = f"dev/{material.primary_metric}"
     scores = {seed: run.results[name] for seed, run in runs.items() if run is not None}
     if not scores:

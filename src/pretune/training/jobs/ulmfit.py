@@ -82,7 +82,7 @@ class UlmfitJob:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The options for reading files of unlabeled texts, by name."""
+        """The keyword arguments for reading files of unlabeled texts."""
         return {name: getattr(self, name) for name in ("split_by", "text_field", "encoding_errors")}
 
 
@@ -232,7 +232,7 @@ def unfreezing_strategy(model: str | Path, epochs: float) -> str:
 
 
 def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
-    """Return the accuracy of each classifier on the dev rows, by reading direction, and of their ensemble as `both`."""
+    """Return the dev accuracy of each classifier, by reading direction, and of their ensemble as `both`."""
     results = {way: run.results.get("dev/accuracy") for way, run in zip(ways, runs, strict=True)}
     scores = {way: float(value) for way, value in results.items() if value is not None}
     if len(scores) < 2 or (dev := runs[0].recipe.get("dev")) is None:

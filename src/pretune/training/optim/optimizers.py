@@ -28,7 +28,7 @@ Groups = list[dict[str, Any]]
 def make_optimizers(
     root: nn.Module, settings: Optimizer, starts: Mapping[Tensor, float] | None = None
 ) -> list[torch.optim.Optimizer]:
-    """Return optimizers for the parameters of a model that require a gradient; `peak` of a group is its peak learning rate.
+    """Return optimizers for the trainable parameters of a model; each parameter group has its `peak` learning rate.
 
     `starts` maps parameters that are not trained from the first step to the share of the budget after which they are.
     """

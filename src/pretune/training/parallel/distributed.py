@@ -124,7 +124,7 @@ def report_lost_process(world: World) -> Iterator[None]:
 
 
 def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: ReduceDtype = "fp32") -> nn.Module:
-    """Return the module that training calls: the network, replicated or sharded if needed; gradients are summed in `reduce_dtype`."""
+    """Return the network, wrapped in DDP or FSDP if needed; gradients are summed in `reduce_dtype`."""
     if not world.joined:
         return root
     root.keep_all_gradients = True

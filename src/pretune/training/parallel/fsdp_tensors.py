@@ -31,7 +31,7 @@ def first_row(tensor: Any) -> int:
 
 
 def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
-    """Return those rows of a whole tensor that this process has of the sharded tensor `like`."""
+    """Return the rows of the unsharded tensor `whole` that this process would have if it were sharded as `like` is."""
     if not is_sharded(like):
         return whole
     start = first_row(like)
@@ -39,7 +39,7 @@ def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def gather_rows(rows: Tensor, like: Any) -> Tensor:
-    """Return a whole tensor from its local rows, sharded like the tensor `like`; all processes call this together."""
+    """Return the unsharded tensor, given its local rows, sharded as `like` is; all processes call this together."""
     if not is_sharded(like):
         return rows
     from torch.distributed.tensor import DTensor
@@ -60,7 +60,7 @@ def full_scalar(value: Any) -> Tensor:
 
 
 def reshard_model(root: nn.Module) -> None:
-    """Free the parameters that a forward pass without a backward pass has gathered: they would miss updates of the shards."""
+    """Free the parameters that FSDP gathered for a forward pass without a backward pass, which would become stale."""
     for module in sharded_modules(root):
         module.reshard()
 
@@ -79,6 +79,6 @@ def sharded_modules(root: nn.Module) -> list[Any]:
 
 
 def copy_into(target: Tensor, whole: Tensor) -> None:
-    """Copy a whole tensor into `target`, or only the local rows if `target` is sharded."""
+    """Copy the unsharded tensor `whole` into `target`, or only its local rows if `target` is sharded."""
     with torch.no_grad():
         local_rows(target).copy_(take_local_rows(whole, target))

@@ -22,7 +22,7 @@ PATIENCE = 10.0  # seconds until a new file is visible on a network file system
 
 
 def check_agreement(world: World, what: str, facts: Mapping[str, Any]) -> None:
-    """Raise an error if the facts of a process differ from those of the first process; the message names process and keys."""
+    """Raise an error if `facts`, such as settings, differ between processes; `what` names them in the message."""
     if world.size == 1:
         return
     gathered = world.gather([socket.gethostname(), {key: _digest(value) for key, value in _flat(facts).items()}])
@@ -88,7 +88,7 @@ def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any
 
 
 def warn_of_idle_processes(world: World, streams: DataStreams) -> None:
-    """Warn if the packs of a step cannot be divided evenly among the processes, and suggest a pack size."""
+    """Warn if the batches of a step cannot be divided evenly among the processes, and suggest a size."""
     stage = streams.stages[-1]
     rounds = -(-stage.packs // world.size)
     idle = 1 - stage.packs / (rounds * world.size)
@@ -116,5 +116,5 @@ def _digest(value: Any) -> str:
 
 
 def _names(folder: Path) -> set[str]:
-    """Return the names in a folder by listing it, because file systems may cache that a single name is missing."""
+    """Return the file names in a folder by listing it: file systems may cache that a single file is missing."""
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
