@@ -76,7 +76,7 @@ class LabeledRows(Examples):
 
     @property
     def queries(self) -> Array:
-        """Return the index of each row's query, (rows,): rows with the same `group`, or else the same text, share one."""
+        """Return the index of each row's query, (rows,); rows with the same `group` (or else text) share a query."""
         groups = [str(group) for group in self.extra.get("group", self.texts)]
         return np.unique(np.array(groups, dtype=object), return_inverse=True)[1].astype(np.int64)
 

@@ -142,7 +142,7 @@ def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
 
 
 def truncate_around_spans(arrangement: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
-    """Return an arrangement with texts truncated around their spans, and the result of `mark_tokens` as column `span`."""
+    """Return an arrangement with texts truncated around their spans; its column `span` is from `mark_tokens`."""
     source: Any = arrangement.source
     kept = arrangement.spans  # (rows, texts) number of tokens to keep
     mark = mark_tokens(rows, source.starts, len(source.ids), arrangement.tokenizer)

@@ -200,7 +200,7 @@ class Packing:
     rows: int | None = None  # maximum sequences per pack that are not padding
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
-        """Return the fixed tensor shapes of packs, given the maximum number of targets per loss; None without them."""
+        """Return the fixed tensor shapes of packs, given the maximum targets per loss; None if shapes are not fixed."""
         return Capacity(self.tokens, self.sequences, self.length, dict(targets)) if self.fixed else None
 
 
@@ -224,7 +224,7 @@ class PlannedEpoch:
 
 
 def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, shuffle: bool = True) -> PlannedEpoch:
-    """Assign an epoch's sequences to shuffled packs (batches without padding); sequences of one `group` stay together."""
+    """Assign an epoch's sequences to shuffled packs (batches without padding); those of one `group` share a pack."""
     groups = arrangement.labels.get("group")
     return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle, groups))
 

@@ -165,7 +165,7 @@ def _build_on_cluster(
 
 
 def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
-    """Build the missing shards for a group of files (unit) in a cluster job; return the manifest entries of all shards."""
+    """Build the missing shards for a group of files (unit) in a cluster job; return manifest entries of all shards."""
     for path in (folder, *files):
         check_visible(Path(path))
     unit = number, [Path(file) for file in files]

@@ -28,7 +28,7 @@ class NgramCounts:
     facts: Array = field(default_factory=lambda: np.empty((0, 1), dtype=np.uint64))
 
     def add(self, keys: Array, facts: Array) -> None:
-        """Count n-grams by fingerprint (`keys`), with their positions (`facts`); drop the rarer half beyond the limit."""
+        """Count n-grams, given fingerprints (`keys`) and positions (`facts`); drop the rarer half beyond the limit."""
         both = np.concatenate([self.keys, keys])
         times = np.concatenate([self.times, np.ones(len(keys), dtype=np.int64)])
         known = np.concatenate([self.facts, facts]) if len(self.facts) else facts
