@@ -124,7 +124,7 @@ def extend_positions(
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """Return a model with a new configuration, a random backbone, and the old heads; tensors with a row per token are zeros."""
+    """Return a model with a new configuration, a random backbone and the old heads; per-token entries are zeros."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         backbone = model.shape.apply(model.family.build(config))
@@ -151,7 +151,7 @@ def _vocabulary_tensors(root: Network) -> dict[str, int]:
 
 
 def _take(old: Tensor, dimension: int, old_ids: Tensor, old_size: int) -> Tensor:
-    """Return the entries of `old` at the indices `old_ids` along a dimension; for -1, the mean of its first `old_size`."""
+    """Return the entries of `old` at `old_ids` along a dimension; for -1, the mean of its first `old_size` entries."""
     mean = old.narrow(dimension, 0, min(old_size, old.shape[dimension])).mean(dimension, keepdim=True)
     taken = old.index_select(dimension, old_ids.clamp(min=0))
     matched = (old_ids >= 0).view([-1 if axis == dimension else 1 for axis in range(old.dim())])
@@ -177,6 +177,6 @@ def _learned_positions(root: Network) -> list[tuple[str, LearnedPositions]]:
 
 
 def _kind_of_positions(root: Network) -> str:
-    """Return the kind of position encoding, such as rotary, of a network without learned positions, for error messages."""
+    """Return the kind of position encoding of a network without learned positions, for error messages."""
     kinds = {RotaryPositions: "rotary", SinusoidalPositions: "sinusoidal"}
     return next((kinds[type(module)] for module in root.modules() if type(module) in kinds), "relative")

@@ -148,7 +148,7 @@ def stored_labels(folder: Path, family: Family, content: Mapping[str, Any], wher
 
 
 def problem_objective(content: Mapping[str, Any], labels: list[str], where: Path) -> str:
-    """Return the objective for the `problem_type` in a config.json; without that key, a single label means regression."""
+    """Return the objective for the `problem_type` in a config.json; without one, a single label means regression."""
     problem = content.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     if problem not in PROBLEMS:
         raise PretuneError(f"{where}: unknown problem_type {problem!r}; known: {', '.join(PROBLEMS)}")

@@ -168,7 +168,7 @@ def _read_renamed_heads(
     heads: Collection[str],
     tied: bool,
 ) -> dict[str, Tensor]:
-    """Return initial parameters for heads of tasks with custom names, from the head of the task's type in the checkpoint."""
+    """Return initial parameters for heads with custom names, from the checkpoint's head for the same type of task."""
     found: dict[str, Tensor] = {}
     for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, RenamedTask)):
         own, kind = f"heads.{task.name}.", f"heads.{task.task.shared_head}."
@@ -188,7 +188,7 @@ def _report_mismatch(problem: str, consequence: str, ignore_mismatched: bool) ->
 
 
 def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Raise an error, before memory is allocated, if a configuration describes a network far larger than its weights."""
+    """Raise an error, before allocating memory, if a configuration describes a network far larger than its weights."""
     described = sum(x.numel() for x in (*blueprint.parameters(), *blueprint.buffers()))
     stored = sum(x.numel() for x in tensors.values())
     if described > 8 * stored + DERIVED_NUMBERS:

@@ -36,7 +36,7 @@ class Network(nn.Module):
         self.keep_all_gradients = False
 
     def forward(self, joint: JointObjective, batch: Batch) -> Loss:
-        """Return the losses of a batch for a joint objective: objectives that share one forward pass of the backbone."""
+        """Return the losses of a batch for a joint objective: objectives that share a forward pass of the backbone."""
         loss = joint.loss(self.heads, self.backbone, batch)
         if self.keep_all_gradients:
             # Distributed processes must have gradients for the same parameters, whichever objective is active.

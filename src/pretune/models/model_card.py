@@ -220,7 +220,7 @@ def write_card(
 def metadata(
     subject: CardModel, history: TrainingHistory | None, license: str | None, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the YAML metadata of a model card for the Hugging Face Hub; `before` is that of the card it derives from."""
+    """Return the YAML metadata of a model card for the Hugging Face Hub; `before` is the metadata of an earlier card."""
     # English is the default of the option, so that it does not tell the language of the text.
     written = str(history.recipe.get("language", "")) if history is not None else ""
     language = before.get("language") or ("" if written in ("en", "lines") else written)

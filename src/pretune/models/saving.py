@@ -31,7 +31,7 @@ ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "st
 
 
 def save_model(model: Model, folder: Path, kind: torch.dtype) -> None:
-    """Write a model to a folder; parameters with no place in the family's published checkpoint go to head.safetensors."""
+    """Write a model to a folder; parameters that the family's published checkpoints lack go to head.safetensors."""
     _, others = _published(model, model.state(kind))
     if others:
         write_tensors(folder / HEAD_FILE, others)
@@ -43,7 +43,7 @@ def save_model(model: Model, folder: Path, kind: torch.dtype) -> None:
 def export_model(
     model: Model, folder: Path, kind: torch.dtype, compute: torch.dtype, shard: int | None, companions: bool
 ) -> str:
-    """Write a model as its family's published checkpoints are written; return the class that loads it (`Model.export`)."""
+    """Write a model in the format of its family's published checkpoints, and return the class that loads it."""
     if model.shape:
         raise PretuneError(
             f"a config.json of the family {model.family.name} cannot describe {model.shape.describe()}; "
@@ -118,7 +118,7 @@ def _write_files(
 
 
 def _published(model: Model, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the parameters under their names in published checkpoints, and those that these checkpoints do not have."""
+    """Return the parameters that published checkpoints of the family have, by their names there, and all others."""
     heads = _exported_heads(model, _head_names(model))
     return model.family.table.write(state, heads, model.family.is_tied(model.config))
 
@@ -136,7 +136,7 @@ def _exported_heads(model: Model, heads: frozenset[str]) -> frozenset[str]:
 
 
 def _is_exportable(model: Model, name: str) -> bool:
-    """Return whether `transformers` can compute the outputs of a head, which must use the top layer and known pooling."""
+    """Return whether `transformers` can compute the outputs of a head: not if it reads other layers or pools otherwise."""
     head = model.root.heads[name]
     return not isinstance(head, LayerFeaturesHead) and (name not in POOLED or head.pooling in _poolings(model))
 

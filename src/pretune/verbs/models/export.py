@@ -169,7 +169,7 @@ def export(
 
 
 def history(source: Path, whole: bool) -> Any:
-    """Return a run's training history for its model card, or None; unless `whole` (all heads exported), without dev scores."""
+    """Return a run's training history for its model card, or None; dev scores only if exported `whole`, unchanged."""
     from pretune.training.run_folder import RECIPE, Run
 
     if not (source / RECIPE).is_file():
