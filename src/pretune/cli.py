@@ -215,7 +215,7 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
 
 
 def without_defaults(verb: Callable[..., Any], values: Values) -> Values:
-    """Return recipe values without those equal to the command's defaults, which runs record even if they do not apply."""
+    """Return recipe values without those equal to a command's defaults, which runs record whether they apply or not."""
     parameters = inspect.signature(verb).parameters
     return {key: x for key, x in values.items() if key not in parameters or parameters[key].default != x}
 

@@ -43,7 +43,7 @@ def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch])
 
 @contextmanager
 def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
-    """Multiply outputs of heads or units in the `with` block by gates: (units,) or, per sequence, (sequences, units)."""
+    """Multiply outputs of heads or units in the `with` block by gates, (units,) or (sequences, units) per sequence."""
     hooks = []
     for path, part in parts.items():
         contexts: list[AttentionContext] = []

@@ -174,7 +174,7 @@ class ClozePredictor:
         return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
-        """Return the text before a row's prompt: the instruction, and the last few-shot examples that fit into `most` tokens."""
+        """Return the text before a row's prompt: the instruction, and the last examples that fit into `most` tokens."""
         tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
             text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)

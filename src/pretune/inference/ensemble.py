@@ -172,5 +172,5 @@ def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: s
 
 
 def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Return the predictions for a chunk of a table, in a worker process; `job` has the arguments of `Ensemble.__call__`."""
+    """Return the predictions for a table chunk, in a worker process; `job` has the arguments of `Ensemble.__call__`."""
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

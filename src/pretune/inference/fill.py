@@ -98,7 +98,7 @@ class MaskFiller:
         return found
 
     def complete(self, ids: Sequence[int], gaps: Sequence[int]) -> list[int]:
-        """Return token ids with the masks at `gaps` filled one by one, the most confident first, given those filled before."""
+        """Return token ids with the masks at `gaps` filled one at a time, the most confident first."""
         filled, left = list(ids), list(gaps)
         while left:
             probabilities = self.logits(filled, left).softmax(-1)

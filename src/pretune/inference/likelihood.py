@@ -90,7 +90,7 @@ class ScoringMethod:
 
 
 def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input for a causal LM: each token in `counted` is predicted from the state before it, if there is one."""
+    """Yield one input for a causal LM; each token in `counted` is predicted from the state before it, if any."""
     whole = np.concatenate([frame.before, ids])
     at = counted + len(frame.before) - 1
     kept = at >= 0

@@ -73,7 +73,7 @@ class PredictionColumns:
 
 
 def group_by_row(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
-    """Return one dictionary per row, with lists as values, from consecutive predictions; `counts` has the number per row.
+    """Return one dictionary of lists per row, from consecutive predictions; `counts` has the number per row.
 
     >>> group_by_row([{"answer": "a"}, {"answer": "b"}, {"answer": "c"}], [2, 1])
     [{'answer': ['a', 'b']}, {'answer': ['c']}]

@@ -220,7 +220,7 @@ def write_card(
 def metadata(
     subject: CardModel, history: TrainingHistory | None, license: str | None, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the YAML metadata of a model card for the Hugging Face Hub; `before` is the metadata of an earlier card."""
+    """Return the YAML metadata of a model card for the Hugging Face Hub; `before` is that of an earlier card."""
     # English is the default of the option, so that it does not tell the language of the text.
     written = str(history.recipe.get("language", "")) if history is not None else ""
     language = before.get("language") or ("" if written in ("en", "lines") else written)
@@ -260,7 +260,7 @@ def description(subject: CardModel, source: Path | None) -> str:
 
 
 def training(history: TrainingHistory) -> str:
-    """Return the paragraphs of a model card on the training data and procedure."""
+    """Return the paragraphs of a model card on training data and procedure, given the model's training history."""
     recipe, results = history.recipe, history.results
     start = short_name(recipe.get("model") or recipe.get("teacher"))
     begun = f"Made by `pretune {history.verb}`" + (f" from `{start}`" if start else "")
@@ -288,7 +288,7 @@ def section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def score_table(history: TrainingHistory) -> str:
-    """Return a Markdown table of the scores of a model, with mean and standard deviation if there were several seeds."""
+    """Return a Markdown table of the scores in a training history, with mean and standard deviation over seeds, if several."""
     seeds = history.results.get("seeds", {})
     date = f" ({history.date})" if history.date else ""
     text = f"On {history.scored_on}{date}:"
@@ -306,7 +306,7 @@ def score_table(history: TrainingHistory) -> str:
 
 
 def limitations(subject: CardModel, history: TrainingHistory | None) -> str:
-    """Return the paragraph of a model card on the limitations of the model."""
+    """Return the paragraph of a model card on the limitations of a model (`subject`), given its training history."""
     sentences = []
     limit = read_optional(subject.folder / TRANSFORMER).get("max_seq_length") or subject.ours.get("max_length")
     if limit:
@@ -320,7 +320,7 @@ def limitations(subject: CardModel, history: TrainingHistory | None) -> str:
 
 
 def usage(subject: CardModel) -> list[str]:
-    """Return the usage instructions of a model card, with code that runs in the parent folder of the model."""
+    """Return the usage instructions for a model (`subject`) in its card; the code runs in the model's parent folder."""
     parts = ["Run these in the folder that contains this one, or put the full path in place of the name."]
     snippets = {"pretune": with_pretune(subject)}
     if subject.library == "sentence-transformers":
@@ -366,7 +366,7 @@ def with_transformers(subject: CardModel) -> str:
 
 
 def snippet(code: str, subject: CardModel, **values: str) -> str:
-    """Return Python code as a Markdown block, with the values of its placeholders filled in as string literals."""
+    """Return Python code as a Markdown block, with placeholders replaced by properties of the model (`subject`)."""
     values |= {"name": subject.name, "graph": f"{subject.name}/model.onnx", "masked": f"The train was {subject.mask}."}
     values |= {"text": TEXT, "other": OTHER}
     filled = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}

@@ -136,7 +136,7 @@ def _exported_heads(model: Model, heads: frozenset[str]) -> frozenset[str]:
 
 
 def _is_exportable(model: Model, name: str) -> bool:
-    """Return whether `transformers` can compute the outputs of a head: not if it reads other layers or pools otherwise."""
+    """Return whether `transformers` can compute a head's outputs: not if it reads other layers or pools otherwise."""
     head = model.root.heads[name]
     return not isinstance(head, LayerFeaturesHead) and (name not in POOLED or head.pooling in _poolings(model))
 

@@ -136,7 +136,7 @@ def transform_prefix(head: str, number: int) -> str:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return the folder of a model's Transformer module: a subfolder in sentence-transformers, else the folder itself."""
+    """Return the folder of a model's Transformer module: a subfolder in sentence-transformers, else `folder` itself."""
     return module_folder(folder, read_modules(folder)[0]) if (folder / MODULES).is_file() else folder
 
 

@@ -289,7 +289,7 @@ class TextGenerator:
     def plan(
         self, prompts: Sequence[list[int]], decoding: GenerationConfig
     ) -> tuple[GenerationConfig, AllowedTokens | None, list[int]]:
-        """Return the settings, allowed next tokens, and maximum number of new tokens per prompt, for decoding prompts."""
+        """Return the decoding settings, the allowed next tokens, and the maximum number of new tokens per prompt."""
         longest = self.model.backbone.max_positions or 1 << 30
         if not decoding.choices:
             return decoding, None, [min(decoding.max_new_tokens, longest - len(prompt)) for prompt in prompts]

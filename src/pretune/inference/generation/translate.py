@@ -128,7 +128,7 @@ class Translator:
 
     @torch.inference_mode()
     def align(self, texts: Sequence[str], written: Sequence[Hypothesis]) -> list[WordAlignment]:
-        """Return the word alignments of texts with their translations (`written`), from mean cross-attention weights."""
+        """Return word alignments of texts with their translations (`written`), from mean cross-attention weights."""
         tokenizer = self.models[0].require_tokenizer()
         begin, end = self.begin, tokenizer.role(self.templates[1].single[-1])
         found = []

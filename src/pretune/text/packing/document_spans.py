@@ -62,7 +62,7 @@ def cut_documents(
 
 
 def _units(store: Store, documents: Array, length: int) -> tuple[Array, Array]:
-    """Return token bounds, (u, 2), of sentences of at most `length` tokens (longer ones split), and document offsets."""
+    """Return token bounds, (u, 2), of sentences, split to at most `length` tokens, and the offsets of documents."""
     sentence, document = store.sentence_offsets, store.document_offsets
     counts = document[documents + 1] - document[documents]
     ends = np.cumsum(counts)
